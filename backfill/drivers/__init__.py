@@ -1,0 +1,1 @@
+"""TOUCHES: one package per outside technology, imported only when the configuration names it."""

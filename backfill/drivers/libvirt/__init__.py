@@ -1,0 +1,1 @@
+"""libvirt hypervisors, through libvirt-python."""

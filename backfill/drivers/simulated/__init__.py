@@ -1,0 +1,1 @@
+"""A simulated cluster behind the same ports, on a simulated clock."""

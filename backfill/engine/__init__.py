@@ -1,0 +1,1 @@
+"""RUNS: observes the outside, asks the core for a plan, executes it and journals both."""

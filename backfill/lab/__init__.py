@@ -1,0 +1,1 @@
+"""BUILDS: a real cluster on one machine, in namespaces of its own."""

@@ -1,0 +1,1 @@
+"""REPLAYS: traces and scenarios in simulated time."""

@@ -1,0 +1,1 @@
+"""SHOWS: the command line and the reports."""
