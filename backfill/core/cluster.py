@@ -1,0 +1,154 @@
+"""Slurm's nouns: nodes, jobs, partitions and the settings that matter to us."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class NodeBase(StrEnum):
+    """Base state of a node; everything else Slurm shows is a flag (slurm.h, NODE_STATE_*)."""
+
+    UNKNOWN = "UNKNOWN"
+    DOWN = "DOWN"
+    IDLE = "IDLE"
+    ALLOCATED = "ALLOCATED"
+    ERROR = "ERROR"
+    MIXED = "MIXED"
+    FUTURE = "FUTURE"
+
+
+class JobState(StrEnum):
+    """Base state of a job; CONFIGURING, COMPLETING and REQUEUED are flags (slurm.h, JOB_*)."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    BOOT_FAIL = "BOOT_FAIL"
+    DEADLINE = "DEADLINE"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+
+
+ACTIVE = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+ENDED = frozenset(JobState) - ACTIVE - {JobState.PENDING}
+
+# Drain reasons that we set start so; a drain with any other reason belongs to somebody else.
+OUR_REASON = "backfill:"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A Slurm node as last seen. Memory in MB, times in epoch seconds."""
+
+    name: str
+    base: NodeBase
+    flags: frozenset[str] = frozenset()
+    reason: str = ""
+    address: str = ""
+    cpus: int = 0
+    cpus_allocated: int = 0
+    memory_mb: int = 0
+    partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    boot_time_s: float = 0.0
+    slurmd_start_s: float = 0.0
+
+    @property
+    def drained(self) -> bool:
+        return "DRAIN" in self.flags
+
+    @property
+    def drained_by_us(self) -> bool:
+        return self.drained and self.reason.startswith(OUR_REASON)
+
+    @property
+    def drained_by_others(self) -> bool:
+        return self.drained and not self.reason.startswith(OUR_REASON)
+
+    @property
+    def responding(self) -> bool:
+        """True when slurmctld can talk to its slurmd now."""
+        return self.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED) and not (
+            self.flags & {"NOT_RESPONDING", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"}
+        )
+
+    @property
+    def state_text(self) -> str:
+        """The state as Slurm writes it, base first: `IDLE+DRAIN`."""
+        return "+".join([self.base.value, *sorted(self.flags)])
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A Slurm job (one array task, one het component) as last seen. Memory in MB per node."""
+
+    id: str  # as Slurm shows it: 12, 12_3, 12+1
+    raw_id: int  # the number that scontrol takes; unsplit array tasks share their array's
+    partition: str
+    state: JobState
+    flags: frozenset[str] = frozenset()
+    qos: str = ""
+    user: str = ""
+    account: str = ""
+    name: str = ""
+    nodes: tuple[str, ...] = ()
+    num_nodes: int = 1
+    cpus: int = 1
+    memory_mb: int = 0
+    priority: int = 0
+    submit_s: float = 0.0
+    eligible_s: float = 0.0
+    start_s: float = 0.0
+    time_limit_s: float | None = None
+    restarts: int = 0
+    requeue: bool = True
+    reason: str = ""
+    required_nodes: tuple[str, ...] = ()
+    features: str = ""
+
+    @property
+    def active(self) -> bool:
+        """True while it holds its nodes with work on them."""
+        return self.state in ACTIVE and "COMPLETING" not in self.flags
+
+    @property
+    def holds_nodes(self) -> bool:
+        """True while Slurm gives its nodes to nobody else: active or still completing."""
+        return bool(self.nodes) and (self.state in ACTIVE or "COMPLETING" in self.flags)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmVersion:
+    """A release such as 22.05.8."""
+
+    year: int
+    month: int
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.year}.{self.month:02d}.{self.patch}"
+
+    @property
+    def major(self) -> tuple[int, int]:
+        return (self.year, self.month)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSettings:
+    """What of slurm.conf decides whether we may work at all. Times in seconds."""
+
+    version: SlurmVersion
+    cluster: str
+    slurmd_timeout_s: int
+    max_node_count: int
+    select_type: str
+    partitions: tuple[str, ...] = ()
+    prolog_slurmctld: str = ""
+    prolog: str = ""
+    raw: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,99 @@
+"""The hypervisor side's nouns: hosts, flavours and instances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from backfill.core.quantities import Resources
+
+
+class InstanceState(StrEnum):
+    """State of an instance as its provider reports it."""
+
+    RUNNING = "running"
+    PAUSED = "paused"  # stopped, memory kept
+    SUSPENDED = "suspended"  # memory on disk, RAM freed
+    MIGRATING = "migrating"  # being received by this host; not ours to touch yet
+    OFF = "off"  # defined, no process and no saved memory
+    CRASHED = "crashed"
+    BUILDING = "building"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine that carries instances. `node` is its own Slurm node (harvest) or None (burst)."""
+
+    name: str
+    node: str | None
+    capacity: Resources
+    reachable: bool = True
+    problem: str = ""  # why it is not reachable, for people
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Our mark on every instance, kept by the provider: orphans are found by it."""
+
+    cluster: str
+    node: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance on one host as last seen. `rss_mb` is host memory now in use, None if unknown."""
+
+    name: str
+    host: str
+    state: InstanceState
+    tag: Tag
+    resources: Resources
+    rss_mb: int | None = None
+    boot_s: float = 0.0
+
+    @property
+    def occupies_cpu(self) -> bool:
+        return self.state in (InstanceState.RUNNING, InstanceState.BUILDING)
+
+    @property
+    def occupies_memory(self) -> bool:
+        return self.state in (
+            InstanceState.RUNNING,
+            InstanceState.BUILDING,
+            InstanceState.PAUSED,
+            InstanceState.MIGRATING,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """The shape of our instances."""
+
+    cpus: int
+    memory_mb: int
+    disk_gb: int = 4
+    # Slurm is promised less than the guest has, so that RealMemory never mismatches.
+    memory_margin_mb: int = 48
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.cpus, self.memory_mb)
+
+    @property
+    def node_memory_mb(self) -> int:
+        """RealMemory that the node is registered with, MB."""
+        return self.memory_mb - self.memory_margin_mb
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """Everything a provider needs to create one instance."""
+
+    name: str
+    host: str
+    tag: Tag
+    flavour: Flavour
+    image: str
+    address: str  # CIDR, such as 10.77.1.3/16
+    features: tuple[str, ...] = ()

@@ -1,0 +1,218 @@
+"""The guest image: a minimal Debian with slurmd and munge, built once and cached by its recipe."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from backfill.lab.spec import LabError, cache_root
+
+SUITE = "bookworm"
+PACKAGES = (
+    "slurmd",
+    "slurm-client",
+    "munge",
+    "qemu-guest-agent",
+    "iproute2",
+    "procps",
+    "busybox-static",
+    "linux-image-cloud-amd64",
+)
+MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio_balloon")
+DISK_MB = 1024
+CMDLINE = (
+    "quiet console=ttyS0 root=/dev/vda rw tsc=reliable no_timer_check mitigations=off audit=0 "
+    "selinux=0 apparmor=0 cryptomgr.notests random.trust_cpu=on rcupdate.rcu_expedited=1 nokaslr "
+    "8250.nr_uarts=1 ipv6.disable=1 panic=-1"
+)
+GUEST_FILES = Path(__file__).parent / "guest"
+_NEEDED = ("mmdebstrap", "mke2fs", "cpio", "gcc", "tar")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class GuestImage:
+    """Absolute paths of a built image; `disk` is raw and never written: use it as backing file."""
+
+    kernel: str
+    initrd: str
+    disk: str
+    cmdline: str = CMDLINE
+    disk_format: str = "raw"
+
+
+def recipe_hash() -> str:
+    """A name for the image that changes whenever something that goes into it changes."""
+    digest = hashlib.sha256(repr((SUITE, PACKAGES, MODULES, DISK_MB, CMDLINE)).encode())
+    for path in (Path(__file__), *sorted(GUEST_FILES.iterdir())):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def find() -> GuestImage | None:
+    """The cached image of the present recipe, or None when it has to be built first."""
+    described = cache_root() / "images" / recipe_hash() / "image.json"
+    return GuestImage(**json.loads(described.read_text())) if described.exists() else None
+
+
+def build(progress: Progress = lambda line: None) -> GuestImage:
+    """Return the guest image, building it when the cache has none of this recipe (needs root)."""
+    if (image := find()) is not None:
+        return image
+    _check_tools()
+    images = cache_root() / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    with (images / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (image := find()) is not None:
+            return image
+        for stale in images.glob(".building-*"):
+            shutil.rmtree(stale)
+        target = images / recipe_hash()
+        work = images / f".building-{target.name}"
+        work.mkdir()
+        try:
+            return _build_in(work, target, progress)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _check_tools() -> None:
+    if os.geteuid() != 0:
+        raise LabError("the guest image needs root to be built: run scripts/setup.sh as root")
+    missing = [tool for tool in _NEEDED if shutil.which(tool) is None]
+    if missing:
+        raise LabError(f"the guest image needs {', '.join(missing)}: run scripts/setup.sh")
+
+
+def _build_in(work: Path, target: Path, progress: Progress) -> GuestImage:
+    began_s = time.monotonic()
+
+    def step(text: str) -> None:
+        progress(f"guest image: {text} ({time.monotonic() - began_s:.0f} s)")
+
+    root = work / "root"
+    step("installing Debian packages")
+    _install_packages(root, work / "mmdebstrap.log")
+    step("adding the guest's own programs")
+    _add_guest_files(root)
+    step("packing the initial ram disk")
+    out = work / "out"
+    out.mkdir()
+    _make_initrd(root, work / "initrd", out / "initrd")
+    kernel = next((root / "boot").glob("vmlinuz-*"))
+    shutil.copyfile(kernel, out / "vmlinuz")
+    shutil.rmtree(root / "boot")
+    step("writing the disk")
+    _run("mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-E",
+         "lazy_itable_init=0,root_owner=0:0", "-d", str(root), str(out / "disk.raw"),
+         f"{DISK_MB}M")  # fmt: skip
+    image = GuestImage(
+        kernel=str(target / "vmlinuz"),
+        initrd=str(target / "initrd"),
+        disk=str(target / "disk.raw"),
+    )
+    (out / "image.json").write_text(json.dumps(asdict(image), indent=2) + "\n")
+    out.rename(target)
+    step("ready")
+    return image
+
+
+def _install_packages(root: Path, log: Path) -> None:
+    # Nothing in the guest uses Debian's own initrd, so its generator is told to do nothing.
+    quiet = (
+        'mkdir -p "$1/etc/initramfs-tools" && '
+        'echo "update_initramfs=no" > "$1/etc/initramfs-tools/update-initramfs.conf"'
+    )
+    excluded = ("man", "doc", "locale", "info", "lintian", "bug")
+    argv = [
+        "mmdebstrap", "--variant=essential", "--mode=root", f"--include={','.join(PACKAGES)}",
+        "--aptopt=APT::Install-Recommends false", '--aptopt=Acquire::Languages "none"',
+        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in excluded),
+        f"--essential-hook={quiet}", SUITE, str(root),
+    ]  # fmt: skip
+    with log.open("w") as output:
+        done = subprocess.run(argv, stdout=output, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        last = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
+        raise LabError(f"mmdebstrap could not install the guest's packages: {last}")
+
+
+def _add_guest_files(root: Path) -> None:
+    sbin = root / "usr/local/sbin"
+    sbin.mkdir(parents=True, exist_ok=True)
+    for name, where in (
+        ("backfill-init", sbin / "backfill-init"),
+        ("shutdown", root / "usr/sbin/shutdown"),
+        ("inittab", root / "etc/inittab"),
+    ):
+        shutil.copyfile(GUEST_FILES / name, where)
+        where.chmod(0o755)
+    _run("gcc", "-O2", "-static", "-Wall", "-Werror", "-o", str(sbin / "backfill-wake"),
+         str(GUEST_FILES / "wake.c"), "-lm")  # fmt: skip
+    (root / "etc/backfill").mkdir(exist_ok=True)
+    (root / "etc/nsswitch.conf").write_text(
+        "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\n"
+    )
+    (root / "etc/resolv.conf").unlink(missing_ok=True)
+    (root / "etc/resolv.conf").touch()
+    for directory in ("var/spool/slurmd", "var/log/slurm", "mnt/shared"):
+        (root / directory).mkdir(parents=True, exist_ok=True)
+
+
+def _make_initrd(root: Path, tree: Path, target: Path) -> None:
+    for directory in ("bin", "dev", "proc", "sys", "newroot", "m"):
+        (tree / directory).mkdir(parents=True)
+    shutil.copy2(root / "bin/busybox", tree / "bin/busybox")
+    (tree / "bin/sh").symlink_to("busybox")
+    shutil.copyfile(GUEST_FILES / "initrd-init", tree / "init")
+    (tree / "init").chmod(0o755)
+    version = next((root / "lib/modules").iterdir()).name
+    ordered: list[str] = []
+    for module in MODULES:
+        shown = _run("chroot", str(root), "modprobe", "-S", version, "--show-depends", module)
+        for line in shown.splitlines():
+            words = line.split()
+            name = Path(words[1]).name
+            if words[0] == "insmod" and name not in ordered:
+                ordered.append(name)
+                shutil.copyfile(root / words[1].lstrip("/"), tree / "m" / name)
+    (tree / "modules").write_text("".join(f"{name}\n" for name in ordered))
+    names = sorted(str(path.relative_to(tree)) for path in tree.rglob("*"))
+    with target.open("wb") as packed:
+        subprocess.run(
+            ["cpio", "-o", "-H", "newc", "--quiet"],
+            cwd=tree, input="\n".join(names).encode(), stdout=packed, check=True,
+        )  # fmt: skip
+
+
+def _run(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LabError(f"{argv[0]} failed while building the guest image: {done.stderr.strip()}")
+    return done.stdout
+
+
+def main() -> int:
+    """`python -m backfill.lab.image`: build (or find) the image and print its description."""
+    try:
+        image = build(progress=lambda line: sys.stderr.write(line + "\n") and None)
+    except LabError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    sys.stdout.write(json.dumps(asdict(image), indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

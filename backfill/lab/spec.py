@@ -1,0 +1,114 @@
+"""What a lab is made of: its specification, its addresses and where its files live."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+NETWORK = "10.77.0.0/16"
+CONTROLLER_ADDRESS = "10.77.0.1"
+SLURMCTLD_PORT = 6817
+SLURMD_PORT = 6818
+LIBVIRT_PORT = 16509
+TALLY_PORT = 9777
+VIRTUAL_NODES = 250
+MAX_HOSTS = 100
+
+HookPlace = Literal["none", "slurmctld", "host"]
+
+
+class LabError(Exception):
+    """Something about the lab that the user can put right; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabSpec:
+    """A lab as asked for. `hosts` bare-metal machines bm1..bmN, each with `cpus` and `memory_mb`.
+
+    `hooks` says where `hook` (an absolute path of an executable) is called at a job's start and
+    `hook_epilog` at its end. `slurm_version` steers the differences of slurm.conf between releases
+    and `roots` maps a machine's name to the root directory whose Slurm it runs ("/" otherwise).
+    """
+
+    name: str = "lab"
+    hosts: int = 2
+    cpus: int = 2
+    memory_mb: int = 2000
+    hypervisor: bool = True
+    hooks: HookPlace = "none"
+    hook: str = ""
+    hook_epilog: str = ""
+    slurmd_timeout_s: int = 0
+    select_parameters: str = "CR_Core"
+    extra_conf: tuple[str, ...] = ()
+    slurm_version: str = "22.05"
+    roots: tuple[tuple[str, str], ...] = ()
+    tally: bool = True
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", self.name):
+            raise LabError(
+                f"lab name {self.name!r}: use lower-case letters, digits and '-', 31 at most"
+            )
+        if not 1 <= self.hosts <= MAX_HOSTS:
+            raise LabError(f"hosts={self.hosts}: a lab has between 1 and {MAX_HOSTS} hosts")
+        if self.cpus < 1 or self.memory_mb < 1:
+            raise LabError("cpus and memory_mb of a lab's hosts must be at least 1")
+        if self.hooks not in ("none", "slurmctld", "host"):
+            raise LabError(f"hooks={self.hooks!r}: use none, slurmctld or host")
+        if self.hooks != "none" and not os.access(self.hook, os.X_OK):
+            raise LabError(f"hook {self.hook!r} is not an executable file; build it first")
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """bm1..bmN."""
+        return tuple(f"bm{i}" for i in range(1, self.hosts + 1))
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Every machine, in the order in which they start."""
+        return ("switch", "ctl", *self.host_names)
+
+    def root_of(self, machine: str) -> str:
+        """The root directory whose programs `machine` runs."""
+        return dict(self.roots).get(machine, "/")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a JSON file; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> LabSpec:
+        """Read what `to_json` wrote."""
+        return cls(
+            **{
+                **values,
+                "extra_conf": tuple(values["extra_conf"]),
+                "roots": tuple((machine, root) for machine, root in values["roots"]),
+            }
+        )
+
+
+def host_address(name: str) -> str:
+    """The address of `ctl`, `bmI` or `vnK` (K from 1 to 250) inside any lab."""
+    if name == "ctl":
+        return CONTROLLER_ADDRESS
+    number = int(name[2:]) if re.fullmatch(r"(bm|vn)[1-9][0-9]*", name) else 0
+    if name.startswith("bm") and 1 <= number <= MAX_HOSTS:
+        return f"10.77.0.{10 + number}"
+    if name.startswith("vn") and 1 <= number <= VIRTUAL_NODES:
+        return f"10.77.1.{number}"
+    raise LabError(f"{name!r} is no machine of a lab: use ctl, bm1.. or vn1..vn{VIRTUAL_NODES}")
+
+
+def lab_root() -> Path:
+    """The directory that holds every lab's files."""
+    return Path(os.environ.get("BACKFILL_LAB_ROOT", "/var/lib/backfill/lab"))
+
+
+def cache_root() -> Path:
+    """The directory that holds what is costly to make and safe to lose: images, verdicts."""
+    return Path(os.environ.get("BACKFILL_CACHE", "/var/cache/backfill"))

@@ -1,0 +1,213 @@
+"""Every contract with the outside on one page, and the errors that drivers may raise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from backfill.core.cluster import Job, Node, SlurmSettings
+from backfill.core.fleet import Host, Instance, InstanceSpec
+
+
+class DriverError(Exception):
+    """An outside system did not do what we asked. `str()` is one sentence for the operator.
+
+    `subject` is what it is about (a node, a job, a host), `remedy` the next step for a person.
+    """
+
+    retry = True  # whether the same call may succeed later without anybody's help
+
+    def __init__(self, subject: str, problem: str, remedy: str = "") -> None:
+        self.subject, self.problem, self.remedy = subject, problem, remedy
+        super().__init__(f"{subject}: {problem}" + (f"; {remedy}" if remedy else ""))
+
+
+class NotFoundError(DriverError):
+    """The subject does not exist (any more)."""
+
+    retry = False
+
+
+class AlreadyThereError(DriverError):
+    """The subject exists and is not what we would have made."""
+
+    retry = False
+
+
+class BusyError(DriverError):
+    """The subject is in a state, or in somebody's use, that forbids the call now."""
+
+
+class UnreachableError(DriverError):
+    """The outside system did not answer in time; whether it acted is unknown."""
+
+
+class NoCapacityError(DriverError):
+    """There is no room for what was asked."""
+
+
+class RefusedError(DriverError):
+    """The outside system understood and said no: permission, or not supported."""
+
+    retry = False
+
+
+class BadOutputError(DriverError):
+    """The outside system answered something that we cannot read; nothing was changed by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterObservation:
+    """All of Slurm at one moment. `seen_s`: epoch seconds when reading began."""
+
+    seen_s: float
+    nodes: dict[str, Node]
+    jobs: dict[str, Job]
+
+
+@dataclass(frozen=True, slots=True)
+class HostObservation:
+    """One host and our instances on it. `seen_s`: epoch seconds when reading began."""
+
+    seen_s: float
+    host: Host
+    instances: dict[str, Instance] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A Slurm node to be made: `address` is a bare IP, never a name."""
+
+    name: str
+    address: str
+    cpus: int
+    memory_mb: int
+    features: tuple[str, ...]
+
+
+class WorkloadManager(Protocol):
+    """Slurm. Calls block, are safe from several threads, and raise DriverError only.
+
+    Every call is idempotent: asking for what already is returns without error.
+    """
+
+    def settings(self) -> SlurmSettings:
+        """Read version and configuration."""
+
+    def observe(self) -> ClusterObservation:
+        """Read all nodes and all jobs that are pending, active or ended lately."""
+
+    def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        """Read these jobs fresh; ids that Slurm no longer knows are absent from the answer."""
+
+    def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
+        """Read these nodes fresh; names that Slurm does not know are absent from the answer."""
+
+    def create_node(self, spec: NodeSpec) -> None:
+        """Make the node known, so that its slurmd may register. AlreadyThereError: not ours."""
+
+    def delete_node(self, name: str) -> None:
+        """Remove the node. BusyError while a job holds it."""
+
+    def drain(self, name: str, reason: str) -> None:
+        """Take no new jobs; `reason` starts with OUR_REASON. RefusedError: another's drain."""
+
+    def undrain(self, name: str) -> None:
+        """Lift our own drain. RefusedError when the drain is somebody else's."""
+
+    def set_down(self, name: str, reason: str) -> None:
+        """Mark the node DOWN; Slurm then requeues or ends its jobs."""
+
+    def suspend_job(self, job_id: str) -> None:
+        """Stop the job's clock; works while its node does not answer."""
+
+    def resume_job(self, job_id: str) -> None:
+        """Let a suspended job go on."""
+
+    def requeue_job(self, job_id: str) -> None:
+        """Back to PENDING and eligible at once. RefusedError for a --no-requeue job."""
+
+    def cancel_job(self, job_id: str) -> None:
+        """End the job."""
+
+    def tell(self, job_id: str, text: str) -> None:
+        """Leave a sentence for the job's owner in AdminComment; never in the owner's Comment."""
+
+
+class InstanceProvider(Protocol):
+    """A hypervisor pool. Calls block, are safe from several threads, raise DriverError only.
+
+    Every call is idempotent and touches only instances with our cluster's tag.
+    """
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the hosts it serves."""
+
+    def observe(self, host: str) -> HostObservation:
+        """Read one host. An unreachable host is an answer (reachable=False), not an error."""
+
+    def read(self, host: str, name: str) -> Instance | None:
+        """Read one instance fresh; None when the host does not have it."""
+
+    def create(self, spec: InstanceSpec) -> None:
+        """Make disk and seed and start it. Same name and tag already there: nothing to do."""
+
+    def delete(self, host: str, name: str) -> None:
+        """End it and remove its disk, seed and saved memory. Gone already: nothing to do."""
+
+    def pause(self, host: str, name: str) -> None:
+        """Stop its CPUs; returns when the hypervisor confirms that they stand still."""
+
+    def thaw(self, host: str, name: str) -> None:
+        """Let a paused instance's CPUs go on. Callers must have checked the fence."""
+
+    def suspend(self, host: str, name: str) -> None:
+        """Write memory to disk and free it; works from running and from paused."""
+
+    def restore(self, host: str, name: str) -> None:
+        """Bring a suspended instance back into memory, paused."""
+
+    def migrate(self, host: str, name: str, target: str) -> None:
+        """Move it, in the state it is in, to `target`. On error the source still has it."""
+
+    def wake(self, host: str, name: str, now_s: float) -> float:
+        """Set the guest's clock to `now_s`, make slurmd register; returns the correction in s."""
+
+    def console(self, host: str, name: str) -> str:
+        """The last lines that the guest wrote to its console, for people."""
+
+    def close(self) -> None:
+        """Give back connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line of the journal. `kind` names the event, `body` is plain JSON data."""
+
+    at_s: float
+    kind: str
+    subject: str
+    body: dict[str, object]
+    id: int = 0
+
+
+class Journal(Protocol):
+    """Append-only memory of the daemon; what was appended survives a SIGKILL."""
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Store all of them, or none."""
+
+    def read(self, after_id: int = 0, subject: str | None = None) -> Iterable[Record]:
+        """Records in order of their ids."""
+
+    def close(self) -> None:
+        """Flush and give back the file."""
+
+
+class Clock(Protocol):
+    """Time. Epoch seconds; the simulator has its own."""
+
+    def now(self) -> float:
+        """Seconds since 1970-01-01 UTC."""
