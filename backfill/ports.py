@@ -98,6 +98,9 @@ class WorkloadManager(Protocol):
     def observe(self) -> ClusterObservation:
         """Read all nodes and all jobs that are pending, active or ended lately."""
 
+    def observe_nodes(self, names: Sequence[str]) -> ClusterObservation:
+        """Read these nodes and every job on them, fresh and fast; absent nodes are unknown."""
+
     def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """Read these jobs fresh; ids that Slurm no longer knows are absent from the answer."""
 

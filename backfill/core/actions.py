@@ -1,0 +1,212 @@
+"""Everything that a driver may be asked to do, as frozen values, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backfill.core.fleet import InstanceSpec
+from backfill.core.lifecycle import HeldJob
+
+
+@dataclass(frozen=True, slots=True)
+class CreateNode:
+    """Make the node known to Slurm, drained until it has proven itself."""
+
+    name: str
+    generation: int
+    address: str  # bare IP
+    cpus: int
+    memory_mb: int
+    features: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteNode:
+    """Remove the node from Slurm."""
+
+    name: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainNode:
+    """Let the node take no new jobs."""
+
+    name: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UndrainNode:
+    """Release the node to jobs: it has proven itself."""
+
+    name: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DownNode:
+    """Mark the node DOWN, so that Slurm requeues what it believes to run there."""
+
+    name: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendJob:
+    """Stop the job's clock in Slurm."""
+
+    name: str  # the node
+    generation: int
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeJob:
+    """Let the job's clock in Slurm go on."""
+
+    name: str
+    generation: int
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueJob:
+    """Put the job back into the queue, eligible at once."""
+
+    name: str
+    generation: int
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """End the job: the ladder's last rung for what may not be requeued."""
+
+    name: str
+    generation: int
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateInstance:
+    """Make and start the instance."""
+
+    name: str
+    generation: int
+    spec: InstanceSpec
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteInstance:
+    """End the instance and remove what it kept."""
+
+    name: str
+    generation: int
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseInstance:
+    """Stop its CPUs at once."""
+
+    name: str
+    generation: int
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendInstance:
+    """Write its memory to disk and free it."""
+
+    name: str
+    generation: int
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreInstance:
+    """Bring it back from disk, still stopped."""
+
+    name: str
+    generation: int
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MigrateInstance:
+    """Move it to another host in the state it is in."""
+
+    name: str
+    generation: int
+    host: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThawInstance:
+    """Let its CPUs go on, if Slurm still holds every job of `held` here with the same count."""
+
+    name: str
+    generation: int
+    host: str
+    held: tuple[HeldJob, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WakeInstance:
+    """Set the guest's clock and let slurmd register again; the correction is the proof."""
+
+    name: str
+    generation: int
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TellJob:
+    """Leave a sentence for the job's owner in Slurm."""
+
+    name: str
+    generation: int
+    job_id: str
+    text: str
+    reason: str
+
+
+DriverAction = (
+    CreateNode
+    | DeleteNode
+    | DrainNode
+    | UndrainNode
+    | DownNode
+    | SuspendJob
+    | ResumeJob
+    | RequeueJob
+    | CancelJob
+    | CreateInstance
+    | DeleteInstance
+    | PauseInstance
+    | SuspendInstance
+    | RestoreInstance
+    | MigrateInstance
+    | ThawInstance
+    | WakeInstance
+    | TellJob
+)

@@ -1,0 +1,156 @@
+"""A plan in the making: collects actions, and knows which are in flight or have failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum, auto
+
+from backfill.core.actions import DriverAction, PauseInstance, SuspendInstance
+from backfill.core.fleet import Instance, InstanceState
+from backfill.core.guards import stale
+from backfill.core.lifecycle import ManagedNode, Phase, check_transition
+from backfill.core.plan import Action, ForgetNode, Plan, Refusal, SetNode, key_of
+from backfill.core.policy import PolicySet
+from backfill.core.world import Operation, World
+
+
+class Progress(Enum):
+    """How far a wanted action is."""
+
+    BEGUN = auto()  # it is part of this plan
+    RUNNING = auto()  # a driver works on it
+    WAITING = auto()  # it failed and will be tried again later
+    REFUSED = auto()  # it may not be done now
+    FINAL = auto()  # it failed, and trying again cannot help
+
+
+# Giving a host back is right even when our picture of Slurm is old.
+_SAFE_WHEN_BLIND = (PauseInstance, SuspendInstance)
+
+
+class Draft:
+    """Collects the plan. Reads the world and never changes it."""
+
+    def __init__(self, world: World, policies: PolicySet) -> None:
+        self.world = world
+        self.policies = policies
+        self.blind = stale(world, "slurm", policies.limits)
+        self._actions: list[Action] = []
+        self._keys: set[str] = set()
+        self._set: set[str] = set()
+        self._refusals: dict[tuple[str, str], Refusal] = {}
+        self._watch: set[str] = set()
+        self._wake_at_s: float | None = None
+
+    @property
+    def now_s(self) -> float:
+        return self.world.now_s
+
+    # --- collecting ----------------------------------------------------------------------------
+
+    def do(self, action: DriverAction) -> Progress:
+        """Want `action`; it joins the plan unless it is in flight, backing off or forbidden."""
+        key = key_of(action)
+        operation = self.world.operations.get(key)
+        if (operation is not None and operation.running) or key in self._keys:
+            return Progress.RUNNING
+        if operation is not None and operation.final:
+            return Progress.FINAL
+        if operation is not None and self.now_s < operation.not_before_s:
+            self.wake_at(operation.not_before_s)
+            return Progress.WAITING
+        if self.blind and not isinstance(action, _SAFE_WHEN_BLIND):
+            self.refuse("cluster", "any change", self.blind)
+            return Progress.REFUSED
+        self._keys.add(key)
+        self._actions.append(action)
+        return Progress.BEGUN
+
+    def operation(self, action: DriverAction) -> Operation | None:
+        """What is known of an action that was begun before and has not succeeded yet."""
+        return self.world.operations.get(key_of(action))
+
+    def become(self, node: ManagedNode, phase: Phase, reason: str, **fields: object) -> None:
+        """Record the next phase of `node`; its clock starts anew unless the phase is the same."""
+        check_transition(node, phase)
+        if node.name in self._set:
+            return  # one step per node and plan: the next plan, which follows at once, goes on
+        self._set.add(node.name)
+        if phase is not node.phase:
+            fields.setdefault("since_s", self.now_s)
+        after = replace(node, phase=phase, reason=reason, **fields)  # type: ignore[arg-type]
+        self._actions.append(SetNode(after, reason))
+
+    def note(self, node: ManagedNode, reason: str, **fields: object) -> None:
+        """Change fields of the record without a new phase."""
+        if node.name in self._set:
+            return
+        self._set.add(node.name)
+        self._actions.append(SetNode(replace(node, **fields), reason))  # type: ignore[arg-type]
+
+    def add(self, action: Action) -> None:
+        """Add a step of our own."""
+        self._actions.append(action)
+
+    def forget(self, node: ManagedNode, reason: str) -> None:
+        """Drop the record of a node of which nothing is left."""
+        self._actions.append(ForgetNode(node.name, reason))
+
+    def refuse(self, subject: str, what: str, reason: str) -> None:
+        """Say that something wanted is not done; once per subject and thing."""
+        self._refusals[subject, what] = Refusal(subject, what, reason)
+
+    def watch(self, *nodes: str) -> None:
+        """Look at these Slurm nodes again at once: their next change is awaited."""
+        self._watch.update(nodes)
+
+    def wake_at(self, at_s: float) -> None:
+        """Plan again at this time at the latest."""
+        if at_s > self.now_s and (self._wake_at_s is None or at_s < self._wake_at_s):
+            self._wake_at_s = at_s
+
+    def finish(self) -> Plan:
+        """The plan."""
+        return Plan(
+            tuple(self._actions),
+            tuple(self._refusals.values()),
+            frozenset(self._watch),
+            self._wake_at_s,
+        )
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def instance(self, node: ManagedNode) -> Instance | None:
+        """The node's instance on the host where it should be."""
+        found = self.world.instances.get((node.host, node.name))
+        if found is not None and found.tag.generation != node.generation:
+            return None
+        return found
+
+    def elsewhere(self, node: ManagedNode) -> Instance | None:
+        """The node's instance on a host where we did not look for it, as after a migration."""
+        for place in self.world.places_of(node.name):
+            if place.host != node.host and place.tag.generation == node.generation:
+                return place
+        return None
+
+    def busy_with(self, node: ManagedNode) -> bool:
+        """Whether a call about this node is still in flight."""
+        return any(
+            o.running and o.key.split(":")[1] == node.name for o in self.world.operations.values()
+        )
+
+    def taken(self, host: str) -> tuple[str, ...]:
+        """Ids of the jobs to which Slurm gave the host."""
+        return self.world.takers(host)
+
+    def host_is_free(self, host: str) -> bool:
+        """Whether nobody but us may use the host's CPUs now."""
+        return not self.taken(host)
+
+    def stopped(self, instance: Instance | None) -> bool:
+        """Whether the instance stands still with its work kept."""
+        return instance is not None and instance.state in (
+            InstanceState.PAUSED,
+            InstanceState.SUSPENDED,
+        )

@@ -1,0 +1,54 @@
+"""Guards: budgets and ceilings that hold whatever the policies want."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backfill.core.lifecycle import ABSENT, Phase
+from backfill.core.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The blast radius: no single decision may go further. Times in seconds."""
+
+    # Instances in all, and on one host.
+    max_instances: int = 100
+    max_per_host: int = 16
+    # Instances that boot at the same time, and that are removed in one cycle.
+    boots_at_once: int = 4
+    removals_at_once: int = 8
+    # Instances made in one hour, failures included.
+    creates_per_hour: int = 500
+    # A picture of Slurm older than this is not acted upon, except for giving hosts back.
+    stale_after_s: float = 60.0
+    # CPUs and memory of a host that instances never take.
+    keep_cpus: int = 0
+    keep_memory_mb: int = 0
+
+
+def stale(world: World, source: str, limits: Limits) -> str:
+    """Say why our picture of `source` may not be acted upon, or return an empty text."""
+    seen = world.sources.get(source)
+    if seen is None or seen.seen_s == 0.0:
+        problem = seen.problem if seen is not None else ""
+        return f"{source} has not been read yet" + (f" ({problem})" if problem else "")
+    age_s = world.now_s - seen.seen_s
+    if age_s <= limits.stale_after_s:
+        return ""
+    return f"our picture of {source} is {age_s:.0f} s old" + (
+        f" ({seen.problem})" if seen.problem else ""
+    )
+
+
+def may_create(world: World, limits: Limits) -> str:
+    """Say why no further instance may be made now, or return an empty text."""
+    present = [m for m in world.managed.values() if m.phase not in ABSENT]
+    if len(present) >= limits.max_instances:
+        return f"limits.max_instances = {limits.max_instances} is reached"
+    booting = sum(1 for m in present if m.phase is Phase.BOOTING)
+    if booting >= limits.boots_at_once:
+        return f"limits.boots_at_once = {limits.boots_at_once} is reached"
+    if world.created_since(world.now_s - 3600) >= limits.creates_per_hour:
+        return f"limits.creates_per_hour = {limits.creates_per_hour} is reached"
+    return ""

@@ -1,0 +1,97 @@
+"""Where instances may go: which hosts are open, and how much room each has left."""
+
+from __future__ import annotations
+
+from backfill.core.cluster import NodeBase
+from backfill.core.guards import Limits, stale
+from backfill.core.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
+from backfill.core.policy import PolicySet
+from backfill.core.quantities import NOTHING, Resources
+from backfill.core.world import World
+
+_SHUT_FLAGS = frozenset(
+    {"MAINT", "RESERVED", "PLANNED", "REBOOT_REQUESTED", "POWERED_DOWN", "FAIL"}
+)
+
+
+def closed(world: World, host: str, limits: Limits) -> str:
+    """Say why no instance may come to `host` now, or return an empty text."""
+    known = world.hosts.get(host)
+    if known is None:
+        return f"{host} has not been seen yet"
+    if not known.reachable:
+        return f"{host} cannot be reached: {known.problem}"
+    old = stale(world, host, limits)
+    if old:
+        return old
+    if host in world.closed:
+        return f"{host} was closed by hand: {world.closed[host]}"
+    takers = world.takers(host)
+    if takers:
+        return f"{host} was given to job {', '.join(takers)}"
+    return _shut(world, host, known.node)
+
+
+def _shut(world: World, host: str, node_name: str | None) -> str:
+    """Say why the host's own Slurm node forbids company, or return an empty text."""
+    if node_name is None:
+        return ""
+    node = world.nodes.get(node_name)
+    if node is None:
+        return f"Slurm does not know {node_name}, the node of host {host}"
+    if node.base is not NodeBase.IDLE or node.drained or node.flags & _SHUT_FLAGS:
+        why = f" ({node.reason})" if node.reason else ""
+        return f"Slurm shows {node_name} as {node.state_text}{why}"
+    return ""
+
+
+def room(world: World, host: str, policies: PolicySet) -> Resources:
+    """Resources of `host` that no node of ours uses or was promised."""
+    limits = policies.limits
+    left = world.hosts[host].capacity - Resources(limits.keep_cpus, limits.keep_memory_mb)
+    shape = policies.instances.flavour.resources
+    for node in world.managed.values():
+        left = left - _share(world, node, host, shape)
+    return left
+
+
+def _share(world: World, node: ManagedNode, host: str, shape: Resources) -> Resources:
+    """What one managed node takes of a host: CPUs while it may run, memory while it is in RAM."""
+    if host not in (node.host, node.target):
+        return NOTHING
+    if node.phase in ON_CPU or node.phase is Phase.EVICTING or host == node.target:
+        return shape
+    instance = world.instances.get((host, node.name))
+    if instance is not None and instance.occupies_memory:
+        return Resources(0, shape.memory_mb)
+    return NOTHING
+
+
+def count_on(world: World, host: str) -> int:
+    """Number of our nodes that are on a host or on their way to it."""
+    return sum(
+        1 for m in world.managed.values() if host in (m.host, m.target) and m.phase not in ABSENT
+    )
+
+
+def candidates(
+    world: World, policies: PolicySet, skip: frozenset[str] = frozenset()
+) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
+    """Hosts with room for one more instance, and for every other host why not."""
+    shape = policies.instances.flavour.resources
+    rooms: list[tuple[str, Resources]] = []
+    why_not: dict[str, str] = {}
+    for host in policies.hosts:
+        if host in skip:
+            continue
+        reason = closed(world, host, policies.limits)
+        if not reason and count_on(world, host) >= policies.limits.max_per_host:
+            reason = f"limits.max_per_host = {policies.limits.max_per_host} is reached on {host}"
+        if not reason:
+            left = room(world, host, policies)
+            if shape.fits(left):
+                rooms.append((host, left))
+                continue
+            reason = f"{host} has {left} left, an instance takes {shape}"
+        why_not[host] = reason
+    return rooms, why_not

@@ -1,0 +1,114 @@
+"""What is decided: steps of our own, refusals, and the plan that carries all with reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backfill.core.actions import (
+    CancelJob,
+    CreateInstance,
+    DriverAction,
+    MigrateInstance,
+    RequeueJob,
+    RestoreInstance,
+    ResumeJob,
+    SuspendJob,
+    TellJob,
+    ThawInstance,
+)
+from backfill.core.lifecycle import ManagedNode
+
+
+@dataclass(frozen=True, slots=True)
+class SetNode:
+    """Record a managed node's next phase. Takes effect at once, inside the cycle."""
+
+    node: ManagedNode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetNode:
+    """Nothing of the node is left outside; drop its record."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerClaim:
+    """Tell the waiting hook that the room is free, or why it is not."""
+
+    job_id: str
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndClaim:
+    """The job behind the claim has ended or never came."""
+
+    job_id: str
+    reason: str
+
+
+Action = DriverAction | SetNode | ForgetNode | AnswerClaim | EndClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that was wanted and is not done, and why. `subject`: node, host, job, `cluster`."""
+
+    subject: str
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.what} refused: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, in order, what is awaited, and what was refused."""
+
+    actions: tuple[Action, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    watch: frozenset[str] = frozenset()  # Slurm nodes whose next change is awaited eagerly
+    wake_at_s: float | None = None  # when to plan again even if nothing happens
+
+
+def key_of(action: DriverAction) -> str:
+    """Identity of an operation: kind, node, generation, and the job or target where it has one."""
+    extra = ""
+    match action:
+        case SuspendJob() | ResumeJob() | RequeueJob() | CancelJob() | TellJob():
+            extra = f":{action.job_id}"
+        case MigrateInstance():
+            extra = f":{action.target}"
+        case _:
+            pass
+    return f"{type(action).__name__}:{action.name}:{action.generation}{extra}"
+
+
+def subject_of(action: Action) -> str:
+    """The node (or job) that an action is about, for the journal and for people."""
+    match action:
+        case SetNode():
+            return action.node.name
+        case AnswerClaim() | EndClaim():
+            return action.job_id
+        case _:
+            return action.name
+
+
+def lands_on(action: DriverAction) -> str:
+    """The host onto whose CPUs the action may bring an instance, or an empty text."""
+    match action:
+        case CreateInstance():
+            return action.spec.host
+        case ThawInstance() | RestoreInstance():
+            return action.host
+        case MigrateInstance():
+            return action.target
+        case _:
+            return ""

@@ -1,0 +1,52 @@
+"""The ladder: by which rungs an instance gives its host back, and how long it stays on each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backfill.core.lifecycle import Rung
+
+
+@dataclass(frozen=True, slots=True)
+class RungRule:
+    """One rung: it must have worked within `within_s`, and is left after `for_s` (seconds)."""
+
+    rung: Rung
+    within_s: float = 30.0
+    for_s: float | None = None  # None: stay until the host is free again
+
+
+DEFAULT_RUNGS = (
+    RungRule(Rung.PAUSE, within_s=1.0, for_s=60.0),
+    RungRule(Rung.SUSPEND, within_s=60.0, for_s=14400.0),
+    RungRule(Rung.REQUEUE, within_s=60.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """Rungs in the order in which they are tried."""
+
+    rungs: tuple[RungRule, ...] = DEFAULT_RUNGS
+
+    def rule(self, index: int) -> RungRule:
+        """The rule at `index`; past the last one the work is given back to the queue."""
+        if index < len(self.rungs):
+            return self.rungs[index]
+        return RungRule(Rung.REQUEUE)
+
+    @property
+    def migrates(self) -> bool:
+        """Whether stopped work may go on at another host."""
+        return any(r.rung is Rung.MIGRATE for r in self.rungs)
+
+    @property
+    def longest_stop_s(self) -> float | None:
+        """The longest time that an instance may stand still, seconds; None: without limit."""
+        total = 0.0
+        for rule in self.rungs:
+            if rule.rung in (Rung.PAUSE, Rung.SUSPEND):
+                if rule.for_s is None:
+                    return None
+                total += rule.for_s + rule.within_s
+        return total

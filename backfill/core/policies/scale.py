@@ -1,0 +1,25 @@
+"""Scale: how fast instances are made, how long idle ones stay, and how failures are retried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Growing and shrinking. Times in seconds."""
+
+    # An instance without jobs is removed after this time.
+    idle_s: float = 300.0
+    # So many idle instances are kept although nobody needs them now.
+    warm: int = 0
+    # A guest that has not registered with Slurm after this time has failed.
+    boot_within_s: float = 180.0
+    # After a failed boot, wait this long; doubled with every further failure.
+    retry_after_s: float = 30.0
+    # After so many failures of one node a person has to look.
+    give_up_after: int = 3
+
+    def backoff_s(self, failures: int) -> float:
+        """How long to wait after the given number of failures, seconds."""
+        return float(self.retry_after_s * 2 ** max(0, failures - 1))

@@ -1,0 +1,59 @@
+"""All policies together: what `plan` decides by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from backfill.core.fleet import Flavour
+from backfill.core.guards import Limits
+from backfill.core.policies.comeback import Comeback
+from backfill.core.policies.demand import Demand
+from backfill.core.policies.ladder import Ladder
+from backfill.core.policies.scale import Scale
+from backfill.core.policies.spread import Spread
+
+
+class Proof(StrEnum):
+    """What must be seen on the hypervisor before a host counts as given back."""
+
+    CPU = "cpu"  # no instance runs
+    MEMORY = "memory"  # no instance holds memory either
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What our instances are. `names` and `addresses` pair up: the first name has the first."""
+
+    names: tuple[str, ...]
+    addresses: tuple[str, ...]  # CIDR
+    flavour: Flavour
+    image: str = "default"
+    features: tuple[str, ...] = ("backfill",)
+
+
+@dataclass(frozen=True, slots=True)
+class Priorities:
+    """Which partitions are pushed aside for which. Everything not low counts as high."""
+
+    low: tuple[str, ...]
+    high: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """One checked policy file, as values."""
+
+    cluster: str
+    priorities: Priorities
+    instances: Template
+    hosts: tuple[str, ...]  # in the order of the file
+    ladder: Ladder = field(default_factory=Ladder)
+    demand: Demand = field(default_factory=Demand)
+    scale: Scale = field(default_factory=Scale)
+    comeback: Comeback = field(default_factory=Comeback)
+    placement: Spread = field(default_factory=Spread)
+    limits: Limits = field(default_factory=Limits)
+    proof: Proof = Proof.CPU
+    # Seconds after which a hook that still waits is told that the room is not free.
+    answer_within_s: float = 1.5

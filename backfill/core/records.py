@@ -1,0 +1,121 @@
+"""The journal's language: values to plain data and back, and what a restarted daemon reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import cache
+from typing import Any, Union
+
+from backfill.core import actions, changes, plan
+
+Plain = dict[str, object]
+
+_TYPES: dict[str, type] = {
+    t.__name__: t
+    for module in (changes, actions, plan)
+    for t in vars(module).values()
+    if isinstance(t, type) and dataclasses.is_dataclass(t)
+}
+
+
+def encode(value: object) -> Plain:
+    """A change, action or refusal as plain JSON data; `t` names its type."""
+    body = _plain(value)
+    assert isinstance(body, dict)
+    return {"t": type(value).__name__, **body}
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value
+
+
+def decode(body: Plain) -> Any:
+    """The inverse of `encode`. Raises ValueError for data that no version of ours has written."""
+    kind = _TYPES.get(str(body.get("t")))
+    if kind is None:
+        raise ValueError(f"the journal names an unknown kind of entry: {body.get('t')!r}")
+    return _build(kind)({k: v for k, v in body.items() if k != "t"})
+
+
+@cache
+def _build(kind: type) -> Callable[[Any], Any]:
+    """A function that makes a `kind` out of plain data."""
+    hints = typing.get_type_hints(kind)
+    readers = {f.name: _reader(hints[f.name]) for f in dataclasses.fields(kind)}
+
+    def build(data: Any) -> Any:
+        # Fields that a later version dropped are ignored; new ones take their defaults.
+        return kind(**{k: readers[k](v) for k, v in data.items() if k in readers})
+
+    return build
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    origin = typing.get_origin(hint)
+    if origin in (Union, types.UnionType):
+        inner = [a for a in typing.get_args(hint) if a is not type(None)]
+        read = _reader(inner[0])
+        return lambda v: None if v is None else read(v)
+    if origin is tuple:
+        item = _reader(typing.get_args(hint)[0])
+        return lambda v: tuple(item(x) for x in v)
+    if origin is frozenset:
+        return frozenset
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _build(hint)
+    return _same
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+# Changes that no observation can bring back: a restarted daemon takes them from the journal.
+_REMEMBERED = (changes.NodeManaged, changes.NodeForgotten, changes.HoldSet, changes.Woken)
+
+
+def remembered(bodies: Iterable[Plain]) -> list[changes.Change]:
+    """Fold journal entries to the few changes that rebuild what only we know, newest last.
+
+    The order is kept, so the phases follow one another legally; of each node only the record of
+    its last phase is returned.
+    """
+    last: dict[str, changes.Change] = {}
+    names = {t.__name__ for t in _REMEMBERED}
+    for body in bodies:
+        if body.get("t") not in names:
+            continue
+        change = decode(body)
+        match change:
+            case changes.NodeManaged():
+                last[f"node {change.node.name}"] = change
+            case changes.NodeForgotten():
+                last.pop(f"node {change.name}", None)
+            case changes.Woken():
+                _woken(last, change)
+            case changes.HoldSet():
+                last[f"hold {change.subject}"] = change
+            case _:
+                pass
+    return list(last.values())
+
+
+def _woken(last: dict[str, changes.Change], woken: changes.Woken) -> None:
+    known = last.get(f"node {woken.name}")
+    if isinstance(known, changes.NodeManaged) and known.node.generation == woken.generation:
+        node = dataclasses.replace(known.node, woken_s=woken.at_s)
+        last[f"node {woken.name}"] = changes.NodeManaged(node)

@@ -1,0 +1,134 @@
+"""How many instances there should be: new ones for waiting jobs, fewer when they idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backfill.core.draft import Draft
+from backfill.core.guards import may_create
+from backfill.core.lifecycle import ABSENT, ManagedNode, Phase
+from backfill.core.placement import candidates
+from backfill.core.plan import SetNode
+
+
+def plan_scale(draft: Draft) -> None:
+    """Compare demand with supply, then make one instance at a time or let idle ones go."""
+    policies, world = draft.policies, draft.world
+    if draft.blind:
+        return
+    pending = world.pending(policies.priorities.low)
+    need = policies.demand.need(pending, policies.instances.flavour, draft.now_s)
+    for job_id in need.misfits:
+        flavour = policies.instances.flavour
+        draft.refuse(
+            f"job {job_id}",
+            "an instance",
+            f"it wants more than one instance offers ({flavour.cpus} CPUs, "
+            f"{flavour.node_memory_mb} MB on one node)",
+        )
+    lacking = need.cpus - _supply_cpus(draft)
+    if lacking > 0 or _idle_count(draft) < policies.scale.warm:
+        _grow(draft, lacking, need.jobs)
+    elif lacking <= 0:
+        _shrink(draft, need.cpus)
+
+
+def _supply_cpus(draft: Draft) -> int:
+    """CPUs that waiting jobs will find free soon without a new instance."""
+    total = 0
+    cpus = draft.policies.instances.flavour.cpus
+    for node in draft.world.managed.values():
+        if node.phase is Phase.BOOTING:
+            total += cpus
+        elif node.phase is Phase.READY:
+            seen = draft.world.nodes.get(node.name)
+            if seen is not None and not seen.drained:
+                total += max(0, cpus - seen.cpus_allocated)
+    return total
+
+
+def _idle(draft: Draft) -> list[ManagedNode]:
+    return [m for m in draft.world.managed.values() if m.phase is Phase.READY and m.idle_since_s]
+
+
+def _idle_count(draft: Draft) -> int:
+    booting = sum(1 for m in draft.world.managed.values() if m.phase is Phase.BOOTING)
+    return len(_idle(draft)) + booting
+
+
+def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
+    """Begin one instance; the next cycle, which follows at once, begins the next one."""
+    reason = f"{jobs} waiting jobs could use {lacking_cpus} more CPUs"
+    if lacking_cpus <= 0:
+        reason = f"scale.warm = {draft.policies.scale.warm} idle instances are wanted"
+    limit = may_create(draft.world, draft.policies.limits)
+    if limit:
+        draft.refuse("cluster", "a new instance", limit)
+        return
+    rooms, why_not = candidates(draft.world, draft.policies)
+    if not rooms:
+        for host, why in why_not.items():
+            draft.refuse(host, "a new instance", why)
+        return
+    slot = next(_free_slots(draft), None)
+    if slot is None:
+        draft.refuse("cluster", "a new instance", "no name is left in instances.names")
+        return
+    name, address, failures = slot
+    generation = draft.world.generations.get(name, 0) + 1
+    host = draft.policies.placement.choose(rooms)
+    node = ManagedNode(
+        name,
+        address,
+        host,
+        generation,
+        Phase.BOOTING,
+        draft.now_s,
+        draft.now_s,
+        reason=reason,
+        failures=failures,
+    )
+    draft.add(SetNode(node, reason))
+
+
+def _free_slots(draft: Draft) -> Iterator[tuple[str, str, int]]:
+    """Names that nothing uses, inside Slurm or outside, with their address and past failures."""
+    template, world = draft.policies.instances, draft.world
+    last_success_s = max((m.proven_s for m in world.managed.values()), default=0.0)
+    for name, address in zip(template.names, template.addresses, strict=True):
+        node = world.managed.get(name)
+        if node is None:
+            if name not in world.nodes and not world.places_of(name):
+                yield name, address, 0
+        elif node.phase is Phase.FAILED:
+            if draft.now_s >= node.not_before_s:
+                yield name, address, node.failures
+            else:
+                draft.wake_at(node.not_before_s)
+                draft.refuse(name, "another try", node.reason)
+                return  # the others would fail for the same reason: wait for this one's turn
+        elif node.phase is Phase.GIVEN_UP:
+            draft.refuse(name, "another try", node.reason)
+            if node.since_s > last_success_s:
+                return  # nothing has booted since: more names would only fail as well
+
+
+def _shrink(draft: Draft, waiting_cpus: int) -> None:
+    """Let the longest idle ones go, as far as neither jobs nor `warm` want them."""
+    scale, limits = draft.policies.scale, draft.policies.limits
+    if waiting_cpus > 0:
+        return
+    removing = sum(1 for m in draft.world.managed.values() if m.phase in ABSENT)
+    idle = sorted(_idle(draft), key=lambda m: (m.idle_since_s, m.name))
+    for node in idle[: max(0, len(idle) - scale.warm)]:
+        due_s = node.idle_since_s + scale.idle_s
+        if draft.now_s < due_s:
+            draft.wake_at(due_s)
+            continue
+        if removing >= limits.removals_at_once:
+            draft.refuse(node.name, "removal", f"limits.removals_at_once = {removing} is reached")
+            return
+        removing += 1
+        draft.become(
+            node, Phase.DRAINING, f"idle for {scale.idle_s:.0f} s, nobody waits", drained_s=0.0
+        )

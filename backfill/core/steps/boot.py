@@ -1,0 +1,134 @@
+"""From nothing to READY: make node and instance, wait for registration, prove, release."""
+
+from __future__ import annotations
+
+from backfill.core.actions import CreateInstance, CreateNode, UndrainNode, WakeInstance
+from backfill.core.cluster import NodeBase
+from backfill.core.draft import Draft, Progress
+from backfill.core.fleet import InstanceSpec, InstanceState, Tag
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.steps.evict import begin_eviction
+
+_TRIES = 3  # attempts at one call before the boot has failed
+
+
+def step_booting(draft: Draft, node: ManagedNode) -> None:
+    """Drive one booting node a step further."""
+    if draft.taken(node.host):
+        begin_eviction(draft, node, doomed=True)
+        return
+    limit_s = node.since_s + draft.policies.scale.boot_within_s
+    draft.wake_at(limit_s)
+    if draft.now_s >= limit_s:
+        _fail(draft, node, _why_late(draft, node))
+        return
+    problem = _make(draft, node)
+    if problem:
+        _fail(draft, node, problem)
+        return
+    seen = draft.world.nodes.get(node.name)
+    draft.watch(node.name)
+    if seen is None or seen.slurmd_start_s <= 0 or not seen.responding:
+        return
+    flavour = draft.policies.instances.flavour
+    if seen.cpus < flavour.cpus or seen.memory_mb < flavour.node_memory_mb:
+        _fail(
+            draft,
+            node,
+            f"it registered with {seen.cpus} CPUs and {seen.memory_mb} MB instead of "
+            f"{flavour.cpus} and {flavour.node_memory_mb}",
+        )
+        return
+    prove(draft, node)
+
+
+def _make(draft: Draft, node: ManagedNode) -> str:
+    """Ask for node and instance where they are missing; say why that cannot work any more."""
+    instance = draft.instance(node)
+    if instance is not None and instance.state in (InstanceState.OFF, InstanceState.CRASHED):
+        return f"its guest stopped while booting ({instance.state})"
+    wanted: list[CreateNode | CreateInstance] = []
+    if node.name not in draft.world.nodes:
+        wanted.append(create_node(draft, node))
+    if instance is None:
+        wanted.append(create_instance(draft, node))
+    for action in wanted:
+        progress = draft.do(action)
+        operation = draft.operation(action)
+        failed = operation is not None and operation.attempts >= _TRIES
+        if operation is not None and (progress is Progress.FINAL or failed):
+            return operation.problem
+    return ""
+
+
+def create_node(draft: Draft, node: ManagedNode) -> CreateNode:
+    """The action that makes the node known to Slurm."""
+    template = draft.policies.instances
+    return CreateNode(
+        node.name,
+        node.generation,
+        node.address.split("/")[0],
+        template.flavour.cpus,
+        template.flavour.node_memory_mb,
+        template.features,
+        node.reason,
+    )
+
+
+def create_instance(draft: Draft, node: ManagedNode) -> CreateInstance:
+    """The action that makes and starts the instance."""
+    template = draft.policies.instances
+    tag = Tag(draft.policies.cluster, node.name, node.generation)
+    spec = InstanceSpec(
+        node.name,
+        node.host,
+        tag,
+        template.flavour,
+        template.image,
+        node.address,
+        template.features,
+    )
+    return CreateInstance(node.name, node.generation, spec, node.reason)
+
+
+def prove(draft: Draft, node: ManagedNode) -> None:
+    """The last steps before READY: clock set and slurmd re-registered, then undrained."""
+    if node.woken_s < node.since_s:
+        wake = WakeInstance(node.name, node.generation, node.host, "prove the clock")
+        if draft.do(wake) is Progress.FINAL:
+            operation = draft.operation(wake)
+            problem = operation.problem if operation else "its clock could not be set"
+            _fail(draft, node, problem)
+        return
+    seen = draft.world.nodes[node.name]
+    if draft.world.node_read_s(node.name) < node.woken_s:
+        return  # what we know of the node is from before the proof
+    if seen.drained_by_us:
+        draft.do(UndrainNode(node.name, node.generation, "it has proven itself"))
+        return
+    if seen.base is not NodeBase.DOWN:
+        draft.become(
+            node,
+            Phase.READY,
+            "registered with the promised resources, clock set",
+            proven_s=draft.now_s,
+            failures=0,
+            idle_since_s=draft.now_s,
+        )
+
+
+def _why_late(draft: Draft, node: ManagedNode) -> str:
+    within_s = draft.policies.scale.boot_within_s
+    instance = draft.instance(node)
+    state = instance.state.value if instance is not None else "missing"
+    problems = [
+        o.problem
+        for o in draft.world.operations.values()
+        if o.problem and o.key.split(":")[1] == node.name
+    ]
+    why = f": {problems[-1]}" if problems else ""
+    return f"it did not register with Slurm within {within_s:.0f} s (its guest is {state}){why}"
+
+
+def _fail(draft: Draft, node: ManagedNode, problem: str) -> None:
+    draft.become(node, Phase.REMOVING, problem, fail=True)

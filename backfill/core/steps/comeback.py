@@ -1,0 +1,110 @@
+"""Back to work: restore, fence, thaw, clock, registration, resume, undrain, in this order."""
+
+from __future__ import annotations
+
+from backfill.core.actions import (
+    RestoreInstance,
+    ResumeJob,
+    ThawInstance,
+    UndrainNode,
+    WakeInstance,
+)
+from backfill.core.cluster import JobState, Node, NodeBase
+from backfill.core.draft import Draft, Progress
+from backfill.core.fence import judge
+from backfill.core.fleet import InstanceState
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.steps.evict import begin_eviction
+
+
+def step_returning(draft: Draft, node: ManagedNode) -> None:
+    """Drive one returning node a step further."""
+    if draft.taken(node.host):
+        begin_eviction(draft, node)
+        return
+    limit_s = node.since_s + draft.policies.comeback.within_s
+    draft.wake_at(limit_s)
+    if draft.now_s >= limit_s:
+        _give_up(draft, node, f"its return took longer than {limit_s - node.since_s:.0f} s")
+        return
+    verdict = judge(node.name, node.held, draft.world.jobs)
+    if verdict.stale:
+        draft.become(node, Phase.REMOVING, f"{verdict.stale}: the copy here is destroyed")
+        return
+    _by_state(draft, node)
+
+
+def _by_state(draft: Draft, node: ManagedNode) -> None:
+    instance = draft.instance(node)
+    if instance is None:
+        if draft.world.hosts[node.host].reachable:
+            draft.become(node, Phase.REMOVING, f"its instance is gone from {node.host}", fail=True)
+        return
+    match instance.state:
+        case InstanceState.SUSPENDED:
+            _try(draft, node, RestoreInstance(node.name, node.generation, node.host, node.reason))
+        case InstanceState.PAUSED:
+            _try(
+                draft,
+                node,
+                ThawInstance(node.name, node.generation, node.host, node.held, node.reason),
+            )
+        case InstanceState.RUNNING:
+            _running(draft, node)
+        case InstanceState.OFF | InstanceState.CRASHED:
+            draft.become(node, Phase.REMOVING, f"its guest is {instance.state}", fail=True)
+        case InstanceState.MIGRATING | InstanceState.BUILDING:
+            pass  # a later observation will tell
+
+
+def _try(draft: Draft, node: ManagedNode, action: RestoreInstance | ThawInstance) -> None:
+    """Ask for one step; where it can never succeed, the copy is given up."""
+    if draft.do(action) is Progress.FINAL:
+        operation = draft.operation(action)
+        _give_up(draft, node, operation.problem if operation else "it cannot be brought back")
+
+
+def _running(draft: Draft, node: ManagedNode) -> None:
+    """It has CPUs again: set its clock, wait until Slurm hears it, then let its jobs go on."""
+    if node.woken_s < node.since_s:
+        wake = WakeInstance(node.name, node.generation, node.host, "its clock stood still")
+        if draft.do(wake) is Progress.FINAL:
+            operation = draft.operation(wake)
+            _give_up(draft, node, operation.problem if operation else "its clock cannot be set")
+        return
+    seen = draft.world.nodes.get(node.name)
+    draft.watch(node.name)
+    if seen is None:
+        draft.become(node, Phase.REMOVING, "Slurm does not know the node any more", fail=True)
+        return
+    if draft.world.node_read_s(node.name) >= node.woken_s and seen.responding:
+        _let_go_on(draft, node, seen)
+
+
+def _let_go_on(draft: Draft, node: ManagedNode, seen: Node) -> None:
+    """Slurm hears the node: resume its jobs, release it, and it is at work again."""
+    stopped = [
+        j
+        for j in draft.world.jobs_on(node.name)
+        if j.state is JobState.SUSPENDED and any(h.id == j.id for h in node.held)
+    ]
+    for job in stopped:
+        draft.do(ResumeJob(node.name, node.generation, job.id, "its instance runs again"))
+    if stopped:
+        return
+    if seen.drained_by_us:
+        draft.do(UndrainNode(node.name, node.generation, "it has proven itself again"))
+        return
+    if seen.base is not NodeBase.DOWN:
+        draft.become(
+            node,
+            Phase.READY,
+            "back at work",
+            held=(),
+            proven_s=draft.now_s,
+            idle_since_s=0.0,
+        )
+
+
+def _give_up(draft: Draft, node: ManagedNode, problem: str) -> None:
+    draft.become(node, Phase.REMOVING, problem, fail=True)

@@ -1,0 +1,174 @@
+"""Waiting aside: go back when the host is free, move when another is, else climb the ladder."""
+
+from __future__ import annotations
+
+from backfill.core.actions import MigrateInstance, RequeueJob, SuspendInstance
+from backfill.core.draft import Draft, Progress
+from backfill.core.fence import judge
+from backfill.core.fleet import Instance, InstanceState
+from backfill.core.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.placement import candidates, closed
+from backfill.core.steps.evict import begin_eviction, climb
+
+
+def step_displaced(draft: Draft, node: ManagedNode) -> None:
+    """Decide what becomes of one stopped instance now."""
+    instance = draft.instance(node)
+    if instance is None or not draft.stopped(instance):
+        _not_stopped(draft, node, instance)
+        return
+    verdict = judge(node.name, node.held, draft.world.jobs)
+    if verdict.stale:
+        draft.become(node, Phase.REMOVING, f"{verdict.stale}: the copy here is destroyed")
+        return
+    if not verdict.keep:
+        draft.become(node, Phase.REMOVING, "its jobs have ended while it stood still")
+        return
+    if verdict.keep != node.held:
+        draft.note(node, node.reason, held=verdict.keep)
+        return
+    if _go_back(draft, node):
+        return
+    if draft.policies.ladder.migrates and _move(draft, node):
+        return
+    _climb(draft, node, instance)
+
+
+def _not_stopped(draft: Draft, node: ManagedNode, instance: Instance | None) -> None:
+    """Somebody else changed it: never let it run on unasked."""
+    if instance is None:
+        if draft.world.hosts[node.host].reachable:
+            draft.become(node, Phase.REMOVING, f"its instance is gone from {node.host}", fail=True)
+        return
+    if instance.state is InstanceState.RUNNING:
+        draft.become(node, Phase.RETURNING, "its instance was found running")
+    elif instance.state in (InstanceState.OFF, InstanceState.CRASHED):
+        draft.become(node, Phase.REMOVING, f"its guest is {instance.state}", fail=True)
+
+
+def _go_back(draft: Draft, node: ManagedNode) -> bool:
+    """Return to its own host once that has been free for long enough."""
+    reason = closed(draft.world, node.host, draft.policies.limits)
+    if not reason and node.name in draft.world.closed:
+        reason = f"{node.name} was closed by hand: {draft.world.closed[node.name]}"
+    if reason:
+        draft.refuse(node.name, f"return to {node.host}", reason)
+        return False
+    draft.become(node, Phase.RETURNING, f"host {node.host} is free again", woken_s=0.0)
+    return True
+
+
+def _move(draft: Draft, node: ManagedNode) -> bool:
+    """Move to another host that has room; say why where none has."""
+    ready_s = node.since_s + draft.policies.comeback.move_after_s
+    if draft.now_s < ready_s:
+        draft.wake_at(ready_s)
+        return False
+    rooms, why_not = candidates(draft.world, draft.policies, skip=frozenset({node.host}))
+    if not rooms:
+        for reason in why_not.values():
+            draft.refuse(node.name, "move", reason)
+        return False
+    target = draft.policies.placement.choose(rooms)
+    operation = draft.operation(MigrateInstance(node.name, node.generation, node.host, target, ""))
+    if operation is not None and (operation.final or draft.now_s < operation.not_before_s):
+        draft.refuse(node.name, f"move to {target}", operation.problem)
+        return False
+    draft.become(node, Phase.MOVING, f"host {target} has room, {node.host} is busy", target=target)
+    return True
+
+
+def _climb(draft: Draft, node: ManagedNode, instance: Instance) -> None:
+    """Stay on the rung for its time, then take the next."""
+    ladder = draft.policies.ladder
+    rule = ladder.rule(node.rung)
+    match rule.rung:
+        case Rung.SUSPEND if instance.state is InstanceState.PAUSED:
+            _suspend(draft, node)
+            return
+        case Rung.MIGRATE:
+            climb(draft, node, "no other host has room")
+            return
+        case Rung.REQUEUE | Rung.CANCEL:
+            _give_to_queue(draft, node)
+            return
+        case _:
+            pass
+    if rule.for_s is None:
+        return
+    if draft.now_s >= node.rung_since_s + rule.for_s:
+        climb(draft, node, f"{rule.for_s:g} s of {rule.rung} are over")
+    else:
+        draft.wake_at(node.rung_since_s + rule.for_s)
+
+
+def _suspend(draft: Draft, node: ManagedNode) -> None:
+    rule = draft.policies.ladder.rule(node.rung)
+    reason = f"stood still for long: its memory goes to disk ({node.reason})"
+    progress = draft.do(SuspendInstance(node.name, node.generation, node.host, reason))
+    draft.wake_at(node.rung_since_s + rule.within_s)
+    if progress is Progress.FINAL:
+        climb(draft, node, "suspend did not work")
+
+
+def _give_to_queue(draft: Draft, node: ManagedNode) -> None:
+    """The last rung: the copy is destroyed and the jobs start anew elsewhere."""
+    for held in node.held:
+        job = draft.world.jobs.get(held.id)
+        if job is None or not job.requeue:
+            draft.refuse(node.name, f"requeue of job {held.id}", "it was submitted as --no-requeue")
+            return  # never lose a job that cannot start again: it stays suspended
+    begun = [
+        draft.do(RequeueJob(node.name, node.generation, h.id, "the end of the ladder is reached"))
+        for h in node.held
+    ]
+    if all(p is Progress.FINAL for p in begun):
+        draft.refuse(node.name, "requeue", "Slurm refuses to requeue its jobs")
+
+
+def step_moving(draft: Draft, node: ManagedNode) -> None:
+    """Wait for the migration; look at both hosts, not at the error, to know where it is."""
+    places = [i for i in draft.world.places_of(node.name) if i.tag.generation == node.generation]
+    action = MigrateInstance(
+        node.name, node.generation, node.host, node.target, f"{node.target} has room"
+    )
+    if draft.world.running(_key(draft, action)):
+        return
+    at = {i.host: i for i in places if i.state is not InstanceState.MIGRATING}
+    if node.target in at and node.host not in at:
+        _arrived(draft, node, at[node.target])
+        return
+    operation = draft.operation(action)
+    if operation is not None:
+        draft.become(
+            node,
+            Phase.DISPLACED,
+            f"the move to {node.target} failed: {operation.problem}",
+            target="",
+        )
+        return
+    if draft.taken(node.target):
+        draft.become(
+            node, Phase.DISPLACED, f"{node.target} was taken before the move began", target=""
+        )
+        return
+    draft.do(action)
+
+
+def _arrived(draft: Draft, node: ManagedNode, instance: Instance) -> None:
+    host = node.target
+    if instance.state is InstanceState.RUNNING and draft.taken(host):
+        draft.note(node, f"arrived on {host}", host=host, target="")
+        return
+    if draft.taken(host):
+        draft.become(node, Phase.DISPLACED, f"{host} was taken meanwhile", host=host, target="")
+        return
+    draft.become(node, Phase.RETURNING, f"moved to {host}", host=host, target="", woken_s=0.0)
+
+
+def _key(draft: Draft, action: MigrateInstance) -> str:
+    operation = draft.operation(action)
+    return operation.key if operation is not None else ""
+
+
+__all__ = ["begin_eviction", "step_displaced", "step_moving"]

@@ -1,0 +1,131 @@
+"""Giving a host back: stop the instance first, then drain and suspend in Slurm, then wait."""
+
+from __future__ import annotations
+
+from backfill.core.actions import (
+    DrainNode,
+    MigrateInstance,
+    PauseInstance,
+    SuspendInstance,
+    SuspendJob,
+)
+from backfill.core.cluster import OUR_REASON, JobState
+from backfill.core.draft import Draft, Progress
+from backfill.core.fleet import Instance, InstanceState
+from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
+from backfill.core.placement import candidates
+
+
+def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> None:
+    """Start to push `node` off its host."""
+    jobs = ", ".join(draft.taken(node.host))
+    draft.become(
+        node,
+        Phase.EVICTING,
+        f"host {node.host} was given to job {jobs}" if jobs else "its instance was found stopped",
+        rung=0,
+        rung_since_s=draft.now_s,
+        drained_s=0.0,
+        doomed=doomed or node.doomed,
+        target="",
+    )
+
+
+def step_evicting(draft: Draft, node: ManagedNode) -> None:
+    """Stop the instance by the present rung, then make Slurm's picture agree."""
+    instance = draft.instance(node)
+    if instance is None:
+        _without_instance(draft, node)
+        return
+    if instance.state in (InstanceState.OFF, InstanceState.CRASHED):
+        draft.become(node, Phase.REMOVING, f"its guest is {instance.state}", fail=True)
+        return
+    if not draft.stopped(instance):
+        free = draft.host_is_free(node.host) and node.name not in draft.world.closed
+        if free and not node.doomed:
+            draft.become(node, Phase.RETURNING, f"host {node.host} was given back before the stop")
+            return
+        stop(draft, node)
+        return
+    _tell_slurm(draft, node)
+
+
+def _without_instance(draft: Draft, node: ManagedNode) -> None:
+    """No instance is seen: one may still be in the making, so wait for that call to end."""
+    if any(o.running and o.key.split(":")[1] == node.name for o in draft.world.operations.values()):
+        return
+    draft.become(node, Phase.REMOVING, f"its instance is not on {node.host}")
+
+
+def stop(draft: Draft, node: ManagedNode) -> None:
+    """Ask for the present rung; when it fails or takes too long, take the next one."""
+    rule = draft.policies.ladder.rule(node.rung)
+    reason = node.reason
+    overdue = draft.now_s >= node.rung_since_s + rule.within_s
+    draft.wake_at(node.rung_since_s + rule.within_s)
+    match rule.rung:
+        case Rung.PAUSE | Rung.THROTTLE:
+            progress = draft.do(PauseInstance(node.name, node.generation, node.host, reason))
+        case Rung.SUSPEND:
+            progress = draft.do(SuspendInstance(node.name, node.generation, node.host, reason))
+        case Rung.MIGRATE:
+            progress = _migrate_away(draft, node)
+        case _:
+            draft.become(node, Phase.REMOVING, f"{reason}; the ladder ends with {rule.rung}")
+            return
+    if progress is Progress.FINAL or overdue:
+        climb(draft, node, f"{rule.rung} did not work within {rule.within_s:g} s")
+
+
+def _migrate_away(draft: Draft, node: ManagedNode) -> Progress:
+    rooms, _ = candidates(draft.world, draft.policies, skip=frozenset({node.host}))
+    if not rooms:
+        return Progress.FINAL
+    target = draft.policies.placement.choose(rooms)
+    return draft.do(MigrateInstance(node.name, node.generation, node.host, target, node.reason))
+
+
+def climb(draft: Draft, node: ManagedNode, why: str) -> None:
+    """Go on to the next rung of the ladder."""
+    after = draft.policies.ladder.rule(node.rung + 1).rung
+    draft.note(node, f"{why}; next rung: {after}", rung=node.rung + 1, rung_since_s=draft.now_s)
+
+
+def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
+    """The instance stands still: drain the node, suspend its jobs, then remember them."""
+    seen = draft.world.nodes.get(node.name)
+    draft.watch(node.name)
+    if seen is None:
+        draft.become(node, Phase.REMOVING, "Slurm does not know the node any more")
+        return
+    if not seen.drained:
+        reason = f"{OUR_REASON} {node.reason}"
+        draft.do(DrainNode(node.name, node.generation, reason))
+        return
+    if node.drained_s == 0.0:
+        draft.note(node, "stopped and drained", drained_s=draft.now_s)
+        return
+    if draft.world.node_read_s(node.name) <= node.drained_s:
+        return  # a job may have been given to the node just before the drain: look once more
+    jobs = [j for j in draft.world.jobs_on(node.name) if j.active]
+    running = [j for j in jobs if j.state is not JobState.SUSPENDED]
+    for job in running:
+        reason = f"its instance stands still: {node.reason}"
+        draft.do(SuspendJob(node.name, node.generation, job.id, reason))
+    if running:
+        return
+    if node.doomed or not jobs:
+        draft.become(node, Phase.REMOVING, f"{node.reason}; no job was on it")
+        return
+    draft.become(
+        node,
+        Phase.DISPLACED,
+        node.reason,
+        held=tuple(HeldJob(j.id, j.restarts) for j in jobs),
+        evictions=node.evictions + 1,
+    )
+
+
+def form_of(instance: Instance) -> str:
+    """How a stopped instance is kept, for people."""
+    return "on disk" if instance.state is InstanceState.SUSPENDED else "in memory"

@@ -1,0 +1,127 @@
+"""The end: drain an unneeded node, take instance and node away, remember failures."""
+
+from __future__ import annotations
+
+from backfill.core.actions import (
+    CancelJob,
+    DeleteInstance,
+    DeleteNode,
+    DownNode,
+    DrainNode,
+    RequeueJob,
+    UndrainNode,
+)
+from backfill.core.cluster import OUR_REASON, Job, NodeBase
+from backfill.core.draft import Draft, Progress
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.steps.evict import begin_eviction
+
+
+def step_draining(draft: Draft, node: ManagedNode) -> None:
+    """Nobody needs it: wait for the drain and the last job, then remove it."""
+    if draft.taken(node.host):
+        begin_eviction(draft, node, doomed=True)
+        return
+    seen = draft.world.nodes.get(node.name)
+    if seen is None:
+        draft.become(node, Phase.REMOVING, "Slurm does not know the node any more")
+        return
+    draft.watch(node.name)
+    if not seen.drained:
+        draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+        return
+    if node.drained_s == 0.0:
+        draft.note(node, node.reason, drained_s=draft.now_s)
+        return
+    if draft.world.node_read_s(node.name) <= node.drained_s:
+        return  # a job may have come just before the drain: look once more
+    if draft.world.jobs_on(node.name):
+        draft.do(UndrainNode(node.name, node.generation, "a job came just before the drain"))
+        draft.become(node, Phase.READY, "a job came just before the drain", idle_since_s=0.0)
+        return
+    draft.become(node, Phase.REMOVING, node.reason)
+
+
+def step_removing(draft: Draft, node: ManagedNode) -> None:
+    """Destroy the instance first, so that no copy can run on; then clear Slurm of the node."""
+    if _instance_left(draft, node):
+        return
+    seen = draft.world.nodes.get(node.name)
+    if seen is not None:
+        draft.watch(node.name)
+        _leave_slurm(draft, node)
+        return
+    if any(o.running and o.key.split(":")[1] == node.name for o in draft.world.operations.values()):
+        return
+    _over(draft, node)
+
+
+def _instance_left(draft: Draft, node: ManagedNode) -> bool:
+    """Delete it wherever it is seen; true while anything of it may still be there."""
+    places = draft.world.places_of(node.name)
+    for place in places:
+        draft.do(DeleteInstance(node.name, node.generation, place.host, node.reason))
+    if places:
+        return True
+    # A call that may yet bring it into being has to end first.
+    return any(
+        o.running and o.host and o.key.split(":")[1] == node.name
+        for o in draft.world.operations.values()
+    )
+
+
+def _leave_slurm(draft: Draft, node: ManagedNode) -> None:
+    """Give back the jobs that Slurm still sees there, then delete the node."""
+    seen = draft.world.nodes[node.name]
+    if not seen.drained:
+        draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+        return
+    jobs = draft.world.jobs_on(node.name)
+    active = [j for j in jobs if j.active]
+    for job in active:
+        _give_back(draft, node, job)
+    if active:
+        return
+    if jobs and seen.base is not NodeBase.DOWN:
+        reason = f"{OUR_REASON} its instance is gone"
+        draft.do(DownNode(node.name, node.generation, reason))
+        return
+    draft.do(DeleteNode(node.name, node.generation, node.reason))
+
+
+def _give_back(draft: Draft, node: ManagedNode, job: Job) -> None:
+    """The job's copy is destroyed: let it start anew, or end it where its owner forbade that."""
+    reason = f"its instance is gone: {node.reason}"
+    if not job.requeue:
+        draft.do(CancelJob(node.name, node.generation, job.id, reason))
+        return
+    action = RequeueJob(node.name, node.generation, job.id, reason)
+    if draft.do(action) is Progress.FINAL:
+        draft.do(DownNode(node.name, node.generation, f"{OUR_REASON} {reason}"))
+
+
+def _over(draft: Draft, node: ManagedNode) -> None:
+    """Nothing is left outside."""
+    if not node.fail:
+        draft.forget(node, node.reason)
+        return
+    scale = draft.policies.scale
+    failures = node.failures + 1
+    if failures >= scale.give_up_after:
+        draft.become(
+            node,
+            Phase.GIVEN_UP,
+            f"given up after {failures} failures: {node.reason}",
+            failures=failures,
+            held=(),
+        )
+        return
+    wait_s = scale.backoff_s(failures)
+    draft.become(
+        node,
+        Phase.FAILED,
+        f"failure {failures} of {scale.give_up_after}, next try in {wait_s:.0f} s: {node.reason}",
+        failures=failures,
+        not_before_s=draft.now_s + wait_s,
+        held=(),
+    )

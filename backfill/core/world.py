@@ -1,0 +1,300 @@
+"""The indexed picture of everything we know; `apply(change)` is its only mutator."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import singledispatchmethod
+
+from backfill.core import changes as ch
+from backfill.core.cluster import Job, JobState, Node
+from backfill.core.fleet import Host, Instance
+from backfill.core.lifecycle import ManagedNode, check_transition
+
+_FIRST_BACKOFF_S = 0.25
+_LONGEST_BACKOFF_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job to which Slurm gave hosts of ours. `waiting`: a hook stands until it is answered."""
+
+    job_id: str
+    hosts: tuple[str, ...]
+    since_s: float
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An action in flight, or one that failed and waits for its next try."""
+
+    key: str
+    host: str
+    running: bool
+    since_s: float
+    attempts: int = 0
+    not_before_s: float = 0.0
+    problem: str = ""
+    final: bool = False  # trying again cannot help
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How fresh our picture of an outside system is."""
+
+    seen_s: float = 0.0
+    failed_s: float = 0.0
+    problem: str = ""
+
+
+class World:
+    """What is known now. Everybody may read it; nobody but `apply` changes it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.nodes: dict[str, Node] = {}
+        self.jobs: dict[str, Job] = {}
+        self.hosts: dict[str, Host] = {}
+        self.instances: dict[tuple[str, str], Instance] = {}  # by (host, name)
+        self.managed: dict[str, ManagedNode] = {}
+        self.claims: dict[str, Claim] = {}
+        self.operations: dict[str, Operation] = {}
+        self.sources: dict[str, Source] = {}
+        self.closed: dict[str, str] = {}  # host or node -> why a person closed it
+        self.generations: dict[str, int] = {}  # highest generation ever used by a node's name
+        self._jobs_on: dict[str, set[str]] = {}
+        self._pending: dict[str, set[str]] = {}  # partition -> ids
+        self._on_host: dict[str, set[str]] = {}
+        self._host_of_node: dict[str, str] = {}
+        self._seen: dict[tuple[str, str], float] = {}
+        self._first_seen: dict[tuple[str, str], float] = {}  # instances, by (host, name)
+        self._node_read: dict[str, float] = {}
+        self._created: deque[float] = deque(maxlen=10_000)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def jobs_on(self, node: str) -> list[Job]:
+        """Jobs that Slurm shows on a node, in order of their ids."""
+        return [self.jobs[i] for i in sorted(self._jobs_on.get(node, ()))]
+
+    def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
+        """Pending jobs of these partitions, in no order."""
+        for partition in partitions:
+            for job_id in self._pending.get(partition, ()):
+                yield self.jobs[job_id]
+
+    def instances_on(self, host: str) -> list[Instance]:
+        """Our instances on a host, in order of their names."""
+        return [self.instances[host, name] for name in sorted(self._on_host.get(host, ()))]
+
+    def places_of(self, name: str) -> list[Instance]:
+        """Every host's view of one instance; more than one only while it moves."""
+        return [self.instances[h, name] for h in sorted(self.hosts) if (h, name) in self.instances]
+
+    def host_of_node(self, node: str) -> str | None:
+        """The host whose own Slurm node this is."""
+        return self._host_of_node.get(node)
+
+    def takers(self, host: str) -> tuple[str, ...]:
+        """Ids of the jobs that have, or were just given, the host's own node."""
+        found = {c.job_id for c in self.claims.values() if host in c.hosts}
+        node = self.hosts[host].node if host in self.hosts else None
+        if node is not None:
+            found.update(j.id for j in self.jobs_on(node) if j.holds_nodes)
+        if host in self.closed:
+            found.add("of the operator")
+        return tuple(sorted(found))
+
+    def running(self, key: str) -> bool:
+        """Whether the operation is in flight."""
+        operation = self.operations.get(key)
+        return operation is not None and operation.running
+
+    def arriving(self, host: str) -> bool:
+        """Whether an operation in flight may bring an instance onto this host's CPUs."""
+        return any(o.running and o.host == host for o in self.operations.values())
+
+    def seen_s(self, kind: str, name: str) -> float:
+        """When the subject was last read; 0 if never. Kinds: node, job, host, instance."""
+        return self._seen.get((kind, name), 0.0)
+
+    def node_read_s(self, name: str) -> float:
+        """When the node and the jobs on it were last read, changed or not."""
+        slurm = self.sources.get("slurm")
+        return max(self._node_read.get(name, 0.0), slurm.seen_s if slurm else 0.0)
+
+    def first_seen_s(self, host: str, name: str) -> float:
+        """When an instance was first seen on a host by this daemon; 0 if it is not there."""
+        return self._first_seen.get((host, name), 0.0)
+
+    def created_since(self, since_s: float) -> int:
+        """How many instances we began to make after `since_s`."""
+        return sum(1 for at_s in self._created if at_s > since_s)
+
+    # --- the only mutator ----------------------------------------------------------------------
+
+    def apply(self, change: ch.Change) -> None:
+        """Take one change into the picture. Observations older than what we have are ignored."""
+        self._apply(change)
+
+    @singledispatchmethod
+    def _apply(self, change: object) -> None:
+        raise TypeError(f"not a change: {change!r}")
+
+    def _newer(self, kind: str, name: str, seen_s: float) -> bool:
+        """Tell whether a reading begun at `seen_s` is news about the subject, and remember it."""
+        if seen_s < self._seen.get((kind, name), 0.0):
+            return False
+        self._seen[kind, name] = seen_s
+        return True
+
+    @_apply.register
+    def _(self, change: ch.Tick) -> None:
+        self.now_s = max(self.now_s, change.now_s)
+
+    @_apply.register
+    def _(self, change: ch.SourceSeen) -> None:
+        self.sources[change.source] = Source(seen_s=change.seen_s)
+
+    @_apply.register
+    def _(self, change: ch.SourceFailed) -> None:
+        known = self.sources.get(change.source, Source())
+        self.sources[change.source] = replace(known, failed_s=change.at_s, problem=change.problem)
+
+    @_apply.register
+    def _(self, change: ch.NodeSeen) -> None:
+        if self._newer("node", change.node.name, change.seen_s):
+            self.nodes[change.node.name] = change.node
+
+    @_apply.register
+    def _(self, change: ch.NodeGone) -> None:
+        if self._newer("node", change.name, change.seen_s):
+            self.nodes.pop(change.name, None)
+
+    @_apply.register
+    def _(self, change: ch.NodesRead) -> None:
+        for name in change.names:
+            self._node_read[name] = max(change.seen_s, self._node_read.get(name, 0.0))
+
+    @_apply.register
+    def _(self, change: ch.JobSeen) -> None:
+        if self._newer("job", change.job.id, change.seen_s):
+            self._unindex(change.job.id)
+            self.jobs[change.job.id] = change.job
+            self._index(change.job)
+
+    @_apply.register
+    def _(self, change: ch.JobGone) -> None:
+        if self._newer("job", change.id, change.seen_s):
+            self._unindex(change.id)
+            self.jobs.pop(change.id, None)
+            del self._seen["job", change.id]  # ids of ended jobs would pile up for ever
+
+    def _index(self, job: Job) -> None:
+        if job.holds_nodes:
+            for node in job.nodes:
+                self._jobs_on.setdefault(node, set()).add(job.id)
+        if job.state is JobState.PENDING:
+            self._pending.setdefault(job.partition, set()).add(job.id)
+
+    def _unindex(self, job_id: str) -> None:
+        old = self.jobs.get(job_id)
+        if old is None:
+            return
+        for node in old.nodes:
+            self._jobs_on.get(node, set()).discard(job_id)
+        self._pending.get(old.partition, set()).discard(job_id)
+
+    @_apply.register
+    def _(self, change: ch.HostSeen) -> None:
+        if self._newer("host", change.host.name, change.seen_s):
+            self.hosts[change.host.name] = change.host
+            if change.host.node is not None:
+                self._host_of_node[change.host.node] = change.host.name
+
+    @_apply.register
+    def _(self, change: ch.InstanceSeen) -> None:
+        instance = change.instance
+        if self._newer("instance", f"{instance.host}/{instance.name}", change.seen_s):
+            self.instances[instance.host, instance.name] = instance
+            self._first_seen.setdefault((instance.host, instance.name), change.seen_s)
+            self._on_host.setdefault(instance.host, set()).add(instance.name)
+            self._remember_generation(instance.name, instance.tag.generation)
+
+    @_apply.register
+    def _(self, change: ch.InstanceGone) -> None:
+        if self._newer("instance", f"{change.host}/{change.name}", change.seen_s):
+            self.instances.pop((change.host, change.name), None)
+            self._first_seen.pop((change.host, change.name), None)
+            self._on_host.get(change.host, set()).discard(change.name)
+
+    @_apply.register
+    def _(self, change: ch.Claimed) -> None:
+        self.claims[change.job_id] = Claim(change.job_id, change.hosts, change.at_s, change.waiting)
+
+    @_apply.register
+    def _(self, change: ch.ClaimAnswered) -> None:
+        claim = self.claims.get(change.job_id)
+        if claim is not None:
+            self.claims[change.job_id] = replace(claim, waiting=False)
+
+    @_apply.register
+    def _(self, change: ch.ClaimEnded) -> None:
+        self.claims.pop(change.job_id, None)
+
+    @_apply.register
+    def _(self, change: ch.NodeManaged) -> None:
+        known = self.managed.get(change.node.name)
+        if known is not None:
+            check_transition(known, change.node.phase)
+        if known is None or known.generation != change.node.generation:
+            self._created.append(change.node.created_s)
+        self.managed[change.node.name] = change.node
+        self._remember_generation(change.node.name, change.node.generation)
+
+    @_apply.register
+    def _(self, change: ch.NodeForgotten) -> None:
+        self.managed.pop(change.name, None)
+        for key in [k for k in self.operations if k.split(":")[1] == change.name]:
+            if not self.operations[key].running:
+                del self.operations[key]
+
+    def _remember_generation(self, name: str, generation: int) -> None:
+        self.generations[name] = max(generation, self.generations.get(name, 0))
+
+    @_apply.register
+    def _(self, change: ch.OperationStarted) -> None:
+        old = self.operations.get(change.key)
+        self.operations[change.key] = Operation(
+            change.key, change.host, True, change.at_s, old.attempts if old else 0
+        )
+
+    @_apply.register
+    def _(self, change: ch.OperationDone) -> None:
+        operation = self.operations.pop(change.key, None)
+        if operation is None or not change.problem:
+            return
+        wait_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**operation.attempts)
+        self.operations[change.key] = replace(
+            operation,
+            running=False,
+            attempts=operation.attempts + 1,
+            not_before_s=change.at_s + wait_s,
+            problem=change.problem,
+            final=not change.retry,
+        )
+
+    @_apply.register
+    def _(self, change: ch.Woken) -> None:
+        known = self.managed.get(change.name)
+        if known is not None and known.generation == change.generation:
+            self.managed[change.name] = replace(known, woken_s=change.at_s)
+
+    @_apply.register
+    def _(self, change: ch.HoldSet) -> None:
+        if change.on:
+            self.closed[change.subject] = change.reason
+        else:
+            self.closed.pop(change.subject, None)

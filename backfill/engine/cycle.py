@@ -1,0 +1,198 @@
+"""One cycle: changes into the world, a plan out of it, intents into the journal, then effects."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.core.plan import (
+    AnswerClaim,
+    EndClaim,
+    ForgetNode,
+    Plan,
+    Refusal,
+    SetNode,
+    key_of,
+    lands_on,
+    subject_of,
+)
+from backfill.core.planner import plan
+from backfill.core.policy import PolicySet
+from backfill.core.records import encode
+from backfill.core.world import World
+from backfill.engine.narrate import sentence
+from backfill.ports import Journal, Record
+
+_LOG = logging.getLogger("backfill.cycle")
+
+# A plan whose own steps still bring new steps after so many rounds will never settle.
+_ROUNDS = 200
+
+# Changes that say nothing new; they are not worth a line in the journal.
+_SILENT = (ch.Tick, ch.SourceSeen, ch.NodesRead)
+
+
+class Cycle:
+    """Owns the world. Not thread-safe: one thread feeds it, live or in simulated time."""
+
+    def __init__(
+        self,
+        world: World,
+        policies: PolicySet,
+        journal: Journal,
+        start: Callable[[act.DriverAction], None],
+        answer: Callable[[AnswerClaim], None],
+    ) -> None:
+        self.world = world
+        self.policies = policies
+        self.last = Plan()
+        self._journal = journal
+        self._start = start
+        self._answer = answer
+        self._records: list[Record] = []
+        self._refused: dict[tuple[str, str], Refusal] = {}
+        self._quiet: list[ch.Change] = []
+
+    def feed(self, now_s: float, changes: Iterable[ch.Change]) -> Plan:
+        """Take changes in, decide, and begin what was decided. Returns the last plan made."""
+        self._apply(ch.Tick(now_s))
+        for change in changes:
+            self._apply(change)
+        for _ in range(_ROUNDS):
+            self.last = plan(self.world, self.policies)
+            self._note_refusals(self.last.refusals)
+            if not self._carry_out(self.last.actions):
+                return self.last
+        _LOG.error(
+            "the plan did not settle after %d rounds; going on with what is done. Last steps: %s",
+            _ROUNDS,
+            "; ".join(sentence(a) for a in self.last.actions[:5]),
+        )
+        return self.last
+
+    def record(self, kind: str, subject: str, body: dict[str, object]) -> None:
+        """Write a line of the daemon's own into the journal."""
+        self._records.append(Record(self.world.now_s, kind, subject, body))
+        self._flush()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _apply(self, change: ch.Change) -> None:
+        """The world first: a change that it cannot take must not reach the journal."""
+        self.world.apply(change)
+        if isinstance(change, _SILENT):
+            self._quiet = [c for c in self._quiet if not _supersedes(change, c)]
+            self._quiet.append(change)
+            return
+        # Replay needs the clock and the freshness that the decision saw.
+        for quiet in self._quiet:
+            self._records.append(_record(self.world.now_s, "change", quiet))
+        self._quiet = []
+        self._records.append(_record(self.world.now_s, "change", change))
+
+    def _carry_out(self, steps: Sequence[object]) -> bool:
+        """Journal, then do. True when a step of our own changed the world, so plan again."""
+        again = False
+        begin: list[act.DriverAction] = []
+        answers: list[AnswerClaim] = []
+        for step in steps:
+            match step:
+                case SetNode():
+                    self._apply(ch.NodeManaged(step.node))
+                    again = True
+                case ForgetNode():
+                    self._apply(ch.NodeForgotten(step.name))
+                    again = True
+                case AnswerClaim():
+                    self._apply(ch.ClaimAnswered(step.job_id, self.world.now_s))
+                    answers.append(step)
+                case EndClaim():
+                    self._apply(ch.ClaimEnded(step.job_id, self.world.now_s))
+                    again = True
+                case _:
+                    assert not isinstance(step, Plan)
+                    begin.append(step)  # type: ignore[arg-type]  # DriverAction by exhaustion
+            self._tell(step)
+        for action in begin:
+            self._apply(ch.OperationStarted(key_of(action), self.world.now_s, lands_on(action)))
+        if answers or begin or again:
+            self._flush()
+        for answered in answers:
+            self._answer(answered)
+        for action in begin:
+            self._start(action)
+        return again
+
+    def _tell(self, step: object) -> None:
+        subject = subject_of(step)  # type: ignore[arg-type]  # every step is an Action
+        kind = "intent" if not isinstance(step, SetNode | ForgetNode) else "phase"
+        self._records.append(Record(self.world.now_s, kind, subject, encode(step)))
+        _LOG.info("%s", sentence(step))
+
+    def _note_refusals(self, refusals: Sequence[Refusal]) -> None:
+        """Journal and log a refusal when it is new or its reason changed, not in every cycle."""
+        now = {(r.subject, r.what): r for r in refusals}
+        for key, refusal in now.items():
+            known = self._refused.get(key)
+            if known is None or _gist(known.reason) != _gist(refusal.reason):
+                self._records.append(_record(self.world.now_s, "refusal", refusal))
+                _LOG.info("%s", refusal)
+        self._refused = now
+
+    def _flush(self) -> None:
+        if self._records:
+            self._journal.append(self._records)
+            self._records = []
+
+
+def _gist(reason: str) -> str:
+    """A reason without its numbers: '12 s old' and '13 s old' are one refusal."""
+    return "".join(c for c in reason if not c.isdigit())
+
+
+def _supersedes(new: ch.Change, old: ch.Change) -> bool:
+    match new, old:
+        case ch.Tick(), ch.Tick():
+            return True
+        case ch.SourceSeen(), ch.SourceSeen():
+            return new.source == old.source
+        case ch.NodesRead(), ch.NodesRead():
+            return new.names == old.names
+        case _:
+            return False
+
+
+def _record(at_s: float, kind: str, value: ch.Change | Refusal) -> Record:
+    return Record(at_s, kind, _subject(value), encode(value))
+
+
+def _subject(value: ch.Change | Refusal) -> str:
+    """Whom a journal line is about: what `explain` looks for."""
+    match value:
+        case ch.NodeSeen() | ch.NodeManaged():
+            return value.node.name
+        case ch.JobSeen():
+            return value.job.id
+        case ch.HostSeen():
+            return value.host.name
+        case ch.InstanceSeen():
+            return value.instance.name
+        case ch.JobGone():
+            return value.id
+        case ch.NodeGone() | ch.InstanceGone() | ch.NodeForgotten() | ch.Woken():
+            return value.name
+        case ch.Claimed() | ch.ClaimAnswered() | ch.ClaimEnded():
+            return value.job_id
+        case ch.OperationStarted() | ch.OperationDone():
+            return value.key.split(":")[1]
+        case ch.HoldSet() | Refusal():
+            return value.subject
+        case ch.SourceSeen() | ch.SourceFailed():
+            return value.source
+        case ch.Tick() | ch.NodesRead():
+            return "cluster"
+        case _:
+            assert_never(value)

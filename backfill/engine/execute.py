@@ -1,0 +1,204 @@
+"""The one place for effects: each action becomes port calls, each result becomes changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.core.fence import judge
+from backfill.ports import (
+    Clock,
+    ClusterObservation,
+    InstanceProvider,
+    NodeSpec,
+    RefusedError,
+    WorkloadManager,
+)
+
+ReadBack = Callable[[], list[ch.Change]]
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Every port that actions go through. `providers` is keyed by host."""
+
+    manager: WorkloadManager
+    providers: Mapping[str, InstanceProvider]
+    clock: Clock
+
+
+def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
+    """Do it, look at what it concerned, and return that as changes. Raises DriverError.
+
+    Runs in a worker thread. Every branch is idempotent: it may be repeated after a crash.
+    """
+    match action:
+        case (
+            act.CreateNode()
+            | act.DeleteNode()
+            | act.DrainNode()
+            | act.UndrainNode()
+            | act.DownNode()
+        ):
+            return _on_node(outside, action)
+        case (
+            act.SuspendJob() | act.ResumeJob() | act.RequeueJob() | act.CancelJob() | act.TellJob()
+        ):
+            return _on_job(outside, action)
+        case act.CreateInstance():
+            outside.providers[action.spec.host].create(action.spec)
+            return read_instance(outside, action.spec.host, action.name)
+        case act.MigrateInstance():
+            return _migrate(outside, action)
+        case act.ThawInstance():
+            return _thaw(outside, action)
+        case act.WakeInstance():
+            return _wake(outside, action)
+        case (
+            act.DeleteInstance()
+            | act.PauseInstance()
+            | act.SuspendInstance()
+            | act.RestoreInstance()
+        ):
+            return _on_instance(outside, action)
+        case _:
+            assert_never(action)
+
+
+# --- Slurm -------------------------------------------------------------------------------------
+
+
+def _on_node(
+    outside: Outside,
+    action: act.CreateNode | act.DeleteNode | act.DrainNode | act.UndrainNode | act.DownNode,
+) -> list[ch.Change]:
+    manager = outside.manager
+    match action:
+        case act.CreateNode():
+            spec = NodeSpec(
+                action.name, action.address, action.cpus, action.memory_mb, action.features
+            )
+            manager.create_node(spec)
+        case act.DeleteNode():
+            manager.delete_node(action.name)
+        case act.DrainNode():
+            manager.drain(action.name, action.reason)
+        case act.UndrainNode():
+            manager.undrain(action.name)
+        case act.DownNode():
+            manager.set_down(action.name, action.reason)
+        case _:
+            assert_never(action)
+    return read_node(outside, action.name)
+
+
+def read_node(outside: Outside, name: str) -> list[ch.Change]:
+    """One Slurm node, fresh."""
+    seen_s = outside.clock.now()
+    node = outside.manager.read_nodes([name]).get(name)
+    if node is None:
+        return [ch.NodeGone(name, seen_s)]
+    return [ch.NodeSeen(node, seen_s)]
+
+
+def _on_job(
+    outside: Outside,
+    action: act.SuspendJob | act.ResumeJob | act.RequeueJob | act.CancelJob | act.TellJob,
+) -> list[ch.Change]:
+    manager = outside.manager
+    match action:
+        case act.SuspendJob():
+            manager.suspend_job(action.job_id)
+        case act.ResumeJob():
+            manager.resume_job(action.job_id)
+        case act.RequeueJob():
+            manager.requeue_job(action.job_id)
+        case act.CancelJob():
+            manager.cancel_job(action.job_id)
+        case act.TellJob():
+            manager.tell(action.job_id, action.text)
+            return []
+        case _:
+            assert_never(action)
+    seen_s = outside.clock.now()
+    job = manager.read_jobs([action.job_id]).get(action.job_id)
+    if job is None:
+        return [ch.JobGone(action.job_id, seen_s)]
+    return [ch.JobSeen(job, seen_s)]
+
+
+# --- instances ---------------------------------------------------------------------------------
+
+
+def read_instance(outside: Outside, host: str, name: str) -> list[ch.Change]:
+    """One instance on one host, fresh."""
+    seen_s = outside.clock.now()
+    instance = outside.providers[host].read(host, name)
+    if instance is None:
+        return [ch.InstanceGone(host, name, seen_s)]
+    return [ch.InstanceSeen(instance, seen_s)]
+
+
+def _on_instance(
+    outside: Outside,
+    action: act.DeleteInstance | act.PauseInstance | act.SuspendInstance | act.RestoreInstance,
+) -> list[ch.Change]:
+    provider = outside.providers[action.host]
+    match action:
+        case act.DeleteInstance():
+            provider.delete(action.host, action.name)
+        case act.PauseInstance():
+            provider.pause(action.host, action.name)
+        case act.SuspendInstance():
+            provider.suspend(action.host, action.name)
+        case act.RestoreInstance():
+            provider.restore(action.host, action.name)
+        case _:
+            assert_never(action)
+    return read_instance(outside, action.host, action.name)
+
+
+def _migrate(outside: Outside, action: act.MigrateInstance) -> list[ch.Change]:
+    provider = outside.providers[action.host]
+    if outside.providers.get(action.target) is not provider:
+        raise RefusedError(
+            action.name, f"{action.host} and {action.target} belong to different providers"
+        )
+    provider.migrate(action.host, action.name, action.target)
+    return read_instance(outside, action.host, action.name) + read_instance(
+        outside, action.target, action.name
+    )
+
+
+def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
+    """The fence, then the thaw: Slurm is asked anew, because what we knew may be old."""
+    jobs = outside.manager.read_jobs([h.id for h in action.held]) if action.held else {}
+    verdict = judge(action.name, action.held, jobs)
+    if verdict.stale:
+        raise RefusedError(action.name, f"not thawed: {verdict.stale}")
+    if action.held and not verdict.keep:
+        raise RefusedError(action.name, "not thawed: Slurm holds none of its jobs any more")
+    outside.providers[action.host].thaw(action.host, action.name)
+    return read_instance(outside, action.host, action.name)
+
+
+def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
+    correction_s = outside.providers[action.host].wake(
+        action.host, action.name, outside.clock.now()
+    )
+    woken = ch.Woken(action.name, action.generation, outside.clock.now(), correction_s)
+    return [woken, *read_node_and_jobs(outside, action.name)]
+
+
+def read_node_and_jobs(outside: Outside, name: str) -> list[ch.Change]:
+    """One node with its jobs, fresh; every subject is reported, changed or not."""
+    seen: ClusterObservation = outside.manager.observe_nodes([name])
+    found: list[ch.Change] = [ch.NodeSeen(n, seen.seen_s) for n in seen.nodes.values()]
+    found += [ch.JobSeen(j, seen.seen_s) for j in seen.jobs.values()]
+    if name not in seen.nodes:
+        found.append(ch.NodeGone(name, seen.seen_s))
+    found.append(ch.NodesRead((name,), seen.seen_s))
+    return found

@@ -1,0 +1,63 @@
+"""Pictures of the outside into changes: only what differs from the world is news."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backfill.core import changes as ch
+from backfill.core.world import World
+from backfill.ports import ClusterObservation, HostObservation
+
+
+def cluster_changes(world: World, seen: ClusterObservation) -> list[ch.Change]:
+    """All of Slurm was read: what is new, different or gone."""
+    at_s = seen.seen_s
+    found = _seen(world, seen)
+    found += [ch.NodeGone(name, at_s) for name in world.nodes if name not in seen.nodes]
+    found += [ch.JobGone(job_id, at_s) for job_id in world.jobs if job_id not in seen.jobs]
+    found.append(ch.SourceSeen("slurm", at_s))
+    return found
+
+
+def _seen(world: World, seen: ClusterObservation) -> list[ch.Change]:
+    at_s = seen.seen_s
+    found: list[ch.Change] = [
+        ch.NodeSeen(node, at_s)
+        for name, node in seen.nodes.items()
+        if world.nodes.get(name) != node
+    ]
+    found += [
+        ch.JobSeen(job, at_s) for job_id, job in seen.jobs.items() if world.jobs.get(job_id) != job
+    ]
+    return found
+
+
+def node_changes(world: World, names: Sequence[str], seen: ClusterObservation) -> list[ch.Change]:
+    """These nodes and every job on them were read."""
+    found = _seen(world, seen)
+    found += [
+        ch.NodeGone(n, seen.seen_s) for n in names if n not in seen.nodes and n in world.nodes
+    ]
+    found.append(ch.NodesRead(tuple(names), seen.seen_s))
+    return found
+
+
+def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
+    """One host was read. What an unreachable host carries is unknown, not gone."""
+    at_s, host = seen.seen_s, seen.host
+    found: list[ch.Change] = []
+    if world.hosts.get(host.name) != host:
+        found.append(ch.HostSeen(host, at_s))
+    if not host.reachable:
+        found.append(ch.SourceFailed(host.name, at_s, host.problem))
+        return found
+    for instance in seen.instances.values():
+        if world.instances.get((host.name, instance.name)) != instance:
+            found.append(ch.InstanceSeen(instance, at_s))
+    found += [
+        ch.InstanceGone(host.name, known.name, at_s)
+        for known in world.instances_on(host.name)
+        if known.name not in seen.instances
+    ]
+    found.append(ch.SourceSeen(host.name, at_s))
+    return found
