@@ -139,7 +139,7 @@ def _install_packages(root: Path, log: Path) -> None:
         "mmdebstrap", "--variant=essential", "--mode=root", f"--include={','.join(PACKAGES)}",
         "--aptopt=APT::Install-Recommends false", '--aptopt=Acquire::Languages "none"',
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in excluded),
-        f"--essential-hook={quiet}", SUITE, str(root),
+        "--dpkgopt=force-confold", f"--essential-hook={quiet}", SUITE, str(root),
     ]  # fmt: skip
     with log.open("w") as output:
         done = subprocess.run(argv, stdout=output, stderr=subprocess.STDOUT, check=False)
@@ -203,10 +203,15 @@ def _run(*argv: str) -> str:
     return done.stdout
 
 
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
 def main() -> int:
     """`python -m backfill.lab.image`: build (or find) the image and print its description."""
     try:
-        image = build(progress=lambda line: sys.stderr.write(line + "\n") and None)
+        image = build(progress=_to_stderr)
     except LabError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

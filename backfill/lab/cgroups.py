@@ -1,0 +1,71 @@
+"""The lab's control groups (version 1): made per machine, swept away when the lab is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+CONTROLLERS = ("cpu", "cpuacct")
+BASE = Path("/sys/fs/cgroup")
+# The controller stands for a machine with processors of its own, so guests must not starve it.
+CONTROLLER_SHARES = 10240
+
+
+def usable() -> str:
+    """Empty when control groups can be used, otherwise one sentence with the reason."""
+    for controller in CONTROLLERS:
+        if not (BASE / controller / "cgroup.procs").exists():
+            return f"no version 1 control group '{controller}' is mounted under {BASE}"
+        if not os.access(BASE / controller, os.W_OK):
+            return f"{BASE / controller} cannot be written"
+    return ""
+
+
+def lab_directories(lab: str) -> tuple[Path, ...]:
+    """The lab's directory under each controller."""
+    return tuple(BASE / controller / f"backfill-lab-{lab}" for controller in CONTROLLERS)
+
+
+def make(lab: str, machine: str) -> tuple[Path, ...]:
+    """Make the machine's groups and return them; a process joins by writing to cgroup.procs."""
+    made = tuple(top / machine for top in lab_directories(lab))
+    for directory in made:
+        directory.mkdir(parents=True, exist_ok=True)
+    if machine == "ctl":
+        (made[0] / "cpu.shares").write_text(str(CONTROLLER_SHARES))
+    return made
+
+
+def join(directories: tuple[Path, ...]) -> None:
+    """Put the calling process into the groups."""
+    for directory in directories:
+        (directory / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def sweep(lab: str, timeout_s: float = 10.0) -> list[str]:
+    """Kill what is left in the lab's groups, remove them; return those that could not go.
+
+    Only for a lab whose supervisor is dead: its processes are orphans by definition.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        left = [str(top) for top in lab_directories(lab) if not _remove_tree(top)]
+        if not left or time.monotonic() > deadline_s:
+            return left
+        time.sleep(0.02)
+
+
+def _remove_tree(top: Path) -> bool:
+    if not top.exists():
+        return True
+    for path, _, _ in os.walk(top, topdown=False):
+        directory = Path(path)
+        try:
+            for pid in (directory / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+            directory.rmdir()
+        except (ProcessLookupError, OSError):
+            continue  # still dying: the caller tries again until its deadline
+    return not top.exists()

@@ -1,0 +1,318 @@
+"""The lab as its users see it: bring it up, run commands in its machines, take it down."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from backfill.lab import cgroups, control, kvm
+from backfill.lab.layout import SLURM_TOOLS_PATH
+from backfill.lab.spec import LIBVIRT_PORT, LabError, LabSpec, host_address, lab_root
+
+Progress = Callable[[str], None]
+UP_TIMEOUT_S = 120.0
+DOWN_TIMEOUT_S = 30.0
+_NEEDED = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "setpriv", "ip")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineStatus:
+    """One machine: `pid` of its init on this machine, and per service its pid there (0: down)."""
+
+    pid: int
+    services: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LabStatus:
+    """`phase` is down, starting, up, stopping or failed; `detail` says why where there is a why."""
+
+    name: str
+    phase: str
+    detail: str
+    directory: str
+    supervisor_pid: int
+    cgroups: str
+    domain_type: str
+    machines: dict[str, MachineStatus]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for json.dumps."""
+        return asdict(self)
+
+
+class Lab:
+    """A handle on a lab by name; it holds no process, so any number of programs can have one."""
+
+    def __init__(self, spec: LabSpec) -> None:
+        self.spec = spec
+        self.dir = lab_root() / spec.name
+
+    @property
+    def shared(self) -> Path:
+        """The directory that has the same path and content in every machine (not in guests)."""
+        return self.dir / "shared"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """The slurm.conf that the controller and the hosts read."""
+        return self.dir / "etc/slurm/slurm.conf"
+
+    @property
+    def munge_key(self) -> Path:
+        """The key that a guest's seed must carry."""
+        return self.dir / "etc/munge/munge.key"
+
+    @property
+    def tally_log(self) -> Path:
+        """Where the tally writes; give its lines to `check_tally`."""
+        return self.dir / "tally.log"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """bm1..bmN."""
+        return self.spec.host_names
+
+    @property
+    def domain_type(self) -> str:
+        """ "kvm" where a probe boot has succeeded on this machine since it started, else "qemu"."""
+        return kvm.domain_type()
+
+    def libvirt_uri(self, host: str) -> str:
+        """The address of the host's hypervisor, to be used from inside a machine of the lab."""
+        if host not in self.hosts:
+            raise LabError(f"{host!r} is no host of lab {self.spec.name!r}")
+        return f"qemu+tcp://{host_address(host)}:{LIBVIRT_PORT}/system"
+
+    @classmethod
+    def up(cls, spec: LabSpec, progress: Progress = lambda line: None, tied: bool = False) -> Lab:
+        """Start a lab and return when all of it answers.
+
+        With `tied` the lab ends when the calling process ends, in whatever way. Raises LabError
+        when a lab of that name is up already, or with the reason why it cannot start.
+        """
+        _check_machine(spec)
+        lab = cls(spec)
+        lab.dir.mkdir(parents=True, exist_ok=True)
+        if _locked(lab.dir / "lock"):
+            raise LabError(f"lab {spec.name!r} is up already; use it or take it down first")
+        lab._await_watcher()
+        (lab.dir / "state.json").unlink(missing_ok=True)
+        (lab.dir / "spec.json").write_text(json.dumps(spec.to_json(), indent=2) + "\n")
+        owner = os.getpid() if tied else 0
+        with (lab.dir / "supervisor.log").open("w") as log:
+            # setsid forks, so the supervisor is nobody's child: it never becomes our zombie.
+            subprocess.run(
+                ["setsid", "--fork", sys.executable, "-m", "backfill.lab.supervisor",
+                 str(lab.dir), str(owner)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, cwd="/",
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            )  # fmt: skip
+        lab._await_up(progress)
+        return lab
+
+    @classmethod
+    def attach(cls, name: str = "lab") -> Lab:
+        """A handle on a lab that is up; LabError if there is none of that name."""
+        directory = lab_root() / name
+        if not _locked(directory / "lock"):
+            raise LabError(f"lab {name!r} is not up; start it with: backfill lab up")
+        return cls(LabSpec.from_json(json.loads((directory / "spec.json").read_text())))
+
+    def down(self) -> None:
+        """End the lab and wait until nothing of it is left; does nothing when it is down."""
+        if _locked(self.dir / "lock"):
+            pid = int(self._state().get("pid", 0))
+            if pid:
+                _signal(pid, signal.SIGTERM)
+            if not _wait(lambda: not _locked(self.dir / "lock"), DOWN_TIMEOUT_S):
+                _signal(pid, signal.SIGKILL)
+        self._await_watcher()
+        left = cgroups.sweep(self.spec.name)
+        if left:
+            raise LabError(f"the control group {left[0]} cannot be removed: something lives in it")
+
+    def status(self) -> LabStatus:
+        """What is there now, also of a lab that is down or half up."""
+        state = self._state()
+        alive = _locked(self.dir / "lock")
+        phase = str(state.get("phase", "down"))
+        if not alive and phase != "failed":
+            phase = "down"
+        machines = {}
+        if alive and phase == "up":
+            machines = {
+                name: MachineStatus(pid, self._services(name))
+                for name, pid in state["machines"].items()
+            }
+        return LabStatus(
+            name=self.spec.name,
+            phase=phase,
+            detail=str(state.get("detail", "")),
+            directory=str(self.dir),
+            supervisor_pid=int(state.get("pid", 0)) if alive else 0,
+            cgroups=str(state.get("cgroups", "")),
+            domain_type=kvm.known_domain_type(),
+            machines=machines,
+        )
+
+    def command(
+        self, machine: str, argv: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """The full command line that runs `argv` as root in the machine (for exec or a shell)."""
+        pid = self._state().get("machines", {}).get(machine)
+        if pid is None:
+            known = ", ".join(self.spec.machines)
+            raise LabError(f"lab {self.spec.name!r} has no running machine {machine!r}: {known}")
+        root = self.spec.root_of(machine)
+        environment = {"PATH": SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "HOME": "/root", **(env or {})}
+        return [
+            "nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "--",
+            "setpriv", "--pdeathsig", "KILL",
+            "env", "-i", *(f"{key}={value}" for key, value in environment.items()),
+            *(() if root == "/" else ("chroot", root)), *argv,
+        ]  # fmt: skip
+
+    def run(
+        self,
+        machine: str,
+        argv: Sequence[str],
+        *,
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        check: bool = False,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in a machine to its end; like subprocess.run, killed when time is over."""
+        return subprocess.run(
+            self.command(machine, argv, env),
+            input=stdin, stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True, text=True, timeout=timeout_s, check=check,
+        )  # fmt: skip
+
+    def popen(
+        self,
+        machine: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdout: int | IO[str] | None = None,
+        stderr: int | IO[str] | None = None,
+    ) -> subprocess.Popen[str]:
+        """Start a command in a machine; it dies when the returned process is killed."""
+        return subprocess.Popen(
+            self.command(machine, argv, env),
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True,
+        )  # fmt: skip
+
+    def restart(self, service: str) -> None:
+        """Stop and start "slurmctld", "slurmd@bm1", "libvirtd@bm2"; returns when it answers."""
+        self._ask(service, {"op": "restart"})
+
+    def start(self, service: str) -> None:
+        """Start a service that was stopped or killed; returns when it answers."""
+        self._ask(service, {"op": "start"})
+
+    def stop(self, service: str) -> None:
+        """Stop a service and leave it stopped; what it started stays."""
+        self._ask(service, {"op": "stop"})
+
+    def kill(self, service: str, signal_number: int = signal.SIGKILL) -> None:
+        """Send a signal to a service's own process; nothing restarts it."""
+        self._ask(service, {"op": "kill", "signal": int(signal_number)})
+
+    def _ask(self, service: str, request: dict[str, Any]) -> dict[str, Any]:
+        name, _, machine = service.partition("@")
+        path = self._socket(machine or "ctl")
+        return control.ask(path, {**request, "service": name}, timeout_s=120)
+
+    def _services(self, machine: str) -> dict[str, int]:
+        try:
+            answer = control.ask(self._socket(machine), {"op": "status"})
+        except LabError:
+            return {}
+        return {name: int(service["pid"]) for name, service in answer["services"].items()}
+
+    def _socket(self, machine: str) -> Path:
+        return self.dir / "run" / f"{machine}.sock"
+
+    def _state(self) -> dict[str, Any]:
+        try:
+            state: dict[str, Any] = json.loads((self.dir / "state.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return state
+
+    def _await_watcher(self) -> None:
+        if not _wait(lambda: not _locked(self.dir / "watcher.lock"), DOWN_TIMEOUT_S):
+            raise LabError(f"the last lab's watcher still sweeps; see {self.dir}/supervisor.log")
+
+    def _await_up(self, progress: Progress) -> None:
+        shown = 0
+        deadline_s = time.monotonic() + UP_TIMEOUT_S
+        started = _wait(lambda: _locked(self.dir / "lock") or bool(self._state()), 10)
+        while started and time.monotonic() < deadline_s:
+            state = self._state()
+            steps = state.get("steps", [])
+            for step, took_s in steps[shown:]:
+                progress(f"lab {self.spec.name}: {step} ({took_s} s)")
+            shown = len(steps)
+            if state.get("phase") == "up":
+                return
+            if not _locked(self.dir / "lock"):
+                break
+            time.sleep(0.02)
+        state = self._state()
+        why = state.get("detail") or f"see {self.dir}/supervisor.log"
+        self.down()
+        raise LabError(f"lab {self.spec.name!r} did not come up: {why}")
+
+
+def _check_machine(spec: LabSpec) -> None:
+    if os.geteuid() != 0:
+        raise LabError("a lab needs root; use the simulated demo without it")
+    needed = (*_NEEDED, *(("libvirtd", "virsh") if spec.hypervisor else ()))
+    missing = [tool for tool in needed if shutil.which(tool, path=SLURM_TOOLS_PATH) is None]
+    if missing:
+        raise LabError(f"a lab needs {', '.join(missing)}: run scripts/setup.sh")
+
+
+def _locked(path: Path) -> bool:
+    """Whether a process holds the lock, which it does exactly as long as it lives."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _wait(holds: Callable[[], bool], timeout_s: float) -> bool:
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,233 @@
+"""Writes a lab's directory: configuration of every machine, keys, and the machines' plans."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import secrets
+import shutil
+import sys
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from backfill.lab import slurmconf
+from backfill.lab.spec import (
+    CONTROLLER_ADDRESS,
+    LIBVIRT_PORT,
+    SLURMCTLD_PORT,
+    SLURMD_PORT,
+    TALLY_PORT,
+    VIRTUAL_NODES,
+    LabSpec,
+    cache_root,
+    host_address,
+)
+
+SLURM_TOOLS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+KEPT_CAPABILITIES = "libvirt-capabilities"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A foreground program of a machine; `after` and `ready` are conditions (see `services`)."""
+
+    name: str
+    argv: tuple[str, ...]
+    user: str = "root"
+    after: str = ""
+    ready: str = ""
+    warm: tuple[str, ...] = ()
+    chroot: bool = True
+    nice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MachinePlan:
+    """All that a machine's init needs; written as JSON, paths are absolute and seen everywhere."""
+
+    name: str
+    lab_dir: str
+    root: str
+    address: str
+    bridge: bool
+    cgroups: bool
+    binds: tuple[tuple[str, str], ...]
+    services: tuple[Service, ...] = field(default=())
+
+    @classmethod
+    def read(cls, path: Path) -> MachinePlan:
+        """Read a plan that `write` made."""
+        values = json.loads(path.read_text())
+        services = tuple(
+            Service(**{**s, "argv": tuple(s["argv"]), "warm": tuple(s["warm"])})
+            for s in values.pop("services")
+        )
+        binds = tuple((source, target) for source, target in values.pop("binds"))
+        return cls(**values, binds=binds, services=services)
+
+
+def plan_path(lab_dir: Path, machine: str) -> Path:
+    """Where the machine's plan is."""
+    return lab_dir / "machines" / machine / "plan.json"
+
+
+def write(spec: LabSpec, lab_dir: Path, cgroups: bool) -> None:
+    """Write everything afresh; what an earlier lab of this name left is removed."""
+    for old in ("etc", "machines", "shared", "run"):
+        shutil.rmtree(lab_dir / old, ignore_errors=True)
+    for new in ("etc/slurm", "etc/munge", "machines", "shared", "run"):
+        (lab_dir / new).mkdir(parents=True)
+    (lab_dir / "shared").chmod(0o1777)
+    (lab_dir / "tally.log").unlink(missing_ok=True)
+    _write_common(spec, lab_dir)
+    for machine in spec.machines:
+        plan = _plan(spec, lab_dir, machine, cgroups)
+        home = lab_dir / "machines" / machine
+        for directory in ("spool/slurmctld", "spool/slurmd", "log/slurm", "munge-lib", "munge-log"):
+            (home / directory).mkdir(parents=True)
+        if machine.startswith("bm") and spec.hypervisor:
+            _write_libvirt(home, cgroups)
+        plan_path(lab_dir, machine).write_text(json.dumps(asdict(plan), indent=2) + "\n")
+
+
+def _write_common(spec: LabSpec, lab_dir: Path) -> None:
+    etc = lab_dir / "etc"
+    (etc / "slurm/slurm.conf").write_text(slurmconf.slurm_conf(spec))
+    (etc / "slurm/cgroup.conf").write_text(slurmconf.cgroup_conf(spec))
+    names = ["ctl", *spec.host_names, *(f"vn{k}" for k in range(1, VIRTUAL_NODES + 1))]
+    (etc / "hosts").write_text(
+        "127.0.0.1 localhost\n" + "".join(f"{host_address(name)} {name}\n" for name in names)
+    )
+    (etc / "resolv.conf").touch()
+    (etc / "nsswitch.conf").write_text(
+        "passwd: files\ngroup: files\nshadow: files\nhosts: files\n"
+        "services: files\nprotocols: files\nnetworks: files\nethers: files\nrpc: files\n"
+    )
+    _write_users(etc)
+    key = etc / "munge/munge.key"
+    key.write_bytes(secrets.token_bytes(1024))
+    owner = pwd.getpwnam("munge")
+    os.chown(key, owner.pw_uid, owner.pw_gid)
+    os.chown(etc / "munge", owner.pw_uid, owner.pw_gid)
+    key.chmod(0o400)
+    (etc / "munge").chmod(0o700)
+
+
+def _write_users(etc: Path) -> None:
+    """libvirtd wants its user and group to exist even though the lab's guests run as root."""
+    users = Path("/etc/passwd").read_text()
+    groups = Path("/etc/group").read_text()
+    if "\nlibvirt-qemu:" not in users:
+        users += "libvirt-qemu:x:64055:64055:Libvirt Qemu:/var/lib/libvirt:/usr/sbin/nologin\n"
+    for line in ("libvirt-qemu:x:64055:", "kvm:x:64056:"):
+        if f"\n{line.split(':')[0]}:" not in groups:
+            groups += line + "\n"
+    (etc / "passwd").write_text(users)
+    (etc / "group").write_text(groups)
+
+
+def _write_libvirt(home: Path, cgroups: bool) -> None:
+    for part in ("etc", "lib", "log", "cache"):
+        (home / f"libvirt-{part}").mkdir()
+    (home / "libvirt-etc/libvirtd.conf").write_text(
+        f'listen_tls = 0\nlisten_tcp = 1\ntcp_port = "{LIBVIRT_PORT}"\nlisten_addr = "0.0.0.0"\n'
+        'auth_tcp = "none"\nauth_unix_ro = "none"\nauth_unix_rw = "none"\n'
+        f'unix_sock_rw_perms = "0700"\nhost_uuid = "{uuid.uuid4()}"\nlog_level = 3\n'
+        'log_outputs = "3:file:/var/log/libvirt/libvirtd.log"\n'
+        "max_workers = 40\nmax_client_requests = 32\nkeepalive_interval = 5\nkeepalive_count = 5\n"
+    )
+    controllers = '["cpu", "cpuacct"]' if cgroups else "[]"
+    (home / "libvirt-etc/qemu.conf").write_text(
+        'user = "root"\ngroup = "root"\ndynamic_ownership = 0\nremember_owner = 0\n'
+        f'security_driver = "none"\nnamespaces = []\ncgroup_controllers = {controllers}\n'
+        'stdio_handler = "file"\nseccomp_sandbox = 0\n'
+    )
+    kept = cache_root() / KEPT_CAPABILITIES
+    if kept.is_dir():
+        shutil.copytree(kept, home / "libvirt-cache", dirs_exist_ok=True)
+
+
+def _plan(spec: LabSpec, lab_dir: Path, machine: str, cgroups: bool) -> MachinePlan:
+    services: tuple[Service, ...] = ()
+    if machine == "ctl":
+        services = (_munged(), *_controller_services(spec, lab_dir))
+    elif machine != "switch":
+        services = (_munged(), *_host_services(spec, cgroups))
+    return MachinePlan(
+        name=machine,
+        lab_dir=str(lab_dir),
+        root=spec.root_of(machine),
+        address="" if machine == "switch" else f"{host_address(machine)}/16",
+        bridge=machine.startswith("bm"),
+        cgroups=cgroups,
+        binds=_binds(lab_dir, machine, spec.hypervisor),
+        services=services,
+    )
+
+
+def _binds(lab_dir: Path, machine: str, hypervisor: bool) -> tuple[tuple[str, str], ...]:
+    etc, home = lab_dir / "etc", lab_dir / "machines" / machine
+    binds = [
+        (etc / name, f"/etc/{name}")
+        for name in ("hosts", "resolv.conf", "nsswitch.conf", "passwd", "group", "slurm", "munge")
+    ]
+    binds += [
+        (home / "spool", "/var/spool"),
+        (home / "log/slurm", "/var/log/slurm"),
+        (home / "munge-lib", "/var/lib/munge"),
+        (home / "munge-log", "/var/log/munge"),
+    ]
+    if machine.startswith("bm") and hypervisor:
+        binds += [
+            (home / "libvirt-etc", "/etc/libvirt"),
+            (home / "libvirt-lib", "/var/lib/libvirt"),
+            (home / "libvirt-log", "/var/log/libvirt"),
+            (home / "libvirt-cache", "/var/cache/libvirt"),
+        ]
+    return tuple((str(source), target) for source, target in binds)
+
+
+def _munged() -> Service:
+    return Service(
+        "munged",
+        ("/usr/sbin/munged", "--foreground", "--num-threads", "2"),
+        user="munge",
+        ready="unix:/run/munge/munge.socket.2",
+    )
+
+
+def _controller_services(spec: LabSpec, lab_dir: Path) -> tuple[Service, ...]:
+    slurmctld = Service(
+        "slurmctld",
+        ("/usr/sbin/slurmctld", "-D"),
+        ready=f"tcp:{CONTROLLER_ADDRESS}:{SLURMCTLD_PORT}",
+    )
+    tally = Service(
+        "tally",
+        (sys.executable, "-m", "backfill.lab.tally", str(lab_dir / "tally.log")),
+        ready=f"tcp:{CONTROLLER_ADDRESS}:{TALLY_PORT}",
+        chroot=False,
+    )
+    return (slurmctld, tally) if spec.tally else (slurmctld,)
+
+
+def _host_services(spec: LabSpec, cgroups: bool) -> tuple[Service, ...]:
+    slurmd = Service(
+        "slurmd",
+        ("/usr/sbin/slurmd", "-D"),
+        after=f"tcp:{CONTROLLER_ADDRESS}:{SLURMCTLD_PORT}",
+        ready=f"tcp:127.0.0.1:{SLURMD_PORT}",
+    )
+    libvirtd = Service(
+        "libvirtd",
+        ("/usr/sbin/libvirtd", "--listen"),
+        ready=f"tcp:127.0.0.1:{LIBVIRT_PORT}",
+        # The first client pays for probing QEMU's abilities; let it be us.
+        warm=("virsh", "-q", "-c", "qemu:///system", "domcapabilities"),
+        chroot=False,
+        # Without control groups niceness keeps the guests below the host's own jobs.
+        nice=0 if cgroups else 19,
+    )
+    return (slurmd, libvirtd) if spec.hypervisor else (slurmd,)

@@ -1,0 +1,182 @@
+"""The first process of a machine: private mounts, network, services; then a reaping control loop.
+
+Runs as process 1 of fresh namespaces. Standard input is a pipe held by the supervisor: the line
+"go" says that the network card is plugged in, its end means that the supervisor is dead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pwd
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from backfill.lab import cgroups, control
+from backfill.lab.layout import MachinePlan
+from backfill.lab.services import Services
+from backfill.lab.spec import LabError
+
+MS_BIND, MS_REC = 4096, 16384
+GUEST_SHARES = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """mount(2), with the error as an OSError that names the target."""
+    if _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), target)
+
+
+def mount_all(plan: MachinePlan) -> None:
+    """Give the machine its own /sys, /run, control groups and private directories."""
+    mount("sysfs", "/sys", "sysfs")
+    if plan.cgroups:
+        _mount_cgroups()
+    mount("tmpfs", "/run", "tmpfs", options="mode=755")
+    root = "" if plan.root == "/" else plan.root
+    if root:
+        for shared in ("/proc", "/dev", "/sys", "/run", plan.lab_dir):
+            _bind(shared, root + shared, MS_REC)
+    for source, target in plan.binds:
+        _bind(source, root + target)
+        if root and not target.startswith("/var/spool"):
+            _bind(source, target)
+    for directory in ("munge", "slurm", "lock", "libvirt"):
+        Path("/run", directory).mkdir(mode=0o755, exist_ok=True)
+    owner = pwd.getpwnam("munge")
+    home = Path(plan.lab_dir, "machines", plan.name)
+    for path in ("/run/munge", home / "munge-lib", home / "munge-log"):
+        os.chown(path, owner.pw_uid, owner.pw_gid)
+
+
+def _bind(source: str, target: str, flags: int = 0) -> None:
+    # A missing mount point is made: it is empty, and the packages make the same one.
+    place = Path(target)
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if Path(source).is_dir():
+            place.mkdir()
+        elif place.is_symlink():
+            return  # such as resolv.conf pointing into the /run that is now empty
+        else:
+            place.touch()
+    mount(source, target, flags=MS_BIND | flags)
+
+
+def _mount_cgroups() -> None:
+    mount("tmpfs", "/sys/fs/cgroup", "tmpfs", options="mode=755")
+    for controller in cgroups.CONTROLLERS:
+        place = Path("/sys/fs/cgroup", controller)
+        place.mkdir()
+        mount("cgroup", str(place), "cgroup", options=controller)
+    # All guests live below this group: the host's own jobs always come first.
+    guests = Path("/sys/fs/cgroup/cpu/machine")
+    guests.mkdir(exist_ok=True)
+    (guests / "cpu.shares").write_text(str(GUEST_SHARES))
+
+
+def configure_network(plan: MachinePlan) -> None:
+    """Bring up lo and the address; a host carries it on the bridge that its guests join."""
+    commands = ["link set lo up"]
+    card = "eth0"
+    if plan.bridge:
+        card = "br0"
+        commands += [
+            "link add br0 type bridge forward_delay 0 stp_state 0",
+            "link set eth0 master br0 up",
+        ]
+    if plan.address:
+        commands += [f"link set {card} up", f"addr add {plan.address} brd + dev {card}"]
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)
+
+
+class Control:
+    """Answers requests, one at a time: status, start, stop, restart, kill."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.state: dict[str, Any] = {"booted": False, "failure": ""}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Do what the request asks; a LabError becomes an answer with the key `error`."""
+        name = request.get("service", "")
+        try:
+            match request.get("op"):
+                case "status":
+                    return {**self.state, "services": self.services.status()}
+                case "start":
+                    self.services.start(name, wait=True)
+                case "stop":
+                    self.services.stop(name)
+                case "restart":
+                    self.services.stop(name)
+                    self.services.start(name, wait=True)
+                case "kill":
+                    self.services.kill(name, int(request["signal"]))
+                case other:
+                    return {"error": f"unknown request {other!r}"}
+        except (LabError, OSError) as error:
+            return {"error": str(error)}
+        return {}
+
+    def serve(self, client: socket.socket) -> None:
+        """Read one request from `client` and answer it; a client that leaves early is ignored."""
+        try:
+            client.settimeout(5)
+            with client, client.makefile("rwb") as stream:
+                answer = self.answer(json.loads(stream.readline() or b"{}"))
+                stream.write(json.dumps(answer).encode() + b"\n")
+        except (OSError, ValueError):
+            return
+
+
+def loop(control_point: Control, server: socket.socket, wakeup: int) -> None:
+    """Serve until the supervisor's pipe ends."""
+    while True:
+        watched: list[socket.socket | int] = [server, wakeup, 0]
+        readable, _, _ = select.select(watched, [], [])
+        if 0 in readable and not os.read(0, 64):
+            return
+        if wakeup in readable:
+            os.read(wakeup, 4096)
+        control_point.services.reap()
+        if server in readable:
+            control_point.serve(server.accept()[0])
+
+
+def main(plan_file: str) -> int:
+    """Run the machine until its supervisor dies or closes the pipe."""
+    plan = MachinePlan.read(Path(plan_file))
+    socket.sethostname(plan.name)
+    wakeup, notify = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(notify, warn_on_full_buffer=False)
+    lab_dir = Path(plan.lab_dir)
+    services = Services(plan.services, plan.root, lab_dir / "machines" / plan.name / "log")
+    control_point = Control(services)
+    server = control.listen(lab_dir / "run" / f"{plan.name}.sock")
+    try:
+        mount_all(plan)
+        if os.read(0, 64) != b"go\n":
+            return 1
+        configure_network(plan)
+        services.boot()
+        control_point.state["booted"] = True
+    except (LabError, OSError, subprocess.SubprocessError) as error:
+        traceback.print_exc()
+        control_point.state["failure"] = str(error)
+    loop(control_point, server, wakeup)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

@@ -1,0 +1,175 @@
+"""Starts, stops and reaps the programs of one machine; runs inside the machine as its init."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backfill.lab.layout import SLURM_TOOLS_PATH, Service
+from backfill.lab.spec import LabError
+
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+
+
+def condition_holds(condition: str) -> bool:
+    """Whether `tcp:HOST:PORT` or `unix:PATH` accepts a connection; an empty condition does."""
+    kind, _, place = condition.partition(":")
+    if not kind:
+        return True
+    try:
+        if kind == "tcp":
+            host, _, port = place.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=1).close()
+        else:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(place)
+    except OSError:
+        return False
+    return True
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
+    """Poll `holds` every 20 ms until it is true or the time is over; returns its last answer."""
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@dataclass(slots=True)
+class _Running:
+    service: Service
+    pid: int = 0
+    ended: str = "not started"
+
+
+class Services:
+    """The machine's programs by name. Single-threaded; `reap` must be called on SIGCHLD."""
+
+    def __init__(self, services: tuple[Service, ...], root: str, log_dir: Path) -> None:
+        self._all = {service.name: _Running(service) for service in services}
+        self._root = root
+        self._log_dir = log_dir
+
+    def boot(self) -> None:
+        """Start all in order, each when its condition holds; LabError names the one that fails."""
+        for running in self._all.values():
+            self.start(running.service.name)
+        for running in self._all.values():
+            self._await_ready(running)
+
+    def start(self, name: str, wait: bool = False) -> int:
+        """Start one service and return its pid inside the machine."""
+        running = self._find(name)
+        if running.pid:
+            raise LabError(f"{name} already runs")
+        service = running.service
+        if not wait_until(lambda: condition_holds(service.after), READY_TIMEOUT_S):
+            raise LabError(f"{name} waited {READY_TIMEOUT_S:.0f} s in vain for {service.after}")
+        running.pid = self._fork(service)
+        running.ended = ""
+        # munged must answer before anything that comes after it starts.
+        if wait or service.ready.startswith("unix:"):
+            self._await_ready(running)
+        return running.pid
+
+    def stop(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM, then SIGKILL when the time is over; children of the program stay alive."""
+        running = self._find(name)
+        if running.pid:
+            os.kill(running.pid, signal.SIGTERM)
+            if not wait_until(lambda: self._gone(running), timeout_s):
+                os.kill(running.pid, signal.SIGKILL)
+                wait_until(lambda: self._gone(running), timeout_s)
+
+    def kill(self, name: str, number: int) -> None:
+        """Send a signal to the program itself."""
+        running = self._find(name)
+        if not running.pid:
+            raise LabError(f"{name} does not run")
+        os.kill(running.pid, number)
+
+    def reap(self) -> None:
+        """Collect every dead child, orphans of the machine included."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for running in self._all.values():
+                if running.pid == pid:
+                    running.pid = 0
+                    running.ended = f"ended with {os.waitstatus_to_exitcode(status)}"
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """Per service its pid inside the machine (0 when it does not run) and how it ended."""
+        self.reap()
+        return {name: {"pid": r.pid, "ended": r.ended} for name, r in self._all.items()}
+
+    def _gone(self, running: _Running) -> bool:
+        self.reap()
+        return running.pid == 0
+
+    def _find(self, name: str) -> _Running:
+        if name not in self._all:
+            raise LabError(f"no service {name!r} here; there are {', '.join(self._all) or 'none'}")
+        return self._all[name]
+
+    def _await_ready(self, running: _Running) -> None:
+        service = running.service
+        ready = wait_until(
+            lambda: self._gone(running) or condition_holds(service.ready), READY_TIMEOUT_S
+        )
+        if not ready or not running.pid:
+            last = self._log_of(service).read_text(errors="replace").splitlines()[-1:]
+            raise LabError(f"{service.name} did not come up ({running.ended}): {' '.join(last)}")
+        if service.warm:
+            subprocess.run(service.warm, stdout=subprocess.DEVNULL, check=False)
+
+    def _log_of(self, service: Service) -> Path:
+        return self._log_dir / f"{service.name}.out"
+
+    def _fork(self, service: Service) -> int:
+        log = os.open(self._log_of(service), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        pid = os.fork()
+        if pid:
+            os.close(log)
+            return pid
+        try:
+            self._become(service, log)
+        finally:
+            os._exit(127)
+
+    def _become(self, service: Service, log: int) -> None:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        null = os.open("/dev/null", os.O_RDONLY)
+        for source, target in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        if service.chroot and self._root != "/":
+            os.chroot(self._root)
+        os.chdir("/")
+        os.nice(service.nice)
+        environment = {"PATH": SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "HOME": "/root"}
+        if not service.chroot:
+            environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        if service.user != "root":
+            user = pwd.getpwnam(service.user)
+            os.setgroups([])
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+        os.execve(service.argv[0], service.argv, environment)  # noqa: S606  no shell is wanted

@@ -1,0 +1,91 @@
+"""The lab's slurm.conf and cgroup.conf, as text; differences between Slurm releases live here."""
+
+from __future__ import annotations
+
+from backfill.lab.spec import (
+    CONTROLLER_ADDRESS,
+    SLURMCTLD_PORT,
+    SLURMD_PORT,
+    LabSpec,
+    host_address,
+)
+
+
+def slurm_conf(spec: LabSpec) -> str:
+    """The complete slurm.conf; `spec.extra_conf` comes last, so it can add partitions."""
+    lines = [
+        f"ClusterName={spec.name}",
+        f"SlurmctldHost=ctl({CONTROLLER_ADDRESS})",
+        "SlurmUser=root",
+        f"SlurmctldPort={SLURMCTLD_PORT}",
+        f"SlurmdPort={SLURMD_PORT}",
+        "AuthType=auth/munge",
+        "StateSaveLocation=/var/spool/slurmctld",
+        "SlurmdSpoolDir=/var/spool/slurmd",
+        "SlurmdPidFile=/run/slurmd.pid",
+        "SlurmctldPidFile=/run/slurmctld.pid",
+        "SlurmctldLogFile=/var/log/slurm/slurmctld.log",
+        "SlurmdLogFile=/var/log/slurm/slurmd.log",
+        "SlurmctldDebug=info",
+        "SlurmdDebug=info",
+        "LogTimeFormat=iso8601_ms",
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "JobAcctGatherType=jobacct_gather/none",
+        "AccountingStorageType=accounting_storage/none",
+        "MpiDefault=none",
+        "SelectType=select/cons_tres",
+        f"SelectTypeParameters={spec.select_parameters}",
+        "SlurmctldParameters=enable_configless",
+        "SlurmdParameters=config_overrides",
+        "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0",
+        # A slurmd must never have to forward a message through a node that may be paused.
+        "TreeWidth=65533",
+        f"SlurmdTimeout={spec.slurmd_timeout_s}",
+        "MaxNodeCount=1000",
+        "ReturnToService=2",
+        "JobRequeue=1",
+        "KillWait=3",
+        "PrologEpilogTimeout=10",
+        *_release_lines(spec),
+        *_hook_lines(spec),
+        *(
+            f"NodeName={name} NodeAddr={host_address(name)} CPUs={spec.cpus} "
+            f"RealMemory={spec.memory_mb} State=UNKNOWN"
+            for name in spec.host_names
+        ),
+        "NodeSet=virtual Feature=backfill",
+        f"PartitionName=batch Nodes={','.join(spec.host_names)} Default=YES PriorityTier=10 "
+        "MaxTime=INFINITE State=UP",
+        "PartitionName=htc Nodes=virtual PriorityTier=1 MaxTime=INFINITE State=UP",
+        *spec.extra_conf,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def cgroup_conf(spec: LabSpec) -> str:
+    """cgroup.conf: nothing in the lab uses Slurm's cgroups, but 22.05 insists on a plugin."""
+    old = _release(spec) < (23, 11)
+    return "CgroupPlugin=cgroup/v1\n" if old else "CgroupPlugin=disabled\n"
+
+
+def _release(spec: LabSpec) -> tuple[int, int]:
+    major, minor = spec.slurm_version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _release_lines(spec: LabSpec) -> list[str]:
+    return ["SwitchType=switch/none"] if _release(spec) < (23, 11) else []
+
+
+def _hook_lines(spec: LabSpec) -> list[str]:
+    if spec.hooks == "none":
+        return []
+    start, end = {
+        "slurmctld": ("PrologSlurmctld", "EpilogSlurmctld"),
+        "host": ("Prolog", "Epilog"),
+    }[spec.hooks]
+    lines = [f"{start}={spec.hook}"]
+    if spec.hook_epilog:
+        lines.append(f"{end}={spec.hook_epilog}")
+    return lines

@@ -1,0 +1,253 @@
+"""The one process that holds a lab up: when it dies, however it dies, the whole lab is gone.
+
+Every machine is a child with a parent-death signal and a pipe from here, alone in its namespaces;
+networks and mounts vanish with the namespaces. A watcher waits for this process's end and removes
+the control groups, the only thing that the kernel would keep.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from backfill.lab import cgroups, control, layout
+from backfill.lab.spec import LabError, LabSpec, cache_root
+
+BOOT_TIMEOUT_S = 90.0
+
+
+class Stopped(Exception):  # noqa: N818  an order, not an error
+    """The lab was asked to end, or its owner died."""
+
+
+class Supervisor:
+    """Builds the lab in `lab_dir` and keeps it until told to stop. One thread, on purpose:
+    the machines' parent-death signal follows the thread that started them."""
+
+    def __init__(self, spec: LabSpec, lab_dir: Path, owner_pid: int) -> None:
+        self.spec = spec
+        self.lab_dir = lab_dir
+        self._pids: dict[str, int] = {}
+        self._inits: dict[str, int] = {}
+        self._lifelines: dict[str, int] = {}
+        self._state: dict[str, Any] = {"phase": "starting", "pid": os.getpid()}
+        self._began_s = time.monotonic()
+        self._wakeup, notify = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(notify, warn_on_full_buffer=False)
+        self._asked_to_stop = False
+        self._watched = [self._wakeup]
+        if owner_pid:
+            self._owner = os.pidfd_open(owner_pid)
+            self._watched.append(self._owner)
+
+    def run(self) -> None:
+        """Bring the lab up, stay, and take it down; the outcome is in state.json."""
+        try:
+            self._bring_up()
+            self._note("up")
+            while True:
+                self._pause(None)
+        except Stopped:
+            self._note("stopping")
+        except (LabError, OSError, subprocess.SubprocessError) as error:
+            traceback.print_exc()
+            self._note("failed", str(error))
+        self._kill_machines()
+        if self._state["phase"] == "stopping":
+            self._note("down")
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if number != signal.SIGCHLD:
+            self._asked_to_stop = True
+
+    def _note(self, phase: str, detail: str = "") -> None:
+        took_s = round(time.monotonic() - self._began_s, 2)
+        self._state |= {"phase": phase, "detail": detail, "machines": self._inits}
+        self._state.setdefault("steps", []).append((phase, took_s))
+        text = json.dumps(self._state, indent=2) + "\n"
+        fresh = self.lab_dir / "state.json.new"
+        fresh.write_text(text)
+        fresh.rename(self.lab_dir / "state.json")
+
+    def _pause(self, timeout_s: float | None) -> None:
+        """Wait for a signal, an end or the time; raises Stopped when the lab has to end."""
+        readable, _, _ = select.select(self._watched, [], [], timeout_s)
+        if self._wakeup in readable:
+            os.read(self._wakeup, 4096)
+        if self._asked_to_stop or set(readable) - {self._wakeup}:
+            raise Stopped
+
+    def _wait(self, what: str, holds: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + BOOT_TIMEOUT_S
+        while not holds():
+            if time.monotonic() > deadline_s:
+                raise LabError(f"{what} took longer than {BOOT_TIMEOUT_S:.0f} s")
+            self._pause(0.01)
+
+    def _bring_up(self) -> None:
+        left = cgroups.sweep(self.spec.name)
+        if left:
+            raise LabError(f"control groups of an earlier lab cannot be removed: {left[0]}")
+        why_not = cgroups.usable()
+        self._state["cgroups"] = why_not or "cpu weight per guest"
+        layout.write(self.spec, self.lab_dir, cgroups=not why_not)
+        self._note("configured")
+        for machine in self.spec.machines:
+            self._spawn(machine, with_cgroups=not why_not)
+        for machine in self.spec.machines:
+            self._wait(f"the start of {machine}", lambda m=machine: self._find_init(m))  # type: ignore[misc]
+        self._plug_network()
+        self._note("network")
+        for machine in self.spec.machines:
+            os.write(self._lifelines[machine], b"go\n")
+        for machine in self.spec.machines:
+            self._wait(f"the boot of {machine}", lambda m=machine: self._booted(m))  # type: ignore[misc]
+            self._note(f"{machine} booted")
+        self._keep_capabilities()
+
+    def _spawn(self, machine: str, with_cgroups: bool) -> None:
+        groups = cgroups.make(self.spec.name, machine) if with_cgroups else ()
+        reader, self._lifelines[machine] = os.pipe2(os.O_CLOEXEC)
+        argv = [
+            "setpriv", "--pdeathsig", "KILL",
+            "unshare", "--pid", "--net", "--mount", "--uts", "--ipc", "--cgroup", "--fork",
+            "--kill-child", "--mount-proc", "--propagation", "private", "--",
+            sys.executable, "-m", "backfill.lab.machine",
+            str(layout.plan_path(self.lab_dir, machine)),
+        ]  # fmt: skip
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.dup2(reader, 0)
+                cgroups.join(groups)
+                os.execvpe(argv[0], argv, _environment())  # noqa: S606  no shell is wanted
+            finally:
+                os._exit(127)
+        os.close(reader)
+        self._pids[machine] = pid
+
+    def _find_init(self, machine: str) -> bool:
+        """Learn the pid of the machine's first process; its namespaces exist from then on."""
+        pid = self._pids[machine]
+        if os.waitpid(pid, os.WNOHANG) != (0, 0):
+            raise LabError(f"{machine} could not start; see {self.lab_dir}/supervisor.log")
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if children and (self.lab_dir / "run" / f"{machine}.sock").exists():
+            self._inits[machine] = int(children[0])
+        return machine in self._inits
+
+    def _plug_network(self) -> None:
+        """One cable from the switch to every machine, made inside the namespaces themselves."""
+        switch = self._inits["switch"]
+        commands = ["link set lo up", "link add br0 type bridge forward_delay 0 stp_state 0"]
+        commands.append("link set br0 up")
+        for machine in self.spec.machines[1:]:
+            commands += [
+                f"link add {machine} type veth peer name eth0 netns {self._inits[machine]}",
+                f"link set {machine} master br0 up",
+            ]
+        subprocess.run(
+            ["nsenter", f"--net=/proc/{switch}/ns/net", "ip", "-batch", "-"],
+            input="\n".join(commands), text=True, check=True,
+        )  # fmt: skip
+
+    def _booted(self, machine: str) -> bool:
+        if self._pids[machine] not in self._alive():
+            raise LabError(f"{machine} died; see {self.lab_dir}/supervisor.log")
+        answer = control.ask(self.lab_dir / "run" / f"{machine}.sock", {"op": "status"}, 120)
+        if answer["failure"]:
+            raise LabError(f"{machine}: {answer['failure']}")
+        return bool(answer["booted"])
+
+    def _alive(self) -> set[int]:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return set(self._pids.values()) - ({ended.si_pid} if ended else set())
+
+    def _keep_capabilities(self) -> None:
+        """Save what libvirt learned about QEMU, so that the next lab need not probe again."""
+        learned = self.lab_dir / "machines" / "bm1" / "libvirt-cache"
+        kept = cache_root() / layout.KEPT_CAPABILITIES
+        if not learned.is_dir() or _newest(learned) <= _newest(kept):
+            return
+        fresh = kept.with_name(f"{kept.name}.{os.getpid()}")
+        shutil.copytree(learned, fresh)
+        shutil.rmtree(kept, ignore_errors=True)
+        fresh.rename(kept)
+
+    def _kill_machines(self) -> None:
+        for pid in self._pids.values():
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._pids.values():
+            os.waitpid(pid, 0)
+        # The first process of each machine dies with its parent; wait until it is really gone.
+        for pid in self._inits.values():
+            _wait_gone(pid)
+
+
+def _newest(directory: Path) -> float:
+    return max((p.stat().st_mtime for p in directory.rglob("*") if p.is_file()), default=0.0)
+
+
+def _wait_gone(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    select.select([handle], [], [], 10)
+    os.close(handle)
+
+
+def _environment() -> dict[str, str]:
+    source = str(Path(__file__).parents[2])
+    return {"PATH": layout.SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "PYTHONPATH": source}
+
+
+def _start_watcher(spec: LabSpec, lab_dir: Path, lock: int) -> None:
+    """Fork the process that outlives this one by the moment that the sweeping takes."""
+    mine = os.pidfd_open(os.getpid())
+    ready, told = os.pipe()
+    if os.fork() == 0:
+        os.close(lock)
+        os.setsid()
+        with (lab_dir / "watcher.lock").open("w") as own:
+            fcntl.flock(own, fcntl.LOCK_EX)
+            os.write(told, b"1")
+            select.select([mine], [], [])
+            cgroups.sweep(spec.name, timeout_s=20)
+            os._exit(0)
+    os.read(ready, 1)
+    for handle in (ready, told, mine):
+        os.close(handle)
+
+
+def main(lab_dir_text: str, owner_text: str) -> int:
+    """Run the lab described by LAB/spec.json; `owner_text` is a pid whose death ends it, or 0."""
+    lab_dir = Path(lab_dir_text)
+    spec = LabSpec.from_json(json.loads((lab_dir / "spec.json").read_text()))
+    lock = os.open(lab_dir / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.stderr.write(f"another supervisor holds {lab_dir}\n")
+        return 1
+    os.chdir("/")
+    _start_watcher(spec, lab_dir, lock)
+    Supervisor(spec, lab_dir, int(owner_text)).run()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1], sys.argv[2]))
