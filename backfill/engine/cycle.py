@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import assert_never
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.plan import (
+    Action,
     AnswerClaim,
     EndClaim,
     ForgetNode,
@@ -93,43 +93,40 @@ class Cycle:
         self._quiet = []
         self._records.append(_record(self.world.now_s, "change", change))
 
-    def _carry_out(self, steps: Sequence[object]) -> bool:
+    def _carry_out(self, steps: Sequence[Action]) -> bool:
         """Journal, then do. True when a step of our own changed the world, so plan again."""
-        again = False
-        begin: list[act.DriverAction] = []
-        answers: list[AnswerClaim] = []
+        own = [s for s in steps if isinstance(s, SetNode | ForgetNode | EndClaim)]
+        answers = [s for s in steps if isinstance(s, AnswerClaim)]
         for step in steps:
-            match step:
-                case SetNode():
-                    self._apply(ch.NodeManaged(step.node))
-                    again = True
-                case ForgetNode():
-                    self._apply(ch.NodeForgotten(step.name))
-                    again = True
-                case AnswerClaim():
-                    self._apply(ch.ClaimAnswered(step.job_id, self.world.now_s))
-                    answers.append(step)
-                case EndClaim():
-                    self._apply(ch.ClaimEnded(step.job_id, self.world.now_s))
-                    again = True
-                case _:
-                    assert not isinstance(step, Plan)
-                    begin.append(step)  # type: ignore[arg-type]  # DriverAction by exhaustion
             self._tell(step)
-        for action in begin:
-            self._apply(ch.OperationStarted(key_of(action), self.world.now_s, lands_on(action)))
-        if answers or begin or again:
+            self._apply(self._effect(step))
+        if steps:
             self._flush()
         for answered in answers:
             self._answer(answered)
-        for action in begin:
-            self._start(action)
-        return again
+        for step in steps:
+            if not isinstance(step, SetNode | ForgetNode | EndClaim | AnswerClaim):
+                self._start(step)
+        return bool(own)
 
-    def _tell(self, step: object) -> None:
-        subject = subject_of(step)  # type: ignore[arg-type]  # every step is an Action
-        kind = "intent" if not isinstance(step, SetNode | ForgetNode) else "phase"
-        self._records.append(Record(self.world.now_s, kind, subject, encode(step)))
+    def _effect(self, step: Action) -> ch.Change:
+        """What a step changes in the world at the moment it is decided."""
+        now_s = self.world.now_s
+        match step:
+            case SetNode():
+                return ch.NodeManaged(step.node)
+            case ForgetNode():
+                return ch.NodeForgotten(step.name)
+            case AnswerClaim():
+                return ch.ClaimAnswered(step.job_id, now_s)
+            case EndClaim():
+                return ch.ClaimEnded(step.job_id, now_s)
+            case _:
+                return ch.OperationStarted(key_of(step), now_s, lands_on(step))
+
+    def _tell(self, step: Action) -> None:
+        kind = "phase" if isinstance(step, SetNode | ForgetNode) else "intent"
+        self._records.append(Record(self.world.now_s, kind, subject_of(step), encode(step)))
         _LOG.info("%s", sentence(step))
 
     def _note_refusals(self, refusals: Sequence[Refusal]) -> None:
@@ -171,28 +168,24 @@ def _record(at_s: float, kind: str, value: ch.Change | Refusal) -> Record:
 
 def _subject(value: ch.Change | Refusal) -> str:
     """Whom a journal line is about: what `explain` looks for."""
-    match value:
-        case ch.NodeSeen() | ch.NodeManaged():
-            return value.node.name
-        case ch.JobSeen():
-            return value.job.id
-        case ch.HostSeen():
-            return value.host.name
-        case ch.InstanceSeen():
-            return value.instance.name
-        case ch.JobGone():
-            return value.id
-        case ch.NodeGone() | ch.InstanceGone() | ch.NodeForgotten() | ch.Woken():
-            return value.name
-        case ch.Claimed() | ch.ClaimAnswered() | ch.ClaimEnded():
-            return value.job_id
-        case ch.OperationStarted() | ch.OperationDone():
-            return value.key.split(":")[1]
-        case ch.HoldSet() | Refusal():
-            return value.subject
-        case ch.SourceSeen() | ch.SourceFailed():
-            return value.source
-        case ch.Tick() | ch.NodesRead():
-            return "cluster"
-        case _:
-            assert_never(value)
+    for field, inner in _SUBJECTS:
+        found = getattr(value, field, None)
+        if found is not None:
+            return str(getattr(found, inner) if inner else found)
+    if isinstance(value, ch.OperationStarted | ch.OperationDone):
+        return value.key.split(":")[1]
+    return "cluster"
+
+
+# Where changes carry their subject: the first field that is there, and its own field if any.
+_SUBJECTS = (
+    ("node", "name"),
+    ("job", "id"),
+    ("instance", "name"),
+    ("host", "name"),
+    ("name", ""),
+    ("id", ""),
+    ("job_id", ""),
+    ("subject", ""),
+    ("source", ""),
+)

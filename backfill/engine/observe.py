@@ -51,9 +51,11 @@ def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
     if not host.reachable:
         found.append(ch.SourceFailed(host.name, at_s, host.problem))
         return found
-    for instance in seen.instances.values():
-        if world.instances.get((host.name, instance.name)) != instance:
-            found.append(ch.InstanceSeen(instance, at_s))
+    found += [
+        ch.InstanceSeen(instance, at_s)
+        for instance in seen.instances.values()
+        if world.instances.get((host.name, instance.name)) != instance
+    ]
     found += [
         ch.InstanceGone(host.name, known.name, at_s)
         for known in world.instances_on(host.name)

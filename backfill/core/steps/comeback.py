@@ -37,7 +37,7 @@ def step_returning(draft: Draft, node: ManagedNode) -> None:
 def _by_state(draft: Draft, node: ManagedNode) -> None:
     instance = draft.instance(node)
     if instance is None:
-        if draft.world.hosts[node.host].reachable:
+        if draft.world.hosts[node.host].reachable and not draft.busy_with(node):
             draft.become(node, Phase.REMOVING, f"its instance is gone from {node.host}", fail=True)
         return
     match instance.state:
@@ -53,8 +53,8 @@ def _by_state(draft: Draft, node: ManagedNode) -> None:
             _running(draft, node)
         case InstanceState.OFF | InstanceState.CRASHED:
             draft.become(node, Phase.REMOVING, f"its guest is {instance.state}", fail=True)
-        case InstanceState.MIGRATING | InstanceState.BUILDING:
-            pass  # a later observation will tell
+        case _:
+            pass  # coming or being built: a later observation will tell
 
 
 def _try(draft: Draft, node: ManagedNode, action: RestoreInstance | ThawInstance) -> None:

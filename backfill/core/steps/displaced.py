@@ -8,7 +8,7 @@ from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.placement import candidates, closed
-from backfill.core.steps.evict import begin_eviction, climb
+from backfill.core.steps.evict import climb
 
 
 def step_displaced(draft: Draft, node: ManagedNode) -> None:
@@ -37,7 +37,10 @@ def step_displaced(draft: Draft, node: ManagedNode) -> None:
 def _not_stopped(draft: Draft, node: ManagedNode, instance: Instance | None) -> None:
     """Somebody else changed it: never let it run on unasked."""
     if instance is None:
-        if draft.world.hosts[node.host].reachable:
+        found = draft.elsewhere(node)
+        if found is not None:
+            draft.note(node, f"found on {found.host}", host=found.host)
+        elif draft.world.hosts[node.host].reachable and not draft.busy_with(node):
             draft.become(node, Phase.REMOVING, f"its instance is gone from {node.host}", fail=True)
         return
     if instance.state is InstanceState.RUNNING:
@@ -132,6 +135,8 @@ def step_moving(draft: Draft, node: ManagedNode) -> None:
     action = MigrateInstance(
         node.name, node.generation, node.host, node.target, f"{node.target} has room"
     )
+    if _too_slow(draft, node):
+        return
     if draft.world.running(_key(draft, action)):
         return
     at = {i.host: i for i in places if i.state is not InstanceState.MIGRATING}
@@ -142,33 +147,54 @@ def step_moving(draft: Draft, node: ManagedNode) -> None:
     if operation is not None:
         draft.become(
             node,
-            Phase.DISPLACED,
+            _back_phase(draft, node),
             f"the move to {node.target} failed: {operation.problem}",
             target="",
         )
         return
     if draft.taken(node.target):
-        draft.become(
-            node, Phase.DISPLACED, f"{node.target} was taken before the move began", target=""
-        )
+        reason = f"{node.target} was taken before the move began"
+        draft.become(node, _back_phase(draft, node), reason, target="")
         return
     draft.do(action)
 
 
+def _too_slow(draft: Draft, node: ManagedNode) -> bool:
+    """A running instance may keep a wanted host busy only for the rung's time: then it stops."""
+    instance = draft.instance(node)
+    if instance is None or instance.state is not InstanceState.RUNNING:
+        return False
+    if not draft.taken(node.host):
+        return False
+    limit_s = node.since_s + draft.policies.ladder.rule(node.rung).within_s
+    draft.wake_at(limit_s)
+    if draft.now_s < limit_s:
+        return False
+    draft.become(
+        node,
+        Phase.EVICTING,
+        f"the move to {node.target} is too slow",
+        rung=node.rung + 1,
+        rung_since_s=draft.now_s,
+        target="",
+    )
+    return True
+
+
 def _arrived(draft: Draft, node: ManagedNode, instance: Instance) -> None:
     host = node.target
-    if instance.state is InstanceState.RUNNING and draft.taken(host):
-        draft.note(node, f"arrived on {host}", host=host, target="")
-        return
     if draft.taken(host):
-        draft.become(node, Phase.DISPLACED, f"{host} was taken meanwhile", host=host, target="")
+        phase = Phase.DISPLACED if draft.stopped(instance) else Phase.EVICTING
+        draft.become(node, phase, f"{host} was taken meanwhile", host=host, target="")
         return
     draft.become(node, Phase.RETURNING, f"moved to {host}", host=host, target="", woken_s=0.0)
+
+
+def _back_phase(draft: Draft, node: ManagedNode) -> Phase:
+    """Where a node whose move came to nothing goes on: as before the move."""
+    return Phase.DISPLACED if draft.stopped(draft.instance(node)) else Phase.EVICTING
 
 
 def _key(draft: Draft, action: MigrateInstance) -> str:
     operation = draft.operation(action)
     return operation.key if operation is not None else ""
-
-
-__all__ = ["begin_eviction", "step_displaced", "step_moving"]

@@ -52,7 +52,11 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
 
 def _without_instance(draft: Draft, node: ManagedNode) -> None:
     """No instance is seen: one may still be in the making, so wait for that call to end."""
-    if any(o.running and o.key.split(":")[1] == node.name for o in draft.world.operations.values()):
+    if draft.busy_with(node):
+        return
+    found = draft.elsewhere(node)
+    if found is not None:
+        draft.note(node, f"found on {found.host}", host=found.host)
         return
     draft.become(node, Phase.REMOVING, f"its instance is not on {node.host}")
 
@@ -69,7 +73,8 @@ def stop(draft: Draft, node: ManagedNode) -> None:
         case Rung.SUSPEND:
             progress = draft.do(SuspendInstance(node.name, node.generation, node.host, reason))
         case Rung.MIGRATE:
-            progress = _migrate_away(draft, node)
+            _migrate_away(draft, node)
+            return
         case _:
             draft.become(node, Phase.REMOVING, f"{reason}; the ladder ends with {rule.rung}")
             return
@@ -77,12 +82,19 @@ def stop(draft: Draft, node: ManagedNode) -> None:
         climb(draft, node, f"{rule.rung} did not work within {rule.within_s:g} s")
 
 
-def _migrate_away(draft: Draft, node: ManagedNode) -> Progress:
+def _migrate_away(draft: Draft, node: ManagedNode) -> None:
+    """Let it run on while it moves, where another host has room now; else the next rung."""
     rooms, _ = candidates(draft.world, draft.policies, skip=frozenset({node.host}))
-    if not rooms:
-        return Progress.FINAL
+    failed = [o for o in draft.world.operations.values() if o.problem and _moves(o.key, node)]
+    if not rooms or failed:
+        climb(draft, node, failed[-1].problem if failed else "no other host has room")
+        return
     target = draft.policies.placement.choose(rooms)
-    return draft.do(MigrateInstance(node.name, node.generation, node.host, target, node.reason))
+    draft.become(node, Phase.MOVING, f"{node.reason}; {target} has room", target=target)
+
+
+def _moves(key: str, node: ManagedNode) -> bool:
+    return key.startswith(f"{MigrateInstance.__name__}:{node.name}:{node.generation}:")
 
 
 def climb(draft: Draft, node: ManagedNode, why: str) -> None:

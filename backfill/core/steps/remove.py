@@ -51,7 +51,7 @@ def step_removing(draft: Draft, node: ManagedNode) -> None:
         draft.watch(node.name)
         _leave_slurm(draft, node)
         return
-    if any(o.running and o.key.split(":")[1] == node.name for o in draft.world.operations.values()):
+    if draft.busy_with(node):
         return
     _over(draft, node)
 
