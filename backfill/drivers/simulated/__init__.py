@@ -1,1 +1,1 @@
-"""A simulated cluster behind the same ports, on a simulated clock."""
+"""TOUCHES nothing: a deterministic stand-in for Slurm, hypervisors and time."""

@@ -1,0 +1,103 @@
+"""The watchman of the simulation: notes every promise that is broken, with time and place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backfill.core.cluster import ACTIVE, ENDED, JobState
+from backfill.drivers.simulated.books import Books
+from backfill.drivers.simulated.events import EventQueue
+from backfill.drivers.simulated.hardware import SimHost, SimInstance, Violation
+from backfill.drivers.simulated.machines import Machines
+from backfill.drivers.simulated.model import SimJob
+
+
+class Checks:
+    """Looks at every start of a job and of an instance; complaints only add up."""
+
+    def __init__(self, events: EventQueue, books: Books, hosts: dict[str, SimHost]) -> None:
+        self.violations: list[Violation] = []
+        self._events = events
+        self._books = books
+        self._hosts = hosts
+
+    def complain(self, kind: str, text: str) -> None:
+        """Note a broken promise."""
+        self.violations.append(Violation(self._events.now_s, kind, text))
+
+    def before_start(self, job: SimJob) -> None:
+        """Room must be free: no instance has CPU on the job's hosts, and memory is enough."""
+        for name in job.nodes:
+            host = self._hosts.get(self._books.nodes[name].host or "")
+            if host is None:
+                continue
+            for instance in host.instances.values():
+                if instance.machine.alive:
+                    self.complain(
+                        "room",
+                        f"job {job.id} started on {name} {self._events.now_s - job.start_s:.3f} s "
+                        f"after its allocation while instance {instance.spec.name} still had CPU",
+                    )
+            if job.memory_mb > host.free_memory_mb:
+                self.complain(
+                    "room",
+                    f"job {job.id} started on {name} and needs {job.memory_mb} MB while instances "
+                    f"leave {host.free_memory_mb} MB",
+                )
+
+    def when_running(self, instance: SimInstance) -> None:
+        """An instance was made, thawed or moved: it must be alone of its kind, and have room."""
+        for host in self._hosts.values():
+            for other in host.instances.values():
+                if other is not instance:
+                    self._compare(instance, other)
+        if instance.machine.alive:
+            self._crowds(instance)
+
+    def _compare(self, instance: SimInstance, other: SimInstance) -> None:
+        name, twin = instance.spec.name, other.spec.name
+        where = f"on {instance.host} and {other.host}"
+        if name == twin:
+            self.complain("double-name", f"two instances are called {name}, {where}")
+        if instance.spec.address == other.spec.address:
+            self.complain(
+                "double-name",
+                f"instances {name} and {twin} have the address {instance.spec.address}, {where}",
+            )
+        same = instance.spec.tag.node == other.spec.tag.node
+        if same and instance.machine.alive and other.machine.alive:
+            self.complain(
+                "double-host", f"node {instance.spec.tag.node} runs in two instances, {where}"
+            )
+
+    def _crowds(self, instance: SimInstance) -> None:
+        host = self._hosts[instance.host]
+        node = self._books.nodes.get(host.node or "")
+        started = [] if node is None else [j for j in node.jobs.values() if _started(j)]
+        cpus = sum(job.cpus_per_node for job in started) + instance.spec.flavour.cpus
+        if started and cpus > host.capacity.cpus:
+            self.complain(
+                "room",
+                f"instance {instance.spec.name} got CPU on {host.name} while job "
+                f"{', '.join(job.id for job in started)} runs there",
+            )
+
+    def lost(self, machines: Machines) -> Iterator[Violation]:
+        """Jobs that Slurm believes active and that no machine has; jobs Slurm has forgotten."""
+        for job in self._books.jobs.values():
+            if job.state in ENDED or job.configuring:
+                continue
+            text = ""
+            if job.id not in self._books.known:
+                text = f"job {job.id} is lost: it has not ended and Slurm does not know it"
+            elif job.state in ACTIVE and machines.find(job.id, job.restarts) is None:
+                text = (
+                    f"job {job.id} is lost: Slurm shows it {job.state} on {','.join(job.nodes)} "
+                    "and no copy of it exists"
+                )
+            if text:
+                yield Violation(self._events.now_s, "lost", text)
+
+
+def _started(job: SimJob) -> bool:
+    return job.state is JobState.RUNNING and not job.configuring

@@ -1,0 +1,63 @@
+"""The simulated future: callbacks in order of time, then of the order in which they were set."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, order=True)
+class Event:
+    """One thing that will happen at `at_s` unless it is cancelled."""
+
+    at_s: float
+    order: int
+    action: Callable[[], None] | None = field(compare=False)
+
+    def cancel(self) -> None:
+        self.action = None
+
+
+class EventQueue:
+    """Simulated time and everything that is due; equal times keep their order of arrival."""
+
+    def __init__(self, start_s: float) -> None:
+        self.now_s = start_s
+        self._heap: list[Event] = []
+        self._count = 0
+        self._stepping = False
+
+    def at(self, at_s: float, action: Callable[[], None]) -> Event:
+        """Do `action` at `at_s`, or now if that is past."""
+        self._count += 1
+        event = Event(max(at_s, self.now_s), self._count, action)
+        heapq.heappush(self._heap, event)
+        return event
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> Event:
+        """Do `action` in `delay_s` seconds."""
+        return self.at(self.now_s + delay_s, action)
+
+    def next_s(self) -> float | None:
+        """When the next thing happens, or None."""
+        while self._heap and self._heap[0].action is None:
+            heapq.heappop(self._heap)
+        return self._heap[0].at_s if self._heap else None
+
+    def step_to(self, until_s: float) -> None:
+        """Let everything happen that is due up to and including `until_s`."""
+        if until_s < self.now_s:
+            raise ValueError(f"simulated time cannot go back from {self.now_s} to {until_s}")
+        if self._stepping:
+            raise RuntimeError("a callback must not move simulated time; answer the hook later")
+        self._stepping = True
+        try:
+            while (due := self.next_s()) is not None and due <= until_s:
+                event = heapq.heappop(self._heap)
+                self.now_s = event.at_s
+                if event.action is not None:
+                    event.action()
+            self.now_s = until_s
+        finally:
+            self._stepping = False

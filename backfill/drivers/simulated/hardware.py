@@ -1,0 +1,137 @@
+"""The mutable things of the simulated hardware: machines, copies of jobs, hosts, instances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
+from backfill.core.quantities import Resources
+from backfill.drivers.simulated.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken promise. `kind`: stale, twice, lost, room, double-name, double-host."""
+
+    at_s: float
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.text} (at {self.at_s:.3f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The counting job `job` wrote `i` in its restart number `restart`."""
+
+    job: str
+    restart: int
+    i: int
+    at_s: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of time in which one copy of a job really computed, `done_s` before it."""
+
+    job: str
+    restart: int
+    node: str
+    host: str
+    done_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Machine:
+    """Something with CPUs that runs a slurmd: hardware, or the inside of an instance."""
+
+    node: str
+    host: str
+    metal: bool
+    cpus: int
+    on: bool = False  # its CPUs may run (state of the instance)
+    powered: bool = True  # the hardware below has power
+    connected: bool = True  # its network works
+    booted: bool = False
+    boot_left_s: float | None = None  # None: it never gets there
+    boot: Event | None = None
+    boot_from_s: float = 0.0
+    alive: bool = False
+    answering: bool = False
+    stopped_at_s: float = 0.0
+    lag_s: float = 0.0  # how far its clock is behind
+    runs: list[Run] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One started copy of a job: its processes on all its machines."""
+
+    job: str
+    restart: int
+    machines: tuple[Machine, ...]
+    needed_s: float
+    done_s: float = 0.0
+    since_s: float | None = None  # set while it computes
+    end: Event | None = None
+    stopped: bool = False  # SIGSTOP by `scontrol suspend`
+    stale: bool = False  # Slurm has given it up without being able to kill it
+    finished: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class SimInstance:
+    """An instance on a simulated hypervisor."""
+
+    spec: InstanceSpec
+    host: str
+    state: InstanceState
+    machine: Machine
+    created_s: float
+
+    def view(self) -> Instance:
+        memory_mb = self.spec.flavour.memory_mb
+        instance = Instance(
+            name=self.spec.name,
+            host=self.host,
+            state=self.state,
+            tag=self.spec.tag,
+            resources=self.spec.flavour.resources,
+            boot_s=self.created_s,
+        )
+        rss_mb = memory_mb if instance.occupies_memory else 0
+        return Instance(
+            instance.name,
+            instance.host,
+            instance.state,
+            instance.tag,
+            instance.resources,
+            rss_mb,
+            instance.boot_s,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class SimHost:
+    """A hypervisor; `node` is the Slurm node of the same hardware, or None."""
+
+    name: str
+    node: str | None
+    capacity: Resources
+    reachable: bool = True
+    powered: bool = True
+    problem: str = ""
+    instances: dict[str, SimInstance] = field(default_factory=dict)
+
+    def view(self) -> Host:
+        answers = self.reachable and self.powered
+        return Host(self.name, self.node, self.capacity, answers, "" if answers else self.problem)
+
+    @property
+    def free_memory_mb(self) -> int:
+        used = sum(i.view().rss_mb or 0 for i in self.instances.values())
+        return self.capacity.memory_mb - used

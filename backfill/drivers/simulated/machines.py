@@ -1,0 +1,224 @@
+"""What really happens on the hardware: boots, copies of jobs that compute, stop and go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Protocol
+
+from backfill.drivers.simulated.events import EventQueue
+from backfill.drivers.simulated.hardware import Count, Machine, Run, Segment
+
+_ROUNDING = 1e-6
+
+
+class Listener(Protocol):
+    """Who hears what slurmctld could hear of a machine."""
+
+    def answers(self, machine: Machine, *, registers: bool) -> None:
+        """The machine's slurmd can be reached (again)."""
+
+    def falls_silent(self, machine: Machine) -> None:
+        """The machine's slurmd can no longer be reached."""
+
+    def finishes(self, run: Run) -> None:
+        """A copy of a job came to its end."""
+
+
+class Machines:
+    """All machines and the copies of jobs on them, stale ones included."""
+
+    def __init__(self, events: EventQueue, complain: Callable[[str, str], None]) -> None:
+        self.serving: dict[str, Machine] = {}  # by node: the last slurmd to register wins
+        self.segments: list[Segment] = []
+        self.listener: Listener | None = None
+        self._events = events
+        self._complain = complain
+        self._runs: dict[str, list[Run]] = {}
+
+    # --- machines -------------------------------------------------------------------------
+
+    def update(self, machine: Machine, *, on: bool | None = None) -> None:
+        """Let everything follow from a change of power, CPU state or network."""
+        if on is not None:
+            machine.on = on
+        alive = machine.on and machine.powered
+        if alive != machine.alive:
+            machine.alive = alive
+            self._wake_up(machine) if alive else self._stand_still(machine)
+        self._tell(machine, registers=False)
+
+    def destroy(self, machine: Machine) -> None:
+        """The machine and all copies on it are gone."""
+        self.update(machine, on=False)
+        for run in tuple(machine.runs):
+            self.kill(run)
+        machine.booted = False
+        if self.serving.get(machine.node) is machine:
+            del self.serving[machine.node]
+
+    def start_boot(self, machine: Machine, boot_s: float | None) -> None:
+        """Begin to boot; None: it never gets to slurmd."""
+        machine.boot_left_s, machine.booted = boot_s, False
+        self.update(machine, on=True)
+
+    def move(self, machine: Machine, host: str) -> None:
+        """The machine, with its copies, is now on `host`."""
+        going = [run for run in machine.runs if run.since_s is not None]
+        for run in going:
+            self._halt(run)
+        machine.host = host
+        for run in going:
+            self._go(run)
+
+    def set_clock(self, machine: Machine) -> float:
+        """Correct its clock; returns by how much, s."""
+        lag_s, machine.lag_s = machine.lag_s, 0.0
+        return lag_s
+
+    def _wake_up(self, machine: Machine) -> None:
+        now_s = self._events.now_s
+        if machine.booted:
+            machine.lag_s += now_s - machine.stopped_at_s
+        elif machine.boot_left_s is not None:
+            machine.boot_from_s = now_s
+            machine.boot = self._events.after(machine.boot_left_s, partial(self._end_boot, machine))
+        for run in machine.runs:
+            if run.stale and not run.finished:
+                self._complain_of_stale(run, machine)
+            self._follow(run)
+
+    def _stand_still(self, machine: Machine) -> None:
+        now_s = self._events.now_s
+        machine.stopped_at_s = now_s
+        if machine.boot is not None and machine.boot_left_s is not None:
+            machine.boot.cancel()
+            machine.boot = None
+            machine.boot_left_s -= now_s - machine.boot_from_s
+        for run in machine.runs:
+            self._follow(run)
+
+    def _end_boot(self, machine: Machine) -> None:
+        machine.booted, machine.boot, machine.boot_left_s = True, None, None
+        self._tell(machine, registers=True)
+
+    def _tell(self, machine: Machine, *, registers: bool) -> None:
+        answering = machine.alive and machine.booted and machine.connected
+        if answering == machine.answering or self.listener is None:
+            return
+        machine.answering = answering
+        if answering:
+            self.serving[machine.node] = machine
+            self.listener.answers(machine, registers=registers)
+        else:
+            self.listener.falls_silent(machine)
+
+    # --- copies of jobs -------------------------------------------------------------------
+
+    def launch(self, job: str, restart: int, nodes: Iterable[str], needed_s: float) -> None:
+        """Start a copy on the machines that serve these nodes now."""
+        run = Run(job, restart, tuple(self.serving[node] for node in nodes), needed_s)
+        for machine in run.machines:
+            machine.runs.append(run)
+        self._runs.setdefault(job, []).append(run)
+        self._follow(run)
+
+    def find(self, job: str, restart: int) -> Run | None:
+        """The copy of this job in this restart, unless it is gone."""
+        for run in self._runs.get(job, ()):
+            if run.restart == restart:
+                return run
+        return None
+
+    def kill(self, run: Run) -> None:
+        """The copy is gone from all its machines."""
+        self._halt(run)
+        for machine in run.machines:
+            if run in machine.runs:
+                machine.runs.remove(run)
+        runs = self._runs.get(run.job, [])
+        if run in runs:
+            runs.remove(run)
+        if not runs:
+            self._runs.pop(run.job, None)
+
+    def signal(self, run: Run, *, stopped: bool) -> None:
+        """SIGSTOP or SIGCONT for the copy."""
+        run.stopped = stopped
+        self._follow(run)
+
+    def _follow(self, run: Run) -> None:
+        may = not (run.stopped or run.finished)
+        may = may and all(machine.alive and machine.booted for machine in run.machines)
+        if may and run.since_s is None:
+            self._go(run)
+        elif not may:
+            self._halt(run)
+
+    def _go(self, run: Run) -> None:
+        for other in self._runs.get(run.job, ()):
+            if other is not run and other.since_s is not None:
+                self._complain(
+                    "twice",
+                    f"job {run.job} ran twice: restart {run.restart} on {run.machines[0].node} "
+                    f"and restart {other.restart} on {other.machines[0].node} at once",
+                )
+        run.since_s = self._events.now_s
+        run.end = self._events.after(run.needed_s - run.done_s, partial(self._finish, run))
+
+    def _halt(self, run: Run) -> None:
+        if run.end is not None:
+            run.end.cancel()
+            run.end = None
+        if run.since_s is None:
+            return
+        start_s, end_s = run.since_s, self._events.now_s
+        run.since_s = None
+        if end_s > start_s:
+            self.segments.append(self._segment(run, start_s, end_s))
+            run.done_s += end_s - start_s
+
+    def _finish(self, run: Run) -> None:
+        self._halt(run)
+        run.done_s, run.finished = run.needed_s, True
+        if self.listener is not None:
+            self.listener.finishes(run)
+
+    def _complain_of_stale(self, run: Run, machine: Machine) -> None:
+        how = "stopped inside it" if run.stopped else f"running after {run.done_s:.1f} s of work"
+        self._complain(
+            "stale",
+            f"job {run.job} ran twice: its stale copy (restart {run.restart}) on {machine.node} "
+            f"got CPU again on host {machine.host}, {how}",
+        )
+
+    @staticmethod
+    def _segment(run: Run, start_s: float, end_s: float) -> Segment:
+        first = run.machines[0]
+        return Segment(run.job, run.restart, first.node, first.host, run.done_s, start_s, end_s)
+
+    # --- what the counting jobs wrote -----------------------------------------------------
+
+    def all_segments(self) -> Iterator[Segment]:
+        """Everything computed so far, the copies that compute right now included."""
+        yield from self.segments
+        for runs in self._runs.values():
+            for run in runs:
+                if run.since_s is not None and self._events.now_s > run.since_s:
+                    yield self._segment(run, run.since_s, self._events.now_s)
+
+    def tally(self, every_s: float) -> list[Count]:
+        """The lines of all counting jobs, one per `every_s` of computing, in order of time."""
+        counts = [count for s in self.all_segments() for count in _counts(s, every_s)]
+        return sorted(counts, key=lambda count: count.at_s)
+
+
+def _counts(segment: Segment, every_s: float) -> Iterator[Count]:
+    done_s = segment.done_s
+    end_s = done_s + (segment.end_s - segment.start_s)  # as Run.done_s is added up: no gaps
+    first = math.floor(done_s / every_s + _ROUNDING) + 1
+    last = math.floor(end_s / every_s + _ROUNDING)
+    for i in range(first, last + 1):
+        at_s = segment.start_s + i * every_s - done_s
+        yield Count(segment.job, segment.restart, i, at_s, segment.node)

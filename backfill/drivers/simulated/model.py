@@ -1,0 +1,183 @@
+"""The mutable things in the simulated slurmctld: partitions, jobs and nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.drivers.simulated.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """`feature` None means Nodes=ALL, otherwise the NodeSet of the nodes with that feature."""
+
+    name: str
+    tier: int = 1
+    feature: str | None = None
+
+    def has(self, features: tuple[str, ...]) -> bool:
+        return self.feature is None or self.feature in features
+
+
+class Viewed:
+    """Forgets its frozen picture whenever an attribute changes: pictures are asked for often."""
+
+    _view: object = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name != "_view":
+            object.__setattr__(self, "_view", None)
+
+
+@dataclass(eq=False)
+class SimJob(Viewed):
+    """A job in the simulated slurmctld. `run_s`: computing time that each attempt needs."""
+
+    id: str
+    raw_id: int
+    partition: str
+    run_s: float
+    submit_s: float
+    name: str = ""
+    user: str = "user"
+    account: str = ""
+    qos: str = ""
+    cpus: int = 1  # over all nodes
+    memory_mb: int = 0  # on each node
+    num_nodes: int = 1
+    priority: int = 0
+    time_limit_s: float | None = None
+    requeue: bool = True
+    features: str = ""
+    required_nodes: tuple[str, ...] = ()
+    exclusive: bool = False
+    state: JobState = JobState.PENDING
+    nodes: tuple[str, ...] = ()
+    completing: tuple[str, ...] = ()  # nodes that have not confirmed the end
+    configuring: bool = False
+    held: bool = False
+    restarts: int = 0
+    eligible_s: float = 0.0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    clock_s: float = 0.0  # since when its time limit is counted down
+    paid_s: float = 0.0  # run time before that
+    admin_comment: str = ""
+    limit: Event | None = None
+    queued: int = 0  # which of its entries in the queue is the valid one
+
+    @property
+    def cpus_per_node(self) -> int:
+        return -(-self.cpus // self.num_nodes)
+
+    def view(self) -> Job:
+        """The job as Slurm would show it now."""
+        if not isinstance(self._view, Job):
+            self._view = self._picture()
+        return self._view
+
+    def _picture(self) -> Job:
+        flags = {"CONFIGURING"} if self.configuring else set()
+        if self.completing:
+            flags.add("COMPLETING")
+        pending = self.state is JobState.PENDING
+        return Job(
+            id=self.id,
+            raw_id=self.raw_id,
+            partition=self.partition,
+            state=self.state,
+            flags=frozenset(flags),
+            qos=self.qos,
+            user=self.user,
+            account=self.account,
+            name=self.name,
+            nodes=self.nodes,
+            num_nodes=self.num_nodes,
+            cpus=self.cpus,
+            memory_mb=self.memory_mb,
+            priority=0 if self.held else self.priority,
+            submit_s=self.submit_s,
+            eligible_s=self.eligible_s,
+            start_s=self.start_s,
+            time_limit_s=self.time_limit_s,
+            restarts=self.restarts,
+            requeue=self.requeue,
+            reason=("JobHeldAdmin" if self.held else "Resources") if pending else "None",
+            required_nodes=self.required_nodes,
+            features=self.features,
+        )
+
+
+@dataclass(eq=False)
+class SimNode(Viewed):
+    """A node in the simulated slurmctld; `host` names the hardware of a bare-metal node."""
+
+    name: str
+    order: int
+    cpus: int
+    memory_mb: int
+    address: str
+    features: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    host: str | None = None
+    registered: bool = False
+    down: bool = False
+    drain: str | None = None  # the reason while drained
+    silent: bool = False  # NOT_RESPONDING
+    reason: str = ""
+    boot_time_s: float = 0.0
+    cpus_used: int = 0
+    memory_used_mb: int = 0
+    jobs: dict[str, SimJob] = field(default_factory=dict)
+    watch: list[Event] = field(default_factory=list)
+
+    def view(self) -> Node:
+        """The node as Slurm would show it now; suspended jobs leave it IDLE (measured)."""
+        if not isinstance(self._view, Node):
+            self._view = self._picture()
+        return self._view
+
+    @property
+    def schedulable(self) -> bool:
+        return self.registered and not (self.down or self.silent) and self.drain is None
+
+    def recount(self) -> None:
+        """Add up what its jobs use: a suspended one frees its CPUs but not its memory."""
+        using = [j for j in self.jobs.values() if j.state is not JobState.SUSPENDED]
+        whole = any(job.exclusive for job in using)
+        self.cpus_used = self.cpus if whole else sum(job.cpus_per_node for job in using)
+        self.memory_used_mb = sum(job.memory_mb for job in self.jobs.values())
+
+    def _base(self) -> NodeBase:
+        if self.down:
+            return NodeBase.DOWN
+        if self.cpus_used <= 0:
+            return NodeBase.IDLE
+        return NodeBase.ALLOCATED if self.cpus_used >= self.cpus else NodeBase.MIXED
+
+    def _picture(self) -> Node:
+        flags = set() if self.host is not None else {"CLOUD", "DYNAMIC_NORM"}
+        if self.drain is not None:
+            flags.add("DRAIN")
+        if self.silent:
+            flags.add("NOT_RESPONDING")
+        if not self.registered:
+            flags |= {"NOT_RESPONDING", "POWERED_DOWN"}
+        if any(job.completing for job in self.jobs.values()):
+            flags.add("COMPLETING")
+        return Node(
+            name=self.name,
+            base=self._base(),
+            flags=frozenset(flags),
+            reason=self.drain if self.drain is not None else self.reason,
+            address=self.address,
+            cpus=self.cpus,
+            cpus_allocated=self.cpus_used,
+            memory_mb=self.memory_mb,
+            partitions=self.partitions,
+            features=self.features,
+            boot_time_s=self.boot_time_s,
+            slurmd_start_s=self.boot_time_s,
+        )

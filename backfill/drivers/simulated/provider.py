@@ -1,0 +1,218 @@
+"""The simulated hypervisors behind the InstanceProvider port."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from backfill.core.fleet import Instance, InstanceSpec, InstanceState
+from backfill.drivers.simulated.events import EventQueue
+from backfill.drivers.simulated.faults import Faults
+from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
+from backfill.drivers.simulated.machines import Machines
+from backfill.ports import (
+    AlreadyThereError,
+    BusyError,
+    HostObservation,
+    NoCapacityError,
+    NotFoundError,
+    UnreachableError,
+)
+
+_IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
+
+
+class SimulatedProvider:
+    """InstanceProvider over the simulation; every call acts at once."""
+
+    def __init__(
+        self,
+        events: EventQueue,
+        machines: Machines,
+        hosts: dict[str, SimHost],
+        faults: Faults,
+        lock: threading.RLock,
+        cluster: str,
+    ) -> None:
+        self.boot_s = 5.0
+        self.watch: Callable[[SimInstance], None] = lambda instance: None
+        self.woken: Callable[[Machine], None] = lambda machine: None
+        self._events = events
+        self._machines = machines
+        self._hosts = hosts
+        self._faults = faults
+        self._lock = lock
+        self._cluster = cluster
+
+    @contextmanager
+    def _call(self, call: str, host: str, *subjects: str) -> Iterator[SimHost]:
+        with self._lock, self._faults.around(call, host, *subjects):
+            yield self._reachable(host)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of all simulated hosts."""
+        return tuple(self._hosts)
+
+    # --- reading --------------------------------------------------------------------------
+
+    def observe(self, host: str) -> HostObservation:
+        """One host with our instances; unreachable is an answer."""
+        with self._lock, self._faults.around("observe_host", host):
+            found = self._known(host)
+            instances = found.instances.values() if found.view().reachable else ()
+            ours = {i.spec.name: i.view() for i in instances if self._ours(i)}
+            return HostObservation(self._events.now_s, found.view(), ours)
+
+    def read(self, host: str, name: str) -> Instance | None:
+        """One instance, or None."""
+        with self._call("read", host, name) as found:
+            instance = found.instances.get(name)
+            return instance.view() if instance is not None and self._ours(instance) else None
+
+    def console(self, host: str, name: str) -> str:
+        """What a guest in this state would have written."""
+        with self._call("console", host, name) as found:
+            machine = self._instance(found, name).machine
+            return f"{name} login: " if machine.booted else f"{name}: Linux version; booting ..."
+
+    # --- birth and death ------------------------------------------------------------------
+
+    def create(self, spec: InstanceSpec) -> None:
+        """Define and start; the guest reaches slurmd after `boot_s` of running."""
+        with self._call("create", spec.host, spec.name) as host:
+            old = host.instances.get(spec.name)
+            if old is not None and old.spec.tag == spec.tag:
+                return
+            if old is not None:
+                raise AlreadyThereError(
+                    spec.name, f"host {spec.host} has an instance of this name with another tag"
+                )
+            self._need_room(host, spec)
+            machine = Machine(spec.tag.node, host.name, metal=False, cpus=spec.flavour.cpus)
+            machine.powered = host.powered
+            instance = SimInstance(
+                spec, host.name, InstanceState.RUNNING, machine, self._events.now_s
+            )
+            host.instances[spec.name] = instance
+            boots = self._faults.boots(spec.name)
+            self._machines.start_boot(machine, self.boot_s if boots else None)
+            self.watch(instance)
+
+    def delete(self, host: str, name: str) -> None:
+        """End it; what ran inside is gone."""
+        with self._call("delete", host, name) as found:
+            instance = found.instances.get(name)
+            if instance is not None and self._ours(instance):
+                self._machines.destroy(instance.machine)
+                del found.instances[name]
+
+    # --- pause, suspend, migrate ----------------------------------------------------------
+
+    def pause(self, host: str, name: str) -> None:
+        """RUNNING to PAUSED."""
+        with self._call("pause", host, name) as found:
+            instance = self._instance(found, name)
+            if instance.state is not InstanceState.PAUSED:
+                self._need(instance, InstanceState.RUNNING)
+                self._change(instance, InstanceState.PAUSED)
+
+    def thaw(self, host: str, name: str) -> None:
+        """PAUSED to RUNNING."""
+        with self._call("thaw", host, name) as found:
+            instance = self._instance(found, name)
+            if instance.state is not InstanceState.RUNNING:
+                self._need(instance, InstanceState.PAUSED)
+                self._change(instance, InstanceState.RUNNING)
+                self.watch(instance)
+
+    def suspend(self, host: str, name: str) -> None:
+        """RUNNING or PAUSED to SUSPENDED; its memory is free."""
+        with self._call("suspend", host, name) as found:
+            instance = self._instance(found, name)
+            if instance.state is not InstanceState.SUSPENDED:
+                self._need(instance, *_IN_MEMORY)
+                self._change(instance, InstanceState.SUSPENDED)
+
+    def restore(self, host: str, name: str) -> None:
+        """SUSPENDED to PAUSED."""
+        with self._call("restore", host, name) as found:
+            instance = self._instance(found, name)
+            if instance.state not in _IN_MEMORY:
+                self._need(instance, InstanceState.SUSPENDED)
+                self._need_room(found, instance.spec)
+                self._change(instance, InstanceState.PAUSED)
+
+    def migrate(self, host: str, name: str, target: str) -> None:
+        """Move it in the state it is in; moved already: nothing to do."""
+        with self._call("migrate", host, name, target) as source:
+            there = self._reachable(target)
+            if host == target or (name not in source.instances and name in there.instances):
+                self._instance(there, name)
+                return
+            instance = self._instance(source, name)
+            self._need(instance, *_IN_MEMORY, InstanceState.SUSPENDED)
+            if name in there.instances:
+                raise AlreadyThereError(name, f"host {target} has an instance of this name")
+            if instance.state is not InstanceState.SUSPENDED:
+                self._need_room(there, instance.spec)
+            del source.instances[name]
+            there.instances[name] = instance
+            instance.host = target
+            self._machines.move(instance.machine, target)
+            self.watch(instance)
+
+    def wake(self, host: str, name: str, now_s: float) -> float:
+        """Set the guest's clock and make its slurmd register."""
+        with self._call("wake", host, name) as found:
+            instance = self._instance(found, name)
+            self._need(instance, InstanceState.RUNNING)
+            if not instance.machine.booted:
+                raise BusyError(name, "the guest does not answer: it has not booted")
+            lag_s = self._machines.set_clock(instance.machine)
+            self.woken(instance.machine)
+            return lag_s + now_s - self._events.now_s
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # --- look-up --------------------------------------------------------------------------
+
+    def _known(self, host: str) -> SimHost:
+        found = self._hosts.get(host)
+        if found is None:
+            raise NotFoundError(host, "this provider has no such host")
+        return found
+
+    def _reachable(self, host: str) -> SimHost:
+        found = self._known(host)
+        if not found.view().reachable:
+            raise UnreachableError(host, found.problem or "its hypervisor does not answer")
+        return found
+
+    def _ours(self, instance: SimInstance) -> bool:
+        return instance.spec.tag.cluster == self._cluster
+
+    def _instance(self, host: SimHost, name: str) -> SimInstance:
+        instance = host.instances.get(name)
+        if instance is None or not self._ours(instance):
+            raise NotFoundError(name, f"host {host.name} has no such instance of ours")
+        return instance
+
+    def _need(self, instance: SimInstance, *states: InstanceState) -> None:
+        if instance.state not in states:
+            wanted = " or ".join(states)
+            raise BusyError(instance.spec.name, f"is {instance.state}, not {wanted}")
+
+    def _need_room(self, host: SimHost, spec: InstanceSpec) -> None:
+        if spec.flavour.memory_mb > host.free_memory_mb:
+            raise NoCapacityError(
+                host.name,
+                f"{spec.name} needs {spec.flavour.memory_mb} MB and "
+                f"{host.free_memory_mb} MB are free",
+            )
+
+    def _change(self, instance: SimInstance, state: InstanceState) -> None:
+        instance.state = state
+        self._machines.update(instance.machine, on=state is InstanceState.RUNNING)

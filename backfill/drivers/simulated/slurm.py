@@ -1,0 +1,218 @@
+"""The simulated slurmctld behind the WorkloadManager port."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from backfill.core.cluster import (
+    ENDED,
+    OUR_REASON,
+    Job,
+    JobState,
+    Node,
+    SlurmSettings,
+    SlurmVersion,
+)
+from backfill.drivers.simulated.books import Books
+from backfill.drivers.simulated.controller import NodeControl
+from backfill.drivers.simulated.events import EventQueue
+from backfill.drivers.simulated.faults import Faults
+from backfill.drivers.simulated.jobs import JobControl
+from backfill.drivers.simulated.model import SimJob, SimNode
+from backfill.ports import (
+    AlreadyThereError,
+    BusyError,
+    ClusterObservation,
+    NodeSpec,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
+
+
+class SimulatedSlurm:
+    """WorkloadManager over the simulation; every call acts at once."""
+
+    def __init__(
+        self,
+        events: EventQueue,
+        books: Books,
+        jobs: JobControl,
+        nodes: NodeControl,
+        faults: Faults,
+        lock: threading.RLock,
+        cluster: str,
+    ) -> None:
+        self._events = events
+        self._books = books
+        self._jobs = jobs
+        self._nodes = nodes
+        self._faults = faults
+        self._lock = lock
+        self._cluster = cluster
+
+    @contextmanager
+    def _call(self, call: str, *subjects: str) -> Iterator[None]:
+        with self._lock, self._faults.around(call, *subjects):
+            if not self._books.up:
+                raise UnreachableError("slurmctld", "did not answer", "is the controller up?")
+            yield
+
+    # --- reading --------------------------------------------------------------------------
+
+    def settings(self) -> SlurmSettings:
+        """What slurm.conf of the simulated cluster says."""
+        with self._call("settings"):
+            return SlurmSettings(
+                version=SlurmVersion(22, 5, 8),
+                cluster=self._cluster,
+                slurmd_timeout_s=self._books.manners.slurmd_timeout_s,
+                max_node_count=65533,
+                select_type="select/cons_tres",
+                partitions=tuple(self._books.partitions),
+                prolog_slurmctld="simulated" if self._jobs.on_allocated is not None else "",
+            )
+
+    def observe(self) -> ClusterObservation:
+        """All nodes, and all jobs younger than MinJobAge after their end."""
+        with self._call("observe"):
+            return ClusterObservation(
+                self._events.now_s,
+                {name: node.view() for name, node in self._books.nodes.items()},
+                {id_: job.view() for id_, job in self._books.known.items()},
+            )
+
+    def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        """These jobs, as far as they are known."""
+        with self._call("read_jobs", *ids):
+            known = self._books.known
+            return {id_: known[id_].view() for id_ in ids if id_ in known}
+
+    def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
+        """These nodes, as far as they are known."""
+        with self._call("read_nodes", *names):
+            nodes = self._books.nodes
+            return {name: nodes[name].view() for name in names if name in nodes}
+
+    # --- nodes ----------------------------------------------------------------------------
+
+    def create_node(self, spec: NodeSpec) -> None:
+        """Make a dynamic node."""
+        with self._call("create_node", spec.name):
+            old = self._books.nodes.get(spec.name)
+            if old is None:
+                features = tuple(spec.features)
+                self._nodes.add(
+                    SimNode(spec.name, 0, spec.cpus, spec.memory_mb, spec.address, features)
+                )
+            elif old.host is not None or _shape(old) != (spec.address, spec.cpus, spec.memory_mb):
+                raise AlreadyThereError(spec.name, "Slurm has another node of this name")
+
+    def delete_node(self, name: str) -> None:
+        """Remove a dynamic node."""
+        with self._call("delete_node", name):
+            node = self._books.nodes.get(name)
+            if node is None:
+                return
+            if node.host is not None:
+                raise RefusedError(name, "is a node of slurm.conf and cannot be deleted")
+            if node.jobs:
+                raise BusyError(name, f"is in use by job {', '.join(node.jobs)}")
+            self._books.remove_node(node)
+
+    def drain(self, name: str, reason: str) -> None:
+        """Drain with our reason."""
+        if not reason.startswith(OUR_REASON):
+            raise ValueError(f"drain reason '{reason}' does not start with '{OUR_REASON}'")
+        with self._call("drain", name):
+            node = self._node(name)
+            if node.drain is not None and not node.drain.startswith(OUR_REASON):
+                raise RefusedError(name, f"is drained by somebody else: {node.drain}")
+            node.drain = reason
+            self._books.refresh(node)
+
+    def undrain(self, name: str) -> None:
+        """Lift our drain."""
+        with self._call("undrain", name):
+            node = self._node(name)
+            if node.drain is not None and not node.drain.startswith(OUR_REASON):
+                raise RefusedError(name, f"is drained by somebody else: {node.drain}")
+            node.drain = None
+            self._books.refresh(node)
+
+    def set_down(self, name: str, reason: str) -> None:
+        """DOWN, with Slurm's consequences for its jobs."""
+        with self._call("set_down", name):
+            self._nodes.down(self._node(name), reason)
+
+    # --- jobs -----------------------------------------------------------------------------
+
+    def suspend_job(self, job_id: str) -> None:
+        """RUNNING to SUSPENDED; delivered when the node answers."""
+        with self._call("suspend_job", job_id):
+            job = self._active(job_id)
+            if job.configuring:
+                raise BusyError(f"job {job_id}", "is still being started")
+            if job.state is JobState.RUNNING:
+                self._jobs.suspend(job)
+
+    def resume_job(self, job_id: str) -> None:
+        """SUSPENDED to RUNNING."""
+        with self._call("resume_job", job_id):
+            job = self._active(job_id)
+            if job.state is JobState.SUSPENDED:
+                self._jobs.resume(job)
+
+    def requeue_job(self, job_id: str) -> None:
+        """PENDING and eligible at once."""
+        with self._call("requeue_job", job_id):
+            job = self._known(job_id)
+            if not job.requeue:
+                raise RefusedError(f"job {job_id}", "was submitted with --no-requeue")
+            if job.state in ENDED:
+                raise RefusedError(f"job {job_id}", f"has ended: {job.state}")
+            if job.state is JobState.PENDING:
+                job.held, job.eligible_s = False, min(job.eligible_s, self._events.now_s)
+                self._jobs.wait(job)
+            else:
+                self._jobs.requeue(job, 0.0)
+
+    def cancel_job(self, job_id: str) -> None:
+        """End the job; ended already: nothing to do."""
+        with self._call("cancel_job", job_id):
+            job = self._known(job_id)
+            if job.state not in ENDED:
+                self._jobs.end(job, JobState.CANCELLED)
+
+    def tell(self, job_id: str, text: str) -> None:
+        """Set AdminComment."""
+        with self._call("tell", job_id):
+            self._known(job_id).admin_comment = text
+
+    # --- look-up --------------------------------------------------------------------------
+
+    def _node(self, name: str) -> SimNode:
+        node = self._books.nodes.get(name)
+        if node is None:
+            raise NotFoundError(name, "Slurm knows no such node")
+        return node
+
+    def _known(self, job_id: str) -> SimJob:
+        job = self._books.known.get(job_id)
+        if job is None:
+            raise NotFoundError(f"job {job_id}", "Slurm knows no such job")
+        return job
+
+    def _active(self, job_id: str) -> SimJob:
+        job = self._known(job_id)
+        if job.state in ENDED:
+            raise NotFoundError(f"job {job_id}", f"has ended: {job.state}")
+        if job.state is JobState.PENDING:
+            raise BusyError(f"job {job_id}", "is pending and has no processes to stop or resume")
+        return job
+
+
+def _shape(node: SimNode) -> tuple[str, int, int]:
+    return (node.address, node.cpus, node.memory_mb)

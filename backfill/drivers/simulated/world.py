@@ -1,0 +1,250 @@
+"""One deterministic cluster: hosts, instances, slurmctld and time, with broken promises noted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from backfill.core.cluster import Job, JobState
+from backfill.core.fleet import InstanceState
+from backfill.core.quantities import Resources
+from backfill.drivers.simulated.books import Books, Manners
+from backfill.drivers.simulated.checks import Checks
+from backfill.drivers.simulated.clock import SimulatedClock
+from backfill.drivers.simulated.controller import NodeControl
+from backfill.drivers.simulated.events import Event, EventQueue
+from backfill.drivers.simulated.faults import Faults
+from backfill.drivers.simulated.hardware import Count, Machine, SimHost, SimInstance, Violation
+from backfill.drivers.simulated.jobs import Hook, JobControl
+from backfill.drivers.simulated.machines import Machines
+from backfill.drivers.simulated.model import Partition, SimJob, SimNode
+from backfill.drivers.simulated.provider import SimulatedProvider
+from backfill.drivers.simulated.slurm import SimulatedSlurm
+
+
+class SimulatedWorld:
+    """Build it, let time pass with `step_to`, use `slurm`, `provider` and `clock` as ports.
+
+    Nothing here looks at the wall clock. Times are epoch seconds. Call `add_partition` before
+    `add_host`. Hooks: `on_allocated(job, nodes)` is asked when a job got a bare-metal node and
+    answers with the seconds until the job may start, or None to answer later by `release(job_id)`;
+    without an answer the job starts after `manners.hook_timeout_s`, as with a hook that gives up.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_s: float = 1_700_000_000.0,
+        seed: int = 0,
+        cluster: str = "sim",
+        boot_s: float = 5.0,
+        count_every_s: float = 1.0,
+        manners: Manners | None = None,
+    ) -> None:
+        self.manners = manners if manners is not None else Manners()
+        self.faults = Faults(seed)
+        self.hosts: dict[str, SimHost] = {}
+        self.count_every_s = count_every_s
+        self.cluster = cluster
+        self._lock = threading.RLock()
+        self._events = EventQueue(start_s)
+        self._books = Books(self.manners)
+        self._metal: dict[str, Machine] = {}
+        self.checks = Checks(self._events, self._books, self.hosts)
+        self._machines = Machines(self._events, self.checks.complain)
+        self._jobs = JobControl(self._events, self._machines, self._books)
+        self._nodes = NodeControl(self._events, self._machines, self._books, self._jobs)
+        self._machines.listener = self._nodes
+        self._jobs.before_start = self.checks.before_start
+        self.clock = SimulatedClock(self._events, self.step_to)
+        self.slurm = SimulatedSlurm(
+            self._events, self._books, self._jobs, self._nodes, self.faults, self._lock, cluster
+        )
+        self.provider = SimulatedProvider(
+            self._events, self._machines, self.hosts, self.faults, self._lock, cluster
+        )
+        self.provider.boot_s = boot_s
+        self.provider.watch = self.checks.when_running
+        self.provider.woken = self._nodes.register
+        self._last_job = 0
+
+    # --- time -----------------------------------------------------------------------------
+
+    @property
+    def now_s(self) -> float:
+        return self._events.now_s
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next thing happens by itself, or None."""
+        return self._events.next_s()
+
+    def step_to(self, until_s: float) -> None:
+        """Let everything happen that is due up to `until_s`, in order."""
+        with self._lock:
+            self._events.step_to(until_s)
+
+    def at(self, at_s: float, action: Callable[[], None]) -> Event:
+        """Do `action` at `at_s` (an admin's deed, a fault, an end of a call's duration)."""
+        return self._events.at(at_s, action)
+
+    # --- building -------------------------------------------------------------------------
+
+    def add_partition(self, name: str, *, tier: int = 1, feature: str | None = None) -> None:
+        """A partition of all nodes, or of those with `feature`; higher `tier` goes first."""
+        self._books.partitions[name] = Partition(name, tier, feature)
+
+    def add_host(
+        self,
+        name: str,
+        *,
+        cpus: int = 2,
+        memory_mb: int = 4096,
+        node: bool = True,
+        features: tuple[str, ...] = (),
+        address: str = "",
+    ) -> None:
+        """A hypervisor; with `node` it is a bare-metal Slurm node of the same name as well."""
+        self.hosts[name] = SimHost(
+            name, name if node else None, Resources(cpus, memory_mb), problem="no route to host"
+        )
+        if not node:
+            return
+        machine = Machine(name, name, metal=True, cpus=cpus, booted=True)
+        self._metal[name] = machine
+        self._nodes.add(SimNode(name, 0, cpus, memory_mb, address, tuple(features), host=name))
+        self._machines.update(machine, on=True)
+
+    def submit(
+        self,
+        partition: str,
+        run_s: float,
+        *,
+        at_s: float | None = None,
+        **wishes: object,
+    ) -> str:
+        """A job that computes for `run_s` s; `wishes` are fields of SimJob. Returns its id."""
+        if partition not in self._books.partitions:
+            raise ValueError(f"no partition '{partition}': call add_partition first")
+        self._last_job += 1
+        when_s = self.now_s if at_s is None else at_s
+        job = SimJob(
+            str(self._last_job),
+            self._last_job,
+            partition,
+            run_s,
+            when_s,
+            **wishes,  # type: ignore[arg-type]  # checked by the dataclass's own signature
+        )
+        job.eligible_s = when_s
+        if when_s <= self.now_s:
+            self._jobs.submit(job)
+        else:
+            self._events.at(when_s, lambda: self._jobs.submit(job))
+        return job.id
+
+    # --- hooks ----------------------------------------------------------------------------
+
+    def hook(
+        self,
+        on_allocated: Hook | None,
+        on_ended: Callable[[Job, tuple[str, ...]], None] | None = None,
+    ) -> None:
+        """Install the hooks, as PrologSlurmctld and EpilogSlurmctld would be."""
+        self._jobs.on_allocated, self._jobs.on_ended = on_allocated, on_ended
+
+    def release(self, job_id: str) -> None:
+        """The late answer to `on_allocated`: the job may start."""
+        with self._lock:
+            self._jobs.release(job_id)
+
+    # --- what others do -------------------------------------------------------------------
+
+    def stop_slurm(self) -> None:
+        """slurmctld does not answer from now on; running jobs go on."""
+        self._nodes.stop()
+
+    def start_slurm(self) -> None:
+        """slurmctld is back."""
+        self._nodes.start()
+
+    def cut_host(self, name: str) -> None:
+        """Its hypervisor cannot be reached; everything on it goes on."""
+        self.hosts[name].reachable = False
+
+    def join_host(self, name: str) -> None:
+        """Its hypervisor can be reached again."""
+        self.hosts[name].reachable = True
+
+    def kill_host(self, name: str) -> None:
+        """Power off: all memory there is lost, suspended instances stay on disk."""
+        host = self.hosts[name]
+        host.powered = False
+        if name in self._metal:
+            self._machines.destroy(self._metal[name])
+        for instance in host.instances.values():
+            instance.machine.powered = False
+            if instance.state is not InstanceState.SUSPENDED:
+                self._machines.destroy(instance.machine)
+                instance.state = InstanceState.OFF
+
+    def power_host(self, name: str, boot_s: float = 60.0) -> None:
+        """Power on; its own slurmd is there after `boot_s`."""
+        host = self.hosts[name]
+        host.powered = True
+        for instance in host.instances.values():
+            instance.machine.powered = True
+        if name in self._metal:
+            self._machines.start_boot(self._metal[name], boot_s)
+
+    def crash_instance(self, name: str) -> None:
+        """The hypervisor process of the instance dies."""
+        instance = self.instance(name)
+        self._machines.destroy(instance.machine)
+        instance.state = InstanceState.CRASHED
+
+    def cut_instance(self, name: str, *, connected: bool = False) -> None:
+        """Its network is cut (or joined again); what it computes goes on."""
+        machine = self.instance(name).machine
+        machine.connected = connected
+        self._machines.update(machine)
+
+    def admin_drain(self, node: str, reason: str) -> None:
+        """An admin drains the node; an empty reason lifts any drain."""
+        self._books.nodes[node].drain = reason or None
+        self._books.refresh(self._books.nodes[node])
+
+    def user_cancel(self, job_id: str) -> None:
+        """The owner cancels the job."""
+        self._jobs.end(self._books.known[job_id], JobState.CANCELLED)
+
+    def requeue_behind(self, job_id: str, delay_s: float = 120.0) -> None:
+        """Slurm or an admin requeues the job without us."""
+        self._jobs.requeue(self._books.known[job_id], delay_s)
+
+    # --- what came of it ------------------------------------------------------------------
+
+    def job(self, job_id: str) -> Job:
+        """The job as Slurm shows it, or would if it still remembered it."""
+        return self._books.jobs[job_id].view()
+
+    def instance(self, name: str) -> SimInstance:
+        """The instance, on whichever host it is."""
+        for host in self.hosts.values():
+            if name in host.instances:
+                return host.instances[name]
+        raise KeyError(f"no host has an instance '{name}'")
+
+    @property
+    def tally(self) -> list[Count]:
+        """Every line that every counting job wrote, in order of time."""
+        return self._machines.tally(self.count_every_s)
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Broken promises so far."""
+        return self.checks.violations
+
+    def audit(self) -> list[Violation]:
+        """Broken promises so far and jobs that are lost now; call it when all should be quiet."""
+        return [*self.violations, *self.checks.lost(self._machines)]
