@@ -118,6 +118,14 @@ class Draft:
             self._wake_at_s,
         )
 
+    def since(self, node: ManagedNode) -> float:
+        """From when a deadline of this phase counts: not while we could not see Slurm."""
+        return max(node.since_s, self.world.sighted_since_s)
+
+    def rung_since(self, node: ManagedNode) -> float:
+        """From when the deadline of this rung counts."""
+        return max(node.rung_since_s, self.world.sighted_since_s)
+
     # --- looking -------------------------------------------------------------------------------
 
     def instance(self, node: ManagedNode) -> Instance | None:

@@ -76,10 +76,12 @@ def _answer_claims(draft: Draft) -> None:
 
 def _over(draft: Draft, claim: Claim) -> bool:
     """Whether Slurm, asked after the claim was made, shows that the job is not there (any more)."""
-    source = draft.world.sources.get("slurm")
-    if source is None or source.seen_s <= claim.since_s:
+    world = draft.world
+    nodes = [h.node for name in claim.hosts if (h := world.hosts.get(name)) and h.node]
+    read_s = min((world.node_read_s(n) for n in nodes), default=world.node_read_s(""))
+    if read_s <= claim.since_s:
         return False
-    job = draft.world.jobs.get(claim.job_id)
+    job = world.jobs.get(claim.job_id)
     return job is None or not job.holds_nodes
 
 

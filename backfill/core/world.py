@@ -14,6 +14,8 @@ from backfill.core.lifecycle import ManagedNode, check_transition
 
 _FIRST_BACKOFF_S = 0.25
 _LONGEST_BACKOFF_S = 60.0
+_GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
+_TOMBSTONE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,9 @@ class World:
         self._host_of_node: dict[str, str] = {}
         self._seen: dict[tuple[str, str], float] = {}
         self._first_seen: dict[tuple[str, str], float] = {}  # instances, by (host, name)
+        self._gone: dict[str, float] = {}  # jobs that Slurm no longer knows, oldest first
+        # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
+        self.sighted_since_s = 0.0
         self._node_read: dict[str, float] = {}
         self._created: deque[float] = deque(maxlen=10_000)
 
@@ -156,7 +161,21 @@ class World:
 
     @_apply.register
     def _(self, change: ch.SourceSeen) -> None:
-        self.sources[change.source] = Source(seen_s=change.seen_s)
+        old = self.sources.get(change.source, Source())
+        if change.source == "slurm":
+            if change.seen_s - old.seen_s > _GAP_S:
+                self.sighted_since_s = max(self.now_s, change.seen_s)
+            self._forget_tombstones(change.seen_s)
+        self.sources[change.source] = Source(seen_s=max(change.seen_s, old.seen_s))
+
+    def _forget_tombstones(self, seen_s: float) -> None:
+        """A job gone for long cannot come back by a reading that was under way then."""
+        for job_id, gone_s in list(self._gone.items()):
+            if seen_s - gone_s < _TOMBSTONE_S:
+                break  # they are in the order of time
+            del self._gone[job_id]
+            if job_id not in self.jobs:
+                self._seen.pop(("job", job_id), None)
 
     @_apply.register
     def _(self, change: ch.SourceFailed) -> None:
@@ -190,7 +209,8 @@ class World:
         if self._newer("job", change.id, change.seen_s):
             self._unindex(change.id)
             self.jobs.pop(change.id, None)
-            del self._seen["job", change.id]  # ids of ended jobs would pile up for ever
+            self._gone.pop(change.id, None)
+            self._gone[change.id] = change.seen_s
 
     def _index(self, job: Job) -> None:
         if job.holds_nodes:

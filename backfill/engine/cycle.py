@@ -56,11 +56,17 @@ class Cycle:
         self._refused: dict[tuple[str, str], Refusal] = {}
         self._quiet: list[ch.Change] = []
 
-    def feed(self, now_s: float, changes: Iterable[ch.Change]) -> Plan:
-        """Take changes in, decide, and begin what was decided. Returns the last plan made."""
+    def tick(self, now_s: float) -> None:
+        """It is now `now_s` (epoch seconds)."""
         self._apply(ch.Tick(now_s))
+
+    def take(self, changes: Iterable[ch.Change]) -> None:
+        """Take changes into the world. Each picture must be compared with the world of its turn."""
         for change in changes:
             self._apply(change)
+
+    def decide(self) -> Plan:
+        """Plan, and begin what was planned, until nothing is left to decide now."""
         for _ in range(_ROUNDS):
             self.last = plan(self.world, self.policies)
             self._note_refusals(self.last.refusals)

@@ -38,6 +38,14 @@ def node_changes(world: World, names: Sequence[str], seen: ClusterObservation) -
     found += [
         ch.NodeGone(n, seen.seen_s) for n in names if n not in seen.nodes and n in world.nodes
     ]
+    # A job that was on one of them and is not listed there any more has left it; where it is now,
+    # if anywhere, the next complete reading tells.
+    found += [
+        ch.JobGone(job.id, seen.seen_s)
+        for name in names
+        for job in world.jobs_on(name)
+        if job.id not in seen.jobs
+    ]
     found.append(ch.NodesRead(tuple(names), seen.seen_s))
     return found
 

@@ -17,7 +17,9 @@ def step_booting(draft: Draft, node: ManagedNode) -> None:
     if draft.taken(node.host):
         begin_eviction(draft, node, doomed=True)
         return
-    limit_s = node.since_s + draft.policies.scale.boot_within_s
+    if draft.blind:
+        return
+    limit_s = draft.since(node) + draft.policies.scale.boot_within_s
     draft.wake_at(limit_s)
     if draft.now_s >= limit_s:
         _fail(draft, node, _why_late(draft, node))

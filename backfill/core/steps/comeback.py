@@ -22,10 +22,12 @@ def step_returning(draft: Draft, node: ManagedNode) -> None:
     if draft.taken(node.host):
         begin_eviction(draft, node)
         return
-    limit_s = node.since_s + draft.policies.comeback.within_s
+    if draft.blind:
+        return
+    limit_s = draft.since(node) + draft.policies.comeback.within_s
     draft.wake_at(limit_s)
     if draft.now_s >= limit_s:
-        _give_up(draft, node, f"its return took longer than {limit_s - node.since_s:.0f} s")
+        _give_up(draft, node, f"its return took longer than {limit_s - draft.since(node):.0f} s")
         return
     verdict = judge(node.name, node.held, draft.world.jobs)
     if verdict.stale:

@@ -65,8 +65,9 @@ def stop(draft: Draft, node: ManagedNode) -> None:
     """Ask for the present rung; when it fails or takes too long, take the next one."""
     rule = draft.policies.ladder.rule(node.rung)
     reason = node.reason
-    overdue = draft.now_s >= node.rung_since_s + rule.within_s
-    draft.wake_at(node.rung_since_s + rule.within_s)
+    limit_s = draft.rung_since(node) + rule.within_s
+    overdue = draft.now_s >= limit_s
+    draft.wake_at(limit_s)
     match rule.rung:
         case Rung.PAUSE | Rung.THROTTLE:
             progress = draft.do(PauseInstance(node.name, node.generation, node.host, reason))

@@ -1,0 +1,267 @@
+"""The daemon: one thread owns the world, fed by an inbox; clocks, sockets, workers around it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from backfill.core import changes as ch
+from backfill.core.plan import AnswerClaim, key_of
+from backfill.core.policy import PolicySet
+from backfill.core.records import remembered
+from backfill.core.world import World
+from backfill.engine.cycle import Cycle
+from backfill.engine.execute import Outside
+from backfill.engine.messages import (
+    ClusterPicture,
+    HookCall,
+    HookGone,
+    HostPicture,
+    Message,
+    NodesPicture,
+    Question,
+    ReadFailed,
+    Result,
+    Stop,
+)
+from backfill.engine.notify import notify
+from backfill.engine.observe import cluster_changes, host_changes, node_changes
+from backfill.engine.summary import summary
+from backfill.engine.watch import Watch
+from backfill.engine.workers import Workers
+from backfill.ports import Journal
+
+_LOG = logging.getLogger("backfill.daemon")
+_LONGEST_WAIT_S = 1.0
+_SUMMARY_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the outside is read. Seconds."""
+
+    poll_s: float = 2.0
+    host_poll_s: float = 5.0
+    watch_s: float = 0.03
+    workers: int = 16
+
+
+class Daemon:
+    """observe → changes → plan → execute → journal, until stopped."""
+
+    def __init__(self, policies: PolicySet, outside: Outside, journal: Journal, pace: Pace) -> None:
+        self.inbox: SimpleQueue[Message] = SimpleQueue()
+        self.world = World()
+        self.journal = journal
+        self.cycle = Cycle(self.world, policies, journal, self._begin, self._answer)
+        self._outside = outside
+        self._pace = pace
+        self._workers = Workers(outside, self.inbox, pace.workers)
+        self._hooks: dict[str, list[HookCall]] = {}
+        self._watch = Watch(pace.watch_s)
+        self._sources = ("slurm", *outside.providers)
+        self._said = ""
+        self._said_s = 0.0
+        self._scheduler = BackgroundScheduler(timezone="UTC")
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def recall(self) -> int:
+        """Take from the journal what only we know; returns the number of managed nodes."""
+        bodies = (r.body for r in self.journal.read() if r.kind == "change")
+        for change in remembered(bodies):
+            self.world.apply(change)
+        return len(self.world.managed)
+
+    def run(self) -> str:
+        """Work until a Stop message comes; returns its reason."""
+        # A waiting hook must not wait for a long slice of another thread.
+        sys.setswitchinterval(0.001)
+        known = self.recall()
+        self.cycle.record("daemon", "cluster", {"event": "start", "managed": known})
+        _LOG.info("started; %d managed nodes are known from the journal", known)
+        self._start_clocks()
+        notify("READY=1")
+        try:
+            return self._loop()
+        finally:
+            self._scheduler.shutdown(wait=False)
+            self._workers.close()
+            notify("STOPPING=1")
+
+    def _start_clocks(self) -> None:
+        for source in self._sources:
+            seconds = self._pace.poll_s if source == "slurm" else self._pace.host_poll_s
+            self._scheduler.add_job(
+                self._workers.observe,
+                "interval",
+                seconds=seconds,
+                args=[source],
+                coalesce=True,
+                max_instances=1,
+                misfire_grace_time=None,
+            )
+            self._workers.observe(source)
+        self._scheduler.start()
+
+    def poke(self, *sources: str) -> None:
+        """Read these sources (all, if none is named) now; callable from any thread."""
+        for source in sources or self._sources:
+            self._workers.observe(source)
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def _loop(self) -> str:
+        while True:
+            messages = self._next()
+            stop = next((m for m in messages if isinstance(m, Stop)), None)
+            if stop is not None:
+                self.cycle.record("daemon", "cluster", {"event": "stop", "why": stop.why})
+                return stop.why
+            now_s = self._outside.clock.now()
+            questions = [m for m in messages if isinstance(m, Question)]
+            self.cycle.tick(now_s)
+            for message in messages:
+                self.cycle.take(self._changes(message, now_s))
+            plan = self.cycle.decide()
+            self._watch.want(plan.watch | self._leaving(), now_s)
+            for question in questions:
+                question.reply.put(question.ask())
+            self._look(now_s)
+            self._say(now_s)
+            notify("WATCHDOG=1")
+
+    def _next(self) -> list[Message]:
+        """Wait for something to do; take everything that is there."""
+        now_s = self._outside.clock.now()
+        wait_s = min(_LONGEST_WAIT_S, self._watch.due_in_s(now_s))
+        wake_s = self.cycle.last.wake_at_s
+        if wake_s is not None:
+            wait_s = min(wait_s, max(0.001, wake_s - now_s))
+        try:
+            messages = [self.inbox.get(timeout=wait_s)]
+        except Empty:
+            return []
+        while True:
+            try:
+                messages.append(self.inbox.get_nowait())
+            except Empty:
+                return messages
+
+    def _changes(self, message: Message, now_s: float) -> Iterable[ch.Change]:
+        """What a message means for the world."""
+        match message:
+            case ClusterPicture() | NodesPicture() | HostPicture() | ReadFailed():
+                return self._picture(message, now_s)
+            case Result():
+                return self._result(message, now_s)
+            case HookCall():
+                return self._hook(message, now_s)
+            case HookGone():
+                self._forget_hook(message.call)
+                return []
+            case Question() | Stop():
+                return []
+
+    def _picture(
+        self, message: ClusterPicture | NodesPicture | HostPicture | ReadFailed, now_s: float
+    ) -> list[ch.Change]:
+        match message:
+            case ClusterPicture():
+                return cluster_changes(self.world, message.seen)
+            case NodesPicture():
+                self._watch.answered(now_s)
+                if message.seen is None:
+                    return [ch.SourceFailed("slurm", now_s, message.problem)]
+                return node_changes(self.world, message.names, message.seen)
+            case HostPicture():
+                return host_changes(self.world, message.seen)
+            case ReadFailed():
+                return [ch.SourceFailed(message.source, now_s, message.problem)]
+
+    def _result(self, result: Result, now_s: float) -> list[ch.Change]:
+        key = key_of(result.action)
+        if result.problem:
+            _LOG.warning("%s failed: %s", key, result.problem)
+        body: dict[str, object] = {
+            "key": key,
+            "elapsed_s": round(result.elapsed_s, 6),
+            "problem": result.problem,
+        }
+        self.cycle.record("outcome", result.action.name, body)
+        self._watch.stir(now_s)
+        done = ch.OperationDone(key, now_s, result.problem, result.retry)
+        return [*result.changes, done]
+
+    def _say(self, now_s: float) -> None:
+        """One sentence per cycle; the same sentence again only once a minute."""
+        said = summary(self.world, self.cycle.last)
+        if said != self._said or now_s - self._said_s > _SUMMARY_EVERY_S:
+            _LOG.info("%s", said)
+            notify(f"STATUS={said}")
+            self._said, self._said_s = said, now_s
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def _look(self, now_s: float) -> None:
+        names = self._watch.due(now_s)
+        if names and self._workers.observe_nodes(names):
+            self._watch.asked(now_s)
+
+    def _leaving(self) -> frozenset[str]:
+        """Nodes of hosts whose job is known to have ended: their becoming free is awaited."""
+        return frozenset(
+            node
+            for node in self._watch.leaving
+            if (host := self.world.host_of_node(node)) and self.world.takers(host)
+        )
+
+    # --- hooks ---------------------------------------------------------------------------------
+
+    def _hook(self, call: HookCall, now_s: float) -> list[ch.Change]:
+        """An allocation becomes a claim on the hosts among its nodes; an end makes us look."""
+        nodes = [n for n in call.nodes if self._believed(n, call.peer)]
+        hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
+        if call.event == "ended":
+            self._watch.leaving |= {n for n in nodes if self.world.host_of_node(n)}
+            self._watch.stir(now_s)
+            self.poke("slurm")
+            return []
+        if not hosts:
+            call.reply("ok no host of ours is among the nodes")
+            return []
+        self._watch.leaving -= set(nodes)
+        self._hooks.setdefault(call.job_id, []).append(call)
+        known = self.world.claims.get(call.job_id)
+        if known is not None:  # one job, several hooks: each host's slurmd calls for itself
+            hosts = tuple(sorted({*known.hosts, *hosts}))
+        return [ch.Claimed(call.job_id, hosts, now_s, waiting=True)]
+
+    def _believed(self, node: str, peer: str) -> bool:
+        """A hook on a host speaks only for the node at its own address."""
+        if not peer:
+            return True
+        seen = self.world.nodes.get(node)
+        if seen is not None and seen.address == peer:
+            return True
+        _LOG.warning("a hook from %s spoke about %s, which is not there; ignored", peer, node)
+        return False
+
+    def _answer(self, answer: AnswerClaim) -> None:
+        verdict = "ok" if answer.ok else "no"
+        for call in self._hooks.pop(answer.job_id, ()):
+            call.reply(f"{verdict} {answer.reason}")
+
+    def _forget_hook(self, call: HookCall) -> None:
+        waiting = self._hooks.get(call.job_id, [])
+        if call in waiting:
+            waiting.remove(call)
+            self.poke("slurm")  # scancel while the hook ran? Slurm will tell
+
+    def _begin(self, action: object) -> None:
+        self._workers.start(action)  # type: ignore[arg-type]  # the cycle passes DriverActions only

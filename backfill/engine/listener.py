@@ -1,0 +1,169 @@
+"""The sockets on which hooks and people reach the daemon."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+
+from backfill.core.quantities import parse_hostlist
+from backfill.engine.messages import HookCall, HookGone, Message
+
+_LOG = logging.getLogger("backfill.listener")
+_LONGEST_LINE = 1 << 20
+_PRIVILEGED = 1024
+
+Answerer = Callable[[dict[str, object], int], dict[str, object]]
+
+
+class Listener:
+    """Accepts hooks (one line each way) and questions (one JSON object each way).
+
+    A hook on this machine speaks over the unix socket and is trusted by its user id. A hook on a
+    host speaks over TCP: it must come from a privileged port, which only root of that machine can
+    use, and is believed only about nodes that live at the address it comes from.
+    """
+
+    def __init__(self, inbox: SimpleQueue[Message], answer: Answerer, hook_wait_s: float) -> None:
+        self._inbox = inbox
+        self._answer = answer
+        self._hook_wait_s = hook_wait_s
+        self._servers: list[socket.socket] = []
+
+    def listen_unix(self, path: Path) -> None:
+        """Listen on a unix socket; a stale one is replaced, a living daemon's is not."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            _refuse_living(path)
+            path.unlink()
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        server.bind(str(path))
+        path.chmod(0o666)  # everybody may ask; who may act is told by SO_PEERCRED
+        self._serve(server)
+
+    def listen_tcp(self, address: str, port: int) -> None:
+        """Listen for hooks on the hosts."""
+        server = socket.create_server((address, port), backlog=256)
+        self._serve(server)
+
+    def close(self) -> None:
+        """Stop listening."""
+        for server in self._servers:
+            server.close()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _serve(self, server: socket.socket) -> None:
+        server.listen(256)
+        self._servers.append(server)
+        threading.Thread(target=self._accept, args=(server,), daemon=True, name="accept").start()
+
+    def _accept(self, server: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:
+                return  # closed
+            threading.Thread(target=self._talk, args=(client,), daemon=True, name="talk").start()
+
+    def _talk(self, client: socket.socket) -> None:
+        with client:
+            try:
+                client.settimeout(10.0)
+                line = _read_line(client)
+                if line.startswith(b"backfill1 "):
+                    self._hook(client, line.decode("utf-8", "replace"))
+                elif line:
+                    self._question(client, line)
+            except (OSError, ValueError) as error:
+                _LOG.warning("a client was turned away: %s", error)
+
+    def _hook(self, client: socket.socket, line: str) -> None:
+        """Pass the call on; the daemon's thread itself sends the answer, which saves a switch."""
+
+        def reply(answer: str) -> None:
+            try:
+                client.sendall(answer.encode() + b"\n")
+            except OSError as error:
+                _LOG.warning("the hook of job %s did not wait: %s", call.job_id, error)
+
+        call = parse_hook(line, _trusted_peer(client), reply)
+        self._inbox.put(call)
+        if call.event == "allocated":
+            client.settimeout(self._hook_wait_s)
+            client.recv(1)  # a hook sends nothing more: this returns when it has hung up
+            self._inbox.put(HookGone(call))
+
+    def _question(self, client: socket.socket, line: bytes) -> None:
+        body = json.loads(line)
+        if not isinstance(body, dict):
+            raise ValueError("a question must be a JSON object")  # noqa: TRY004 - one error kind
+        uid = _peer_uid(client)
+        client.sendall(json.dumps(self._answer(body, uid)).encode() + b"\n")
+
+
+def parse_hook(line: str, peer: str, reply: Callable[[str], None]) -> HookCall:
+    """Read a hook's line: `backfill1 allocated job=12 nodes=n[1-3] …`.
+
+    Raises ValueError for anything else.
+    """
+    words = line.split()
+    if len(words) < 3 or words[1] not in ("allocated", "ended"):
+        raise ValueError(f"not a hook's line: {line[:80]!r}")
+    values = dict(word.partition("=")[::2] for word in words[2:])
+    job_id = values.get("job", "")
+    if not job_id.isdigit():
+        raise ValueError(f"a hook's line without a job number: {line[:80]!r}")
+    return HookCall(words[1], job_id, parse_hostlist(values.get("nodes", "")), peer, reply)
+
+
+def _read_line(client: socket.socket) -> bytes:
+    data = b""
+    while not data.endswith(b"\n"):
+        piece = client.recv(65536)
+        if not piece:
+            break
+        data += piece
+        if len(data) > _LONGEST_LINE:
+            raise ValueError("a line of more than 1 MiB")
+    return data.strip()
+
+
+def _peer_uid(client: socket.socket) -> int:
+    """The user at the other end of a unix socket; -1 for TCP."""
+    if client.family != socket.AF_UNIX:
+        return -1
+    data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", data)[1])
+
+
+def _trusted_peer(client: socket.socket) -> str:
+    """The address a hook may speak for; empty for this machine. ValueError: not trusted."""
+    if client.family == socket.AF_UNIX:
+        uid = _peer_uid(client)
+        if uid not in (0, os.getuid()):
+            raise ValueError(
+                f"a hook run by user {uid}; only root and the daemon's own are believed"
+            )
+        return ""
+    address, port = client.getpeername()[:2]
+    if port >= _PRIVILEGED:
+        raise ValueError(f"a hook from {address} port {port}, which is not a privileged port")
+    return str(address)
+
+
+def _refuse_living(path: Path) -> None:
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.connect(str(path))
+    except OSError:
+        return
+    finally:
+        probe.close()
+    raise RuntimeError(f"another daemon answers on {path}; stop it first")

@@ -1,0 +1,106 @@
+"""What may lie in the daemon's inbox: pictures, results, hooks that wait, questions of people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from backfill.core.actions import DriverAction
+from backfill.core.changes import Change
+from backfill.ports import ClusterObservation, HostObservation
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPicture:
+    """Slurm was read completely."""
+
+    seen: ClusterObservation
+
+
+@dataclass(frozen=True, slots=True)
+class NodesPicture:
+    """Some nodes were read; `seen` is None when that failed."""
+
+    names: tuple[str, ...]
+    seen: ClusterObservation | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPicture:
+    """A host was read."""
+
+    seen: HostObservation
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailed:
+    """A source could not be read."""
+
+    source: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An action ended: what was seen afterwards, and the problem if it failed."""
+
+    action: DriverAction
+    changes: tuple[Change, ...]
+    problem: str = ""
+    retry: bool = True
+    elapsed_s: float = 0.0
+
+
+def _to_nobody(line: str) -> None:
+    """Nobody waits for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """A hook reports: `allocated` waits until `reply` is called with a line, `ended` does not.
+
+    `peer` is the address of a hook on a host, empty for one on this machine. `reply` never blocks.
+    """
+
+    event: str
+    job_id: str
+    nodes: tuple[str, ...]
+    peer: str = ""
+    reply: Callable[[str], None] = field(default=_to_nobody, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HookGone:
+    """The waiting hook went away (scancel, or its own timeout)."""
+
+    call: HookCall
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something to be run in the daemon's one thread; the answer goes to `reply`."""
+
+    ask: Callable[[], object]
+    reply: SimpleQueue[object] = field(default_factory=SimpleQueue)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the daemon."""
+
+    why: str
+
+
+Message = (
+    ClusterPicture
+    | NodesPicture
+    | HostPicture
+    | ReadFailed
+    | Result
+    | HookCall
+    | HookGone
+    | Question
+    | Stop
+)

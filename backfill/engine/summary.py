@@ -1,0 +1,34 @@
+"""The cluster in one sentence that an operator understands."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from backfill.core.plan import Plan
+from backfill.core.world import World
+
+
+def summary(world: World, plan: Plan) -> str:
+    """Hosts, instances, queue, and what holds us up."""
+    hosts = sorted(world.hosts)
+    given = {h: t for h in hosts if (t := world.takers(h))}
+    lost = [h for h in hosts if not world.hosts[h].reachable]
+    parts = [f"{len(hosts)} hosts"]
+    if given:
+        parts[0] += " (" + ", ".join(f"{h} given to {', '.join(t)}" for h, t in given.items()) + ")"
+    if lost:
+        parts[0] += f" ({', '.join(lost)} cannot be reached)"
+    phases = Counter(m.phase.value for m in world.managed.values())
+    phased = ", ".join(f"{n} {phase}" for phase, n in sorted(phases.items()))
+    parts.append(f"{len(world.managed)} instances" + (f": {phased}" if phased else ""))
+    working = sum(1 for o in world.operations.values() if o.running)
+    if working:
+        parts.append(f"{working} operations under way")
+    slurm = world.sources.get("slurm")
+    if slurm is None or slurm.seen_s == 0.0:
+        parts.append("waiting for the first word from Slurm")
+    elif slurm.problem:
+        parts.append(f"Slurm: {slurm.problem}")
+    if plan.refusals:
+        parts.append(f"refused: {plan.refusals[0].reason}")
+    return "; ".join(parts)

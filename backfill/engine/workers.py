@@ -1,0 +1,131 @@
+"""The thread pool: reads the outside and performs actions, and reports both to the inbox."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+
+from backfill.core.actions import DriverAction
+from backfill.engine.execute import Outside, perform
+from backfill.engine.messages import (
+    ClusterPicture,
+    HostPicture,
+    Message,
+    NodesPicture,
+    ReadFailed,
+    Result,
+)
+from backfill.engine.narrate import sentence
+from backfill.ports import DriverError
+
+_LOG = logging.getLogger("backfill.workers")
+
+
+class Workers:
+    """Everything that may block. Each source is read by one thread at a time.
+
+    Actions and readings have pools of their own, so that a hanging reading of one host never
+    delays an eviction on another.
+    """
+
+    def __init__(self, outside: Outside, inbox: SimpleQueue[Message], threads: int) -> None:
+        self._outside = outside
+        self._inbox = inbox
+        self._acting = ThreadPoolExecutor(threads, thread_name_prefix="act")
+        self._reading = ThreadPoolExecutor(threads, thread_name_prefix="read")
+        self._lock = threading.Lock()
+        self._busy: set[str] = set()
+        self._again: set[str] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """Take no new work; what is under way ends by itself or is abandoned."""
+        with self._lock:
+            self._closed = True
+        self._acting.shutdown(wait=False, cancel_futures=True)
+        self._reading.shutdown(wait=False, cancel_futures=True)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def observe(self, source: str) -> None:
+        """Read `slurm` or a host soon; asked while being read, it is read once more after."""
+        with self._lock:
+            if self._closed:
+                return
+            if source in self._busy:
+                self._again.add(source)
+                return
+            self._busy.add(source)
+            self._reading.submit(self._observe, source)
+
+    def _observe(self, source: str) -> None:
+        try:
+            self._inbox.put(self._read(source))
+        finally:
+            with self._lock:
+                again = source in self._again and not self._closed
+                self._again.discard(source)
+                if again:
+                    self._reading.submit(self._observe, source)
+                else:
+                    self._busy.discard(source)
+
+    def _read(self, source: str) -> Message:
+        try:
+            if source == "slurm":
+                return ClusterPicture(self._outside.manager.observe())
+            return HostPicture(self._outside.providers[source].observe(source))
+        except DriverError as error:
+            return ReadFailed(source, str(error))
+        except Exception as error:  # noqa: BLE001 - a defect in a driver must not end the reading
+            _LOG.exception("reading %s failed in an unforeseen way", source)
+            return ReadFailed(source, f"defect in the driver: {error!r}")
+
+    def observe_nodes(self, names: tuple[str, ...]) -> bool:
+        """Read these nodes and their jobs now, unless such a reading is under way."""
+        with self._lock:
+            if self._closed or "nodes" in self._busy:
+                return False
+            self._busy.add("nodes")
+            self._reading.submit(self._observe_nodes, names)
+        return True
+
+    def _observe_nodes(self, names: tuple[str, ...]) -> None:
+        try:
+            message: Message = NodesPicture(names, self._outside.manager.observe_nodes(names))
+        except DriverError as error:
+            message = NodesPicture(names, None, str(error))
+        except Exception as error:  # noqa: BLE001 - as above
+            _LOG.exception("reading nodes failed in an unforeseen way")
+            message = NodesPicture(names, None, f"defect in the driver: {error!r}")
+        with self._lock:
+            self._busy.discard("nodes")
+        self._inbox.put(message)
+
+    # --- acting --------------------------------------------------------------------------------
+
+    def start(self, action: DriverAction) -> None:
+        """Perform the action in the pool; its result comes to the inbox."""
+        with self._lock:
+            if not self._closed:
+                self._acting.submit(self._perform, action)
+
+    def _perform(self, action: DriverAction) -> None:
+        self._inbox.put(attempt(self._outside, action, time.monotonic))
+
+
+def attempt(outside: Outside, action: DriverAction, monotonic: Callable[[], float]) -> Result:
+    """Perform one action and turn every way in which it can end into a Result."""
+    began_s = monotonic()
+    try:
+        changes = perform(outside, action)
+    except DriverError as error:
+        return Result(action, (), str(error), error.retry, monotonic() - began_s)
+    except Exception as error:  # noqa: BLE001 - a defect in a driver must not lose the operation
+        _LOG.exception("%s failed in an unforeseen way", sentence(action))
+        return Result(action, (), f"defect in the driver: {error!r}", True, monotonic() - began_s)
+    return Result(action, tuple(changes), elapsed_s=monotonic() - began_s)
