@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from backfill.core.cluster import ACTIVE, ENDED, JobState
 from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hardware import SimHost, SimInstance, Violation
+from backfill.drivers.simulated.hardware import Machine, Run, SimHost, SimInstance, Violation
 from backfill.drivers.simulated.machines import Machines
 from backfill.drivers.simulated.model import SimJob
 
@@ -24,6 +24,30 @@ class Checks:
     def complain(self, kind: str, text: str) -> None:
         """Note a broken promise."""
         self.violations.append(Violation(self._events.now_s, kind, text))
+
+    def stale_copy(self, run: Run, machine: Machine) -> None:
+        """A thawed copy of a job that Slurm has put back into the queue or started elsewhere.
+
+        A job that ended for good in this restart cannot run a second time: slurmd clears it away.
+        """
+        job = self._books.jobs[run.job]
+        if job.state in ENDED and job.restarts == run.restart:
+            return
+        how = "stopped inside it" if run.stopped else f"running after {run.done_s:.1f} s of work"
+        self.complain(
+            "stale",
+            f"job {run.job} ran twice: its stale copy (restart {run.restart}) on {machine.node} "
+            f"got CPU again on host {machine.host}, {how}; Slurm has restart {job.restarts}, "
+            f"{job.state}",
+        )
+
+    def two_copies(self, run: Run, other: Run) -> None:
+        """The same job computes in two places."""
+        self.complain(
+            "twice",
+            f"job {run.job} ran twice: restart {run.restart} on {run.machines[0].node} "
+            f"and restart {other.restart} on {other.machines[0].node} at once",
+        )
 
     def before_start(self, job: SimJob) -> None:
         """Room must be free: no instance has CPU on the job's hosts, and memory is enough."""

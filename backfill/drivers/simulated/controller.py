@@ -95,8 +95,7 @@ class NodeControl:
         node = self._books.nodes.get(machine.node)
         if node is None or not (self._books.up and machine.answering):
             return
-        if not node.registered:
-            node.boot_time_s = self._events.now_s
+        node.boot_time_s = machine.booted_s
         node.registered, node.silent, node.down, node.reason = True, False, False, ""
         for job in tuple(node.jobs.values()):
             run = self._machines.find(job.id, job.restarts)

@@ -57,6 +57,7 @@ class Machine:
     powered: bool = True  # the hardware below has power
     connected: bool = True  # its network works
     booted: bool = False
+    booted_s: float = 0.0  # when its slurmd came up
     boot_left_s: float | None = None  # None: it never gets there
     boot: Event | None = None
     boot_from_s: float = 0.0

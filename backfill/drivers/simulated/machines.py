@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -26,15 +26,25 @@ class Listener(Protocol):
         """A copy of a job came to its end."""
 
 
+class Watchman(Protocol):
+    """Who judges what copies of jobs do."""
+
+    def stale_copy(self, run: Run, machine: Machine) -> None:
+        """The machine got CPU with a copy inside that Slurm had given up."""
+
+    def two_copies(self, run: Run, other: Run) -> None:
+        """Two copies of one job compute at the same time."""
+
+
 class Machines:
     """All machines and the copies of jobs on them, stale ones included."""
 
-    def __init__(self, events: EventQueue, complain: Callable[[str, str], None]) -> None:
+    def __init__(self, events: EventQueue, watchman: Watchman) -> None:
         self.serving: dict[str, Machine] = {}  # by node: the last slurmd to register wins
         self.segments: list[Segment] = []
         self.listener: Listener | None = None
         self._events = events
-        self._complain = complain
+        self._watchman = watchman
         self._runs: dict[str, list[Run]] = {}
 
     # --- machines -------------------------------------------------------------------------
@@ -86,7 +96,7 @@ class Machines:
             machine.boot = self._events.after(machine.boot_left_s, partial(self._end_boot, machine))
         for run in machine.runs:
             if run.stale and not run.finished:
-                self._complain_of_stale(run, machine)
+                self._watchman.stale_copy(run, machine)
             self._follow(run)
 
     def _stand_still(self, machine: Machine) -> None:
@@ -101,6 +111,7 @@ class Machines:
 
     def _end_boot(self, machine: Machine) -> None:
         machine.booted, machine.boot, machine.boot_left_s = True, None, None
+        machine.booted_s = self._events.now_s
         self._tell(machine, registers=True)
 
     def _tell(self, machine: Machine, *, registers: bool) -> None:
@@ -159,11 +170,7 @@ class Machines:
     def _go(self, run: Run) -> None:
         for other in self._runs.get(run.job, ()):
             if other is not run and other.since_s is not None:
-                self._complain(
-                    "twice",
-                    f"job {run.job} ran twice: restart {run.restart} on {run.machines[0].node} "
-                    f"and restart {other.restart} on {other.machines[0].node} at once",
-                )
+                self._watchman.two_copies(run, other)
         run.since_s = self._events.now_s
         run.end = self._events.after(run.needed_s - run.done_s, partial(self._finish, run))
 
@@ -184,14 +191,6 @@ class Machines:
         run.done_s, run.finished = run.needed_s, True
         if self.listener is not None:
             self.listener.finishes(run)
-
-    def _complain_of_stale(self, run: Run, machine: Machine) -> None:
-        how = "stopped inside it" if run.stopped else f"running after {run.done_s:.1f} s of work"
-        self._complain(
-            "stale",
-            f"job {run.job} ran twice: its stale copy (restart {run.restart}) on {machine.node} "
-            f"got CPU again on host {machine.host}, {how}",
-        )
 
     @staticmethod
     def _segment(run: Run, start_s: float, end_s: float) -> Segment:

@@ -31,6 +31,8 @@ from backfill.ports import (
     UnreachableError,
 )
 
+_UNPROVEN = f"{OUR_REASON} new, not proven yet"
+
 
 class SimulatedSlurm:
     """WorkloadManager over the simulation; every call acts at once."""
@@ -84,6 +86,14 @@ class SimulatedSlurm:
                 {id_: job.view() for id_, job in self._books.known.items()},
             )
 
+    def observe_nodes(self, names: Sequence[str]) -> ClusterObservation:
+        """These nodes, and the jobs that hold them."""
+        with self._call("observe_nodes", *names):
+            nodes = {name: node for name in names if (node := self._books.nodes.get(name))}
+            jobs = {id_: job.view() for node in nodes.values() for id_, job in node.jobs.items()}
+            views = {name: node.view() for name, node in nodes.items()}
+            return ClusterObservation(self._events.now_s, views, jobs)
+
     def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """These jobs, as far as they are known."""
         with self._call("read_jobs", *ids):
@@ -99,14 +109,13 @@ class SimulatedSlurm:
     # --- nodes ----------------------------------------------------------------------------
 
     def create_node(self, spec: NodeSpec) -> None:
-        """Make a dynamic node."""
+        """Make a dynamic node, drained by us: it takes no jobs before it has proven itself."""
         with self._call("create_node", spec.name):
             old = self._books.nodes.get(spec.name)
             if old is None:
-                features = tuple(spec.features)
-                self._nodes.add(
-                    SimNode(spec.name, 0, spec.cpus, spec.memory_mb, spec.address, features)
-                )
+                node = SimNode(spec.name, 0, spec.cpus, spec.memory_mb, spec.address)
+                node.features, node.drain = tuple(spec.features), _UNPROVEN
+                self._nodes.add(node)
             elif old.host is not None or _shape(old) != (spec.address, spec.cpus, spec.memory_mb):
                 raise AlreadyThereError(spec.name, "Slurm has another node of this name")
 

@@ -51,7 +51,7 @@ class SimulatedWorld:
         self._books = Books(self.manners)
         self._metal: dict[str, Machine] = {}
         self.checks = Checks(self._events, self._books, self.hosts)
-        self._machines = Machines(self._events, self.checks.complain)
+        self._machines = Machines(self._events, self.checks)
         self._jobs = JobControl(self._events, self._machines, self._books)
         self._nodes = NodeControl(self._events, self._machines, self._books, self._jobs)
         self._machines.listener = self._nodes
@@ -110,7 +110,7 @@ class SimulatedWorld:
         )
         if not node:
             return
-        machine = Machine(name, name, metal=True, cpus=cpus, booted=True)
+        machine = Machine(name, name, metal=True, cpus=cpus, booted=True, booted_s=self.now_s)
         self._metal[name] = machine
         self._nodes.add(SimNode(name, 0, cpus, memory_mb, address, tuple(features), host=name))
         self._machines.update(machine, on=True)
