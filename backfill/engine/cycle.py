@@ -174,12 +174,12 @@ def _record(at_s: float, kind: str, value: ch.Change | Refusal) -> Record:
 
 def _subject(value: ch.Change | Refusal) -> str:
     """Whom a journal line is about: what `explain` looks for."""
+    if isinstance(value, ch.OperationStarted | ch.OperationDone):
+        return value.key.split(":")[1]
     for field, inner in _SUBJECTS:
         found = getattr(value, field, None)
         if found is not None:
             return str(getattr(found, inner) if inner else found)
-    if isinstance(value, ch.OperationStarted | ch.OperationDone):
-        return value.key.split(":")[1]
     return "cluster"
 
 
@@ -188,10 +188,10 @@ _SUBJECTS = (
     ("node", "name"),
     ("job", "id"),
     ("instance", "name"),
-    ("host", "name"),
     ("name", ""),
     ("id", ""),
     ("job_id", ""),
     ("subject", ""),
+    ("host", "name"),
     ("source", ""),
 )

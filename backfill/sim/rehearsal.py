@@ -1,0 +1,217 @@
+"""The daemon's own cycle against the simulated cluster, in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.core.cluster import Job
+from backfill.core.plan import AnswerClaim, key_of
+from backfill.core.policy import PolicySet
+from backfill.core.records import remembered
+from backfill.core.world import World
+from backfill.drivers.simulated.costs import StepCosts
+from backfill.drivers.simulated.events import Event
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.engine.cycle import Cycle
+from backfill.engine.execute import Outside
+from backfill.engine.observe import cluster_changes, host_changes, node_changes
+from backfill.engine.watch import Watch
+from backfill.engine.workers import attempt
+from backfill.ports import DriverError, Journal
+
+_CALLS = {
+    act.CreateNode: "create_node",
+    act.DrainNode: "drain",
+    act.UndrainNode: "undrain",
+    act.CreateInstance: "create",
+    act.DeleteInstance: "delete",
+    act.PauseInstance: "pause",
+    act.ThawInstance: "thaw",
+    act.SuspendInstance: "suspend",
+    act.RestoreInstance: "restore",
+    act.MigrateInstance: "migrate",
+    act.WakeInstance: "wake",
+}
+
+
+class Rehearsal:
+    """Plays the daemon: reads, plans and acts at simulated times, and may be killed anywhere.
+
+    `costs` says how long each call takes; the call takes effect at the end of that time. With
+    `on_step` set, it is asked after every effect whether the daemon shall be killed there.
+    """
+
+    def __init__(
+        self,
+        sim: SimulatedWorld,
+        policies: PolicySet,
+        journal: Journal,
+        costs: StepCosts | None = None,
+        poll_s: float = 2.0,
+        hooks: bool = True,
+    ) -> None:
+        self.sim = sim
+        self.policies = policies
+        self.journal = journal
+        self.costs = costs if costs is not None else StepCosts()
+        self.poll_s = poll_s
+        self.steps = 0
+        self.on_step: Callable[[str], bool] | None = None
+        self.alive = False
+        self._life = 0
+        self._outside = Outside(
+            sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock
+        )
+        self._timer: Event | None = None
+        if hooks:
+            sim.hook(self._allocated, self._ended)
+        self.start()
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the daemon, with what its journal remembers."""
+        self._life += 1
+        self.alive = True
+        self.world = World()
+        self.cycle = Cycle(self.world, self.policies, self.journal, self._begin, self._answer)
+        self.watch = Watch(0.03)
+        for change in remembered(r.body for r in self.journal.read() if r.kind == "change"):
+            self.world.apply(change)
+        self._poll(self._life)
+
+    def kill(self) -> None:
+        """SIGKILL: calls that are under way still take effect, but nobody hears of it."""
+        self.alive = False
+        self._life += 1
+
+    def run(self, for_s: float) -> None:
+        """Let simulated time pass."""
+        self.sim.step_to(self.sim.now_s + for_s)
+
+    def until(self, done: Callable[[], bool], limit_s: float) -> None:
+        """Let time pass until `done`; TimeoutError with the world's picture after `limit_s`."""
+        end_s = self.sim.now_s + limit_s
+        while not done():
+            next_s = self.sim.next_s
+            if next_s is None or next_s > end_s:
+                phases = {m.name: f"{m.phase}: {m.reason}" for m in self.world.managed.values()}
+                raise TimeoutError(f"not reached within {limit_s} s; managed nodes: {phases}")
+            self.sim.step_to(next_s)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _poll(self, life: int) -> None:
+        if life != self._life or not self.alive:
+            return
+        self._read_all()
+        self.sim.at(self.sim.now_s + self.poll_s, lambda: self._poll(life))
+
+    def _read_all(self) -> None:
+        now_s = self.sim.now_s
+        self.cycle.tick(now_s)
+        try:
+            self.cycle.take(cluster_changes(self.world, self._outside.manager.observe()))
+        except DriverError as error:
+            self.cycle.take([ch.SourceFailed("slurm", now_s, str(error))])
+        for host, provider in self._outside.providers.items():
+            self.cycle.take(host_changes(self.world, provider.observe(host)))
+        self._decide()
+
+    def _read_nodes(self) -> None:
+        names = self.watch.due(self.sim.now_s)
+        if not names:
+            return
+        try:
+            seen = self._outside.manager.observe_nodes(names)
+        except DriverError as error:
+            self.cycle.take([ch.SourceFailed("slurm", self.sim.now_s, str(error))])
+        else:
+            self.cycle.take(node_changes(self.world, names, seen))
+        self.watch.answered(self.sim.now_s)
+
+    def _decide(self) -> None:
+        plan = self.cycle.decide()
+        now_s = self.sim.now_s
+        self.watch.want(plan.watch | frozenset(self.watch.leaving), now_s)
+        wake_s = plan.wake_at_s if plan.wake_at_s is not None else now_s + 3600
+        self._set_timer(min(wake_s, now_s + self.watch.due_in_s(now_s)))
+
+    def _set_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        life = self._life
+        self._timer = self.sim.at(at_s, lambda: self._wake(life))
+
+    def _wake(self, life: int) -> None:
+        if life != self._life or not self.alive:
+            return
+        self.cycle.tick(self.sim.now_s)
+        self._read_nodes()
+        self._decide()
+
+    # --- acting --------------------------------------------------------------------------------
+
+    def _begin(self, action: act.DriverAction) -> None:
+        call = _CALLS.get(type(action), "slurm_call")
+        memory_mb = self.policies.instances.flavour.memory_mb
+        life = self._life
+        self.sim.at(
+            self.sim.now_s + self.costs.of(call, memory_mb), lambda: self._perform(action, life)
+        )
+        self._step(f"intent {key_of(action)}")
+
+    def _perform(self, action: act.DriverAction, life: int) -> None:
+        result = attempt(self._outside, action, self.sim.clock.now)
+        if life != self._life or not self.alive:
+            return
+        if self._step(f"effect {key_of(action)}"):
+            return
+        now_s = self.sim.now_s
+        self.cycle.tick(now_s)
+        done = ch.OperationDone(key_of(action), now_s, result.problem, result.retry)
+        self.cycle.take([*result.changes, done])
+        self.watch.stir(now_s)
+        self._decide()
+
+    def _step(self, what: str) -> bool:
+        """Count one step; true when the daemon was killed right after it."""
+        self.steps += 1
+        if self.alive and self.on_step is not None and self.on_step(what):
+            self.kill()
+            return True
+        return False
+
+    # --- hooks ---------------------------------------------------------------------------------
+
+    def _allocated(self, job: Job, nodes: tuple[str, ...]) -> float | None:
+        """PrologSlurmctld: with the daemon down, the hook gives up at once and lets the job go."""
+        hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
+        if not self.alive or not hosts:
+            return 0.0
+        now_s = self.sim.now_s
+        # The simulated scheduler is in the middle of its work: decide right after it.
+        life = self._life
+        claimed = ch.Claimed(job.id, hosts, now_s, waiting=True)
+        self.sim.at(now_s, lambda: self._feed(life, claimed))
+        return None
+
+    def _feed(self, life: int, change: ch.Change) -> None:
+        if life != self._life or not self.alive:
+            return
+        self.cycle.tick(self.sim.now_s)
+        self.cycle.take([change])
+        self._decide()
+
+    def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
+        if not self.alive:
+            return
+        self.watch.leaving |= {n for n in nodes if self.world.host_of_node(n)}
+        self.watch.stir(self.sim.now_s)
+        life = self._life
+        self.sim.at(self.sim.now_s, lambda: self._wake(life))
+
+    def _answer(self, answer: AnswerClaim) -> None:
+        self.sim.release(answer.job_id)

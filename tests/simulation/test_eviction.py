@@ -1,0 +1,176 @@
+"""The main job in simulated time: fill, evict, bring back, and never break a promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from backfill.core.cluster import JobState
+from backfill.core.fleet import Flavour, InstanceState
+from backfill.core.lifecycle import Phase, Rung
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.scale import Scale
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.sim.rehearsal import Rehearsal
+
+HOSTS = ("bm1", "bm2")
+
+
+def policies(ladder: Ladder | None = None) -> PolicySet:
+    names = tuple(f"vn{i}" for i in range(1, 9))
+    return PolicySet(
+        cluster="sim",
+        priorities=Priorities(low=("htc",), high=("batch",)),
+        instances=Template(
+            names=names,
+            addresses=tuple(f"10.77.1.{i}/16" for i in range(1, 9)),
+            flavour=Flavour(cpus=1, memory_mb=256),
+        ),
+        hosts=HOSTS,
+        ladder=ladder if ladder is not None else Ladder(),
+        scale=Scale(idle_s=60),
+    )
+
+
+def cluster(hosts: tuple[str, ...] = HOSTS, cpus: int = 2) -> SimulatedWorld:
+    sim = SimulatedWorld()
+    sim.add_partition("htc", tier=1, feature="backfill")
+    sim.add_partition("batch", tier=10, feature="metal")
+    for host in hosts:
+        sim.add_host(host, cpus=cpus, features=("metal",))
+    return sim
+
+
+def ready(run: Rehearsal, count: int) -> bool:
+    return sum(1 for m in run.world.managed.values() if m.phase is Phase.READY) == count
+
+
+def running(run: Rehearsal, *jobs: str) -> bool:
+    """Whether the scripts of these jobs run: a job whose prolog runs is CONFIGURING as well."""
+    seen = [run.sim.job(j) for j in jobs]
+    return all(j.state is JobState.RUNNING and "CONFIGURING" not in j.flags for j in seen)
+
+
+def test_waiting_jobs_get_instances_and_idle_ones_go() -> None:
+    """Two waiting jobs lead to two instances; when all is done and idle, nothing is left."""
+    sim = cluster()
+    run = Rehearsal(sim, policies(), MemoryJournal())
+    jobs = [sim.submit("htc", 30.0) for _ in range(2)]
+    run.until(lambda: running(run, *jobs), 30)
+    assert len(run.world.managed) == 2
+    run.until(lambda: not run.world.managed, 200)
+    assert [sim.job(j).state for j in jobs] == [JobState.COMPLETED] * 2
+    assert sim.audit() == []
+
+
+def test_pause_and_return_on_the_same_host() -> None:
+    """A high-priority job gets its host in milliseconds; the paused job goes on afterwards."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: running(run, low), 30)
+    high = sim.submit("batch", 20.0)
+    run.until(lambda: running(run, high), 5)
+    assert sim.instance("vn1").state is InstanceState.PAUSED
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 5)
+    assert sim.job(low).state is JobState.SUSPENDED
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 60)
+    run.until(lambda: ready(run, 1), 5)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 200)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_displaced_work_moves_to_a_host_that_became_free() -> None:
+    """With `migrate` in the ladder a paused instance goes on elsewhere."""
+    ladder = Ladder(
+        (
+            RungRule(Rung.PAUSE, within_s=1.0, for_s=5.0),
+            RungRule(Rung.MIGRATE, within_s=30.0),
+            RungRule(Rung.SUSPEND, within_s=60.0, for_s=3600.0),
+            RungRule(Rung.REQUEUE, within_s=60.0),
+        )
+    )
+    sim = cluster()
+    run = Rehearsal(sim, policies(ladder), MemoryJournal())
+    blocker = sim.submit("batch", 60.0, required_nodes=("bm2",))
+    low = sim.submit("htc", 200.0)
+    run.until(lambda: running(run, low, blocker), 30)
+    assert run.world.managed["vn1"].host == "bm1"
+    high = sim.submit("batch", 500.0, required_nodes=("bm1",))
+    run.until(lambda: running(run, high), 5)
+    run.until(lambda: sim.job(blocker).state is JobState.COMPLETED, 100)
+    run.until(lambda: ready(run, 1), 30)
+    assert run.world.managed["vn1"].host == "bm2"
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_the_whole_ladder_ends_in_the_queue() -> None:
+    """Pause, then suspend, then requeue: the job starts anew and ends once."""
+    ladder = Ladder(
+        (
+            RungRule(Rung.PAUSE, within_s=1.0, for_s=10.0),
+            RungRule(Rung.SUSPEND, within_s=60.0, for_s=30.0),
+            RungRule(Rung.REQUEUE, within_s=60.0),
+        )
+    )
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(ladder), hosts=("bm1",)), MemoryJournal())
+    low = sim.submit("htc", 50.0)
+    run.until(lambda: running(run, low), 30)
+    high = sim.submit("batch", 120.0)
+    run.until(lambda: running(run, high), 5)
+    run.until(lambda: sim.instance("vn1").state is InstanceState.SUSPENDED, 20)
+    run.until(lambda: sim.job(low).restarts == 1, 60)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 400)
+    assert sim.audit() == []
+
+
+def test_a_job_requeued_behind_our_back_is_never_thawed() -> None:
+    """The stale copy is destroyed; the job runs again once, from its new start."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
+    low = sim.submit("htc", 50.0)
+    run.until(lambda: running(run, low), 30)
+    high = sim.submit("batch", 30.0)
+    run.until(lambda: running(run, high), 5)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 5)
+    sim.requeue_behind(low, delay_s=5.0)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 1
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("kill_at", range(1, 60))
+def test_killed_after_any_step_the_end_is_the_same(kill_at: int) -> None:
+    """SIGKILL after the n-th intent or effect, restart 3 s later: nothing lost, nothing twice."""
+    sim = cluster()
+    run = Rehearsal(sim, policies(), MemoryJournal())
+
+    died: list[float] = []
+
+    def step(what: str) -> bool:
+        if run.steps == kill_at:
+            died.append(sim.now_s)
+            sim.at(sim.now_s + 3.0, run.start)
+            return True
+        return False
+
+    run.on_step = step
+    blocker = sim.submit("batch", 45.0, required_nodes=("bm2",))
+    lows = [sim.submit("htc", 60.0) for _ in range(2)]
+    high = sim.submit("batch", 30.0, at_s=sim.now_s + 20.0, required_nodes=("bm1",))
+    everything = [blocker, high, *lows]
+    run.until(lambda: all(sim.job(j).state is JobState.COMPLETED for j in everything), 600)
+    run.until(lambda: not run.world.managed, 300)
+    assert sim.slurm.observe().nodes.keys() == {"bm1", "bm2"}
+    assert all(not sim.hosts[h].instances for h in HOSTS)
+    # With the daemon dead nobody evicts, so only then may a job start beside a running instance.
+    down = [v for v in sim.audit() if v.kind == "room"]
+    assert [v for v in sim.audit() if v.kind != "room"] == []
+    assert all(killed_s <= v.at_s <= killed_s + 4.0 for v in down for killed_s in died)
