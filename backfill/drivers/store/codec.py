@@ -1,0 +1,25 @@
+"""Journal records to the text that is stored, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from backfill.ports import Record
+
+Row = tuple[float, str, str, str]
+
+
+def rows(records: Iterable[Record]) -> list[Row]:
+    """What is stored of each record. Raises TypeError or ValueError before anything is stored."""
+    return [(float(r.at_s), r.kind, r.subject, dump(r.body)) for r in records]
+
+
+def dump(body: dict[str, object]) -> str:
+    """Plain JSON data as compact text, keys in their order. TypeError: it is not plain."""
+    return json.dumps(body, separators=(",", ":"))
+
+
+def record(number: int, at_s: float, kind: str, subject: str, body: str) -> Record:
+    """The inverse of `rows` for one stored line."""
+    return Record(at_s, kind, subject, json.loads(body), number)

@@ -1,0 +1,44 @@
+"""A journal that lives as long as its process: for the simulator and for tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+
+from backfill.drivers.store.codec import Row, record, rows
+from backfill.ports import Record
+
+
+class MemoryJournal:
+    """Journal in a list; what it gives back went through the same text as in a file."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Store all of them, or none."""
+        new = rows(records)
+        with self._lock:
+            self._need_open()
+            self._rows.extend(new)
+
+    def read(self, after_id: int = 0, subject: str | None = None) -> Iterator[Record]:
+        """Records in order of their ids, up to what was there when reading began."""
+        self._need_open()
+        return self._read(max(after_id, 0), len(self._rows), subject)
+
+    def close(self) -> None:
+        """Forget nothing, take nothing more."""
+        self._closed = True
+
+    def _read(self, after_id: int, last_id: int, subject: str | None) -> Iterator[Record]:
+        for number in range(after_id + 1, last_id + 1):
+            row = self._rows[number - 1]
+            if subject is None or row[2] == subject:
+                yield record(number, *row)
+
+    def _need_open(self) -> None:
+        if self._closed:
+            raise ValueError("the journal is closed")

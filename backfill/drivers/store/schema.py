@@ -1,0 +1,111 @@
+"""The file behind the journal: making it, recognising it, and what its troubles mean."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from backfill.ports import BadOutputError, BusyError, DriverError, RefusedError
+
+VERSION = 1
+_APPLICATION = 0x62666C6A  # "bflj" in the header of the file: it is ours
+_WAIT_S = 5.0
+_MOVE_AWAY = "move the file away, or name another one; nothing in it was changed"
+
+_TABLES = f"""
+    PRAGMA auto_vacuum = INCREMENTAL;
+    BEGIN;
+    PRAGMA application_id = {_APPLICATION};
+    PRAGMA user_version = {VERSION};
+    CREATE TABLE record (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        at_s REAL NOT NULL,
+        kind TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        body TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX record_subject ON record (subject, id);
+    COMMIT;
+    PRAGMA journal_mode = WAL;
+"""
+
+
+def build(path: Path) -> None:
+    """Make an empty journal under another name and move it into place: never a half-made one."""
+    draft = Path(f"{path}.new")
+    for leftover in (draft, Path(f"{draft}-wal"), Path(f"{draft}-shm"), Path(f"{draft}-journal")):
+        leftover.unlink(missing_ok=True)
+    try:
+        db = sqlite3.connect(draft)
+        try:
+            db.executescript(_TABLES)
+        finally:
+            db.close()
+        draft.replace(path)
+    except sqlite3.Error as error:
+        raise sqlite_trouble(path, error) from error
+
+
+def open_checked(path: Path, *, writable: bool) -> sqlite3.Connection:
+    """Open a sound journal that we understand; raises BadOutputError and changes nothing else."""
+    try:
+        _check(path)
+        return _connect(path, "rw" if writable else "ro")
+    except sqlite3.Error as error:
+        raise sqlite_trouble(path, error) from error
+
+
+def _check(path: Path) -> None:
+    """Look before anything may be written."""
+    db = _connect(path, "ro")
+    try:
+        application = db.execute("PRAGMA application_id").fetchone()[0]
+        if application != _APPLICATION:
+            raise BadOutputError(str(path), "is not a journal of backfill", _MOVE_AWAY)
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > VERSION:
+            raise BadOutputError(
+                str(path),
+                f"was written by a newer backfill (journal version {version}, this one reads up "
+                f"to {VERSION})",
+                "use the newer backfill, or name another file; nothing in it was changed",
+            )
+        faults = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if faults != "ok":
+            raise BadOutputError(str(path), f"the journal is damaged: {faults}", _MOVE_AWAY)
+    finally:
+        db.close()
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        f"file:{quote(os.path.abspath(path))}?mode={mode}",
+        uri=True,
+        timeout=_WAIT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        if mode == "rw":
+            db.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def sqlite_trouble(path: Path, error: sqlite3.Error) -> DriverError:
+    """What an error of SQLite means for the operator."""
+    code = getattr(error, "sqlite_errorcode", None)
+    base = code & 0xFF if isinstance(code, int) else None
+    if base in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return BadOutputError(str(path), f"is not a sound journal: {error}", _MOVE_AWAY)
+    if base in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return BusyError(str(path), f"the journal was in use for {_WAIT_S:g} s: {error}")
+    if base == sqlite3.SQLITE_FULL:
+        return RefusedError(str(path), "the disk is full", "make room and start again")
+    return RefusedError(
+        str(path), f"the journal cannot be used: {error}", "check the path, its rights and the disk"
+    )

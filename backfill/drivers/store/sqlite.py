@@ -1,0 +1,175 @@
+"""The journal in one SQLite file: one writer, any number of readers, safe against SIGKILL."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from backfill.drivers.store.codec import record, rows
+from backfill.drivers.store.schema import build, open_checked, sqlite_trouble
+from backfill.ports import BusyError, NotFoundError, Record, RefusedError
+
+_INSERT = "INSERT INTO record (at_s, kind, subject, body) VALUES (?, ?, ?, ?)"
+_LAST = "SELECT coalesce(max(id), 0) FROM record"
+_READ = "SELECT id, at_s, kind, subject, body FROM record WHERE id > ? AND id <= ?"
+_PAGE = 500  # records fetched at once: appends get in between
+
+# Records of these types say that their subject is over: nothing before them is needed to go on.
+ENDS = frozenset({"NodeForgotten", "JobGone", "ClaimEnded"})
+
+# ?1: newest time to delete; {0}: the ending types.
+_PRUNE = """
+    DELETE FROM record WHERE at_s < ?1 AND id <= (
+        SELECT max(e.id) FROM record AS e
+        WHERE e.subject = record.subject AND e.at_s < ?1 AND json_extract(e.body, '$.t') IN ({0})
+    )
+"""
+
+
+class JournalReader:
+    """Reads a journal that a daemon, perhaps in another process, is writing. Thread-safe."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Raises NotFoundError, or BadOutputError for a file that is not a sound journal."""
+        self.path = Path(path)
+        if not self.path.exists():
+            raise NotFoundError(
+                str(self.path), "there is no journal", "start the daemon once, or name another file"
+            )
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = open_checked(self.path, writable=False)
+
+    def read(self, after_id: int = 0, subject: str | None = None) -> Iterator[Record]:
+        """Records in order of their ids, up to what was there when reading began."""
+        with self._connected() as db:
+            last_id = int(db.execute(_LAST).fetchone()[0])
+        return self._read(after_id, last_id, subject)
+
+    def close(self) -> None:
+        """Give back the file."""
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def _read(self, after_id: int, last_id: int, subject: str | None) -> Iterator[Record]:
+        query, wanted = (_READ, ()) if subject is None else (f"{_READ} AND subject = ?", (subject,))
+        while after_id < last_id:
+            with self._connected() as db:
+                page = db.execute(
+                    f"{query} ORDER BY id LIMIT {_PAGE}", (after_id, last_id, *wanted)
+                ).fetchall()
+            for row in page:
+                yield record(*row)
+            if len(page) < _PAGE:
+                return
+            after_id = page[-1][0]
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._db is None:
+                raise ValueError(f"the journal {self.path} is closed")
+            try:
+                yield self._db
+            except sqlite3.Error as error:
+                raise sqlite_trouble(self.path, error) from error
+
+
+class SqliteJournal(JournalReader):
+    """The Journal of the daemon: WAL, synchronous=NORMAL, one writer per file.
+
+    An append that returned survives the death of the process (a power cut may cost the last ones).
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        """Make the file if there is none.
+
+        Raises BusyError while another process writes it, BadOutputError for a file that is not a
+        sound journal of this version or an older one, RefusedError where the path forbids it.
+        """
+        self.path = Path(path)
+        self._guard = _only_writer(self.path)
+        try:
+            if not self.path.exists() or self.path.stat().st_size == 0:
+                build(self.path)
+            self._lock = threading.Lock()
+            self._db = open_checked(self.path, writable=True)
+        except BaseException:
+            os.close(self._guard)
+            raise
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Store all of them, or none."""
+        new = rows(records)
+        if not new:
+            return
+        with self._connected() as db:
+            if len(new) == 1:
+                db.execute(_INSERT, new[0])
+            else:
+                with _transaction(db):
+                    db.executemany(_INSERT, new)
+
+    def prune(self, keep_s: float, now_s: float, ends: frozenset[str] = ENDS) -> int:
+        """Delete what is older than `keep_s` seconds of subjects that have ended since.
+
+        `ends`: types (`t` in the body) that end their subject. Everything of a subject that lives
+        is kept, however old. Returns the number of deleted records and shrinks the file.
+        """
+        query = _PRUNE.format(",".join("?" * len(ends)))
+        with self._connected() as db:
+            with _transaction(db):
+                gone = db.execute(query, (now_s - keep_s, *sorted(ends))).rowcount
+            if gone:
+                # A script: the vacuum frees one page per step, and `execute` takes one step.
+                db.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE);")
+        return gone
+
+    def close(self) -> None:
+        """Flush and give back the file; a second time does nothing."""
+        if self._db is not None:
+            super().close()
+            os.close(self._guard)
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _only_writer(path: Path) -> int:
+    """Lock the file beside the journal: SQLite would let two daemons write in turns.
+
+    Not the journal itself: to close a second descriptor of it would drop SQLite's own locks.
+    """
+    try:
+        guard = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise RefusedError(
+            str(path),
+            f"the journal cannot be made there: {error.strerror}",
+            "give a path in a directory that exists and that we may write",
+        ) from error
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(guard, 20).decode(errors="replace").strip() or "unknown"
+        os.close(guard)
+        raise BusyError(
+            str(path), f"process {holder} is writing this journal", "run one daemon per journal"
+        ) from None
+    os.truncate(guard, 0)
+    os.pwrite(guard, f"{os.getpid()}\n".encode(), 0)
+    return guard
