@@ -1,11 +1,14 @@
-"""Steps as sentences that an operator understands."""
+"""Steps and journal lines as sentences that an operator understands."""
 
 from __future__ import annotations
 
 import re
 
 from backfill.core import actions as act
-from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, SetNode
+from backfill.core import changes as ch
+from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, Refusal, SetNode
+from backfill.core.records import decode
+from backfill.ports import Record
 
 _WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -34,3 +37,53 @@ def sentence(step: object) -> str:
             words = _WORDS.sub(" ", type(step).__name__).lower()
             name = getattr(step, "name", "")
             return f"{words} {name}: {getattr(step, 'reason', '')}"
+
+
+def story_line(record: Record) -> str:
+    """A journal line as a sentence; empty for what only replay needs."""
+    match record.kind:
+        case "intent" | "phase":
+            return sentence(decode(record.body))
+        case "outcome":
+            return _outcome(record)
+        case "refusal":
+            refusal = decode(record.body)
+            assert isinstance(refusal, Refusal)
+            return str(refusal)
+        case "change":
+            return _change(decode(record.body))
+        case _:
+            return f"{record.kind}: {record.body.get('event', '')} {record.body.get('why', '')}"
+
+
+def _outcome(record: Record) -> str:
+    what = _WORDS.sub(" ", str(record.body["key"]).split(":")[0]).lower()
+    elapsed_ms = float(str(record.body["elapsed_s"])) * 1000
+    problem = record.body["problem"]
+    verdict = f"failed: {problem}" if problem else "done"
+    return f"{what} {record.subject} {verdict} after {elapsed_ms:.0f} ms"
+
+
+def _change(change: ch.Change) -> str:
+    """Observations that a reader of a story wants to see."""
+    match change:
+        case ch.NodeSeen():
+            why = f" ({change.node.reason})" if change.node.reason else ""
+            return f"Slurm shows {change.node.name} as {change.node.state_text}{why}"
+        case ch.JobSeen():
+            where = f" on {', '.join(change.job.nodes)}" if change.job.nodes else ""
+            return f"Slurm shows job {change.job.id} as {change.job.state}{where}"
+        case ch.InstanceSeen():
+            return f"{change.instance.host} shows {change.instance.name} as {change.instance.state}"
+        case ch.InstanceGone():
+            return f"{change.host} has no {change.name} any more"
+        case ch.Claimed():
+            return f"Slurm gave {', '.join(change.hosts)} to job {change.job_id}"
+        case ch.Woken():
+            return f"the clock of {change.name} was {change.correction_s:.3f} s off and is set"
+        case ch.HoldSet():
+            return f"{change.subject} was {'closed' if change.on else 'opened'}: {change.reason}"
+        case ch.SourceFailed():
+            return f"{change.source} could not be read: {change.problem}"
+        case _:
+            return ""

@@ -1,0 +1,246 @@
+"""What people ask the daemon and what they are told, as plain data for `--json` and the CLI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from backfill.core import changes as ch
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.planner import plan
+from backfill.core.records import encode
+from backfill.core.world import World
+from backfill.engine.messages import Question
+from backfill.engine.narrate import sentence, story_line
+from backfill.engine.summary import summary
+
+if TYPE_CHECKING:
+    from backfill.engine.daemon import Daemon
+
+Body = dict[str, object]
+
+_ANSWER_WITHIN_S = 10.0
+_STORY_LINES = 200
+
+
+class Questions:
+    """Answers `{"ask": NAME, …}`; runs in the listener's threads, reads in the daemon's own."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._readers: dict[str, Callable[[Body], Body]] = {
+            "status": self._status,
+            "nodes": self._nodes,
+            "hosts": self._hosts,
+            "instances": self._instances,
+            "plan": self._plan,
+            "explain": self._explain,
+            "events": self._events,
+        }
+        self._writers: dict[str, Callable[[Body], Body]] = {
+            "evict": self._evict,
+            "retry": self._retry,
+            "poke": self._poke,
+        }
+
+    def answer(self, body: Body, uid: int) -> Body:
+        """The answer, or `{"error": sentence}`. Never raises."""
+        name = str(body.get("ask", ""))
+        act = self._writers.get(name)
+        if act is not None and uid not in (0, os.getuid()):
+            return {"error": f"'{name}' is for root and the daemon's own user only"}
+        ask = act if act is not None else self._readers.get(name)
+        if ask is None:
+            known = ", ".join(sorted({*self._readers, *self._writers}))
+            return {"error": f"unknown question '{name}'; known: {known}"}
+        reply: SimpleQueue[object] = SimpleQueue()
+        self._daemon.inbox.put(Question(lambda: _safely(ask, body), reply))
+        try:
+            answer = reply.get(timeout=_ANSWER_WITHIN_S)
+        except Empty:
+            return {"error": f"the daemon was too busy to answer within {_ANSWER_WITHIN_S:.0f} s"}
+        assert isinstance(answer, dict)
+        return answer
+
+    # --- reading -------------------------------------------------------------------------------
+
+    @property
+    def _world(self) -> World:
+        return self._daemon.world
+
+    def _status(self, body: Body) -> Body:
+        world, policies = self._world, self._daemon.cycle.policies
+        phases: dict[str, int] = {p.value: 0 for p in Phase}
+        for node in world.managed.values():
+            phases[node.phase.value] += 1
+        pending = sum(1 for _ in world.pending(policies.priorities.low))
+        return {
+            "cluster": policies.cluster,
+            "now_s": world.now_s,
+            "sentence": summary(world, self._daemon.cycle.last),
+            "phases": phases,
+            "low_priority_jobs_waiting": pending,
+            "sources": {name: asdict(source) for name, source in world.sources.items()},
+            "claims": [asdict(c) for c in world.claims.values()],
+            "refusals": [encode(r) for r in self._daemon.cycle.last.refusals],
+            "operations": [asdict(o) for o in world.operations.values()],
+        }
+
+    def _nodes(self, body: Body) -> Body:
+        return {"nodes": [self._node(m) for _, m in sorted(self._world.managed.items())]}
+
+    def _node(self, node: ManagedNode) -> Body:
+        seen = self._world.nodes.get(node.name)
+        return {
+            "name": node.name,
+            "phase": node.phase.value,
+            "since_s": node.since_s,
+            "reason": node.reason,
+            "host": node.host,
+            "target": node.target,
+            "address": node.address,
+            "generation": node.generation,
+            "slurm_state": seen.state_text if seen else "",
+            "slurm_reason": seen.reason if seen else "",
+            "jobs": [j.id for j in self._world.jobs_on(node.name)],
+            "held": [asdict(h) for h in node.held],
+            "proven_s": node.proven_s,
+            "failures": node.failures,
+            "evictions": node.evictions,
+        }
+
+    def _hosts(self, body: Body) -> Body:
+        world = self._world
+        return {
+            "hosts": [
+                {
+                    "name": host.name,
+                    "node": host.node,
+                    "cpus": host.capacity.cpus,
+                    "memory_mb": host.capacity.memory_mb,
+                    "reachable": host.reachable,
+                    "problem": host.problem,
+                    "given_to": list(world.takers(host.name)),
+                    "instances": [i.name for i in world.instances_on(host.name)],
+                    "closed": world.closed.get(host.name, ""),
+                }
+                for _, host in sorted(world.hosts.items())
+            ]
+        }
+
+    def _instances(self, body: Body) -> Body:
+        return {
+            "instances": [
+                {
+                    "name": i.name,
+                    "host": i.host,
+                    "state": i.state.value,
+                    "generation": i.tag.generation,
+                    "cpus": i.resources.cpus,
+                    "memory_mb": i.resources.memory_mb,
+                    "rss_mb": i.rss_mb,
+                    "phase": m.phase.value if (m := self._world.managed.get(i.name)) else "",
+                }
+                for _, i in sorted(self._world.instances.items())
+            ]
+        }
+
+    def _plan(self, body: Body) -> Body:
+        """What would be begun now; nothing is begun by asking."""
+        draft = plan(self._world, self._daemon.cycle.policies)
+        return {
+            "actions": [{**encode(a), "sentence": sentence(a)} for a in draft.actions],
+            "refusals": [{**encode(r), "sentence": str(r)} for r in draft.refusals],
+            "under_way": [asdict(o) for o in self._world.operations.values()],
+            "awaited": sorted(draft.watch),
+        }
+
+    def _explain(self, body: Body) -> Body:
+        """Everything known about one node, host or job: now, refused, and its story."""
+        subject = str(body.get("subject", ""))
+        world = self._world
+        managed, job = world.managed.get(subject), world.jobs.get(subject)
+        host, node = world.hosts.get(subject), world.nodes.get(subject)
+        if not (managed or job or host or node or self._told(subject)):
+            return {"error": f"'{subject}' is no node, host or job that this daemon has seen"}
+        refusals = self._daemon.cycle.last.refusals
+        names = {subject, f"job {subject}"}
+        return {
+            "subject": subject,
+            "node": self._node(managed) if managed else None,
+            "job": encode(job) if job else None,
+            "host": next((h for h in self._all_hosts() if h["name"] == subject), None),
+            "slurm": node.state_text if node else None,
+            "refusals": [
+                {**encode(r), "sentence": str(r)}
+                for r in refusals
+                if r.subject in names
+                or (job is not None and r.subject in ("cluster", *world.hosts))
+            ],
+            "operations": [
+                asdict(o) for o in world.operations.values() if o.key.split(":")[1] == subject
+            ],
+            "story": self._told(subject),
+        }
+
+    def _all_hosts(self) -> list[Body]:
+        hosts = self._hosts({})["hosts"]
+        assert isinstance(hosts, list)
+        return hosts
+
+    def _told(self, subject: str) -> list[Body]:
+        lines = [
+            {"at_s": r.at_s, "text": text}
+            for r in self._daemon.journal.read(subject=subject)
+            if (text := story_line(r))
+        ]
+        return lines[-_STORY_LINES:]
+
+    def _events(self, body: Body) -> Body:
+        """Journal lines after `after` (an id), oldest first, at most `limit`."""
+        after = int(str(body.get("after", 0)))
+        limit = int(str(body.get("limit", 1000)))
+        found = []
+        for record in self._daemon.journal.read(after_id=after):
+            text = story_line(record)
+            if text:
+                found.append({**asdict(record), "text": text})
+        return {"events": found[-limit:] if not after else found[:limit]}
+
+    # --- acting --------------------------------------------------------------------------------
+
+    def _evict(self, body: Body) -> Body:
+        """Close a host or node by hand (`on`), or open it again."""
+        subject, on = str(body.get("subject", "")), bool(body.get("on", True))
+        if subject not in self._world.hosts and subject not in self._world.managed:
+            return {"error": f"'{subject}' is neither a host nor a node of ours"}
+        reason = str(body.get("reason", "")) or "evicted by hand"
+        now_s = self._world.now_s
+        self._daemon.cycle.take([ch.HoldSet(subject, now_s, on, reason)])
+        self._daemon.cycle.decide()
+        return {"subject": subject, "closed": on}
+
+    def _retry(self, body: Body) -> Body:
+        """Let a given-up node be tried again: its record is dropped, so its name is free."""
+        subject = str(body.get("subject", ""))
+        node = self._world.managed.get(subject)
+        if node is None or node.phase not in (Phase.GIVEN_UP, Phase.FAILED):
+            return {"error": f"'{subject}' is not a node that failed or was given up"}
+        self._daemon.cycle.take([ch.NodeForgotten(subject)])
+        self._daemon.cycle.decide()
+        return {"subject": subject}
+
+    def _poke(self, body: Body) -> Body:
+        self._daemon.poke()
+        return {}
+
+
+def _safely(ask: Callable[[Body], Body], body: Body) -> Body:
+    """A bad question must not end the daemon's thread."""
+    try:
+        return ask(body)
+    except (ValueError, KeyError) as error:
+        return {"error": f"the question cannot be read: {error}"}
