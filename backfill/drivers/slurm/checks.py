@@ -1,0 +1,53 @@
+"""What we let through to Slurm's command lines, and when a node is the one that we meant."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from backfill.core.cluster import Node
+from backfill.ports import NodeSpec, RefusedError
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+JOB_ID = re.compile(r"[0-9]+([_+][0-9]+)?")
+FEATURE = re.compile(r"[A-Za-z0-9_.:=-]+")
+
+
+def checked(text: str, pattern: re.Pattern[str], what: str) -> str:
+    """The text, if Slurm can take it for one name and nothing else; RefusedError otherwise."""
+    if pattern.fullmatch(text) is None:
+        raise RefusedError(repr(text), f"this is no {what}")
+    return text
+
+
+def check_spec(spec: NodeSpec) -> None:
+    checked(spec.name, NODE_NAME, "node name")
+    for feature in spec.features:
+        checked(feature, FEATURE, "feature")
+    try:
+        ipaddress.ip_address(spec.address)
+    except ValueError as error:
+        # A name that does not resolve wedges slurmctld for seconds at each use.
+        raise RefusedError(
+            spec.name, f"its address '{spec.address}' is not an IP address", "give a bare IP"
+        ) from error
+    if spec.cpus < 1 or spec.memory_mb < 1:
+        raise RefusedError(spec.name, "it needs at least 1 CPU and 1 MB")
+
+
+def difference(node: Node, spec: NodeSpec) -> str:
+    """In what a node is not what we would have made; empty when it is."""
+    if not any(flag.startswith("DYNAMIC") for flag in node.flags):
+        return "a node of slurm.conf"
+    pairs = (
+        ("address", node.address, spec.address),
+        ("CPUs", node.cpus, spec.cpus),
+        ("memory", node.memory_mb, spec.memory_mb),
+        ("features", ",".join(sorted(node.features)), ",".join(sorted(spec.features))),
+    )
+    return ", ".join(f"{what} {has} instead of {want}" for what, has, want in pairs if has != want)
+
+
+def one_line(text: str) -> str:
+    """One line without control characters; Slurm prints these as they are."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()

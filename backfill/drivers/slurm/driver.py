@@ -1,0 +1,290 @@
+"""SlurmManager: the WorkloadManager port through squeue, scontrol and scancel (Slurm >= 22.05)."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+from backfill.core.cluster import ACTIVE, ENDED, OUR_REASON, Job, JobState, Node, SlurmSettings
+from backfill.core.quantities import fold_hostlist
+from backfill.drivers.slurm.checks import (
+    JOB_ID,
+    NODE_NAME,
+    check_spec,
+    checked,
+    difference,
+    one_line,
+)
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.parse import JobFormat, read_nodes
+from backfill.drivers.slurm.settings import read_settings
+from backfill.ports import (
+    AlreadyThereError,
+    BusyError,
+    ClusterObservation,
+    DriverError,
+    NoCapacityError,
+    NodeSpec,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
+
+# -F shows nodes that have not registered yet; they are FUTURE until they do.
+_SHOW_NODES = ("scontrol", "-F", "-o", "show", "node")
+# --local: never the jobs of a federation's other clusters; -r: one line per array task.
+_SHOW_JOBS = ("squeue", "--noheader", "--all", "--array", "--local", "--noconvert", "-t", "all")
+_POLL_S = 0.05
+# How much later a requeued job may start whose node has not confirmed the end of the old run.
+_LATER_S = 15
+
+
+class SlurmManager:
+    """Slurm through its tools. Safe from several threads.
+
+    `settle_s` is how long a requeue waits for the node to confirm that the old run has ended
+    (slurmd itself may take two seconds for a job that was suspended a moment ago).
+    """
+
+    def __init__(self, commands: Commands | None = None, settle_s: float = 2.5) -> None:
+        self._commands = commands or Commands()
+        self._settle_s = settle_s
+        self._format = JobFormat(secrets.token_hex(6))
+        self._squeue_env = {"SQUEUE_FORMAT2": self._format.text}
+        # The last answer by record; replaced as a whole, so that threads need no lock.
+        self._known: dict[str, Job] = {}
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def settings(self) -> SlurmSettings:
+        """Read version and configuration."""
+        config = self._commands.run(["scontrol", "show", "config"])
+        partitions = self._commands.run(["scontrol", "-a", "-o", "show", "partition"])
+        return read_settings(config, partitions)
+
+    def observe(self) -> ClusterObservation:
+        """Read all nodes and all jobs that are pending, active or ended lately."""
+        seen_s = time.time()
+        asked = self._commands.start(_SHOW_NODES)
+        try:
+            jobs = self._all_jobs()
+        except DriverError:
+            asked.kill()
+            raise
+        nodes = read_nodes(asked.result())
+        return ClusterObservation(seen_s, nodes, jobs)
+
+    def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        """Read these jobs fresh; ids that Slurm no longer knows are absent from the answer."""
+        wanted = set(ids)
+        if not wanted:
+            return {}
+        if len(wanted) > 1:
+            # squeue itself reads all jobs as soon as it is asked for more than one.
+            return {i: job for i, job in self._all_jobs().items() if i in wanted}
+        (job_id,) = wanted
+        argv = [*_SHOW_JOBS, "-j", checked(job_id, JOB_ID, "job id")]
+        try:
+            output = self._commands.run(argv, f"job {job_id}", self._squeue_env)
+        except NotFoundError:
+            return {}
+        # Asking for one task or component may answer with its siblings as well.
+        found = self._format.read(output, {}).values()
+        return {job.id: job for job in found if job.id == job_id}
+
+    def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
+        """Read these nodes fresh; names that Slurm does not know are absent from the answer."""
+        if not names:
+            return {}
+        wanted = {checked(name, NODE_NAME, "node name") for name in names}
+        try:
+            output = self._commands.run([*_SHOW_NODES, fold_hostlist(wanted)])
+        except NotFoundError:
+            if len(wanted) == 1:
+                return {}
+            # One unknown name fails the call, so the others are read with all the rest.
+            output = self._commands.run(_SHOW_NODES)
+        return {name: node for name, node in read_nodes(output).items() if name in wanted}
+
+    def _all_jobs(self) -> dict[str, Job]:
+        output = self._commands.run(_SHOW_JOBS, env=self._squeue_env)
+        self._known = jobs = self._format.read(output, self._known)
+        return {job.id: job for job in jobs.values()}
+
+    # --- nodes ---------------------------------------------------------------------------------
+
+    def create_node(self, spec: NodeSpec) -> None:
+        """Make the node known and drained, so that its slurmd may register but no job comes yet.
+
+        It is made FUTURE: Slurm hides an unregistered CLOUD node, yet gives it jobs at once.
+        """
+        check_spec(spec)
+        known = self.read_nodes([spec.name]).get(spec.name)
+        if known is None:
+            self._scontrol(
+                spec.name, "create", f"NodeName={spec.name}", f"NodeAddr={spec.address}",
+                f"CPUs={spec.cpus}", f"RealMemory={spec.memory_mb}", "State=FUTURE",
+                *([f"Feature={','.join(spec.features)}"] if spec.features else []),
+            )  # fmt: skip
+            # 22.05 reports success also when it has made nothing.
+            known = self.read_nodes([spec.name]).get(spec.name)
+            if known is None:
+                raise NoCapacityError(
+                    spec.name, "Slurm did not add the node", "raise MaxNodeCount in slurm.conf"
+                )
+        differs = difference(known, spec)
+        if differs:
+            raise AlreadyThereError(
+                spec.name, f"Slurm has another node of this name ({differs})", "choose another"
+            )
+        if known.slurmd_start_s == 0 and not known.drained:
+            self._drain(spec.name, f"{OUR_REASON} not proven yet")
+
+    def delete_node(self, name: str) -> None:
+        """Remove the node. BusyError while a job holds it."""
+        node = self._node_or_none(name)
+        if node is None:
+            return
+        if not any(flag.startswith("DYNAMIC") for flag in node.flags):
+            # 22.05 would obey and lose a node of slurm.conf until its next restart.
+            raise RefusedError(name, "it is a node of slurm.conf, not one that was added")
+        # 22.05 crashes when a node is deleted under a suspended job.
+        holders = sorted(
+            j.id for j in self._all_jobs().values() if j.holds_nodes and name in j.nodes
+        )
+        if holders:
+            raise BusyError(name, f"job {', '.join(holders)} holds it")
+        try:
+            self._scontrol(name, "delete", f"NodeName={name}")
+        except NotFoundError:
+            return
+
+    def drain(self, name: str, reason: str) -> None:
+        """Take no new jobs; `reason` starts with OUR_REASON. RefusedError: another's drain."""
+        if not reason.startswith(OUR_REASON):
+            raise RefusedError(name, f"our drains are marked by a reason like '{OUR_REASON} ...'")
+        node = self._node(name)
+        if node.drained_by_others:
+            raise RefusedError(name, f"somebody else drained it: {node.reason}")
+        if not node.drained or node.reason != one_line(reason):
+            self._drain(name, reason)
+
+    def undrain(self, name: str) -> None:
+        """Lift our own drain. RefusedError when the drain is somebody else's."""
+        node = self._node(name)
+        if node.drained_by_others:
+            raise RefusedError(name, f"somebody else drained it: {node.reason}")
+        if node.drained:
+            self._scontrol(name, "update", f"NodeName={name}", "State=UNDRAIN")
+
+    def set_down(self, name: str, reason: str) -> None:
+        """Mark the node DOWN; Slurm then requeues or ends its jobs.
+
+        A suspended job is requeued and held, so it should be requeued before.
+        """
+        if self._node(name).base.value != "DOWN":
+            self._scontrol(
+                name, "update", f"NodeName={name}", "State=DOWN", f"Reason={one_line(reason)}"
+            )
+
+    def _drain(self, name: str, reason: str) -> None:
+        self._scontrol(
+            name, "update", f"NodeName={name}", "State=DRAIN", f"Reason={one_line(reason)}"
+        )
+
+    def _node(self, name: str) -> Node:
+        node = self._node_or_none(name)
+        if node is None:
+            raise NotFoundError(name, "Slurm does not know this node")
+        return node
+
+    def _node_or_none(self, name: str) -> Node | None:
+        return self.read_nodes([name]).get(name)
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def suspend_job(self, job_id: str) -> None:
+        """Stop the job's clock; works while its node does not answer.
+
+        NotFoundError when it has ended, BusyError while it is not running, RefusedError for one
+        component of a heterogeneous job.
+        """
+        self._on_job(job_id, ["scontrol", "suspend"], lambda j: j.state is JobState.SUSPENDED)
+
+    def resume_job(self, job_id: str) -> None:
+        """Let a suspended job go on. Errors as for `suspend_job`."""
+        self._on_job(job_id, ["scontrol", "resume"], lambda j: j.state is JobState.RUNNING)
+
+    def requeue_job(self, job_id: str) -> None:
+        """Back to PENDING and eligible at once. RefusedError for a --no-requeue job.
+
+        A job whose node does not confirm the end of the old run within `settle_s` becomes
+        eligible within 15 seconds after the node is DOWN or answers. NotFoundError when the job
+        has ended: a job that ended is never started again.
+        """
+        # "Incomplete": plain requeue would start a job anew that has ended in this moment.
+        self._on_job(
+            job_id,
+            ["scontrol", "requeue", "Incomplete"],
+            lambda j: j.state in (JobState.PENDING, JobState.RUNNING),
+        )
+        deadline_s = time.monotonic() + self._settle_s
+        job = self._job(job_id)
+        while "COMPLETING" in job.flags and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+            job = self._job(job_id)
+        if job.state in ENDED:
+            raise NotFoundError(f"job {job_id}", f"it has ended ({job.state.value})")
+        # Slurm makes a requeued job wait two minutes, if its begin time is over by then.
+        if job.state is JobState.PENDING and job.restarts > 0 and job.eligible_s > time.time():
+            self._begin(job_id, "now")
+        elif "COMPLETING" in job.flags:
+            self._begin(job_id, f"now+{_LATER_S}")
+
+    def cancel_job(self, job_id: str) -> None:
+        """End the job."""
+        try:
+            self._commands.run(["scancel", checked(job_id, JOB_ID, "job id")], f"job {job_id}")
+        except NotFoundError:
+            return
+
+    def tell(self, job_id: str, text: str) -> None:
+        """Leave a sentence for the job's owner in AdminComment; never in the owner's Comment."""
+        self._update_job(job_id, f"AdminComment={one_line(text)}")
+
+    def _begin(self, job_id: str, when: str) -> None:
+        try:
+            self._update_job(job_id, f"StartTime={when}")
+        except (BusyError, RefusedError):
+            if self._job(job_id).state is JobState.PENDING:
+                raise  # otherwise it started in this moment, which is what we wanted
+
+    def _update_job(self, job_id: str, change: str) -> None:
+        target = f"JobId={checked(job_id, JOB_ID, 'job id')}"
+        self._commands.run(["scontrol", "update", target, change], f"job {job_id}")
+
+    def _on_job(self, job_id: str, argv: list[str], done: Callable[[Job], bool]) -> None:
+        """Run a command on a job; a failure is none when the job is as it should be."""
+        subject = f"job {job_id}"
+        try:
+            self._commands.run([*argv, checked(job_id, JOB_ID, "job id")], subject)
+        except UnreachableError:
+            raise
+        except DriverError as error:
+            # 22.05 says "Unexpected message received" for an unknown job and for a dead slurmctld.
+            job = self._job(job_id)
+            if done(job) and not isinstance(error, RefusedError):
+                return
+            if job.state not in ACTIVE and isinstance(error, BusyError):
+                raise BusyError(subject, f"it is {job.state.value}") from error
+            raise
+
+    def _job(self, job_id: str) -> Job:
+        job = self.read_jobs([job_id]).get(job_id)
+        if job is None:
+            raise NotFoundError(f"job {job_id}", "Slurm does not know this job")
+        return job
+
+    def _scontrol(self, subject: str, *argv: str) -> None:
+        self._commands.run(["scontrol", *argv], subject)

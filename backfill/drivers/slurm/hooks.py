@@ -1,0 +1,97 @@
+"""Builds the hook that Slurm calls when a job starts and when it has ended."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+_SOURCES = Path(__file__).parent
+_LONGEST_SOCKET_PATH = 107  # sun_path, with its final zero
+
+
+class HookError(ValueError):
+    """The hook cannot be built so; the message is one sentence."""
+
+
+def build_hook(
+    dest: Path, endpoint: str, timeout_ms: int, log: Path | None, compiler: str | None = "gcc"
+) -> Path:
+    """Write the hook for this endpoint to `dest` and return `dest`.
+
+    `endpoint` is `unix:/path` or `tcp:IP:PORT`; the hook gives up after `timeout_ms` and writes
+    what went wrong to `log`. With the compiler it is a static executable that starts in under a
+    millisecond; without one (None, or not installed, or failing) it is the same in Python. It
+    replaces an existing file at once, so a hook that Slurm starts in this moment is never half
+    written. Raises HookError for an endpoint, a timeout or a path that cannot work.
+    """
+    _check_endpoint(endpoint)
+    if not 10 <= timeout_ms <= 600_000:
+        raise HookError(f"hook timeout {timeout_ms} ms: use 10 to 600000")
+    log_path = str(log) if log is not None else ""
+    if log is not None and (not log.is_absolute() or not _plain(log_path)):
+        raise HookError(f"hook log {log_path!r}: use an absolute path of plain characters")
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=dest.parent, prefix=".hook-") as scratch:
+        made = Path(scratch, "hook")
+        if not _compile(compiler, made, endpoint, timeout_ms, log_path):
+            made.write_text(python_hook(endpoint, timeout_ms, log_path))
+        made.chmod(0o755)
+        os.replace(made, dest)
+    return dest
+
+
+def python_hook(endpoint: str, timeout_ms: int, log_path: str) -> str:
+    """The text of the Python hook with these settings in it."""
+    text = (_SOURCES / "hook.py").read_text()
+    values = {"ENDPOINT": endpoint, "TIMEOUT_MS": timeout_ms, "LOG_PATH": log_path}
+    for name, value in values.items():
+        # A checked value has no backslash, so it is safe as a replacement.
+        text = re.sub(rf"^{name} = .*$", f"{name} = {json.dumps(value)}", text, flags=re.MULTILINE)
+    return text
+
+
+def _compile(
+    compiler: str | None, made: Path, endpoint: str, timeout_ms: int, log_path: str
+) -> bool:
+    if compiler is None or shutil.which(compiler) is None:
+        return False
+    argv = [
+        compiler, "-static", "-Os", "-s", "-o", str(made),
+        f"-DENDPOINT={json.dumps(endpoint)}", f"-DTIMEOUT_MS={timeout_ms}",
+        f"-DLOG_PATH={json.dumps(log_path)}", str(_SOURCES / "hook.c"),
+    ]  # fmt: skip
+    return subprocess.run(argv, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def _check_endpoint(endpoint: str) -> None:
+    kind, _, place = endpoint.partition(":")
+    if kind == "unix":
+        if not place.startswith("/") or not _plain(place) or len(place) > _LONGEST_SOCKET_PATH:
+            raise HookError(
+                f"hook endpoint {endpoint!r}: use unix: and an absolute path of plain characters, "
+                f"{_LONGEST_SOCKET_PATH} at most"
+            )
+    elif kind == "tcp":
+        host, _, port = place.rpartition(":")
+        if not _is_ipv4(host) or not port.isdigit() or not 0 < int(port) < 65536:
+            raise HookError(f"hook endpoint {endpoint!r}: use tcp: and an IPv4 address and port")
+    else:
+        raise HookError(f"hook endpoint {endpoint!r}: use unix:/path or tcp:IP:PORT")
+
+
+def _plain(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_./@+=:-]+", text) is not None
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,227 @@
+"""Reads what squeue and scontrol print, whatever users and administrators put into free text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from backfill.core.cluster import Job, JobState, Node
+from backfill.core.quantities import parse_hostlist
+from backfill.drivers.slurm.states import job_state, node_state
+from backfill.ports import BadOutputError
+
+# Fields whose text is Slurm's own, then fields into which users can put anything at all.
+_FIXED = (
+    "jobarrayid", "jobid", "partition", "state", "username", "nodelist", "numnodes", "numcpus",
+    "tres", "minmemory", "prioritylong", "submittime", "eligibletime", "starttime", "endtime",
+    "timelimit", "restartcnt", "requeue",
+)  # fmt: skip
+_FREE = ("account", "qos", "reason", "reqnodes", "feature", "name")
+_UNIT = "\x1f"
+_MEMORY_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+_CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFormat:
+    """A squeue format (its environment variable SQUEUE_FORMAT2) and the reader of its output.
+
+    `mark` is a secret of this process: with it between them, no job name, account or constraint
+    can imitate a field or a job, whatever bytes it contains.
+    """
+
+    mark: str
+
+    @property
+    def text(self) -> str:
+        """The value of SQUEUE_FORMAT2."""
+        fixed = ",".join(f"{name}:{_UNIT}" for name in _FIXED[:-1])
+        last = f"{_FIXED[-1]}:{self._free}"
+        free = ",".join(f"{name}:{self._free}" for name in _FREE[:-1])
+        return f"{fixed},{last},{free},{_FREE[-1]}:{self._end}"
+
+    @property
+    def _free(self) -> str:
+        return f"\x1d{self.mark}"
+
+    @property
+    def _end(self) -> str:
+        return f"\x1e{self.mark}"
+
+    def read(self, output: str, known: dict[str, Job]) -> dict[str, Job]:
+        """All jobs of a squeue output, by their printed record.
+
+        `known` is an earlier answer: a record that has not changed is not parsed again.
+        Raises BadOutputError naming the record that cannot be read.
+        """
+        records = output.split(self._end + "\n")
+        if records.pop() != "":
+            raise BadOutputError("squeue", f"its output ends in the middle: {output[-80:]!r}")
+        return {record: known.get(record) or self._job(record) for record in records}
+
+    def _job(self, record: str) -> Job:
+        head, *free = record.split(self._free)
+        fixed = head.split(_UNIT)
+        try:
+            return _job(dict(zip(_FIXED, fixed, strict=True)), dict(zip(_FREE, free, strict=True)))
+        except (ValueError, KeyError) as error:
+            raise BadOutputError("squeue", f"cannot read the job {head!r}: {error}") from error
+
+
+def _job(fixed: dict[str, str], free: dict[str, str]) -> Job:
+    state, flags = job_state(fixed["state"], ended=fixed["endtime"] not in ("NONE", "N/A"))
+    num_nodes = int(fixed["numnodes"])
+    return Job(
+        id=fixed["jobarrayid"],
+        raw_id=int(fixed["jobid"]),
+        partition=fixed["partition"],
+        state=state,
+        flags=flags,
+        qos=_given(free["qos"]),
+        user=fixed["username"],
+        account=_given(free["account"]),
+        name=free["name"],
+        nodes=_hosts(fixed["nodelist"]),
+        num_nodes=num_nodes,
+        cpus=int(fixed["numcpus"]),
+        memory_mb=_job_memory_mb(fixed["minmemory"], fixed["tres"], num_nodes),
+        priority=int(fixed["prioritylong"]),
+        submit_s=_time_s(fixed["submittime"]),
+        eligible_s=_time_s(fixed["eligibletime"]),
+        # Of a pending job squeue shows when it might start, which is not when it started.
+        start_s=0.0 if state is JobState.PENDING else _time_s(fixed["starttime"]),
+        time_limit_s=_limit_s(fixed["timelimit"]),
+        restarts=int(fixed["restartcnt"]),
+        requeue=fixed["requeue"] != "0",
+        reason="" if free["reason"] == "None" else free["reason"],
+        required_nodes=_hosts(free["reqnodes"]),
+        features=_given(free["feature"]),
+    )
+
+
+def _given(text: str) -> str:
+    return "" if text == "(null)" else text
+
+
+@lru_cache(maxsize=4096)
+def _hosts(text: str) -> tuple[str, ...]:
+    return parse_hostlist(text)
+
+
+def _time_s(text: str) -> float:
+    """Epoch seconds; 0 for every way in which Slurm says that there is no such time."""
+    if text in ("N/A", "NONE", "None", "Unknown"):
+        return 0.0
+    return float(text)
+
+
+def _limit_s(text: str) -> float | None:
+    """`[days-][hours:]minutes:seconds` as seconds; None where there is no limit."""
+    if text in ("UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID"):
+        return None
+    match = _CLOCK.match(text)
+    if match is None:
+        raise ValueError(f"time limit '{text}' is not known")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _job_memory_mb(minimum: str, tres: str, num_nodes: int) -> int:
+    """Memory per node in MB; 0 where the job asked for none.
+
+    `minimum` may be per CPU and does not say so; the job's total in `tres` settles it where the
+    site counts memory.
+    """
+    wanted = _memory_mb(minimum)
+    if wanted == 0:
+        return 0
+    for item in tres.split(","):
+        key, _, value = item.partition("=")
+        if key == "mem":
+            return -(-_memory_mb(value) // max(num_nodes, 1))
+    return wanted
+
+
+def _memory_mb(text: str) -> int:
+    number, unit = text.rstrip("KMGTP"), text[-1:]
+    return round(float(number) * _MEMORY_MB.get(unit, 1))
+
+
+_NODE = re.compile(
+    r"(?:^| )(NodeName|CPUAlloc|CPUTot|AvailableFeatures|NodeAddr|RealMemory|Partitions|BootTime"
+    r"|SlurmdStartTime)=(\S*)"
+)
+_NODE_STATE = re.compile(r" State=(\S+) ThreadsPerCore=")
+# Everything that may stand behind the reason (Slurm 22.05 to 26.05).
+_BEHIND_REASON = re.compile(
+    r"\s+(?:Comment|Extra|InstanceId|InstanceType|ReservationName|TLSCertTokenSet|Topology"
+    r"|Parameters)="
+)
+_SIGNED = re.compile(r"(.*) \[[^\[\]]*@[^\[\]]*\](.*)$", re.DOTALL)
+_NOT_FOUND = re.compile(r"Node \S+ not found$")
+
+
+def read_nodes(output: str) -> dict[str, Node]:
+    """The nodes in the output of `scontrol --oneliner show node`, by name.
+
+    Lines that say that a node was not found are no nodes. A comment may contain line breaks, so a
+    line that does not begin a node belongs to the node above it. BadOutputError otherwise.
+    """
+    records: list[str] = []
+    for line in output.split("\n"):
+        if line.startswith("NodeName="):
+            records.append(line)
+        elif _NOT_FOUND.match(line) or line.startswith("No nodes in the system") or not line:
+            continue
+        elif records:
+            records[-1] += "\n" + line
+        else:
+            raise BadOutputError("scontrol", f"cannot read the node {line!r}")
+    nodes = [_node(record) for record in records]
+    return {node.name: node for node in nodes}
+
+
+def _node(record: str) -> Node:
+    head, found, tail = record.partition(" Reason=")
+    values: dict[str, str] = {}
+    for key, value in _NODE.findall(head):
+        values.setdefault(key, value)
+    try:
+        base, flags = node_state(_state_word(head))
+        return Node(
+            name=values["NodeName"],
+            base=base,
+            flags=flags,
+            reason=_reason(tail) if found else "",
+            address=values.get("NodeAddr", ""),
+            cpus=int(values["CPUTot"]),
+            cpus_allocated=int(values["CPUAlloc"]),
+            memory_mb=int(values["RealMemory"]),
+            partitions=_words(values.get("Partitions", "")),
+            features=_words(values["AvailableFeatures"]),
+            boot_time_s=_time_s(values["BootTime"]),
+            slurmd_start_s=_time_s(values["SlurmdStartTime"]),
+        )
+    except (ValueError, KeyError) as error:
+        raise BadOutputError("scontrol", f"cannot read the node {head[:200]!r}: {error}") from error
+
+
+def _state_word(head: str) -> str:
+    match = _NODE_STATE.search(head)
+    if match is None:
+        raise ValueError("it has no state")
+    return match[1]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(",") if word and word != "(null)")
+
+
+def _reason(tail: str) -> str:
+    """The reason without the name and time of who set it, which follow its first line."""
+    text = _BEHIND_REASON.split(tail, maxsplit=1)[0]
+    signed = _SIGNED.match(text)
+    if signed is None:
+        return text.strip()
+    return "\n".join(part.strip() for part in signed.groups() if part.strip())

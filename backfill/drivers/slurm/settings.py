@@ -1,0 +1,106 @@
+"""What of Slurm's configuration we read, and the settings with which we refuse to work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from backfill.core.cluster import SlurmSettings, SlurmVersion
+from backfill.ports import BadOutputError
+
+OLDEST = (22, 5)
+_NO_LIMIT = 4294967294  # NO_VAL, which 22.05 shows when MaxNodeCount is not set
+
+
+def read_settings(config: str, partitions: str) -> SlurmSettings:
+    """Settings from the output of `scontrol show config` and `scontrol -o show partition`.
+
+    Raises BadOutputError naming the value that is missing or cannot be read.
+    """
+    raw = dict(_pairs(config))
+    return SlurmSettings(
+        version=_version(raw.get("SLURM_VERSION", "")),
+        cluster=raw.get("ClusterName", ""),
+        slurmd_timeout_s=_number(raw, "SlurmdTimeout"),
+        max_node_count=_number(raw, "MaxNodeCount") if "MaxNodeCount" in raw else 0,
+        select_type=raw.get("SelectType", ""),
+        partitions=tuple(re.findall(r"^PartitionName=(\S+)", partitions, re.MULTILINE)),
+        prolog_slurmctld=_all_of(raw, "PrologSlurmctld"),
+        prolog=_all_of(raw, "Prolog"),
+        raw=raw,
+    )
+
+
+def check_settings(settings: SlurmSettings, longest_pause_s: float) -> list[str]:
+    """Every reason why we must not work with this Slurm, one sentence each; empty when all is well.
+
+    `longest_pause_s` is the longest time for which the policy lets a node stand still.
+    """
+    return [sentence for check in _CHECKS for sentence in check(settings, longest_pause_s)]
+
+
+def _old_version(settings: SlurmSettings, longest_pause_s: float) -> Iterator[str]:
+    if settings.version.major < OLDEST:
+        yield (
+            f"Slurm {settings.version} cannot add nodes while it runs; 22.05 is the oldest release "
+            "that we support"
+        )
+
+
+def _wrong_select(settings: SlurmSettings, longest_pause_s: float) -> Iterator[str]:
+    if settings.select_type != "select/cons_tres":
+        yield (
+            f"SelectType is {settings.select_type or 'not set'}, and Slurm adds nodes only with "
+            "select/cons_tres; set SelectType=select/cons_tres in slurm.conf and restart slurmctld"
+        )
+
+
+def _no_room_for_nodes(settings: SlurmSettings, longest_pause_s: float) -> Iterator[str]:
+    if settings.max_node_count in (0, _NO_LIMIT):
+        yield (
+            "MaxNodeCount is not set, so Slurm has no room for nodes that come and go; set "
+            "MaxNodeCount in slurm.conf to the bare-metal nodes plus all virtual ones and restart "
+            "slurmctld"
+        )
+
+
+def _short_timeout(settings: SlurmSettings, longest_pause_s: float) -> Iterator[str]:
+    if 0 < settings.slurmd_timeout_s < longest_pause_s:
+        yield (
+            f"SlurmdTimeout is {settings.slurmd_timeout_s} s and the policy pauses for up to "
+            f"{longest_pause_s:g} s, so Slurm would call paused nodes dead and requeue their jobs; "
+            "set SlurmdTimeout=0 in slurm.conf, or shorten the pauses in the policy"
+        )
+
+
+_CHECKS = (_old_version, _wrong_select, _no_room_for_nodes, _short_timeout)
+
+
+def _pairs(config: str) -> Iterator[tuple[str, str]]:
+    """Keys and values, `(null)` as an empty text; later sections do not hide the first."""
+    seen = set()
+    for line in config.splitlines():
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if equals and key not in seen:
+            seen.add(key)
+            yield key, "" if value == "(null)" else value
+
+
+def _version(text: str) -> SlurmVersion:
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if match is None:
+        raise BadOutputError("scontrol", f"cannot read Slurm's version '{text}'")
+    year, month, patch = (int(part or 0) for part in match.groups())
+    return SlurmVersion(year, month, patch)
+
+
+def _number(raw: dict[str, str], key: str) -> int:
+    match = re.match(r"\d+", raw.get(key, ""))
+    if match is None:
+        raise BadOutputError("scontrol", f"cannot read {key}='{raw.get(key, '')}'")
+    return int(match[0])
+
+
+def _all_of(raw: dict[str, str], key: str) -> str:
+    """The value of `Key`, or those of `Key[0]`, `Key[1]`, ... joined by commas (newer releases)."""
+    return ",".join(value for name, value in raw.items() if name.split("[")[0] == key and value)
