@@ -38,6 +38,12 @@ def make(lab: str, machine: str) -> tuple[Path, ...]:
     return made
 
 
+def joining(lab: str, machine: str) -> list[str]:
+    """A command prefix that puts what follows into the machine's groups."""
+    groups = " ".join(str(top / machine / "cgroup.procs") for top in lab_directories(lab))
+    return ["sh", "-c", f'for g in {groups}; do echo $$ >"$g"; done; exec "$@"', "sh"]
+
+
 def join(directories: tuple[Path, ...]) -> None:
     """Put the calling process into the groups."""
     for directory in directories:

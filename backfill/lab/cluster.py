@@ -11,44 +11,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from backfill.lab import cgroups, control, kvm
 from backfill.lab.layout import SLURM_TOOLS_PATH
 from backfill.lab.spec import LIBVIRT_PORT, LabError, LabSpec, host_address, lab_root
+from backfill.lab.status import LabStatus, MachineStatus
+from backfill.lab.waiting import POLL_S, lock_holder, wait_until
 
 Progress = Callable[[str], None]
 UP_TIMEOUT_S = 120.0
 DOWN_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 10.0
 _NEEDED = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "setpriv", "ip")
-
-
-@dataclass(frozen=True, slots=True)
-class MachineStatus:
-    """One machine: `pid` of its init on this machine, and per service its pid there (0: down)."""
-
-    pid: int
-    services: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class LabStatus:
-    """`phase` is down, starting, up, stopping or failed; `detail` says why where there is a why."""
-
-    name: str
-    phase: str
-    detail: str
-    directory: str
-    supervisor_pid: int
-    cgroups: str
-    domain_type: str
-    machines: dict[str, MachineStatus]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for json.dumps."""
-        return asdict(self)
 
 
 class Lab:
@@ -104,38 +80,34 @@ class Lab:
         _check_machine(spec)
         lab = cls(spec)
         lab.dir.mkdir(parents=True, exist_ok=True)
-        if _locked(lab.dir / "lock"):
-            raise LabError(f"lab {spec.name!r} is up already; use it or take it down first")
-        lab._await_watcher()
-        (lab.dir / "state.json").unlink(missing_ok=True)
-        (lab.dir / "spec.json").write_text(json.dumps(spec.to_json(), indent=2) + "\n")
-        owner = os.getpid() if tied else 0
-        with (lab.dir / "supervisor.log").open("w") as log:
-            # setsid forks, so the supervisor is nobody's child: it never becomes our zombie.
-            subprocess.run(
-                ["setsid", "--fork", sys.executable, "-m", "backfill.lab.supervisor",
-                 str(lab.dir), str(owner)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, cwd="/",
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-            )  # fmt: skip
-        lab._await_up(progress)
+        with (lab.dir / "up.lock").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            if lab._supervisor():
+                raise LabError(f"lab {spec.name!r} is up already; use it or take it down first")
+            lab._await_watcher()
+            (lab.dir / "state.json").unlink(missing_ok=True)
+            (lab.dir / "spec.json").write_text(json.dumps(spec.to_json(), indent=2) + "\n")
+            try:
+                lab._start_supervisor(os.getpid() if tied else 0)
+                lab._await_up(progress)
+            except BaseException:
+                lab.down()
+                raise
         return lab
 
     @classmethod
     def attach(cls, name: str = "lab") -> Lab:
         """A handle on a lab that is up; LabError if there is none of that name."""
         directory = lab_root() / name
-        if not _locked(directory / "lock"):
+        if not lock_holder(directory / "lock"):
             raise LabError(f"lab {name!r} is not up; start it with: backfill lab up")
         return cls(LabSpec.from_json(json.loads((directory / "spec.json").read_text())))
 
     def down(self) -> None:
         """End the lab and wait until nothing of it is left; does nothing when it is down."""
-        if _locked(self.dir / "lock"):
-            pid = int(self._state().get("pid", 0))
-            if pid:
-                _signal(pid, signal.SIGTERM)
-            if not _wait(lambda: not _locked(self.dir / "lock"), DOWN_TIMEOUT_S):
+        if pid := self._supervisor():
+            _signal(pid, signal.SIGTERM)
+            if not wait_until(lambda: not self._supervisor(), DOWN_TIMEOUT_S):
                 _signal(pid, signal.SIGKILL)
         self._await_watcher()
         left = cgroups.sweep(self.spec.name)
@@ -145,12 +117,12 @@ class Lab:
     def status(self) -> LabStatus:
         """What is there now, also of a lab that is down or half up."""
         state = self._state()
-        alive = _locked(self.dir / "lock")
+        supervisor_pid = self._supervisor()
         phase = str(state.get("phase", "down"))
-        if not alive and phase != "failed":
+        if not supervisor_pid and phase != "failed":
             phase = "down"
         machines = {}
-        if alive and phase == "up":
+        if supervisor_pid and phase == "up":
             machines = {
                 name: MachineStatus(pid, self._services(name))
                 for name, pid in state["machines"].items()
@@ -160,7 +132,7 @@ class Lab:
             phase=phase,
             detail=str(state.get("detail", "")),
             directory=str(self.dir),
-            supervisor_pid=int(state.get("pid", 0)) if alive else 0,
+            supervisor_pid=supervisor_pid,
             cgroups=str(state.get("cgroups", "")),
             domain_type=kvm.known_domain_type(),
             machines=machines,
@@ -170,18 +142,28 @@ class Lab:
         self, machine: str, argv: Sequence[str], env: Mapping[str, str] | None = None
     ) -> list[str]:
         """The full command line that runs `argv` as root in the machine (for exec or a shell)."""
-        pid = self._state().get("machines", {}).get(machine)
-        if pid is None:
+        state = self._state()
+        pid = state.get("machines", {}).get(machine)
+        if pid is None or not self._supervisor():
             known = ", ".join(self.spec.machines)
             raise LabError(f"lab {self.spec.name!r} has no running machine {machine!r}: {known}")
+        join = cgroups.joining(self.spec.name, machine) if state["weights"] else []
         root = self.spec.root_of(machine)
         environment = {"PATH": SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "HOME": "/root", **(env or {})}
         return [
-            "nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "--",
+            *join, "nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "--",
             "setpriv", "--pdeathsig", "KILL",
             "env", "-i", *(f"{key}={value}" for key, value in environment.items()),
             *(() if root == "/" else ("chroot", root)), *argv,
         ]  # fmt: skip
+
+    def shell_command(self, node: str) -> list[str]:
+        """The command line of an interactive shell on `ctl`, a host, or a virtual node (vnK)."""
+        environment = {"TERM": os.environ.get("TERM", "dumb"), "PS1": f"{node}# "}
+        if not node.startswith("vn"):
+            return self.command(node, ["bash", "--norc"], environment)
+        argv = ["srun", "--partition=htc", f"--nodelist={node}", "--pty", "bash", "--norc"]
+        return self.command("ctl", argv, environment)
 
     def run(
         self,
@@ -254,14 +236,28 @@ class Lab:
         return state
 
     def _await_watcher(self) -> None:
-        if not _wait(lambda: not _locked(self.dir / "watcher.lock"), DOWN_TIMEOUT_S):
+        if not wait_until(lambda: not lock_holder(self.dir / "watcher.lock"), DOWN_TIMEOUT_S):
             raise LabError(f"the last lab's watcher still sweeps; see {self.dir}/supervisor.log")
+
+    def _supervisor(self) -> int:
+        return lock_holder(self.dir / "lock")
+
+    def _start_supervisor(self, owner_pid: int) -> None:
+        with (self.dir / "supervisor.log").open("w") as log:
+            # setsid forks, so the supervisor is nobody's child: it never becomes our zombie.
+            subprocess.run(
+                ["setsid", "--fork", sys.executable, "-m", "backfill.lab.supervisor",
+                 str(self.dir), str(owner_pid)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, cwd="/",
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            )  # fmt: skip
 
     def _await_up(self, progress: Progress) -> None:
         shown = 0
         deadline_s = time.monotonic() + UP_TIMEOUT_S
-        started = _wait(lambda: _locked(self.dir / "lock") or bool(self._state()), 10)
+        started = wait_until(lambda: bool(self._supervisor() or self._state()), START_TIMEOUT_S)
         while started and time.monotonic() < deadline_s:
+            alive = self._supervisor()
             state = self._state()
             steps = state.get("steps", [])
             for step, took_s in steps[shown:]:
@@ -269,12 +265,10 @@ class Lab:
             shown = len(steps)
             if state.get("phase") == "up":
                 return
-            if not _locked(self.dir / "lock"):
+            if not alive:
                 break
-            time.sleep(0.02)
-        state = self._state()
-        why = state.get("detail") or f"see {self.dir}/supervisor.log"
-        self.down()
+            time.sleep(POLL_S)
+        why = self._state().get("detail") or f"see {self.dir}/supervisor.log"
         raise LabError(f"lab {self.spec.name!r} did not come up: {why}")
 
 
@@ -285,30 +279,6 @@ def _check_machine(spec: LabSpec) -> None:
     missing = [tool for tool in needed if shutil.which(tool, path=SLURM_TOOLS_PATH) is None]
     if missing:
         raise LabError(f"a lab needs {', '.join(missing)}: run scripts/setup.sh")
-
-
-def _locked(path: Path) -> bool:
-    """Whether a process holds the lock, which it does exactly as long as it lives."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
-def _wait(holds: Callable[[], bool], timeout_s: float) -> bool:
-    deadline_s = time.monotonic() + timeout_s
-    while not holds():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _signal(pid: int, number: int) -> None:

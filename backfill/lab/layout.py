@@ -21,12 +21,10 @@ from backfill.lab.spec import (
     TALLY_PORT,
     VIRTUAL_NODES,
     LabSpec,
-    cache_root,
     host_address,
 )
 
 SLURM_TOOLS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-KEPT_CAPABILITIES = "libvirt-capabilities"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +142,6 @@ def _write_libvirt(home: Path, cgroups: bool) -> None:
         f'security_driver = "none"\nnamespaces = []\ncgroup_controllers = {controllers}\n'
         'stdio_handler = "file"\nseccomp_sandbox = 0\n'
     )
-    kept = cache_root() / KEPT_CAPABILITIES
-    if kept.is_dir():
-        shutil.copytree(kept, home / "libvirt-cache", dirs_exist_ok=True)
 
 
 def _plan(spec: LabSpec, lab_dir: Path, machine: str, cgroups: bool) -> MachinePlan:

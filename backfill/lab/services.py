@@ -5,52 +5,23 @@ from __future__ import annotations
 import os
 import pwd
 import signal
-import socket
-import subprocess
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from backfill.lab.layout import SLURM_TOOLS_PATH, Service
 from backfill.lab.spec import LabError
+from backfill.lab.waiting import accepts, wait_until
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
-
-
-def condition_holds(condition: str) -> bool:
-    """Whether `tcp:HOST:PORT` or `unix:PATH` accepts a connection; an empty condition does."""
-    kind, _, place = condition.partition(":")
-    if not kind:
-        return True
-    try:
-        if kind == "tcp":
-            host, _, port = place.rpartition(":")
-            socket.create_connection((host, int(port)), timeout=1).close()
-        else:
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(place)
-    except OSError:
-        return False
-    return True
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
-    """Poll `holds` every 20 ms until it is true or the time is over; returns its last answer."""
-    deadline_s = time.monotonic() + timeout_s
-    while not holds():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @dataclass(slots=True)
 class _Running:
     service: Service
     pid: int = 0
+    warming_pid: int = 0
     ended: str = "not started"
 
 
@@ -75,7 +46,7 @@ class Services:
         if running.pid:
             raise LabError(f"{name} already runs")
         service = running.service
-        if not wait_until(lambda: condition_holds(service.after), READY_TIMEOUT_S):
+        if not wait_until(lambda: accepts(service.after), READY_TIMEOUT_S):
             raise LabError(f"{name} waited {READY_TIMEOUT_S:.0f} s in vain for {service.after}")
         running.pid = self._fork(service)
         running.ended = ""
@@ -110,7 +81,9 @@ class Services:
             if pid == 0:
                 return
             for running in self._all.values():
-                if running.pid == pid:
+                if running.warming_pid == pid:
+                    running.warming_pid = 0
+                elif running.pid == pid:
                     running.pid = 0
                     running.ended = f"ended with {os.waitstatus_to_exitcode(status)}"
 
@@ -123,6 +96,10 @@ class Services:
         self.reap()
         return running.pid == 0
 
+    def _warmed(self, running: _Running) -> bool:
+        self.reap()
+        return running.warming_pid == 0
+
     def _find(self, name: str) -> _Running:
         if name not in self._all:
             raise LabError(f"no service {name!r} here; there are {', '.join(self._all) or 'none'}")
@@ -130,14 +107,14 @@ class Services:
 
     def _await_ready(self, running: _Running) -> None:
         service = running.service
-        ready = wait_until(
-            lambda: self._gone(running) or condition_holds(service.ready), READY_TIMEOUT_S
-        )
+        ready = wait_until(lambda: self._gone(running) or accepts(service.ready), READY_TIMEOUT_S)
         if not ready or not running.pid:
             last = self._log_of(service).read_text(errors="replace").splitlines()[-1:]
             raise LabError(f"{service.name} did not come up ({running.ended}): {' '.join(last)}")
         if service.warm:
-            subprocess.run(service.warm, stdout=subprocess.DEVNULL, check=False)
+            # Reaping goes on meanwhile: libvirtd waits for its dead probes to be collected.
+            running.warming_pid = self._fork(replace(service, argv=service.warm, nice=0))
+            wait_until(lambda: self._warmed(running), READY_TIMEOUT_S)
 
     def _log_of(self, service: Service) -> Path:
         return self._log_dir / f"{service.name}.out"
@@ -172,4 +149,4 @@ class Services:
             os.setgroups([])
             os.setgid(user.pw_gid)
             os.setuid(user.pw_uid)
-        os.execve(service.argv[0], service.argv, environment)  # noqa: S606  no shell is wanted
+        os.execvpe(service.argv[0], service.argv, environment)  # noqa: S606  no shell is wanted

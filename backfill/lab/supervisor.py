@@ -7,11 +7,9 @@ the control groups, the only thing that the kernel would keep.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from backfill.lab import cgroups, control, layout
-from backfill.lab.spec import LabError, LabSpec, cache_root
+from backfill.lab.spec import LabError, LabSpec
+from backfill.lab.waiting import lock_for_life
 
 BOOT_TIMEOUT_S = 90.0
 
@@ -40,6 +39,7 @@ class Supervisor:
         self.lab_dir = lab_dir
         self._pids: dict[str, int] = {}
         self._inits: dict[str, int] = {}
+        self._died: list[str] = []
         self._lifelines: dict[str, int] = {}
         self._state: dict[str, Any] = {"phase": "starting", "pid": os.getpid()}
         self._began_s = time.monotonic()
@@ -60,6 +60,8 @@ class Supervisor:
             self._note("up")
             while True:
                 self._pause(None)
+                if self._died:
+                    self._note("up", f"dead machines: {', '.join(self._died)}")
         except Stopped:
             self._note("stopping")
         except (LabError, OSError, subprocess.SubprocessError) as error:
@@ -89,6 +91,7 @@ class Supervisor:
             os.read(self._wakeup, 4096)
         if self._asked_to_stop or set(readable) - {self._wakeup}:
             raise Stopped
+        self._collect()
 
     def _wait(self, what: str, holds: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + BOOT_TIMEOUT_S
@@ -96,13 +99,15 @@ class Supervisor:
             if time.monotonic() > deadline_s:
                 raise LabError(f"{what} took longer than {BOOT_TIMEOUT_S:.0f} s")
             self._pause(0.01)
+            if self._died:
+                raise LabError(f"{self._died[0]} died; see {self.lab_dir}/supervisor.log")
 
     def _bring_up(self) -> None:
         left = cgroups.sweep(self.spec.name)
         if left:
             raise LabError(f"control groups of an earlier lab cannot be removed: {left[0]}")
         why_not = cgroups.usable()
-        self._state["cgroups"] = why_not or "cpu weight per guest"
+        self._state |= {"weights": not why_not, "cgroups": why_not or "cpu weight per guest"}
         layout.write(self.spec, self.lab_dir, cgroups=not why_not)
         self._note("configured")
         for machine in self.spec.machines:
@@ -116,7 +121,6 @@ class Supervisor:
         for machine in self.spec.machines:
             self._wait(f"the boot of {machine}", lambda m=machine: self._booted(m))  # type: ignore[misc]
             self._note(f"{machine} booted")
-        self._keep_capabilities()
 
     def _spawn(self, machine: str, with_cgroups: bool) -> None:
         groups = cgroups.make(self.spec.name, machine) if with_cgroups else ()
@@ -142,8 +146,6 @@ class Supervisor:
     def _find_init(self, machine: str) -> bool:
         """Learn the pid of the machine's first process; its namespaces exist from then on."""
         pid = self._pids[machine]
-        if os.waitpid(pid, os.WNOHANG) != (0, 0):
-            raise LabError(f"{machine} could not start; see {self.lab_dir}/supervisor.log")
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         if children and (self.lab_dir / "run" / f"{machine}.sock").exists():
             self._inits[machine] = int(children[0])
@@ -165,29 +167,25 @@ class Supervisor:
         )  # fmt: skip
 
     def _booted(self, machine: str) -> bool:
-        if self._pids[machine] not in self._alive():
-            raise LabError(f"{machine} died; see {self.lab_dir}/supervisor.log")
-        answer = control.ask(self.lab_dir / "run" / f"{machine}.sock", {"op": "status"}, 120)
+        try:
+            path = self.lab_dir / "run" / f"{machine}.sock"
+            answer = control.ask(path, {"op": "status"}, timeout_s=0.5)
+        except LabError:
+            return False  # it is still busy booting; its death would be noticed elsewhere
         if answer["failure"]:
             raise LabError(f"{machine}: {answer['failure']}")
         return bool(answer["booted"])
 
-    def _alive(self) -> set[int]:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return set(self._pids.values()) - ({ended.si_pid} if ended else set())
-
-    def _keep_capabilities(self) -> None:
-        """Save what libvirt learned about QEMU, so that the next lab need not probe again."""
-        learned = self.lab_dir / "machines" / "bm1" / "libvirt-cache"
-        kept = cache_root() / layout.KEPT_CAPABILITIES
-        if not learned.is_dir() or _newest(learned) <= _newest(kept):
-            return
-        fresh = kept.with_name(f"{kept.name}.{os.getpid()}")
-        shutil.copytree(learned, fresh)
-        shutil.rmtree(kept, ignore_errors=True)
-        fresh.rename(kept)
+    def _collect(self) -> None:
+        """Notice machines that have died: their pids may belong to somebody else from now on."""
+        for machine, pid in list(self._pids.items()):
+            if os.waitpid(pid, os.WNOHANG) != (0, 0):
+                del self._pids[machine]
+                self._inits.pop(machine, None)
+                self._died.append(machine)
 
     def _kill_machines(self) -> None:
+        self._collect()
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
         for pid in self._pids.values():
@@ -195,10 +193,6 @@ class Supervisor:
         # The first process of each machine dies with its parent; wait until it is really gone.
         for pid in self._inits.values():
             _wait_gone(pid)
-
-
-def _newest(directory: Path) -> float:
-    return max((p.stat().st_mtime for p in directory.rglob("*") if p.is_file()), default=0.0)
 
 
 def _wait_gone(pid: int) -> None:
@@ -215,19 +209,17 @@ def _environment() -> dict[str, str]:
     return {"PATH": layout.SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "PYTHONPATH": source}
 
 
-def _start_watcher(spec: LabSpec, lab_dir: Path, lock: int) -> None:
+def _start_watcher(spec: LabSpec, lab_dir: Path) -> None:
     """Fork the process that outlives this one by the moment that the sweeping takes."""
     mine = os.pidfd_open(os.getpid())
     ready, told = os.pipe()
     if os.fork() == 0:
-        os.close(lock)
         os.setsid()
-        with (lab_dir / "watcher.lock").open("w") as own:
-            fcntl.flock(own, fcntl.LOCK_EX)
-            os.write(told, b"1")
-            select.select([mine], [], [])
-            cgroups.sweep(spec.name, timeout_s=20)
-            os._exit(0)
+        lock_for_life(lab_dir / "watcher.lock")
+        os.write(told, b"1")
+        select.select([mine], [], [])
+        cgroups.sweep(spec.name, timeout_s=20)
+        os._exit(0)
     os.read(ready, 1)
     for handle in (ready, told, mine):
         os.close(handle)
@@ -237,14 +229,13 @@ def main(lab_dir_text: str, owner_text: str) -> int:
     """Run the lab described by LAB/spec.json; `owner_text` is a pid whose death ends it, or 0."""
     lab_dir = Path(lab_dir_text)
     spec = LabSpec.from_json(json.loads((lab_dir / "spec.json").read_text()))
-    lock = os.open(lab_dir / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_for_life(lab_dir / "lock")
     except BlockingIOError:
         sys.stderr.write(f"another supervisor holds {lab_dir}\n")
         return 1
     os.chdir("/")
-    _start_watcher(spec, lab_dir, lock)
+    _start_watcher(spec, lab_dir)
     Supervisor(spec, lab_dir, int(owner_text)).run()
     return 0
 

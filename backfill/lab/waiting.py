@@ -1,0 +1,65 @@
+"""Awaiting conditions with a deadline, and locks that last as long as their holder lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+POLL_S = 0.02
+_FLOCK = "hhqqi"  # struct flock: type, whence, start, length, pid
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
+    """Poll `holds` until it is true or the time is over; returns its last answer."""
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def accepts(place: str) -> bool:
+    """Whether `tcp:HOST:PORT` or `unix:PATH` accepts a connection; an empty place always does."""
+    kind, _, where = place.partition(":")
+    if not kind:
+        return True
+    try:
+        if kind == "tcp":
+            host, _, port = where.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=1).close()
+        else:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(where)
+    except OSError:
+        return False
+    return True
+
+
+def lock_for_life(path: Path) -> int:
+    """Lock `path` until this process ends and return the handle, which must stay open.
+
+    Children do not inherit the lock. Raises BlockingIOError when another process has it.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return handle
+
+
+def lock_holder(path: Path) -> int:
+    """The pid of the process that holds the lock on `path`, 0 when nobody does. Only looks."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(handle, fcntl.F_GETLK, question))
+    finally:
+        os.close(handle)
+    return 0 if kind == fcntl.F_UNLCK else int(pid)
