@@ -1,0 +1,72 @@
+"""The kinds of text that have a form: paths, addresses, names. Each says what is wrong, or ""."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_SCHEMES = ("qemu", "test")
+
+ALLOWED = {
+    "text": "text",
+    "name": "a name of letters, digits, '.', '_' and '-'",
+    "path": "an absolute path",
+    "ip": "an IP address, such as 10.0.0.1",
+    "endpoint": "an IP address with a port, such as 10.0.0.1:6817",
+    "uri": "a libvirt address, such as qemu+tcp://10.0.0.11/system",
+}
+
+
+def wrong(form: str, text: str) -> str:
+    """Say what is wrong with `text` for this form, or return an empty text."""
+    if not text.isprintable():
+        return "has a line break or another control character"
+    match form:
+        case "name":
+            return "" if _NAME.fullmatch(text) else "is not a name"
+        case "path":
+            return "" if text.startswith("/") else "is not an absolute path"
+        case "ip":
+            return "" if address_in(text) else "is not an IP address"
+        case "endpoint":
+            return "" if _is_endpoint(text) else "is not an address with a port"
+        case "uri":
+            return "" if _is_uri(text) else "is not a libvirt address"
+        case _:
+            return ""
+
+
+def _is_endpoint(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    number = int(port) if re.fullmatch(r"[0-9]{1,5}", port) else 0
+    return 0 < number < 65536 and address_in(host.strip("[]")) is not None
+
+
+def _is_uri(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    return parts.scheme.partition("+")[0] in _SCHEMES and "://" in text
+
+
+def address_in(text: str) -> str | None:
+    """The IP address, in its usual writing, that `text` is; None when it is none."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None
+
+
+def address_of_endpoint(text: str) -> str | None:
+    """The IP address of `ip:port`."""
+    return address_in(text.rpartition(":")[0].strip("[]"))
+
+
+def address_of_uri(text: str) -> str | None:
+    """The IP address in a URI; None when it names its machine otherwise or not at all."""
+    hostname = urlsplit(text).hostname if text else None
+    return address_in(hostname) if hostname else None

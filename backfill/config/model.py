@@ -1,0 +1,161 @@
+"""The checked policy file as frozen values. Field names are the file's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from backfill.core.policy import PolicySet
+
+
+class Provider(StrEnum):
+    """Which driver looks after a host."""
+
+    LIBVIRT = "libvirt"
+    SIMULATED = "simulated"
+
+
+class DomainType(StrEnum):
+    """How a guest's CPUs are run."""
+
+    KVM = "kvm"
+    QEMU = "qemu"  # in software
+    AUTO = "auto"  # KVM where a trial guest boots under it
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """How the daemon itself runs."""
+
+    # Where the journal is kept.
+    state_dir: str = field(default="/var/lib/backfill", metadata={"form": "path"})
+    # The local socket for the command line and for hooks on this machine.
+    socket: str = field(default="/run/backfill/daemon.sock", metadata={"form": "path"})
+    # Address and port for hooks on other machines; empty: none.
+    listen: str = field(default="", metadata={"form": "endpoint"})
+    # How often Slurm is read when nothing is going on.
+    poll_s: float = 2.0
+    # How often each host is read when nothing is going on.
+    host_poll_s: float = 5.0
+    # How often one node or host is read while something there is awaited.
+    watch_s: float = 0.03
+    # Threads that carry out calls.
+    workers: int = field(default=16, metadata={"most": 1024})
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSettingsFile:
+    """Where Slurm is."""
+
+    conf: str = field(default="/etc/slurm/slurm.conf", metadata={"form": "path"})
+    # Directory of scontrol, squeue and sinfo; empty: as PATH says.
+    bin_dir: str = field(default="", metadata={"form": "path"})
+    # A Slurm command that takes longer has failed.
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostEntry:
+    """One machine that carries instances."""
+
+    name: str = field(metadata={"form": "name"})
+    provider: Provider
+    # Its own Slurm node: the same name when left out, null for a host that is no Slurm node.
+    node: str | None = field(default="", metadata={"form": "name"})
+    # Where its libvirt listens, such as qemu+tcp://10.0.0.11/system.
+    uri: str = field(default="", metadata={"form": "uri"})
+    # CPUs and memory that instances never take on this host, on top of limits.keep_*.
+    keep_cpus: int = 0
+    keep_memory_mb: int = 0
+
+    def __post_init__(self) -> None:
+        if self.node == "":
+            object.__setattr__(self, "node", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageEntry:
+    """A guest image for direct kernel boot; the files are the same on every host."""
+
+    kernel: str = field(metadata={"form": "path"})
+    initrd: str = field(metadata={"form": "path"})
+    # Never written: every instance has an overlay over it.
+    disk: str = field(metadata={"form": "path"})
+    # The kernel's command line.
+    cmdline: str
+    disk_format: str = "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class SurroundingsEntry:
+    """What every guest is told when it boots."""
+
+    # The controller's address.
+    controller: str = field(metadata={"form": "ip"})
+    # Where slurmd gets its configuration: address and port of slurmctld.
+    conf_server: str = field(metadata={"form": "endpoint"})
+    # The cluster's munge key, on the daemon's machine.
+    munge_key: str = field(metadata={"form": "path"})
+    # Default route; empty: none.
+    gateway: str = field(default="", metadata={"form": "ip"})
+    slurmd_options: str = "-Z"
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareEntry:
+    """The virtual machine's fixed parts; the same on all hosts, so that instances can move."""
+
+    domain_type: DomainType = DomainType.AUTO
+    machine: str = "q35"
+    # A model that libvirt knows, or a mode such as host-model.
+    cpu_model: str = "qemu64"
+    # CPU weight against everything else on the host; null leaves it alone.
+    cpu_shares: int | None = field(default=2, metadata={"least": 2, "most": 262144})
+    # Other than none or directsync only where all hosts are one machine.
+    disk_cache: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """How long one call to libvirt may take before its outcome counts as unknown."""
+
+    connect_s: float = 10.0
+    call_s: float = 20.0
+    start_s: float = 60.0
+    long_s: float = 900.0
+    agent_s: float = 10.0
+    # A host that is silent for keepalive_s, keepalive_count times, loses its connection.
+    keepalive_s: int = 5
+    keepalive_count: int = 3
+    # After so many unanswered calls to one host, further ones fail at once.
+    stuck_calls: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LibvirtEntry:
+    """One pool of hypervisors that share a directory."""
+
+    # Shared by all hosts, at the same path everywhere.
+    directory: str = field(metadata={"form": "path"})
+    # The hosts' network bridge for guests.
+    bridge: str = field(metadata={"form": "name"})
+    surroundings: SurroundingsEntry
+    # Guest images by name; instances.image chooses one.
+    images: dict[str, ImageEntry]
+    hardware: HardwareEntry = field(default_factory=HardwareEntry)
+    limits: CallLimits = field(default_factory=CallLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One checked policy file. `lines`: in which line of `source` each key path stands."""
+
+    policies: PolicySet
+    hosts: tuple[HostEntry, ...]
+    source: Path
+    daemon: DaemonSettings = field(default_factory=DaemonSettings)
+    slurm: SlurmSettingsFile = field(default_factory=SlurmSettingsFile)
+    libvirt: LibvirtEntry | None = None
+    lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)

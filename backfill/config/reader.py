@@ -1,0 +1,190 @@
+"""Walks the file's tree along the shapes: values where all is well, problems where it is not."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from backfill.config import addresses, forms, leaves
+from backfill.config.phrases import allowed
+from backfill.config.problems import Place, Problem, quote
+from backfill.config.shapes import Key, Many, Maybe, Named, Section, Shape, Text, root
+from backfill.config.tree import Entries, Listing, Scalar, Tree
+from backfill.core.policy import Template
+
+MAX_PROBLEMS = 100
+BAD = object()  # stands for a value that could not be read; its problem is already noted
+_WORD = re.compile(r"[A-Za-z0-9_-]{1,60}")
+_LAST_STEP = re.compile(r"(\.[^.\[\]]*|\[[^\[\]]*\]|^[^.\[\]]*)$")
+
+
+class Reader:
+    """Collects the problems of one file, and where each key stands."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+        self.places: dict[str, Place] = {}
+
+    def note(self, place: Place | None, path: str, what: str, remedy: str = "") -> object:
+        """Note a problem; without a place, at the nearest key that has one. Returns BAD."""
+        spot = place or self._nearest(path)
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(Problem(self.file, spot.line, spot.column, path, what, remedy))
+        return BAD
+
+    def _nearest(self, path: str) -> Place:
+        while path and path not in self.places:
+            shorter = _LAST_STEP.sub("", path)
+            path = shorter if shorter != path else ""
+        return self.places.get(path, Place(1, 1))
+
+    def read(self, shape: Shape, tree: Tree, path: str) -> Any:
+        """The value of `tree`, or BAD."""
+        self.places.setdefault(path, tree.place)
+        if leaves.is_null(tree):
+            if isinstance(shape, Maybe):
+                return None
+            return self.note(tree.place, path, "has no value", f"write {allowed(shape)}")
+        match shape:
+            case Maybe():
+                return self.read(shape.item, tree, path)
+            case Section():
+                return self._section(shape, tree, path)
+            case Many():
+                return self._many(shape, tree, path)
+            case Named():
+                return self._named(shape, tree, path)
+            case _:
+                return self._leaf(shape, tree, path)
+
+    def _leaf(self, shape: Shape, tree: Tree, path: str) -> Any:
+        try:
+            return leaves.read(shape, tree)
+        except leaves.WrongError as wrong:
+            return self.note(wrong.place, path, wrong.what, wrong.remedy)
+
+    def _wrong_kind(self, shape: Shape, tree: Tree, path: str) -> object:
+        return self.note(tree.place, path, f"is {leaves.kind(tree)}", f"write {allowed(shape)}")
+
+    def _section(self, shape: Section, tree: Tree, path: str) -> Any:
+        if shape.listed and isinstance(tree, Listing):
+            items = self.read(shape.keys[0].shape, tree, path)
+            return BAD if items is BAD else shape.make(**{shape.listed: items})
+        if not isinstance(tree, Entries):
+            return self._wrong_kind(shape, tree, path)
+        found = self.keys(shape, tree, path)
+        if BAD in found.values():
+            return BAD
+        if shape.make is Template and not self._pair(found, path):
+            return BAD
+        return shape.make(**found)
+
+    def keys(self, shape: Section, tree: Entries, path: str) -> dict[str, Any]:
+        """The values of a section's keys; what is absent, unknown or wrong is BAD."""
+        known = {key.name: key for key in shape.keys}
+        given = {name.text for name, _ in tree.pairs}
+        found: dict[str, Any] = {}
+        meant: set[str] = set()
+        for name, value in tree.pairs:
+            if name.text not in known:
+                meant.add(self._unknown(shape, name, path, given))
+                continue
+            inner = join(path, name.text)
+            self.places[inner] = name.place
+            found[name.text] = self.read(known[name.text].shape, value, inner)
+        for key in shape.keys:
+            if key.required and key.name not in found | dict.fromkeys(meant):
+                what, remedy = "is missing", f"add it: {allowed(key.shape)}"
+                self.note(tree.place, join(path, key.name), what, remedy)
+                found[key.name] = BAD
+        return found | dict.fromkeys(meant, BAD)
+
+    def _unknown(self, shape: Section, name: Scalar, path: str, given: Collection[str]) -> str:
+        """Note an unknown key; returns the key that was probably meant, or an empty text."""
+        known = [key.name for key in shape.keys]
+        open_keys = [key for key in known if key not in given]
+        near = difflib.get_close_matches(name.text[:80], open_keys, 1)
+        elsewhere = [inner for inner, key in _all_keys() if key.name == name.text]
+        hint = ""
+        if near:
+            hint = f"did you mean {near[0]}? "
+        elif elsewhere:
+            hint = f"did you mean {elsewhere[0]}? "
+        what, remedy = "is not a known key", f"{hint}Keys here: {', '.join(known)}"
+        self.note(name.place, join(path, name.text), what, remedy)
+        return near[0] if near else ""
+
+    def _many(self, shape: Many, tree: Tree, path: str) -> Any:
+        if not isinstance(tree, Listing):
+            return self._wrong_kind(shape, tree, path)
+        found: list[Any] = []
+        for index, item in enumerate(tree.items):
+            inner = f"{path}[{index}]"
+            value = self.read(shape.item, item, inner)
+            if isinstance(shape.item, Text) and value is not BAD and value in found:
+                value = self.note(item.place, inner, f"repeats {quote(value)}", "name it once")
+            found.append(value)
+        return BAD if BAD in found else tuple(found)
+
+    def _named(self, shape: Named, tree: Tree, path: str) -> Any:
+        if not isinstance(tree, Entries):
+            return self._wrong_kind(shape, tree, path)
+        found: dict[str, Any] = {}
+        for name, value in tree.pairs:
+            inner = join(path, name.text)
+            self.places[inner] = name.place
+            found[name.text] = self.read(shape.item, value, inner)
+            if forms.wrong("name", name.text):
+                remedy = f"use {forms.ALLOWED['name']}"
+                found[name.text] = self.note(name.place, inner, "is not a name", remedy)
+        return BAD if BAD in found.values() else found
+
+    def _pair(self, found: dict[str, Any], path: str) -> bool:
+        """Give every name of the instances its address; False after a problem."""
+        names, given = found["names"], found["addresses"]
+        inner = join(path, "addresses")
+        if isinstance(given, tuple):
+            if len(given) == len(names):
+                return True
+            what = f"has {len(given)} addresses for {len(names)} names"
+            self.note(None, inner, what, "give as many, or only the first to count upwards from")
+            return False
+        try:
+            found["addresses"] = addresses.count_up(given, names)
+        except addresses.AddressError as error:
+            self.note(None, inner, str(error), "begin lower, or use a larger network")
+            return False
+        return True
+
+
+def join(path: str, name: str) -> str:
+    """The path of a key below `path`; an odd name is shown in quotes."""
+    shown = name if _WORD.fullmatch(name) else quote(name)
+    return f"{path}.{shown}" if path else shown
+
+
+@functools.cache
+def _all_keys() -> tuple[tuple[str, Key], ...]:
+    return tuple(walk(root(), ""))
+
+
+def walk(shape: Shape, path: str) -> Iterator[tuple[str, Key]]:
+    """All keys below `path` with their paths, depth first; `[]` stands for any item."""
+    match shape:
+        case Section():
+            for key in shape.keys:
+                inner = path if key.name == shape.listed else join(path, key.name)
+                yield inner, key
+                yield from walk(key.shape, inner)
+        case Many():
+            yield from walk(shape.item, f"{path}[]")
+        case Named():
+            yield from walk(shape.item, f"{path}.<name>")
+        case Maybe():
+            yield from walk(shape.item, path)
+        case _:
+            pass

@@ -1,0 +1,167 @@
+"""What must hold between values of one policy file; pure, one function per rule."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backfill.config import forms
+from backfill.config.model import DaemonSettings, HostEntry, LibvirtEntry, Provider
+from backfill.core.guards import Limits
+from backfill.core.lifecycle import Rung
+from backfill.core.policies.ladder import Ladder
+from backfill.core.policies.scale import Scale
+from backfill.core.policy import Priorities, Proof, Template
+
+_STOPPING = (Rung.PAUSE, Rung.SUSPEND)
+LADDER_RUNGS = (Rung.PAUSE, Rung.SUSPEND, Rung.MIGRATE, Rung.REQUEUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule that does not hold, at a key's path."""
+
+    path: str
+    what: str
+    remedy: str
+
+
+def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Apply every rule whose values could be read; `values` is by top-level key."""
+    for rule, needs in _RULES:
+        if all(name in values for name in needs):
+            yield from rule(*(values[name] for name in needs))
+
+
+def _partitions(priorities: Priorities) -> Iterator[Finding]:
+    if not priorities.low:
+        yield Finding("priorities.low", "is empty", "name a partition whose jobs may be evicted")
+    for index, name in enumerate(priorities.high):
+        if name in priorities.low:
+            what = f"names the partition {name}, which is in priorities.low too"
+            yield Finding(f"priorities.high[{index}]", what, "keep it in one of them")
+
+
+def _rungs(ladder: Ladder) -> Iterator[Finding]:
+    if not ladder.rungs:
+        yield Finding("ladder", "is empty", "give at least one rung, such as {rung: requeue}")
+    kinds = [rule.rung for rule in ladder.rungs]
+    for index, rule in enumerate(ladder.rungs):
+        path, rung = f"ladder[{index}].rung", rule.rung
+        if rung not in LADDER_RUNGS:
+            known = ", ".join(LADDER_RUNGS)
+            yield Finding(path, f"is {rung}, which cannot be done yet", f"use {known}")
+        elif rung in kinds[:index]:
+            what = f"is {rung}, as ladder[{kinds.index(rung)}] already is"
+            yield Finding(path, what, "give each rung once")
+        elif rung is Rung.PAUSE and Rung.SUSPEND in kinds[:index]:
+            what = "is pause, after suspend, which has already stopped the instance"
+            yield Finding(path, what, "put pause before suspend")
+        elif rung is Rung.REQUEUE and index < len(kinds) - 1:
+            what = f"is requeue, and ladder[{index + 1}] would never be reached"
+            yield Finding(path, what, "put requeue last")
+        if rung in LADDER_RUNGS and rung not in _STOPPING and rule.for_s is not None:
+            what = f"has no meaning for {rung}, which is over when it is done"
+            yield Finding(f"ladder[{index}].for_s", what, "remove it")
+
+
+def _proof(ladder: Ladder, proof: Proof) -> Iterator[Finding]:
+    for index, rule in enumerate(ladder.rungs):
+        if proof is Proof.MEMORY and rule.rung is Rung.PAUSE and rule.for_s is None:
+            what = "is not set, so a paused instance would keep the memory that proof asks for"
+            yield Finding(f"ladder[{index}].for_s", what, "set it, or use proof: cpu")
+
+
+def _hosts(hosts: Sequence[HostEntry]) -> Iterator[Finding]:
+    if not hosts:
+        yield Finding("hosts", "is empty", "name at least one host")
+    for key in ("name", "node", "uri"):
+        seen: dict[str, int] = {}
+        for index, host in enumerate(hosts):
+            value = getattr(host, key)
+            if value in seen and not (key == "node" and hosts[seen[value]].name == host.name):
+                what = f"is {value}, as hosts[{seen[value]}].{key} already is"
+                yield Finding(f"hosts[{index}].{key}", what, "every host has its own")
+            if value:
+                seen.setdefault(value, index)
+
+
+def _libvirt(
+    hosts: Sequence[HostEntry], libvirt: LibvirtEntry | None, instances: Template
+) -> Iterator[Finding]:
+    ours = [(i, host) for i, host in enumerate(hosts) if host.provider is Provider.LIBVIRT]
+    for index, host in ours:
+        if not host.uri:
+            remedy = f"add {forms.ALLOWED['uri'].split(', ')[1]}"
+            yield Finding(f"hosts[{index}].uri", "is missing for a libvirt host", remedy)
+    if not ours:
+        return
+    if libvirt is None:
+        what = f"is missing, but host {ours[0][1].name} has provider: libvirt"
+        yield Finding("libvirt", what, "add the section")
+    elif instances.image not in libvirt.images:
+        known = ", ".join(libvirt.images) or "none"
+        what = f"is {instances.image}, which libvirt.images does not have"
+        yield Finding("instances.image", what, f"images there: {known}")
+
+
+def _names(hosts: Sequence[HostEntry], instances: Template) -> Iterator[Finding]:
+    taken = {host.node: f"the node of host {host.name}" for host in hosts if host.node}
+    taken |= {host.name: "a host" for host in hosts}
+    for name in instances.names:
+        if name in taken:
+            what = f"has {name}, which is {taken[name]}"
+            yield Finding("instances.names", what, "give instances names of their own")
+
+
+def _addresses(
+    hosts: Sequence[HostEntry],
+    instances: Template,
+    libvirt: LibvirtEntry | None,
+    daemon: DaemonSettings,
+) -> Iterator[Finding]:
+    taken = {forms.address_of_uri(host.uri): f"host {host.name}" for host in hosts}
+    taken[forms.address_of_endpoint(daemon.listen)] = "daemon.listen"
+    if libvirt is not None:
+        around = libvirt.surroundings
+        taken[forms.address_of_endpoint(around.conf_server)] = "libvirt.surroundings.conf_server"
+        taken[forms.address_in(around.controller)] = "libvirt.surroundings.controller"
+        taken[forms.address_in(around.gateway)] = "libvirt.surroundings.gateway"
+    ours: dict[str, str] = {}
+    for name, address in zip(instances.names, instances.addresses, strict=True):
+        ip = str(ipaddress.ip_interface(address).ip)
+        owner = taken.get(ip) or ours.get(ip)
+        if owner:
+            what = f"gives {ip} to {name}, but it belongs to {owner}"
+            yield Finding("instances.addresses", what, "choose a range that is free")
+        ours[ip] = name
+
+
+def _flavour(instances: Template) -> Iterator[Finding]:
+    flavour = instances.flavour
+    if flavour.memory_margin_mb >= flavour.memory_mb:
+        what = f"is {flavour.memory_margin_mb} MB of memory_mb = {flavour.memory_mb} MB"
+        path = "instances.flavour.memory_margin_mb"
+        yield Finding(path, what, "leave something for jobs")
+
+
+def _ceilings(scale: Scale, limits: Limits, instances: Template) -> Iterator[Finding]:
+    ceiling = min(limits.max_instances, len(instances.names))
+    if scale.warm > ceiling:
+        what = f"is {scale.warm}, but there can only be {ceiling} instances"
+        yield Finding("scale.warm", what, "lower it, or raise limits.max_instances and names")
+
+
+_RULES: tuple[tuple[Callable[..., Iterator[Finding]], tuple[str, ...]], ...] = (
+    (_partitions, ("priorities",)),
+    (_rungs, ("ladder",)),
+    (_proof, ("ladder", "proof")),
+    (_hosts, ("hosts",)),
+    (_libvirt, ("hosts", "libvirt", "instances")),
+    (_names, ("hosts", "instances")),
+    (_addresses, ("hosts", "instances", "libvirt", "daemon")),
+    (_flavour, ("instances",)),
+    (_ceilings, ("scale", "limits", "instances")),
+)
