@@ -1,0 +1,74 @@
+"""Translates libvirt's errors into the typed errors of the ports."""
+
+from __future__ import annotations
+
+import libvirt
+
+from backfill.ports import (
+    AlreadyThereError,
+    BusyError,
+    DriverError,
+    NoCapacityError,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
+
+_BY_CODE: dict[int, type[DriverError]] = {
+    libvirt.VIR_ERR_NO_DOMAIN: NotFoundError,
+    libvirt.VIR_ERR_DOM_EXIST: AlreadyThereError,
+    libvirt.VIR_ERR_OPERATION_INVALID: BusyError,
+    libvirt.VIR_ERR_OPERATION_TIMEOUT: BusyError,
+    libvirt.VIR_ERR_RESOURCE_BUSY: BusyError,
+    libvirt.VIR_ERR_OPERATION_ABORTED: BusyError,
+    libvirt.VIR_ERR_AGENT_UNRESPONSIVE: UnreachableError,
+    libvirt.VIR_ERR_AGENT_UNSYNCED: UnreachableError,
+    libvirt.VIR_ERR_NO_CONNECT: UnreachableError,
+    libvirt.VIR_ERR_INVALID_CONN: UnreachableError,
+    libvirt.VIR_ERR_UNKNOWN_HOST: UnreachableError,
+    libvirt.VIR_ERR_NO_MEMORY: NoCapacityError,
+    libvirt.VIR_ERR_AUTH_FAILED: RefusedError,
+    libvirt.VIR_ERR_AUTH_UNAVAILABLE: RefusedError,
+    libvirt.VIR_ERR_ACCESS_DENIED: RefusedError,
+    libvirt.VIR_ERR_OPERATION_DENIED: RefusedError,
+    libvirt.VIR_ERR_OPERATION_UNSUPPORTED: RefusedError,
+    libvirt.VIR_ERR_NO_SUPPORT: RefusedError,
+    libvirt.VIR_ERR_CONFIG_UNSUPPORTED: RefusedError,
+    libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: RefusedError,
+    libvirt.VIR_ERR_CPU_INCOMPATIBLE: RefusedError,
+    libvirt.VIR_ERR_MIGRATE_UNSAFE: RefusedError,
+    libvirt.VIR_ERR_INVALID_ARG: RefusedError,
+    libvirt.VIR_ERR_XML_ERROR: RefusedError,
+    libvirt.VIR_ERR_XML_DETAIL: RefusedError,
+    libvirt.VIR_ERR_XML_INVALID_SCHEMA: RefusedError,
+}
+# For errors whose code says only "failed": what QEMU or the system wrote tells the kind.
+_BY_TEXT: tuple[tuple[str, type[DriverError]], ...] = (
+    ("No space left on device", NoCapacityError),
+    ("Cannot allocate memory", NoCapacityError),
+    ("cannot set up guest memory", NoCapacityError),
+    ("already exists", AlreadyThereError),
+)
+# Codes that libvirt also uses for other things, but from its network layer mean a lost connection.
+_LINK_DOMAINS = frozenset({libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE})
+
+
+def kind_of(code: int, domain: int, text: str) -> type[DriverError]:
+    """Which typed error stands for libvirt's `code` (virErrorNumber) from `domain`."""
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    if domain in _LINK_DOMAINS:
+        return UnreachableError
+    for part, kind in _BY_TEXT:
+        if part in text:
+            return kind
+    return DriverError
+
+
+def translate(error: libvirt.libvirtError, subject: str, host: str) -> DriverError:
+    """The typed error for `error`, which came up while `subject` was handled on `host`."""
+    text = " ".join(str(error).split())
+    kind = kind_of(error.get_error_code() or 0, error.get_error_domain() or 0, text)
+    if kind is UnreachableError:
+        return kind(subject, f"no answer through libvirt on {host}: {text}")
+    return kind(subject, f"libvirt on {host} said: {text}")

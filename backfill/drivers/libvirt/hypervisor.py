@@ -1,0 +1,304 @@
+"""What we ask of one hypervisor, as typed verbs; the rest of the driver never sees the library."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import libvirt
+import libvirt_qemu
+
+from backfill.core.quantities import Resources
+from backfill.drivers.libvirt import states
+from backfill.drivers.libvirt.domain_xml import NAMESPACE, Label, parse_label
+from backfill.drivers.libvirt.link import Link
+from backfill.drivers.libvirt.settings import Limits
+from backfill.ports import NotFoundError
+
+OnEvent = Callable[[str, str], None]
+_log = logging.getLogger(__name__)
+_KIB_PER_MIB = 1024
+_STATS = libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BALLOON
+# A domain whose job holds its lock must not hold up the picture of all others.
+_STATS_FLAGS = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+_UNDEFINE = (
+    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+    | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+)
+_MIGRATE = (
+    libvirt.VIR_MIGRATE_LIVE
+    | libvirt.VIR_MIGRATE_PEER2PEER
+    | libvirt.VIR_MIGRATE_PERSIST_DEST
+    | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
+    | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
+    | libvirt.VIR_MIGRATE_AUTO_CONVERGE
+)
+_AGENT_WAIT_S = 2
+_SILENT = (libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED)
+Ask = Callable[[str, dict[str, object]], Any]
+
+
+class AgentSilentError(Exception):
+    """The guest agent did not answer this time; it may be starting, or the guest is busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A domain as last seen. `label` is None when it is not ours (whichever cluster's)."""
+
+    name: str
+    state: int
+    reason: int
+    persistent: bool
+    label: Label | None
+    rss_mb: int | None
+
+    @property
+    def active(self) -> bool:
+        """Whether an emulator process exists."""
+        return states.is_active(self.state)
+
+    @property
+    def saving(self) -> bool:
+        """Whether its memory is being written to disk."""
+        return states.is_saving(self.state, self.reason)
+
+
+class Hypervisor:
+    """One host's libvirtd. Every method raises the typed errors of the ports."""
+
+    def __init__(
+        self,
+        host: str,
+        uri: str,
+        limits: Limits,
+        on_event: OnEvent | None = None,
+        opener: Callable[[str], Any] = libvirt.open,
+    ) -> None:
+        self.host = host
+        self._limits = limits
+        self._on_event = on_event
+        self._link = Link(host, uri, limits, self._watch, opener)
+
+    def close(self) -> None:
+        """Give back the connection."""
+        self._link.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is open at this moment; asks nobody."""
+        return self._link.connected
+
+    def survey(self) -> tuple[Resources, list[Domain]]:
+        """Totals and all domains, in one go."""
+
+        def work(connection: Any) -> tuple[Resources, list[Domain]]:
+            stats = connection.getAllDomainStats(_STATS, _STATS_FLAGS)
+            seen = [_domain(*pair) for pair in stats]
+            return self._totals(connection), [domain for domain in seen if domain is not None]
+
+        return self._link.call(self.host, work)
+
+    def find(self, name: str) -> Domain | None:
+        """One domain, ours or not; None when there is none of this name."""
+
+        def work(connection: Any) -> Domain | None:
+            handle = _lookup(connection, name)
+            if handle is None:
+                return None
+            stats = connection.domainListGetStats([handle], _STATS, _STATS_FLAGS)
+            return _domain(*stats[0]) if stats else None
+
+        return self._link.call(name, work)
+
+    def define(self, name: str, document: str) -> None:
+        """Make a domain known without starting it."""
+        self._link.call(name, lambda connection: connection.defineXML(document))
+
+    def document(self, name: str) -> str:
+        """The domain document with which another host can define it."""
+        flags = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
+        return str(self._on(name, lambda domain: domain.XMLDesc(flags)))
+
+    def start(self, name: str) -> int | None:
+        """Boot a defined domain; returns its CPU weight, None where the host knows no weights."""
+
+        def work(domain: Any) -> int | None:
+            domain.create()
+            try:
+                return int(domain.schedulerParameters()["cpu_shares"])
+            except (libvirt.libvirtError, KeyError):
+                return None
+
+        weight: int | None = self._on(name, work, self._limits.start_s)
+        return weight
+
+    def pause(self, name: str, cluster: str) -> tuple[int, int, bool]:
+        """Stop the CPUs of `cluster`'s domain unless they stand still.
+
+        Returns state, reason and persistence afterwards. As few questions as possible: this is
+        what a high-priority job waits for.
+        """
+
+        def work(connection: Any) -> tuple[int, int, bool]:
+            handle = _lookup(connection, name)
+            label = None if handle is None else _label(handle)
+            if label is None or label.tag.cluster != cluster:
+                raise NotFoundError(name, f"there is no such instance of ours on {self.host}")
+            state, reason = handle.state()
+            if state in (states.DomainState.RUNNING, states.DomainState.BLOCKED):
+                handle.suspend()
+                state, reason = handle.state()
+            incoming = states.may_be_incoming(state, reason)
+            return int(state), int(reason), not incoming or bool(handle.isPersistent())
+
+        return self._link.call(name, work)
+
+    def resume(self, name: str) -> None:
+        """Let the CPUs of a paused domain go on."""
+        self._on(name, lambda domain: domain.resume())
+
+    def save(self, name: str, path: Path) -> None:
+        """Write memory to `path` and end the emulator; on failure the domain is as before."""
+        flags = libvirt.VIR_DOMAIN_SAVE_PAUSED
+        self._on(name, lambda domain: domain.saveFlags(str(path), None, flags), self._limits.long_s)
+
+    def restore(self, name: str, path: Path) -> None:
+        """Start from the memory at `path`, paused."""
+        flags = libvirt.VIR_DOMAIN_SAVE_PAUSED
+        self._link.call(
+            name,
+            lambda connection: connection.restoreFlags(str(path), None, flags),
+            self._limits.long_s,
+        )
+
+    def destroy(self, name: str) -> None:
+        """End the emulator now; not running is fine."""
+
+        def work(connection: Any) -> None:
+            domain = _lookup(connection, name)
+            if domain is not None and domain.isActive():
+                domain.destroy()
+
+        self._link.call(name, work, self._limits.start_s)
+
+    def undefine(self, name: str) -> None:
+        """Forget an inactive domain; unknown is fine."""
+
+        def work(connection: Any) -> None:
+            domain = _lookup(connection, name)
+            if domain is not None:
+                self._undefine(domain)
+
+        self._link.call(name, work)
+
+    def migrate(self, name: str, target_uri: str, data_uri: str | None, stay_paused: bool) -> None:
+        """Move an active domain to the libvirtd at `target_uri`, which the source contacts itself.
+
+        `data_uri` is where the target receives memory, such as tcp://10.0.0.2.
+        """
+        parameters = {libvirt.VIR_MIGRATE_PARAM_URI: data_uri} if data_uri else {}
+        flags = _MIGRATE | (libvirt.VIR_MIGRATE_PAUSED if stay_paused else 0)
+
+        def work(domain: Any) -> None:
+            try:
+                domain.migrateToURI3(target_uri, parameters, flags)
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_MIGRATE_UNSAFE:
+                    raise
+                # libvirt cannot see that the directory is shared; the configuration says it is.
+                domain.migrateToURI3(target_uri, parameters, flags | libvirt.VIR_MIGRATE_UNSAFE)
+
+        self._on(name, work, self._limits.long_s)
+
+    def abort_job(self, name: str) -> None:
+        """Stop a running save or migration; the domain goes on where it was."""
+        self._on(name, lambda domain: domain.abortJob())
+
+    def with_agent(self, name: str, work: Callable[[Ask], float], limit_s: float) -> float:
+        """Run `work` with a function that asks the guest agent; see `agent.wake`."""
+        return float(self._on(name, lambda domain: work(_asker(domain)), limit_s))
+
+    def _totals(self, connection: Any) -> Resources:
+        _map_size, online, _count = connection.getCPUMap()
+        # virNodeGetInfo's memory was measured to be far too small on some hosts; the statistics
+        # agree with /proc/meminfo.
+        memory_kib = connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS)["total"]
+        return Resources(sum(map(bool, online)), int(memory_kib) // _KIB_PER_MIB)
+
+    def _undefine(self, domain: Any) -> None:
+        domain.undefineFlags(_UNDEFINE)
+
+    def _on(self, name: str, work: Callable[[Any], Any], limit_s: float | None = None) -> Any:
+        return self._link.call(
+            name, lambda connection: work(connection.lookupByName(name)), limit_s
+        )
+
+    def _watch(self, connection: Any) -> None:
+        if self._on_event is not None:
+            connection.domainEventRegisterAny(
+                None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle, None
+            )
+
+    def _lifecycle(self, _connection: Any, domain: Any, *_details: Any) -> None:
+        if self._on_event is not None:
+            self._on_event(self.host, str(domain.name()))
+
+
+def _asker(domain: Any) -> Ask:
+    def ask(command: str, arguments: dict[str, object]) -> Any:
+        request = {"execute": command, "arguments": arguments}
+        try:
+            answer = libvirt_qemu.qemuAgentCommand(domain, json.dumps(request), _AGENT_WAIT_S, 0)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() in _SILENT:
+                raise AgentSilentError from error
+            raise
+        return json.loads(answer)["return"]
+
+    return ask
+
+
+def _lookup(connection: Any, name: str) -> Any:
+    try:
+        return connection.lookupByName(name)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        raise
+
+
+def _domain(handle: Any, stats: dict[str, int]) -> Domain | None:
+    state, rss_kib = int(stats["state.state"]), stats.get("balloon.rss")
+    try:
+        incoming = states.may_be_incoming(state, int(stats["state.reason"]))
+        persistent = not incoming or bool(handle.isPersistent())
+        label = _label(handle)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None  # it went away between two questions
+        raise
+    return Domain(
+        name=str(handle.name()),
+        state=state,
+        reason=int(stats["state.reason"]),
+        persistent=persistent,
+        label=label,
+        rss_mb=None if rss_kib is None else int(rss_kib) // _KIB_PER_MIB,
+    )
+
+
+def _label(handle: Any) -> Label | None:
+    try:
+        text = handle.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE, 0)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN_METADATA:
+            return None
+        raise
+    return parse_label(str(text))

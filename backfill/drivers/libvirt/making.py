@@ -1,0 +1,141 @@
+"""Making an instance and ending it, so that a repeated or interrupted call does no harm."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from backfill.core.fleet import InstanceSpec, InstanceState
+from backfill.drivers.libvirt.domain_xml import domain_xml
+from backfill.drivers.libvirt.pool import Pool
+from backfill.drivers.libvirt.seed import Identity, seed_tar
+from backfill.drivers.libvirt.settings import Hardware, ImageFiles
+from backfill.ports import AlreadyThereError, DriverError, RefusedError, UnreachableError
+
+_log = logging.getLogger(__name__)
+_ENDED = (InstanceState.OFF, InstanceState.CRASHED)
+# What libvirt says where the control group for CPU weights is missing.
+_NO_WEIGHTS = ("CPU tuning is not available", "controller")
+
+
+def create(pool: Pool, spec: InstanceSpec) -> None:
+    """Make disk and seed, define and boot. See `InstanceProvider.create`."""
+    image = pool.config.images.get(spec.image)
+    if image is None:
+        known = ", ".join(pool.config.images) or "none"
+        raise RefusedError(spec.image, "is no image that I know", f"known images: {known}")
+    pool.store.home(spec.name)  # refuses a name that cannot be a folder
+    if spec.tag.cluster != pool.config.cluster:
+        raise RefusedError(spec.name, f"its tag names cluster '{spec.tag.cluster}', not ours")
+    with pool.changing(spec.name):
+        if _is_there(pool, spec):
+            return
+        pool.refuse_if_elsewhere(spec.host, spec.name)
+        _clear(pool, spec.host, spec.name)
+        try:
+            _make(pool, spec, image)
+        except UnreachableError:
+            raise  # what it did is unknown: the claim stays, and the next call finds out
+        except DriverError:
+            _clear(pool, spec.host, spec.name)
+            raise
+
+
+def delete(pool: Pool, host: str, name: str) -> None:
+    """End it and remove its files. See `InstanceProvider.delete`."""
+    with pool.changing(name):
+        pool.on(host)
+        _clear(pool, host, name)
+
+
+def _is_there(pool: Pool, spec: InstanceSpec) -> bool:
+    """Whether the wanted instance exists already. AlreadyThereError for one that is not it."""
+    domain = pool.on(spec.host).find(spec.name)
+    if domain is None:
+        return False
+    instance = pool.instance(spec.host, domain)
+    if instance is None:
+        raise AlreadyThereError(
+            spec.name, f"{spec.host} has a machine of this name that is not ours",
+            "choose other node names",
+        )  # fmt: skip
+    if instance.state in _ENDED:
+        return False  # left by an interrupted creation, or an instance that ended by itself
+    if instance.tag != spec.tag:
+        raise AlreadyThereError(
+            spec.name,
+            f"generation {instance.tag.generation} of it is {instance.state} on {spec.host}, "
+            f"not generation {spec.tag.generation}",
+            "delete that one first",
+        )
+    return True
+
+
+def _make(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> None:
+    pool.store.claim(spec.name, {spec.host})
+    pool.store.make(spec.name, image, spec.flavour.disk_gb, _seed(pool, spec))
+    hardware = pool.config.hardware
+    try:
+        weight = _define_and_start(pool, spec, image, hardware)
+    except DriverError as error:
+        if hardware.cpu_shares is None or not any(part in str(error) for part in _NO_WEIGHTS):
+            raise
+        weight = None
+        _define_and_start(pool, spec, image, replace(hardware, cpu_shares=None))
+    if hardware.cpu_shares is not None and weight != hardware.cpu_shares:
+        _log.warning(
+            "%s has no CPU weights: instances there compete with its own jobs until they are "
+            "paused; mount the cpu control group and restart libvirtd", spec.host,
+        )  # fmt: skip
+
+
+def _define_and_start(
+    pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware
+) -> int | None:
+    files = pool.store.files(spec.name)
+    document = domain_xml(spec, image, files, hardware, pool.config.bridge, time.time())
+    hypervisor = pool.on(spec.host)
+    hypervisor.define(spec.name, document)
+    return hypervisor.start(spec.name)
+
+
+def _seed(pool: Pool, spec: InstanceSpec) -> bytes:
+    around = pool.config.surroundings
+    try:
+        munge_key = Path(around.munge_key).read_bytes()
+    except OSError as error:
+        raise RefusedError(
+            around.munge_key, f"cannot read the munge key: {error.strerror}",
+            "run the daemon as a user who may",
+        ) from error  # fmt: skip
+    identity = Identity(
+        node_name=spec.name,
+        address=spec.address,
+        gateway=around.gateway,
+        controller=around.controller,
+        conf_server=around.conf_server,
+        slurmd_options=around.slurmd_options,
+    )
+    return seed_tar(identity, munge_key)
+
+
+def _clear(pool: Pool, host: str, name: str) -> None:
+    """Remove our instance from `host`, and its files unless another host has it."""
+    hypervisor = pool.on(host)
+    if pool.find(host, name) is not None:
+        hypervisor.destroy(name)
+        hypervisor.undefine(name)
+    if not pool.store.exists(name):
+        return
+    claims = pool.store.claims(name)
+    elsewhere = set()
+    for other in set(pool.hypervisors if claims is None else claims) - {host}:
+        # A host that left the configuration cannot be asked, and cannot have it by our doing.
+        if other in pool.hypervisors and pool.find(other, name) is not None:
+            elsewhere.add(other)
+    if elsewhere:
+        pool.store.claim(name, elsewhere)
+    else:
+        pool.store.remove(name)

@@ -1,0 +1,112 @@
+"""The hypervisors of one pool, their shared directory, and the rule that an instance runs once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from backfill.core.fleet import Instance, InstanceState
+from backfill.drivers.libvirt.hypervisor import Domain, Hypervisor
+from backfill.drivers.libvirt.settings import LibvirtConfig
+from backfill.drivers.libvirt.states import instance_state
+from backfill.drivers.libvirt.store import Store
+from backfill.ports import BusyError, NotFoundError, UnreachableError
+
+AT_REST = frozenset({InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED})
+
+
+@dataclass(slots=True)
+class Pool:
+    """What all operations share. Everything here is safe from several threads."""
+
+    config: LibvirtConfig
+    store: Store
+    hypervisors: dict[str, Hypervisor]
+    _changing: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def on(self, host: str) -> Hypervisor:
+        """The hypervisor of `host`. NotFoundError when it is none of ours."""
+        if host not in self.hypervisors:
+            known = ", ".join(self.hypervisors)
+            raise NotFoundError(host, "is no host of this pool", f"its hosts are {known}")
+        return self.hypervisors[host]
+
+    @contextmanager
+    def changing(self, name: str) -> Iterator[None]:
+        """Keep other changes away from this instance. BusyError when one is under way."""
+        with self._lock:
+            if name in self._changing:
+                raise BusyError(name, "another change of it is under way")
+            self._changing.add(name)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._changing.discard(name)
+
+    def ours(self, domain: Domain | None) -> bool:
+        """Whether it carries our cluster's mark."""
+        return (
+            domain is not None
+            and domain.label is not None
+            and domain.label.tag.cluster == self.config.cluster
+        )
+
+    def find(self, host: str, name: str) -> Domain | None:
+        """The domain if it exists and is ours."""
+        domain = self.on(host).find(name)
+        return domain if self.ours(domain) else None
+
+    def need(self, host: str, name: str) -> tuple[Domain, Instance]:
+        """The domain and what it means. NotFoundError when it is not there or not ours."""
+        domain = self.find(host, name)
+        instance = self.instance(host, domain) if domain is not None else None
+        if domain is None or instance is None:
+            raise NotFoundError(name, f"there is no such instance of ours on {host}")
+        return domain, instance
+
+    def instance(self, host: str, domain: Domain) -> Instance | None:
+        """The instance that a domain of ours is; None for anybody else's."""
+        if domain.label is None or not self.ours(domain):
+            return None
+        saved = not domain.active and self.store.has_memory(domain.name)
+        return Instance(
+            name=domain.name,
+            host=host,
+            state=instance_state(domain.state, domain.reason, domain.persistent, saved),
+            tag=domain.label.tag,
+            resources=domain.label.resources,
+            rss_mb=domain.rss_mb if domain.active else 0,
+            boot_s=domain.label.created_s,
+        )
+
+    def refuse_if_elsewhere(self, host: str, name: str, everywhere: bool = True) -> None:
+        """Raise unless the instance is certainly inactive on all hosts but `host`.
+
+        A host that does not answer forbids the start only if the instance may be there: if it is
+        named in the claims, or the claims cannot be read. `everywhere`: ask the hosts without a
+        claim as well, as far as they are connected.
+        """
+        claims = self.store.claims(name)
+        for other, hypervisor in self.hypervisors.items():
+            claimed = claims is None or other in claims
+            asked = claimed or (everywhere and hypervisor.connected)
+            if other == host or not asked:
+                continue
+            try:
+                domain = self.find(other, name)
+            except UnreachableError as error:
+                if claimed:
+                    raise UnreachableError(
+                        name,
+                        f"it may still be on {other}, which does not answer",
+                        f"bring {other} back, or make sure that it is off",
+                    ) from error
+                continue
+            if domain is not None and domain.active:
+                raise BusyError(name, f"it is active on {other}", "never start it twice")
+        if claims is None or claims - {host}:
+            self.store.claim(name, {host})  # every other claim has just been disproved

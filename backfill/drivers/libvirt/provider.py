@@ -1,0 +1,129 @@
+"""The InstanceProvider of a pool of libvirt hosts: the driver's face."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
+from backfill.core.quantities import NOTHING, Resources
+from backfill.drivers.libvirt import agent, making, moving
+from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
+from backfill.drivers.libvirt.pool import Pool
+from backfill.drivers.libvirt.settings import LibvirtConfig, Limits
+from backfill.drivers.libvirt.states import instance_state
+from backfill.drivers.libvirt.store import Store
+from backfill.ports import BusyError, DriverError, HostObservation, NotFoundError
+
+MakeHypervisor = Callable[[str, str, Limits, OnEvent | None], Hypervisor]
+
+
+class LibvirtProvider:
+    """See `backfill.ports.InstanceProvider`. Connections open on first use.
+
+    `on_event(host, name)` is called from libvirt's thread when an instance's state changed: a hint
+    to look again, nothing more. It must return at once.
+    """
+
+    def __init__(
+        self,
+        config: LibvirtConfig,
+        on_event: OnEvent | None = None,
+        make_hypervisor: MakeHypervisor = Hypervisor,
+    ) -> None:
+        self._config = config
+        self._pool = Pool(
+            config,
+            Store(config.directory, config.cluster),
+            {
+                host: make_hypervisor(host, uri, config.limits, on_event)
+                for host, uri in config.uris.items()
+            },
+        )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the hosts, in the order of the configuration."""
+        return tuple(self._pool.hypervisors)
+
+    def observe(self, host: str) -> HostObservation:
+        """Read one host; one that does not answer is an answer."""
+        seen_s = time.time()
+        hypervisor = self._pool.on(host)
+        node = self._config.nodes.get(host)
+        try:
+            totals, domains = hypervisor.survey()
+        except DriverError as error:
+            return HostObservation(seen_s, Host(host, node, NOTHING, False, str(error)))
+        instances = {}
+        for domain in domains:
+            instance = self._pool.instance(host, domain)
+            if instance is not None:
+                instances[instance.name] = instance
+        capacity = _less(totals, self._config.reserved_on(host))
+        return HostObservation(seen_s, Host(host, node, capacity), instances)
+
+    def read(self, host: str, name: str) -> Instance | None:
+        """Read one instance fresh."""
+        domain = self._pool.on(host).find(name)
+        return None if domain is None else self._pool.instance(host, domain)
+
+    def create(self, spec: InstanceSpec) -> None:
+        """Make it and boot it; the same one already there is fine."""
+        making.create(self._pool, spec)
+
+    def delete(self, host: str, name: str) -> None:
+        """End it and remove all that it has; gone already is fine."""
+        making.delete(self._pool, host, name)
+
+    def pause(self, host: str, name: str) -> None:
+        """Stop its CPUs. Works in the middle of a migration: nobody waits for its end."""
+        seen = self._pool.on(host).pause(name, self._config.cluster)
+        if instance_state(*seen, saved=False) is not InstanceState.PAUSED:
+            _, instance = self._pool.need(host, name)
+            raise BusyError(name, f"it is {instance.state} on {host} and cannot be paused")
+
+    def thaw(self, host: str, name: str) -> None:
+        """Let a paused instance's CPUs go on."""
+        moving.thaw(self._pool, host, name)
+
+    def suspend(self, host: str, name: str) -> None:
+        """Memory to the shared directory, RAM freed."""
+        moving.suspend(self._pool, host, name)
+
+    def restore(self, host: str, name: str) -> None:
+        """Memory back into RAM, paused."""
+        moving.restore(self._pool, host, name)
+
+    def migrate(self, host: str, name: str, target: str) -> None:
+        """Move it to `target` in the state it is in."""
+        moving.migrate(self._pool, host, name, target)
+
+    def wake(self, host: str, name: str, now_s: float) -> float:
+        """Set the guest's clock and make slurmd report; returns the correction in seconds."""
+        limit_s = self._config.limits.agent_s
+        _, instance = self._pool.need(host, name)
+        if instance.state is not InstanceState.RUNNING:
+            raise BusyError(name, f"it is {instance.state} on {host}, its guest cannot answer")
+        return self._pool.on(host).with_agent(
+            name,
+            lambda ask: agent.wake(ask, name, now_s, limit_s),
+            limit_s + self._config.limits.call_s,
+        )
+
+    def console(self, host: str, name: str) -> str:
+        """The last lines of the guest's console; empty when it has not written yet."""
+        self._pool.on(host)
+        if not self._pool.store.exists(name):
+            raise NotFoundError(name, "there is no such instance of ours")
+        return self._pool.store.console(name)
+
+    def close(self) -> None:
+        """Give back all connections."""
+        for hypervisor in self._pool.hypervisors.values():
+            hypervisor.close()
+
+
+def _less(totals: Resources, reserve: Resources) -> Resources:
+    left = totals - reserve
+    return Resources(max(0, left.cpus), max(0, left.memory_mb))

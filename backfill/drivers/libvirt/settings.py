@@ -1,0 +1,92 @@
+"""What the libvirt driver has to be told: hosts, images, the guests' surroundings, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from backfill.core.quantities import NOTHING, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """A guest image for direct kernel boot; paths are absolute and the same on every host.
+
+    `disk` is never written: it is the backing file of every instance's overlay.
+    """
+
+    kernel: str
+    initrd: str
+    disk: str
+    cmdline: str
+    disk_format: str = "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every guest is told: addresses of gateway and controller, where slurmd finds its
+    configuration (ip:port), the munge key's file on the daemon's machine, slurmd's options."""
+
+    controller: str
+    conf_server: str
+    munge_key: str
+    gateway: str = ""
+    slurmd_options: str = "-Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long, in seconds, one call may take before its outcome counts as unknown.
+
+    A host that is silent for `keepalive_s` times `keepalive_count` loses its connection.
+    `stuck_calls`: so many unanswered calls to one host, then further ones fail at once.
+    """
+
+    connect_s: float = 10.0
+    call_s: float = 20.0
+    start_s: float = 60.0
+    long_s: float = 900.0
+    agent_s: float = 10.0
+    keepalive_s: int = 5
+    keepalive_count: int = 3
+    stuck_calls: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The virtual machine's fixed parts; they must mean the same on all hosts (migration).
+
+    `cpu_model` is a model that libvirt knows or one of its modes such as `host-model`.
+    `cpu_shares` is the weight against everything else on the host; None leaves it alone.
+    `disk_cache` other than none or directsync is for shared directories of one machine.
+    """
+
+    domain_type: str = "kvm"
+    machine: str = "q35"
+    cpu_model: str = "qemu64"
+    cpu_shares: int | None = 2
+    disk_cache: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class LibvirtConfig:
+    """One pool of hypervisors that share `directory`, an absolute path that is the same everywhere.
+
+    `uris`: libvirt address of each host as seen from here and, for migration, from each other.
+    `nodes`: the host's own Slurm node, absent for a host that is none. `reserve`: what a host
+    keeps for itself. `images`: by the name that instances ask for.
+    """
+
+    cluster: str
+    uris: dict[str, str]
+    directory: str
+    bridge: str
+    surroundings: Surroundings
+    images: dict[str, ImageFiles]
+    nodes: dict[str, str] = field(default_factory=dict)
+    reserve: dict[str, Resources] = field(default_factory=dict)
+    hardware: Hardware = field(default_factory=Hardware)
+    limits: Limits = field(default_factory=Limits)
+
+    def reserved_on(self, host: str) -> Resources:
+        """What `host` keeps for itself."""
+        return self.reserve.get(host, NOTHING)

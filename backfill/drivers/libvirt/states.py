@@ -1,0 +1,78 @@
+"""Translates libvirt's domain states, with their reasons, into ours. Pure."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from backfill.core.fleet import InstanceState
+
+
+class DomainState(IntEnum):
+    """virDomainState of libvirt-domain.h."""
+
+    NOSTATE = 0
+    RUNNING = 1
+    BLOCKED = 2
+    PAUSED = 3
+    SHUTDOWN = 4
+    SHUTOFF = 5
+    CRASHED = 6
+    PMSUSPENDED = 7
+
+
+class PausedReason(IntEnum):
+    """The members of virDomainPausedReason that matter here."""
+
+    MIGRATION = 2
+    SAVE = 3
+    STARTING_UP = 11
+
+
+class ShutoffReason(IntEnum):
+    """The members of virDomainShutoffReason that matter here."""
+
+    CRASHED = 3
+    FAILED = 6
+
+
+_BEING_FILLED = (PausedReason.STARTING_UP, PausedReason.MIGRATION)
+
+
+def is_active(state: int) -> bool:
+    """Whether an emulator process exists."""
+    return state not in (DomainState.NOSTATE, DomainState.SHUTOFF, DomainState.CRASHED)
+
+
+def is_saving(state: int, reason: int) -> bool:
+    """Whether its memory is being written to disk at this moment."""
+    return state == DomainState.PAUSED and reason == PausedReason.SAVE
+
+
+def instance_state(state: int, reason: int, persistent: bool, saved: bool) -> InstanceState:
+    """Our state. `saved`: a complete memory image is on disk.
+
+    Measured: an incoming migration shows as PAUSED, first STARTING_UP then MIGRATION, and becomes
+    persistent only when it is complete; a restored instance stays PAUSED with reason MIGRATION.
+    """
+    if state in (DomainState.PAUSED, DomainState.PMSUSPENDED):
+        return _standing_still(reason, persistent)
+    if is_active(state):
+        return InstanceState.RUNNING
+    if saved:
+        return InstanceState.SUSPENDED
+    if state == DomainState.CRASHED or reason in (ShutoffReason.CRASHED, ShutoffReason.FAILED):
+        return InstanceState.CRASHED
+    return InstanceState.OFF
+
+
+def may_be_incoming(state: int, reason: int) -> bool:
+    """Whether only its persistence tells if a migration is still bringing it here."""
+    return state == DomainState.PAUSED and reason in _BEING_FILLED
+
+
+def _standing_still(reason: int, persistent: bool) -> InstanceState:
+    if reason in _BEING_FILLED and not persistent:
+        return InstanceState.MIGRATING
+    if reason == PausedReason.STARTING_UP:
+        return InstanceState.BUILDING
+    return InstanceState.PAUSED

@@ -1,0 +1,149 @@
+"""The shared directory: one folder per instance with disk, seed, memory image, console and claims.
+
+Claims name the hosts on which an instance may exist. They are written before an instance is made
+or moved and are what forbids a second start while one of those hosts does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from backfill.drivers.libvirt.domain_xml import Files
+from backfill.drivers.libvirt.settings import ImageFiles
+from backfill.ports import DriverError, NoCapacityError, RefusedError
+
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
+# First bytes of a complete image. libvirt writes them last: an unfinished one starts otherwise.
+_COMPLETE = (b"LibvirtQemudSave", b"TestGuestMagic")
+_CONSOLE_BYTES = 16_384
+_QEMU_IMG_LIMIT_S = 60.0
+_QCOW2_MAGIC = b"QFI\xfb"
+_GIB = 1 << 30
+
+
+class Store:
+    """Files of all instances of one cluster under `directory`."""
+
+    def __init__(self, directory: str, cluster: str) -> None:
+        self._root = Path(directory) / check_name(cluster)
+
+    def home(self, name: str) -> Path:
+        """The instance's own folder. RefusedError for a name that cannot be one."""
+        return self._root / check_name(name)
+
+    def files(self, name: str) -> Files:
+        """Where libvirt finds disk, seed and console."""
+        home = self.home(name)
+        return Files(str(home / "disk.qcow2"), str(home / "seed.tar"), str(home / "console.log"))
+
+    def memory(self, name: str) -> Path:
+        """Where the memory of a suspended instance is written."""
+        return self.home(name) / "memory.save"
+
+    def exists(self, name: str) -> bool:
+        """Whether anything of this instance is on disk."""
+        return self.home(name).is_dir()
+
+    def has_memory(self, name: str) -> bool:
+        """Whether a complete memory image is there; an unfinished one does not count."""
+        try:
+            with self.memory(name).open("rb") as image:
+                start = image.read(16)
+        except OSError:
+            return False
+        return start.startswith(_COMPLETE)
+
+    def discard_memory(self, name: str) -> None:
+        """Remove the memory image, complete or not."""
+        self.memory(name).unlink(missing_ok=True)
+
+    def make(self, name: str, image: ImageFiles, disk_gb: int, seed: bytes) -> None:
+        """Make overlay and seed. The disk is never smaller than the image's."""
+        files = self.files(name)
+        # The seed holds the cluster's munge key: nobody but root may read it.
+        with open(os.open(files.seed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            out.write(seed)
+        size = max(_virtual_bytes(image), disk_gb * _GIB)
+        self._qemu_img(
+            name, "create", "-q", "-f", "qcow2", "-F", image.disk_format, "-b", image.disk,
+            files.disk, str(size),
+        )  # fmt: skip
+
+    def remove(self, name: str) -> None:
+        """Remove everything of this instance; gone already is fine."""
+        shutil.rmtree(self.home(name), ignore_errors=True)
+        if self.exists(name):
+            raise DriverError(
+                name, f"cannot remove {self.home(name)}", "check the shared directory"
+            )
+
+    def claims(self, name: str) -> frozenset[str] | None:
+        """Hosts on which the instance may be: none when it has no folder, None when unreadable."""
+        try:
+            words = (self.home(name) / "claims").read_text().split()
+        except (OSError, UnicodeDecodeError):
+            return None if self.exists(name) else frozenset()
+        return frozenset(words) or None  # an empty file is one that a power cut emptied
+
+    def claim(self, name: str, hosts: Iterable[str]) -> None:
+        """Replace the claims in one step, making the instance's folder when it is not there."""
+        home = self.home(name)
+        home.mkdir(mode=0o711, parents=True, exist_ok=True)
+        draft = home / "claims.new"
+        draft.write_text("".join(f"{host}\n" for host in sorted(hosts)))
+        draft.replace(home / "claims")
+
+    def console(self, name: str, lines: int = 60) -> str:
+        """The last `lines` that the guest wrote; empty when it has not written yet."""
+        try:
+            with open(self.files(name).console, "rb") as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - _CONSOLE_BYTES))
+                text = log.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.replace("\r", "").splitlines()[-lines:])
+
+    def _qemu_img(self, name: str, *arguments: str) -> None:
+        try:
+            done = subprocess.run(
+                ["qemu-img", *arguments],
+                capture_output=True, text=True, timeout=_QEMU_IMG_LIMIT_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DriverError(
+                name, f"cannot run qemu-img: {error}", "install qemu-utils"
+            ) from error
+        if done.returncode:
+            problem = done.stderr.strip().replace("\n", " ")
+            if "No space left" in problem:
+                raise NoCapacityError(
+                    name, f"no room for its disk: {problem}", f"free {self._root}"
+                )
+            raise DriverError(name, f"qemu-img failed: {problem}", "check the image's files")
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it can be a folder and a domain. RefusedError otherwise."""
+    if not _NAME.match(name):
+        raise RefusedError(
+            repr(name), "is no usable name", "use letters, digits, '-', '_' and '.', 63 at most"
+        )
+    return name
+
+
+def _virtual_bytes(image: ImageFiles) -> int:
+    """Size of the disk that the guest sees (qcow2: docs/interop/qcow2.txt, bytes 24-31)."""
+    try:
+        with open(image.disk, "rb") as disk:
+            start = disk.read(32)
+            length = os.fstat(disk.fileno()).st_size
+    except OSError as error:
+        raise RefusedError(image.disk, f"cannot read the image: {error.strerror}") from error
+    if image.disk_format == "qcow2" and start.startswith(_QCOW2_MAGIC):
+        return int.from_bytes(start[24:32], "big")
+    return length

@@ -1,0 +1,377 @@
+"""What every InstanceProvider must do; a test class inherits this and provides `rig`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import pytest
+
+from backfill.core.fleet import Flavour, Instance, InstanceSpec, InstanceState, Tag
+from backfill.ports import (
+    AlreadyThereError,
+    BusyError,
+    DriverError,
+    InstanceProvider,
+    NotFoundError,
+    RefusedError,
+)
+
+CLUSTER = "contract"
+SMALL = Flavour(cpus=1, memory_mb=256, disk_gb=1)
+MOVE, WAKE, STRANGERS, IMAGES = "move", "wake", "strangers", "images"
+EVERYTHING = frozenset({MOVE, WAKE, STRANGERS, IMAGES})
+
+
+class Rig(Protocol):
+    """A provider of cluster CLUSTER with two hosts, and what a test must be able to do around it.
+
+    `abilities` says which parts of the contract it can show: MOVE (migration), WAKE (guests with
+    an agent), STRANGERS (other people's instances on the same hosts), IMAGES (it refuses an
+    image that it does not know).
+    """
+
+    @property
+    def provider(self) -> InstanceProvider: ...
+
+    @property
+    def image(self) -> str: ...
+
+    @property
+    def abilities(self) -> frozenset[str]: ...
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Let time pass until `holds`; fails the test when that takes too long."""
+
+    def booted(self, name: str) -> None:
+        """Let time pass until the guest of `name` has booted."""
+
+    def unreachable(self, host: str) -> AbstractContextManager[None]:
+        """Inside, `host` does not answer."""
+
+    def stranger(self, host: str, name: str) -> AbstractContextManager[None]:
+        """Inside, `host` carries a running instance of another cluster with this name."""
+
+
+def spec(rig: Rig, name: str = "vn1", generation: int = 1, host: str = "") -> InstanceSpec:
+    """An instance as the engine would ask for it, on the first host unless told otherwise."""
+    return InstanceSpec(
+        name=name,
+        host=host or rig.provider.hosts[0],
+        tag=Tag(CLUSTER, name, generation),
+        flavour=SMALL,
+        image=rig.image,
+        address=f"10.77.1.{name.removeprefix('vn')}/16",
+    )
+
+
+def state(rig: Rig, name: str = "vn1", host: str = "") -> InstanceState | None:
+    """What a fresh look at the instance says; None when the host does not have it."""
+    seen = rig.provider.read(host or rig.provider.hosts[0], name)
+    return None if seen is None else seen.state
+
+
+def born(rig: Rig, name: str = "vn1") -> str:
+    """Create an instance, wait until it runs, and return its host."""
+    wanted = spec(rig, name)
+    rig.provider.create(wanted)
+    rig.until(lambda: state(rig, name) is InstanceState.RUNNING)
+    return wanted.host
+
+
+class InstanceProviderContract:
+    """Shared by the simulated hypervisors, libvirt's test driver and real libvirt."""
+
+    @pytest.fixture
+    def rig(self) -> Rig:
+        raise NotImplementedError
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def test_a_host_shows_its_name_and_room(self, rig: Rig) -> None:
+        """An empty host is reachable, has CPUs and memory, and carries nothing of ours."""
+        for host in rig.provider.hosts:
+            seen = rig.provider.observe(host)
+            assert seen.host.name == host
+            assert seen.host.reachable
+            assert seen.host.problem == ""
+            assert seen.host.capacity.cpus >= 1
+            assert seen.host.capacity.memory_mb >= SMALL.memory_mb
+            assert seen.instances == {}
+            assert seen.seen_s > 0
+
+    def test_reading_what_is_not_there_gives_nothing(self, rig: Rig) -> None:
+        """An unknown name is an answer, not an error."""
+        assert rig.provider.read(rig.provider.hosts[0], "vn9") is None
+
+    def test_an_unknown_host_is_an_error_that_names_it(self, rig: Rig) -> None:
+        """A typing error in the configuration must not look like an empty host."""
+        for call in (
+            lambda: rig.provider.observe("nowhere"),
+            lambda: rig.provider.read("nowhere", "vn1"),
+            lambda: rig.provider.pause("nowhere", "vn1"),
+            lambda: rig.provider.delete("nowhere", "vn1"),
+        ):
+            with pytest.raises(NotFoundError, match="nowhere"):
+                call()
+
+    def test_an_unreachable_host_is_an_observation(self, rig: Rig) -> None:
+        """observe() answers for a silent host, with the reason; the other host is not affected."""
+        first, second = rig.provider.hosts[:2]
+        with rig.unreachable(first):
+            seen = rig.provider.observe(first)
+            assert not seen.host.reachable
+            assert seen.host.problem
+            assert seen.instances == {}
+            assert rig.provider.observe(second).host.reachable
+        rig.until(lambda: rig.provider.observe(first).host.reachable)
+
+    def test_a_silent_host_fails_every_change(self, rig: Rig) -> None:
+        """Whoever wants to change something on a silent host is told so."""
+        host = born(rig)
+        with rig.unreachable(host):
+            for call in (rig.provider.pause, rig.provider.thaw, rig.provider.suspend):
+                with pytest.raises(DriverError):
+                    call(host, "vn1")
+        rig.until(lambda: rig.provider.observe(host).host.reachable)
+        assert state(rig) is InstanceState.RUNNING
+
+    # --- birth and death -------------------------------------------------------------------
+
+    def test_a_created_instance_is_seen_with_its_tag(self, rig: Rig) -> None:
+        """Tag and size come back from the provider itself: orphans are found by them."""
+        host = born(rig)
+        seen = rig.provider.observe(host).instances["vn1"]
+        assert seen.name == "vn1"
+        assert seen.tag == Tag(CLUSTER, "vn1", 1)
+        assert seen.host == host
+        assert seen.resources == SMALL.resources
+        assert seen.boot_s > 0
+        assert rig.provider.read(rig.provider.hosts[1], "vn1") is None
+
+    def test_creating_the_same_again_changes_nothing(self, rig: Rig) -> None:
+        """A repeated call after a crash neither fails nor makes a second one."""
+        host = born(rig)
+        before = rig.provider.read(host, "vn1")
+        rig.provider.create(spec(rig))
+        after = rig.provider.read(host, "vn1")
+        assert before is not None
+        assert after is not None
+        assert (after.boot_s, after.state) == (before.boot_s, before.state)
+
+    def test_creating_again_leaves_a_paused_one_paused(self, rig: Rig) -> None:
+        """create() is not a thaw."""
+        host = born(rig)
+        rig.provider.pause(host, "vn1")
+        rig.provider.create(spec(rig))
+        assert state(rig) is InstanceState.PAUSED
+
+    def test_another_generation_is_not_overwritten(self, rig: Rig) -> None:
+        """A living instance of the same name with another tag may hold a job."""
+        born(rig)
+        with pytest.raises(AlreadyThereError, match="vn1"):
+            rig.provider.create(spec(rig, generation=2))
+        assert state(rig) is InstanceState.RUNNING
+
+    def test_an_unknown_image_is_refused(self, rig: Rig) -> None:
+        """Nothing is left behind by a creation that cannot succeed."""
+        if IMAGES in rig.abilities:
+            wanted = spec(rig)
+            wrong = InstanceSpec(
+                wanted.name, wanted.host, wanted.tag, SMALL, "nothing-like-it", wanted.address
+            )
+            with pytest.raises(RefusedError, match="nothing-like-it"):
+                rig.provider.create(wrong)
+        assert state(rig) is None
+
+    def test_a_deleted_instance_is_gone(self, rig: Rig) -> None:
+        """From every state; deleting twice is fine; the next generation may be made."""
+        for generation, prepare in enumerate(
+            (
+                lambda host: None,
+                lambda host: rig.provider.pause(host, "vn1"),
+                lambda host: rig.provider.suspend(host, "vn1"),
+            ),
+            start=1,
+        ):
+            rig.provider.create(spec(rig, generation=generation))
+            rig.until(lambda: state(rig) is InstanceState.RUNNING)
+            host = rig.provider.hosts[0]
+            prepare(host)
+            rig.provider.delete(host, "vn1")
+            rig.provider.delete(host, "vn1")
+            assert rig.provider.observe(host).instances == {}
+            assert rig.provider.read(host, "vn1") is None
+
+    # --- pause, suspend --------------------------------------------------------------------
+
+    def test_pause_and_thaw(self, rig: Rig) -> None:
+        """Both are visible at once and may be repeated."""
+        host = born(rig)
+        for _ in range(2):
+            rig.provider.pause(host, "vn1")
+            assert state(rig) is InstanceState.PAUSED
+        for _ in range(2):
+            rig.provider.thaw(host, "vn1")
+            assert state(rig) is InstanceState.RUNNING
+
+    @pytest.mark.parametrize("paused", [False, True])
+    def test_suspend_and_restore(self, rig: Rig, paused: bool) -> None:
+        """Memory leaves RAM, comes back paused; from running as well as from paused."""
+        host = born(rig)
+        if paused:
+            rig.provider.pause(host, "vn1")
+        for _ in range(2):
+            rig.provider.suspend(host, "vn1")
+            seen = rig.provider.observe(host).instances["vn1"]
+            assert seen.state is InstanceState.SUSPENDED
+            assert not seen.occupies_cpu
+            assert not seen.occupies_memory
+            assert not seen.rss_mb
+        for _ in range(2):
+            rig.provider.restore(host, "vn1")
+            assert state(rig) is InstanceState.PAUSED
+        rig.provider.thaw(host, "vn1")
+        assert state(rig) is InstanceState.RUNNING
+
+    def test_a_second_suspend_saves_anew(self, rig: Rig) -> None:
+        """An image that was restored is used up."""
+        host = born(rig)
+        for _ in range(2):
+            rig.provider.suspend(host, "vn1")
+            rig.provider.restore(host, "vn1")
+            rig.provider.thaw(host, "vn1")
+        assert state(rig) is InstanceState.RUNNING
+
+    def test_a_suspended_instance_cannot_be_paused_or_thawed(self, rig: Rig) -> None:
+        """Nothing runs that could be stopped, and thaw() must never start a saved image."""
+        host = born(rig)
+        rig.provider.suspend(host, "vn1")
+        for call in (rig.provider.pause, rig.provider.thaw):
+            with pytest.raises(BusyError, match="suspended"):
+                call(host, "vn1")
+        assert state(rig) is InstanceState.SUSPENDED
+
+    def test_creating_again_leaves_a_suspended_one_suspended(self, rig: Rig) -> None:
+        """create() is not a restore."""
+        host = born(rig)
+        rig.provider.suspend(host, "vn1")
+        rig.provider.create(spec(rig))
+        assert state(rig) is InstanceState.SUSPENDED
+        assert host == rig.provider.hosts[0]
+
+    def test_what_is_not_there_cannot_be_changed(self, rig: Rig) -> None:
+        """NotFoundError, whose `retry` says that trying again is no use."""
+        host, other = rig.provider.hosts[:2]
+        for call in (
+            rig.provider.pause,
+            rig.provider.thaw,
+            rig.provider.suspend,
+            rig.provider.restore,
+            rig.provider.console,
+            lambda h, n: rig.provider.migrate(h, n, other),
+            lambda h, n: rig.provider.wake(h, n, 1.7e9),
+        ):
+            with pytest.raises(NotFoundError, match="vn9") as caught:
+                call(host, "vn9")
+            assert not caught.value.retry
+
+    # --- moving ----------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        "wanted", [InstanceState.RUNNING, InstanceState.PAUSED, InstanceState.SUSPENDED]
+    )
+    def test_migration_keeps_the_state(self, rig: Rig, wanted: InstanceState) -> None:
+        """The instance is on the target in the state it was in, and nowhere else; twice is fine."""
+        source, target = born(rig), rig.provider.hosts[1]
+        rig.booted("vn1")
+        if wanted is InstanceState.PAUSED:
+            rig.provider.pause(source, "vn1")
+        if wanted is InstanceState.SUSPENDED:
+            rig.provider.suspend(source, "vn1")
+        if MOVE not in rig.abilities and wanted is not InstanceState.SUSPENDED:
+            with pytest.raises(DriverError):
+                rig.provider.migrate(source, "vn1", target)
+            assert state(rig) is wanted
+            return
+        before = _known(rig, source)
+        for _ in range(2):
+            rig.provider.migrate(source, "vn1", target)
+            assert state(rig, host=source) is None
+            assert state(rig, host=target) is wanted
+        after = _known(rig, target)
+        assert (after.tag, after.boot_s) == (before.tag, before.boot_s)
+
+    def test_a_suspended_instance_is_restored_where_it_went(self, rig: Rig) -> None:
+        """Suspend here, restore there: the old host has nothing left."""
+        source, target = born(rig), rig.provider.hosts[1]
+        rig.provider.suspend(source, "vn1")
+        rig.provider.migrate(source, "vn1", target)
+        with pytest.raises(NotFoundError):
+            rig.provider.restore(source, "vn1")
+        rig.provider.restore(target, "vn1")
+        rig.provider.thaw(target, "vn1")
+        assert state(rig, host=target) is InstanceState.RUNNING
+        rig.provider.delete(target, "vn1")
+
+    def test_migration_to_a_silent_host_changes_nothing(self, rig: Rig) -> None:
+        """On error the source still has it."""
+        source, target = born(rig), rig.provider.hosts[1]
+        rig.provider.pause(source, "vn1")
+        with rig.unreachable(target), pytest.raises(DriverError):
+            rig.provider.migrate(source, "vn1", target)
+        rig.until(lambda: rig.provider.observe(target).host.reachable)
+        assert state(rig, host=source) is InstanceState.PAUSED
+        assert state(rig, host=target) is None
+        rig.provider.thaw(source, "vn1")
+        assert state(rig, host=source) is InstanceState.RUNNING
+
+    def test_migration_to_its_own_host_is_nothing(self, rig: Rig) -> None:
+        """There is nowhere to go."""
+        host = born(rig)
+        rig.provider.migrate(host, "vn1", host)
+        assert state(rig) is InstanceState.RUNNING
+
+    # --- the guest -------------------------------------------------------------------------
+
+    def test_waking_corrects_the_clock(self, rig: Rig) -> None:
+        """The answer is by how much the guest's clock was moved; a sleeping guest refuses."""
+        host = born(rig)
+        if WAKE in rig.abilities:
+            rig.booted("vn1")
+            seen_s = rig.provider.observe(host).seen_s
+            assert abs(rig.provider.wake(host, "vn1", seen_s + 100.0) - 100.0) < 30.0
+        rig.provider.pause(host, "vn1")
+        with pytest.raises(BusyError):
+            rig.provider.wake(host, "vn1", 1.7e9)
+
+    def test_the_console_is_readable(self, rig: Rig) -> None:
+        """People can see what the guest wrote."""
+        host = born(rig)
+        rig.booted("vn1")
+        assert isinstance(rig.provider.console(host, "vn1"), str)
+
+    # --- strangers -------------------------------------------------------------------------
+
+    def test_strangers_are_invisible_and_untouchable(self, rig: Rig) -> None:
+        """Other people's instances are neither shown nor changed, whatever their names."""
+        host = rig.provider.hosts[0]
+        if STRANGERS not in rig.abilities:
+            assert rig.provider.read(host, "vn5") is None
+            return
+        with rig.stranger(host, "vn5"):
+            assert rig.provider.observe(host).instances == {}
+            assert rig.provider.read(host, "vn5") is None
+            for call in (rig.provider.pause, rig.provider.suspend, rig.provider.restore):
+                with pytest.raises(NotFoundError):
+                    call(host, "vn5")
+            rig.provider.delete(host, "vn5")
+            with pytest.raises(AlreadyThereError):
+                rig.provider.create(spec(rig, "vn5"))
+
+
+def _known(rig: Rig, host: str, name: str = "vn1") -> Instance:
+    seen = rig.provider.read(host, name)
+    assert seen is not None
+    return seen
