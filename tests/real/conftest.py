@@ -1,0 +1,27 @@
+"""Labs for the tests that need real daemons and real machines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from backfill.lab.cluster import Lab
+from backfill.lab.spec import LabSpec
+
+
+@pytest.fixture(scope="session")
+def lab_name() -> Callable[[str], str]:
+    """Names no other test run on this machine uses at the same time."""
+    return lambda purpose: f"t{os.getpid()}-{purpose}"
+
+
+@pytest.fixture(scope="module")
+def lab(lab_name: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A lab with two hosts for one file of tests; it ends with the test run at the latest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BACKFILL_LAB_ROOT", str(tmp_path_factory.mktemp("lab")))
+        made = Lab.up(LabSpec(name=lab_name("lab")), tied=True)
+        yield made
+        made.down()

@@ -1,0 +1,164 @@
+"""A guest made by hand in the lab: it joins by itself, obeys, and its jobs outlive a pause."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from backfill.lab import image
+from backfill.lab.cluster import Lab
+from backfill.lab.spec import host_address
+from backfill.lab.tally import check_tally
+from backfill.lab.waiting import wait_until
+
+pytestmark = pytest.mark.real
+
+JOBS = Path(__file__).parents[2] / "backfill/lab/jobs"
+GUEST_MB = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A guest made by hand: `name` is its domain and its Slurm node; `console` is a file."""
+
+    lab: Lab
+    host: str
+    name: str
+    console: Path
+
+    def virsh(self, *argv: str) -> str:
+        """Run virsh on the guest's host."""
+        return self.lab.run(self.host, ["virsh", "-q", *argv], check=True).stdout
+
+    def node_state(self) -> str:
+        """What Slurm says about the node; empty while it does not know it."""
+        argv = ["sinfo", "--noheader", "-N", "-n", self.name, "-o", "%T"]
+        words = self.lab.run("ctl", argv).stdout.split()
+        return words[0] if words else ""
+
+
+def boot_guest(lab: Lab, host: str, number: int) -> Guest:
+    """Start guest vn<number> on `host` and return at once."""
+    name = f"vn{number}"
+    built = image.build()
+    seed, disk, console = (lab.shared / f"{name}.{kind}" for kind in ("seed", "qcow2", "console"))
+    identity = (
+        f"NODE_NAME={name}\nADDRESS={host_address(name)}/16\nGATEWAY=\n"
+        f"CONTROLLER={host_address('ctl')}\nCONF_SERVER={host_address('ctl')}:6817\n"
+        "SLURMD_OPTIONS='-Z --conf \"Feature=backfill CPUs=1 RealMemory=200\"'\n"
+    )
+    with tarfile.open(seed, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for path, content in (
+            ("etc/backfill/identity", identity.encode()),
+            ("etc/munge/munge.key", lab.munge_key.read_bytes()),
+        ):
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(content), 0o400
+            tar.addfile(entry, io.BytesIO(content))
+    subprocess.run(
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", built.disk_format, "-b", built.disk,
+         str(disk)],
+        check=True,
+    )  # fmt: skip
+    definition = lab.shared / f"{name}.xml"
+    definition.write_text(
+        f"""<domain type='{lab.domain_type}'><name>{name}</name>
+<memory unit='MiB'>{GUEST_MB}</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type><kernel>{built.kernel}</kernel>
+<initrd>{built.initrd}</initrd><cmdline>{built.cmdline}</cmdline></os>
+<features><acpi/><apic/></features>
+<cpu mode='maximum'/><clock offset='utc'/><on_reboot>destroy</on_reboot>
+<devices><controller type='usb' model='none'/>
+<disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='{disk}'/>
+<target dev='vda' bus='virtio'/></disk>
+<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='{seed}'/>
+<target dev='vdb' bus='virtio'/><readonly/></disk>
+<interface type='bridge'><mac address='52:54:00:77:00:{number:02x}'/><source bridge='br0'/>
+<model type='virtio'/><rom enabled='no'/></interface>
+<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>
+<memballoon model='none'/><serial type='file'><source path='{console}'/></serial>
+</devices></domain>"""
+    )
+    guest = Guest(lab, host, name, console)
+    guest.virsh("create", str(definition))
+    return guest
+
+
+@pytest.fixture(scope="module")
+def guest(lab: Lab) -> Guest:
+    """One guest, vn1 on bm1, registered and idle."""
+    booted = boot_guest(lab, "bm1", 1)
+    assert wait_until(lambda: booted.node_state() == "idle", 60), booted.console.read_text()
+    return booted
+
+
+def test_guest_joins_and_runs_a_job(lab: Lab, guest: Guest) -> None:
+    """A guest booted by hand registers by itself and runs a job; its console told every step."""
+    argv = ["srun", "-p", "htc", "-w", guest.name, "hostname"]
+    assert lab.run("ctl", argv).stdout.strip() == guest.name
+    steps = re.findall(r"BACKFILL-(\w+) ", guest.console.read_text())
+    assert steps == ["STEP"] * 7 + ["READY"]
+
+
+def test_guests_have_the_lowest_weight(lab: Lab, guest: Guest) -> None:
+    """Control groups of libvirt exist per host and give guests the least of the processor."""
+    if lab.status().cgroups != "cpu weight per guest":
+        pytest.fail(f"control groups are not usable here: {lab.status().cgroups}")
+    assert "cpu_shares" in guest.virsh("schedinfo", guest.name)
+    groups = lab.run("bm1", ["cat", "/sys/fs/cgroup/cpu/machine/cpu.shares"]).stdout
+    assert int(groups) == 2
+    assert not lab.run("bm2", ["sh", "-c", "ls -d /sys/fs/cgroup/cpu/machine/qemu*"]).stdout
+
+
+def test_counter_survives_a_pause(lab: Lab, guest: Guest) -> None:
+    """A counting job's connection outlives a pause of its guest: no gap, no second connection."""
+    argv = ["sbatch", "-p", "htc", "-w", guest.name, "-o", "/dev/null", "--chdir=/", "--wait",
+            str(JOBS / "counter.sh"), "40", "0.05"]  # fmt: skip
+    with lab.popen("ctl", argv, stdout=subprocess.DEVNULL) as job:
+        assert wait_until(lambda: len(tally(lab)) >= 10, 20)
+        guest.virsh("suspend", guest.name)
+        stopped = tally(lab)
+        assert not wait_until(lambda: len(tally(lab)) > len(stopped) + 2, 0.5)
+        guest.virsh("resume", guest.name)
+        assert job.wait(30) == 0
+    assert len(tally(lab)) == 41
+    assert check_tally(tally(lab)) == []
+
+
+def tally(lab: Lab) -> list[str]:
+    """The lines that jobs have sent so far."""
+    return lab.tally_log.read_text().splitlines()
+
+
+def test_wake_sets_the_clock(lab: Lab, guest: Guest) -> None:
+    """backfill-wake corrects the clock by what it prints, and slurmd stays in service."""
+    run_there = ["srun", "-p", "htc", "-w", guest.name]
+    wake = "/usr/local/sbin/backfill-wake"
+    ahead = lab.run("ctl", [*run_there, wake, f"{time.time() + 30:.3f}"], timeout_s=20)
+    assert float(ahead.stdout) == pytest.approx(30, abs=3)
+    lab.run("ctl", [*run_there, wake, f"{time.time():.3f}"], timeout_s=20)
+    clock = lab.run("ctl", [*run_there, "date", "+%s"], timeout_s=20)
+    assert int(clock.stdout) == pytest.approx(time.time(), abs=3)
+
+
+def test_wake_refuses_nonsense(lab: Lab, guest: Guest) -> None:
+    """A time that is no time leaves the clock alone and says what is wanted."""
+    argv = ["srun", "-p", "htc", "-w", guest.name, "/usr/local/sbin/backfill-wake", "noon"]
+    refused = lab.run("ctl", argv, timeout_s=20)
+    assert refused.returncode == 2
+    assert "give the time as seconds" in refused.stderr
+
+
+def test_guest_powers_off(lab: Lab) -> None:
+    """A guest that is asked to shut down does, and its host stays."""
+    second = boot_guest(lab, "bm2", 2)
+    assert wait_until(lambda: "READY" in second.console.read_text(), 60)
+    second.virsh("shutdown", second.name)
+    assert wait_until(lambda: second.name not in second.virsh("list", "--name"), 20)
