@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from backfill.core.cluster import ACTIVE, ENDED, JobState
 from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hardware import Machine, Run, SimHost, SimInstance, Violation
-from backfill.drivers.simulated.machines import Machines
+from backfill.drivers.simulated.hardware import Count, Machine, Run, SimHost, SimInstance, Violation
+from backfill.drivers.simulated.machines import ROUNDING, Machines
 from backfill.drivers.simulated.model import SimJob
 
 
@@ -106,10 +107,29 @@ class Checks:
                 f"{', '.join(job.id for job in started)} runs there",
             )
 
+    def gaps(self, tally: list[Count], every_s: float) -> list[str]:
+        """What is wrong with the numbers that each attempt of each job wrote."""
+        found: list[str] = []
+        last: dict[tuple[str, int], int] = {}
+        for count in tally:
+            key = (count.job, count.restart)
+            wanted = last.get(key, 0) + 1
+            if count.i != wanted:
+                found.append(
+                    f"job {count.job}, restart {count.restart}: {count.i} instead of {wanted}"
+                )
+            last[key] = count.i
+        for job in self._books.jobs.values():
+            end = math.floor(job.run_s / every_s + ROUNDING)
+            counted = last.get((job.id, job.restarts), 0)
+            if job.state is JobState.COMPLETED and counted != end:
+                found.append(f"job {job.id} ended at {counted} instead of {end}")
+        return found
+
     def lost(self, machines: Machines) -> Iterator[Violation]:
         """Jobs that Slurm believes active and that no machine has; jobs Slurm has forgotten."""
         for job in self._books.jobs.values():
-            if job.state in ENDED or job.configuring:
+            if job.state in ENDED or job.configuring or job.submit_s > self._events.now_s:
                 continue
             text = ""
             if job.id not in self._books.known:

@@ -34,7 +34,7 @@ class JobControl:
 
     def submit(self, job: SimJob) -> None:
         """A new job."""
-        self._books.jobs[job.id] = self._books.known[job.id] = job
+        self._books.known[job.id] = job
         self.wait(job)
 
     def wait(self, job: SimJob) -> None:

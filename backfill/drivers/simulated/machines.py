@@ -10,7 +10,7 @@ from typing import Protocol
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.hardware import Count, Machine, Run, Segment
 
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
 
 
 class Listener(Protocol):
@@ -216,8 +216,8 @@ class Machines:
 def _counts(segment: Segment, every_s: float) -> Iterator[Count]:
     done_s = segment.done_s
     end_s = done_s + (segment.end_s - segment.start_s)  # as Run.done_s is added up: no gaps
-    first = math.floor(done_s / every_s + _ROUNDING) + 1
-    last = math.floor(end_s / every_s + _ROUNDING)
+    first = math.floor(done_s / every_s + ROUNDING) + 1
+    last = math.floor(end_s / every_s + ROUNDING)
     for i in range(first, last + 1):
         at_s = segment.start_s + i * every_s - done_s
         yield Count(segment.job, segment.restart, i, at_s, segment.node)

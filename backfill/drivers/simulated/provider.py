@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from backfill.core.fleet import Instance, InstanceSpec, InstanceState
 from backfill.drivers.simulated.events import EventQueue
@@ -14,6 +15,7 @@ from backfill.drivers.simulated.machines import Machines
 from backfill.ports import (
     AlreadyThereError,
     BusyError,
+    DriverError,
     HostObservation,
     NoCapacityError,
     NotFoundError,
@@ -59,11 +61,14 @@ class SimulatedProvider:
 
     def observe(self, host: str) -> HostObservation:
         """One host with our instances; unreachable is an answer."""
-        with self._lock, self._faults.around("observe_host", host):
-            found = self._known(host)
-            instances = found.instances.values() if found.view().reachable else ()
-            ours = {i.spec.name: i.view() for i in instances if self._ours(i)}
-            return HostObservation(self._events.now_s, found.view(), ours)
+        found = self._known(host)
+        try:
+            with self._call("observe_host", host):
+                ours = {n: i.view() for n, i in found.instances.items() if self._ours(i)}
+                return HostObservation(self._events.now_s, found.view(), ours)
+        except DriverError as error:
+            dark = replace(found.view(), reachable=False, problem=str(error))
+            return HostObservation(self._events.now_s, dark)
 
     def read(self, host: str, name: str) -> Instance | None:
         """One instance, or None."""

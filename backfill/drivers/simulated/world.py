@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from backfill.core.cluster import Job, JobState
-from backfill.core.fleet import InstanceState
+from backfill.core.fleet import InstanceSpec, InstanceState
 from backfill.core.quantities import Resources
 from backfill.drivers.simulated.books import Books, Manners
 from backfill.drivers.simulated.checks import Checks
@@ -14,7 +14,14 @@ from backfill.drivers.simulated.clock import SimulatedClock
 from backfill.drivers.simulated.controller import NodeControl
 from backfill.drivers.simulated.events import Event, EventQueue
 from backfill.drivers.simulated.faults import Faults
-from backfill.drivers.simulated.hardware import Count, Machine, SimHost, SimInstance, Violation
+from backfill.drivers.simulated.hardware import (
+    Count,
+    Machine,
+    Segment,
+    SimHost,
+    SimInstance,
+    Violation,
+)
 from backfill.drivers.simulated.jobs import Hook, JobControl
 from backfill.drivers.simulated.machines import Machines
 from backfill.drivers.simulated.model import Partition, SimJob, SimNode
@@ -126,6 +133,8 @@ class SimulatedWorld:
         """A job that computes for `run_s` s; `wishes` are fields of SimJob. Returns its id."""
         if partition not in self._books.partitions:
             raise ValueError(f"no partition '{partition}': call add_partition first")
+        if run_s < 0.0:
+            raise ValueError(f"a job cannot compute for {run_s} s")
         self._last_job += 1
         when_s = self.now_s if at_s is None else at_s
         job = SimJob(
@@ -137,6 +146,7 @@ class SimulatedWorld:
             **wishes,  # type: ignore[arg-type]  # checked by the dataclass's own signature
         )
         job.eligible_s = when_s
+        self._books.jobs[job.id] = job
         if when_s <= self.now_s:
             self._jobs.submit(job)
         else:
@@ -214,6 +224,13 @@ class SimulatedWorld:
         self._books.nodes[node].drain = reason or None
         self._books.refresh(self._books.nodes[node])
 
+    def add_stranger(self, spec: InstanceSpec) -> None:
+        """Somebody else's instance, with a tag of another cluster, on a host of ours."""
+        machine = Machine(spec.tag.node, spec.host, metal=False, cpus=spec.flavour.cpus)
+        self.hosts[spec.host].instances[spec.name] = SimInstance(
+            spec, spec.host, InstanceState.RUNNING, machine, self.now_s
+        )
+
     def user_cancel(self, job_id: str) -> None:
         """The owner cancels the job."""
         self._jobs.end(self._books.known[job_id], JobState.CANCELLED)
@@ -239,6 +256,15 @@ class SimulatedWorld:
     def tally(self) -> list[Count]:
         """Every line that every counting job wrote, in order of time."""
         return self._machines.tally(self.count_every_s)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Every stretch of time in which a copy of a job computed, for timelines."""
+        return list(self._machines.all_segments())
+
+    def gaps(self) -> list[str]:
+        """Counters that missed or repeated a number, or ended short; empty when all is well."""
+        return self.checks.gaps(self.tally, self.count_every_s)
 
     @property
     def violations(self) -> list[Violation]:

@@ -1,0 +1,117 @@
+"""Ordered failures and accidents in the simulated cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.core.cluster import JobState
+from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.ports import NoCapacityError, UnreachableError
+from tests.unit.simulated_cluster import add_node, busy, cluster, node, spec
+
+
+def test_a_call_fails_as_often_as_ordered() -> None:
+    """Twice with the given error and no effect, then it works."""
+    world = cluster()
+    world.faults.fail("create", NoCapacityError("n1", "no room"), times=2, subject="v1")
+    for _ in range(2):
+        with pytest.raises(NoCapacityError, match="no room"):
+            world.provider.create(spec())
+    assert world.provider.read("n1", "v1") is None
+    world.provider.create(spec())
+    assert world.provider.read("n1", "v1") is not None
+
+
+def test_a_call_may_act_and_still_fail() -> None:
+    """The answer was lost: the instance is there, and the repetition is harmless."""
+    world = cluster()
+    world.faults.fail("create", UnreachableError("n1", "timed out"), acts=True)
+    with pytest.raises(UnreachableError):
+        world.provider.create(spec())
+    assert world.provider.read("n1", "v1") is not None
+    world.provider.create(spec())
+
+
+def test_a_fault_for_one_subject_spares_the_others() -> None:
+    """Only the ordered host, node or job is hit."""
+    world = cluster()
+    world.faults.fail("drain", UnreachableError("n1", "timed out"), subject="n1", times=-1)
+    world.slurm.drain("n2", "backfill: x")
+    for _ in range(3):
+        with pytest.raises(UnreachableError):
+            world.slurm.drain("n1", "backfill: x")
+    world.faults.clear()
+    world.slurm.drain("n1", "backfill: x")
+
+
+def test_a_hanging_pause_does_nothing_and_says_how_long() -> None:
+    """A runner asks for the time; the call itself ends as unreachable."""
+    world = cluster()
+    busy(world)
+    world.faults.hang("pause", 30.0, subject="v1")
+    assert world.faults.hang_s("pause", "n1", "v1") == 30.0
+    with pytest.raises(UnreachableError, match="did not answer for 30 s"):
+        world.provider.pause("n1", "v1")
+    assert world.instance("v1").state == "running"
+    assert world.faults.hang_s("pause", "n1", "v1") == 0.0
+    world.provider.pause("n1", "v1")
+
+
+def test_random_failures_come_from_the_seed() -> None:
+    """The same seed fails the same calls."""
+
+    def history(seed: int) -> list[bool]:
+        world = SimulatedWorld(seed=seed)
+        world.add_host("n1", node=False)
+        world.faults.fail("read", UnreachableError("n1", "flaky"), times=-1, rate=0.5)
+        failed = []
+        for _ in range(40):
+            try:
+                world.provider.read("n1", "v1")
+                failed.append(False)
+            except UnreachableError:
+                failed.append(True)
+        return failed
+
+    assert history(1) == history(1)
+    assert history(1) != history(2)
+    assert 5 < sum(history(1)) < 35
+
+
+def test_a_guest_that_never_boots_never_registers() -> None:
+    """The instance runs, the node does not respond; the next try may be fine."""
+    world = cluster()
+    add_node(world, "v1")
+    world.faults.never_boots("v1", times=1)
+    world.provider.create(spec())
+    world.clock.advance(3600.0)
+    assert world.instance("v1").state == "running"
+    assert not node(world, "v1").responding
+    world.provider.delete("n1", "v1")
+    world.provider.create(spec(generation=2))
+    world.clock.advance(6.0)
+    assert node(world, "v1").responding
+
+
+def test_a_host_without_power_loses_what_was_in_memory() -> None:
+    """Running instances are OFF afterwards, suspended ones can be restored, its own job is lost."""
+    world = cluster(Manners(slurmd_timeout_s=60))
+    busy(world)
+    kept = busy(world, name="v2", host="n1", run_s=100.0)
+    world.slurm.suspend_job(kept)
+    world.provider.suspend("n1", "v2")
+    world.kill_host("n1")
+    assert not world.provider.observe("n1").host.reachable
+    world.clock.advance(30.0)
+    world.power_host("n1", boot_s=10.0)
+    states = {n: i.state for n, i in world.provider.observe("n1").instances.items()}
+    assert states == {"v1": "off", "v2": "suspended"}
+    world.clock.advance(11.0)
+    assert node(world, "n1").responding
+    world.provider.restore("n1", "v2")
+    world.provider.thaw("n1", "v2")
+    world.slurm.resume_job(kept)
+    world.clock.advance(200.0)
+    assert world.job(kept).state is JobState.COMPLETED
+    assert world.job(kept).restarts == 0
