@@ -65,11 +65,17 @@ class Node:
 
     @property
     def drained_by_us(self) -> bool:
-        return self.drained and self.reason.startswith(OUR_REASON)
+        """A drain without a reason on a dynamic node is ours too.
+
+        scontrol refuses to drain without a reason, but slurmctld forgets ours when a node that
+        was created drained registers for the first time (measured on 22.05).
+        """
+        forgotten = self.reason == "" and any(f.startswith("DYNAMIC") for f in self.flags)
+        return self.drained and (self.reason.startswith(OUR_REASON) or forgotten)
 
     @property
     def drained_by_others(self) -> bool:
-        return self.drained and not self.reason.startswith(OUR_REASON)
+        return self.drained and not self.drained_by_us
 
     @property
     def responding(self) -> bool:

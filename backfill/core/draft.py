@@ -148,6 +148,20 @@ class Draft:
             o.running and o.key.split(":")[1] == node.name for o in self.world.operations.values()
         )
 
+    def broken(self, node: ManagedNode, instance: Instance | None) -> str:
+        """Say how the instance is lost, or return an empty text.
+
+        While a call about it is in flight it may look like anything, and on a host that cannot be
+        reached nothing is known.
+        """
+        if self.busy_with(node) or not self.world.hosts[node.host].reachable:
+            return ""
+        if instance is None:
+            return f"its instance is gone from {node.host}"
+        if instance.state in (InstanceState.OFF, InstanceState.CRASHED):
+            return f"its guest is {instance.state} on {node.host}"
+        return ""
+
     def taken(self, host: str) -> tuple[str, ...]:
         """Ids of the jobs to which Slurm gave the host."""
         return self.world.takers(host)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from backfill.core.actions import CreateInstance, CreateNode, UndrainNode, WakeInstance
 from backfill.core.cluster import NodeBase
 from backfill.core.draft import Draft, Progress
-from backfill.core.fleet import InstanceSpec, InstanceState, Tag
+from backfill.core.fleet import InstanceSpec, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
 
@@ -47,8 +47,10 @@ def step_booting(draft: Draft, node: ManagedNode) -> None:
 def _make(draft: Draft, node: ManagedNode) -> str:
     """Ask for node and instance where they are missing; say why that cannot work any more."""
     instance = draft.instance(node)
-    if instance is not None and instance.state in (InstanceState.OFF, InstanceState.CRASHED):
-        return f"its guest stopped while booting ({instance.state})"
+    if instance is not None:
+        problem = draft.broken(node, instance)
+        if problem:
+            return f"{problem}, while booting"
     wanted: list[CreateNode | CreateInstance] = []
     if node.name not in draft.world.nodes:
         wanted.append(create_node(draft, node))

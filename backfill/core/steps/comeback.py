@@ -38,11 +38,11 @@ def step_returning(draft: Draft, node: ManagedNode) -> None:
 
 def _by_state(draft: Draft, node: ManagedNode) -> None:
     instance = draft.instance(node)
-    if instance is None:
-        if draft.world.hosts[node.host].reachable and not draft.busy_with(node):
-            draft.become(node, Phase.REMOVING, f"its instance is gone from {node.host}", fail=True)
+    problem = draft.broken(node, instance)
+    if problem:
+        draft.become(node, Phase.REMOVING, problem, fail=True)
         return
-    match instance.state:
+    match instance.state if instance is not None else None:
         case InstanceState.SUSPENDED:
             _try(draft, node, RestoreInstance(node.name, node.generation, node.host, node.reason))
         case InstanceState.PAUSED:
@@ -53,8 +53,6 @@ def _by_state(draft: Draft, node: ManagedNode) -> None:
             )
         case InstanceState.RUNNING:
             _running(draft, node)
-        case InstanceState.OFF | InstanceState.CRASHED:
-            draft.become(node, Phase.REMOVING, f"its guest is {instance.state}", fail=True)
         case _:
             pass  # coming or being built: a later observation will tell
 

@@ -40,13 +40,12 @@ def _not_stopped(draft: Draft, node: ManagedNode, instance: Instance | None) -> 
         found = draft.elsewhere(node)
         if found is not None:
             draft.note(node, f"found on {found.host}", host=found.host)
-        elif draft.world.hosts[node.host].reachable and not draft.busy_with(node):
-            draft.become(node, Phase.REMOVING, f"its instance is gone from {node.host}", fail=True)
-        return
-    if instance.state is InstanceState.RUNNING:
-        draft.become(node, Phase.RETURNING, "its instance was found running")
-    elif instance.state in (InstanceState.OFF, InstanceState.CRASHED):
-        draft.become(node, Phase.REMOVING, f"its guest is {instance.state}", fail=True)
+            return
+    problem = draft.broken(node, instance)
+    if problem:
+        draft.become(node, Phase.REMOVING, problem, fail=True)
+    elif instance is not None and instance.state is InstanceState.RUNNING:
+        draft.become(node, Phase.RETURNING, "its instance was found running", woken_s=0.0)
 
 
 def _go_back(draft: Draft, node: ManagedNode) -> bool:

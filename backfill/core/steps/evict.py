@@ -37,8 +37,9 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
     if instance is None:
         _without_instance(draft, node)
         return
-    if instance.state in (InstanceState.OFF, InstanceState.CRASHED):
-        draft.become(node, Phase.REMOVING, f"its guest is {instance.state}", fail=True)
+    problem = draft.broken(node, instance)
+    if problem:
+        draft.become(node, Phase.REMOVING, problem, fail=True)
         return
     if not draft.stopped(instance):
         free = draft.host_is_free(node.host) and node.name not in draft.world.closed

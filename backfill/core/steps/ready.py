@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from backfill.core.actions import UndrainNode
 from backfill.core.draft import Draft
-from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
 
@@ -18,11 +17,9 @@ def step_ready(draft: Draft, node: ManagedNode) -> None:
         draft.refuse(node.name, "care", f"host {node.host} cannot be reached")
         return
     instance = draft.instance(node)
-    if instance is None:
-        draft.become(node, Phase.REMOVING, f"its instance is gone from {node.host}", fail=True)
-        return
-    if instance.state in (InstanceState.OFF, InstanceState.CRASHED):
-        draft.become(node, Phase.REMOVING, f"its guest is {instance.state}", fail=True)
+    problem = draft.broken(node, instance)
+    if problem:
+        draft.become(node, Phase.REMOVING, problem, fail=True)
         return
     if draft.stopped(instance):
         begin_eviction(draft, node)

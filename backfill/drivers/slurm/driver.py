@@ -6,7 +6,16 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from backfill.core.cluster import ACTIVE, ENDED, OUR_REASON, Job, JobState, Node, SlurmSettings
+from backfill.core.cluster import (
+    ACTIVE,
+    ENDED,
+    OUR_REASON,
+    Job,
+    JobState,
+    Node,
+    NodeBase,
+    SlurmSettings,
+)
 from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.checks import (
     JOB_ID,
@@ -14,6 +23,7 @@ from backfill.drivers.slurm.checks import (
     check_spec,
     checked,
     difference,
+    is_dynamic,
     one_line,
 )
 from backfill.drivers.slurm.commands import Commands
@@ -61,7 +71,8 @@ class SlurmManager:
         """Read version and configuration."""
         config = self._commands.run(["scontrol", "show", "config"])
         partitions = self._commands.run(["scontrol", "-a", "-o", "show", "partition"])
-        return read_settings(config, partitions)
+        nodes = read_nodes(self._commands.run(_SHOW_NODES)).values()
+        return read_settings(config, partitions, sum(1 for node in nodes if not is_dynamic(node)))
 
     def observe(self) -> ClusterObservation:
         """Read all nodes and all jobs that are pending, active or ended lately."""
@@ -74,6 +85,25 @@ class SlurmManager:
             raise
         nodes = read_nodes(asked.result())
         return ClusterObservation(seen_s, nodes, jobs)
+
+    def observe_nodes(self, names: Sequence[str]) -> ClusterObservation:
+        """Read these nodes and every job on them, fresh and fast; absent nodes are unknown."""
+        seen_s = time.time()
+        if not names:
+            return ClusterObservation(seen_s, {}, {})
+        nodes = self.read_nodes(names)
+        # A FUTURE node has no jobs, and squeue does not know its name.
+        listed = fold_hostlist(n for n, node in nodes.items() if node.base is not NodeBase.FUTURE)
+        if not listed:
+            return ClusterObservation(seen_s, nodes, {})
+        try:
+            output = self._commands.run([*_SHOW_JOBS, "-w", listed], env=self._squeue_env)
+        except NotFoundError:  # one was deleted in this moment
+            jobs = self._format.read(self._commands.run(_SHOW_JOBS, env=self._squeue_env), {})
+            jobs = {k: j for k, j in jobs.items() if nodes.keys() & set(j.nodes)}
+        else:
+            jobs = self._format.read(output, {})
+        return ClusterObservation(seen_s, nodes, {job.id: job for job in jobs.values()})
 
     def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """Read these jobs fresh; ids that Slurm no longer knows are absent from the answer."""
@@ -146,7 +176,7 @@ class SlurmManager:
         node = self._node_or_none(name)
         if node is None:
             return
-        if not any(flag.startswith("DYNAMIC") for flag in node.flags):
+        if not is_dynamic(node):
             # 22.05 would obey and lose a node of slurm.conf until its next restart.
             raise RefusedError(name, "it is a node of slurm.conf, not one that was added")
         # 22.05 crashes when a node is deleted under a suspended job.

@@ -1,0 +1,83 @@
+"""A policy file for a lab's own cluster, so that a daemon can be started in it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from backfill.lab.cluster import Lab
+from backfill.lab.image import GuestImage
+from backfill.lab.spec import CONTROLLER_ADDRESS, SLURMCTLD_PORT
+
+HOOK_PORT = 830
+
+LADDER = (
+    {"rung": "pause", "within_s": 1, "for_s": 20},
+    {"rung": "migrate", "within_s": 60},
+    {"rung": "suspend", "within_s": 60, "for_s": 3600},
+    {"rung": "requeue", "within_s": 60},
+)
+
+
+def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
+    """The policy file's content; `changes` replace or extend top-level keys, one level deep."""
+    body: dict[str, Any] = {
+        "cluster": lab.spec.name,
+        "daemon": {
+            "state_dir": str(lab.dir / "daemon"),
+            "socket": str(socket_path(lab)),
+            "listen": f"{CONTROLLER_ADDRESS}:{HOOK_PORT}",
+            "poll_s": 1,
+            "host_poll_s": 2,
+        },
+        "slurm": {"conf": "/etc/slurm/slurm.conf"},
+        "priorities": {"low": ["htc"], "high": ["batch"]},
+        "hosts": [{"name": h, "provider": "libvirt", "uri": lab.libvirt_uri(h)} for h in lab.hosts],
+        "libvirt": {
+            "directory": str(lab.shared),
+            "bridge": "br0",
+            "surroundings": {
+                "controller": CONTROLLER_ADDRESS,
+                "conf_server": f"{CONTROLLER_ADDRESS}:{SLURMCTLD_PORT}",
+                "munge_key": str(lab.munge_key),
+            },
+            "images": {
+                "default": {
+                    "kernel": image.kernel,
+                    "initrd": image.initrd,
+                    "disk": image.disk,
+                    "cmdline": image.cmdline,
+                    "disk_format": image.disk_format,
+                }
+            },
+            # All hosts of a lab are one machine, so their page cache is one as well.
+            "hardware": {"domain_type": lab.domain_type, "disk_cache": "unsafe"},
+        },
+        "instances": {
+            "names": "vn[1-16]",
+            "addresses": "10.77.1.1/16",
+            "flavour": {"cpus": 1, "memory_mb": 256},
+        },
+        "ladder": [dict(rule) for rule in LADDER],
+        "scale": {"idle_s": 15},
+        "limits": {"max_instances": 16, "max_per_host": 2},
+    }
+    for key, value in changes.items():
+        old = body.get(key)
+        body[key] = {**old, **value} if isinstance(old, dict) else value
+    return body
+
+
+def socket_path(lab: Lab) -> Path:
+    """Where a daemon in this lab listens; the file system is shared with the outside."""
+    return lab.dir / "daemon.sock"
+
+
+def write_policy(lab: Lab, image: GuestImage, **changes: Any) -> Path:
+    """Write the lab's policy file and return its path."""
+    path = lab.dir / "policy.yaml"
+    text = yaml.safe_dump(policy(lab, image, **changes), sort_keys=False)
+    path.write_text("# Written for this lab; see docs/policy.md for every key.\n" + text)
+    return path

@@ -1,0 +1,99 @@
+"""From a checked policy file to living parts: drivers behind their ports, and the daemon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backfill.config.model import Config, DomainType, HostEntry, LibvirtEntry, Provider
+from backfill.core.quantities import Resources
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.driver import SlurmManager
+from backfill.ports import InstanceProvider
+
+if TYPE_CHECKING:
+    from backfill.drivers.libvirt.settings import LibvirtConfig
+
+OnEvent = Callable[[str, str], None]
+
+
+class WallClock:
+    """The machine's own clock behind the Clock port."""
+
+    def now(self) -> float:
+        """Epoch seconds."""
+        return time.time()
+
+
+def slurm_manager(config: Config) -> SlurmManager:
+    """Slurm through its tools, as `slurm:` in the policy file says."""
+    return SlurmManager(
+        Commands(
+            conf=Path(config.slurm.conf),
+            bin_dir=Path(config.slurm.bin_dir) if config.slurm.bin_dir else None,
+            timeout_s=config.slurm.timeout_s,
+        )
+    )
+
+
+def providers(config: Config, on_event: OnEvent) -> Mapping[str, InstanceProvider]:
+    """One provider for all libvirt hosts, by host. Imports the driver only when a host needs it."""
+    hosts = [h for h in config.hosts if h.provider is Provider.LIBVIRT]
+    if not hosts or config.libvirt is None:
+        return {}
+    # Only a site with libvirt hosts needs libvirt installed.
+    from backfill.drivers.libvirt.provider import LibvirtProvider
+
+    pool = LibvirtProvider(libvirt_config(config, config.libvirt, hosts), on_event)
+    return {h.name: pool for h in hosts}
+
+
+def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) -> LibvirtConfig:
+    """The driver's settings out of the file's."""
+    from backfill.drivers.libvirt import settings as lv
+
+    hardware, limits, around = entry.hardware, entry.limits, entry.surroundings
+    # `auto` needs a trial guest, which is the installation's business: software is always right.
+    domain_type = "kvm" if hardware.domain_type is DomainType.KVM else "qemu"
+    return lv.LibvirtConfig(
+        cluster=config.policies.cluster,
+        uris={h.name: h.uri for h in hosts},
+        directory=entry.directory,
+        bridge=entry.bridge,
+        surroundings=lv.Surroundings(
+            controller=around.controller,
+            conf_server=around.conf_server,
+            munge_key=around.munge_key,
+            gateway=around.gateway,
+            slurmd_options=around.slurmd_options,
+        ),
+        images={
+            name: lv.ImageFiles(i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format)
+            for name, i in entry.images.items()
+        },
+        nodes={h.name: h.node for h in hosts if h.node},
+        reserve={
+            h.name: Resources(h.keep_cpus, h.keep_memory_mb)
+            for h in hosts
+            if h.keep_cpus or h.keep_memory_mb
+        },
+        hardware=lv.Hardware(
+            domain_type=domain_type,
+            machine=hardware.machine,
+            cpu_model=hardware.cpu_model,
+            cpu_shares=hardware.cpu_shares,
+            disk_cache=hardware.disk_cache,
+        ),
+        limits=lv.Limits(
+            limits.connect_s,
+            limits.call_s,
+            limits.start_s,
+            limits.long_s,
+            limits.agent_s,
+            limits.keepalive_s,
+            limits.keepalive_count,
+            limits.stuck_calls,
+        ),
+    )

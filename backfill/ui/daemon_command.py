@@ -1,0 +1,140 @@
+"""`backfill daemon --config FILE`: check everything first, then run until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TextIO
+
+from backfill.config import ConfigError, conflicts, load
+from backfill.config.model import Config
+from backfill.drivers.slurm.driver import SlurmManager
+from backfill.drivers.store.sqlite import SqliteJournal
+from backfill.engine.daemon import Daemon, Pace
+from backfill.engine.execute import Outside
+from backfill.engine.listener import Listener
+from backfill.engine.messages import Message, Stop
+from backfill.engine.questions import Questions
+from backfill.ports import DriverError, InstanceProvider
+from backfill.ui.assemble import WallClock, providers, slurm_manager
+
+_LOG = logging.getLogger("backfill")
+# A hook gives up by its own timeout; ours only bounds a hook that hangs.
+_HOOK_PATIENCE_S = 30.0
+
+OK, UNAVAILABLE, BAD_CONFIG = 0, 69, 78
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `backfill daemon`."""
+    parser.add_argument("--config", required=True, metavar="FILE", type=Path, help="policy file")
+    parser.add_argument("--verbose", action="store_true", help="log every detail")
+    parser.add_argument(
+        "--check", action="store_true", help="check the file against the cluster and end"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the daemon in the foreground; the service manager puts it into the background."""
+    logging.basicConfig(
+        level=logging.DEBUG if args.verbose else logging.INFO,
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)
+    try:
+        config = load(args.config)
+    except ConfigError as error:
+        return _refuse(str(error), BAD_CONFIG)
+    manager = slurm_manager(config)
+    pokes: list[Daemon] = []
+
+    def on_event(host: str, name: str) -> None:
+        for daemon in pokes:
+            daemon.poke(host)
+
+    try:
+        by_host = providers(config, on_event)
+        problems = _against_the_cluster(config, manager, by_host)
+    except DriverError as error:
+        return _refuse(f"{args.config}: {error}", UNAVAILABLE)
+    if problems:
+        return _refuse("\n".join(f"{args.config}: {p}" for p in problems), BAD_CONFIG)
+    if args.check:
+        print(f"{args.config}: fits the cluster")
+        return OK
+    try:
+        with _only_one(Path(config.daemon.state_dir)):
+            return _work(config, Outside(manager, by_host, WallClock()), pokes)
+    except (DriverError, RuntimeError) as error:
+        return _refuse(str(error), UNAVAILABLE)
+
+
+def _against_the_cluster(
+    config: Config, manager: SlurmManager, by_host: Mapping[str, InstanceProvider]
+) -> list[str]:
+    """Everything in which the file and the living cluster contradict each other."""
+    settings = manager.settings()
+    nodes = manager.observe().nodes
+    reachable = {name: provider.observe(name).host for name, provider in by_host.items()}
+    return list(conflicts(config, settings, nodes, reachable))
+
+
+def _only_one(state_dir: Path) -> TextIO:
+    """Hold the lock that keeps a second daemon from the same journal."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    lock = (state_dir / "daemon.lock").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        pid = lock.read().strip() or "unknown"
+        lock.close()
+        raise RuntimeError(
+            f"another daemon (pid {pid}) works with {state_dir}; stop it first"
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _work(config: Config, outside: Outside, pokes: list[Daemon]) -> int:
+    settings = config.daemon
+    journal = SqliteJournal(Path(settings.state_dir) / "journal.db")
+    pace = Pace(settings.poll_s, settings.host_poll_s, settings.watch_s, settings.workers)
+    daemon = Daemon(config.policies, outside, journal, pace)
+    listener = Listener(daemon.inbox, Questions(daemon).answer, _HOOK_PATIENCE_S)
+    _on_signals(daemon.inbox)
+    try:
+        listener.listen_unix(Path(settings.socket))
+        if settings.listen:
+            address, _, port = settings.listen.rpartition(":")
+            listener.listen_tcp(address, int(port))
+        pokes.append(daemon)
+        why = daemon.run()
+        _LOG.info("stopped: %s", why)
+        return OK
+    finally:
+        listener.close()
+        Path(settings.socket).unlink(missing_ok=True)
+        for provider in set(outside.providers.values()):
+            provider.close()
+        journal.close()
+
+
+def _on_signals(inbox: SimpleQueue[Message]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda n, _: inbox.put(Stop(signal.Signals(n).name)))
+
+
+def _refuse(problem: str, code: int) -> int:
+    print(problem, file=sys.stderr)
+    return code
