@@ -1,5 +1,6 @@
 """The policy file: YAML -> checked frozen values, or sentences that say what to change where."""
 
+from backfill.config.live import conflicts, hints
 from backfill.config.load import check, load
 from backfill.config.model import (
     CallLimits,
@@ -15,6 +16,7 @@ from backfill.config.model import (
     SurroundingsEntry,
 )
 from backfill.config.problems import ConfigError, Problem
+from backfill.config.schema import json_schema
 
 __all__ = [
     "CallLimits",
@@ -31,5 +33,8 @@ __all__ = [
     "SlurmSettingsFile",
     "SurroundingsEntry",
     "check",
+    "conflicts",
+    "hints",
+    "json_schema",
     "load",
 ]

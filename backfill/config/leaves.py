@@ -58,7 +58,7 @@ def read(shape: Shape, tree: Tree) -> Any:
             return _amount(shape, tree)
         case Flag() if tree.plain and tree.text in _FLAGS:
             return _FLAGS[tree.text]
-        case Choice() if tree.text in [v.value for v in shape.values]:
+        case Choice() if tree.text in shape.known:
             return shape.values(tree.text)
     raise WrongError(tree.place, f"is {kind(tree)}", f"write {allowed(shape, tree.text)}")
 

@@ -49,6 +49,7 @@ class DaemonSettings:
 class SlurmSettingsFile:
     """Where Slurm is."""
 
+    # The configuration that scontrol and the others are to use.
     conf: str = field(default="/etc/slurm/slurm.conf", metadata={"form": "path"})
     # Directory of scontrol, squeue and sinfo; empty: as PATH says.
     bin_dir: str = field(default="", metadata={"form": "path"})
@@ -60,7 +61,9 @@ class SlurmSettingsFile:
 class HostEntry:
     """One machine that carries instances."""
 
+    # How it is called here and in messages.
     name: str = field(metadata={"form": "name"})
+    # The driver that looks after it.
     provider: Provider
     # Its own Slurm node: the same name when left out, null for a host that is no Slurm node.
     node: str | None = field(default="", metadata={"form": "name"})
@@ -79,12 +82,14 @@ class HostEntry:
 class ImageEntry:
     """A guest image for direct kernel boot; the files are the same on every host."""
 
+    # Kernel and initial RAM disk.
     kernel: str = field(metadata={"form": "path"})
     initrd: str = field(metadata={"form": "path"})
     # Never written: every instance has an overlay over it.
     disk: str = field(metadata={"form": "path"})
     # The kernel's command line.
     cmdline: str
+    # As qemu-img names it.
     disk_format: str = "raw"
 
 
@@ -100,6 +105,7 @@ class SurroundingsEntry:
     munge_key: str = field(metadata={"form": "path"})
     # Default route; empty: none.
     gateway: str = field(default="", metadata={"form": "ip"})
+    # Options with which the guest's slurmd is started.
     slurmd_options: str = "-Z"
 
 
@@ -107,7 +113,9 @@ class SurroundingsEntry:
 class HardwareEntry:
     """The virtual machine's fixed parts; the same on all hosts, so that instances can move."""
 
+    # How its CPUs are run.
     domain_type: DomainType = DomainType.AUTO
+    # The board, as QEMU names it.
     machine: str = "q35"
     # A model that libvirt knows, or a mode such as host-model.
     cpu_model: str = "qemu64"
@@ -121,11 +129,11 @@ class HardwareEntry:
 class CallLimits:
     """How long one call to libvirt may take before its outcome counts as unknown."""
 
-    connect_s: float = 10.0
-    call_s: float = 20.0
-    start_s: float = 60.0
-    long_s: float = 900.0
-    agent_s: float = 10.0
+    connect_s: float = 10.0  # opening the connection
+    call_s: float = 20.0  # an ordinary call
+    start_s: float = 60.0  # starting an instance
+    long_s: float = 900.0  # writing memory to disk, reading it back, moving an instance
+    agent_s: float = 10.0  # a word with the guest's agent
     # A host that is silent for keepalive_s, keepalive_count times, loses its connection.
     keepalive_s: int = 5
     keepalive_count: int = 3
@@ -141,10 +149,13 @@ class LibvirtEntry:
     directory: str = field(metadata={"form": "path"})
     # The hosts' network bridge for guests.
     bridge: str = field(metadata={"form": "name"})
+    # What guests are told.
     surroundings: SurroundingsEntry
     # Guest images by name; instances.image chooses one.
     images: dict[str, ImageEntry]
+    # The virtual machine.
     hardware: HardwareEntry = field(default_factory=HardwareEntry)
+    # Patience.
     limits: CallLimits = field(default_factory=CallLimits)
 
 

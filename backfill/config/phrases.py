@@ -24,7 +24,9 @@ def allowed(shape: Shape, given: str = "") -> str:
     """What may be written for this shape, as an object of "write …"; `given` was wrong."""
     match shape:
         case Many():
-            return f"a list, each item {allowed(shape.item)}"
+            item = allowed(shape.item)
+            short = f"[{given}]" if given and isinstance(shape.item, Text | Choice) else "a list"
+            return f"{short}, each item {item}"
         case Named():
             return f"names with {allowed(shape.item)} each"
         case Maybe():
@@ -48,7 +50,7 @@ def _allowed_leaf(
         case Flag():
             return "true or false"
         case Choice():
-            return _allowed_choice([value.value for value in shape.values], given)
+            return _allowed_choice(list(shape.known), given)
         case Hostlist():
             return "names as Slurm does, such as vn[1-16]"
         case Addresses():

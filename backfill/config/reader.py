@@ -68,7 +68,9 @@ class Reader:
             return self.note(wrong.place, path, wrong.what, wrong.remedy)
 
     def _wrong_kind(self, shape: Shape, tree: Tree, path: str) -> object:
-        return self.note(tree.place, path, f"is {leaves.kind(tree)}", f"write {allowed(shape)}")
+        given = tree.text[:60] if isinstance(tree, Scalar) else ""
+        remedy = f"write {allowed(shape, given)}"
+        return self.note(tree.place, path, f"is {leaves.kind(tree)}", remedy)
 
     def _section(self, shape: Section, tree: Tree, path: str) -> Any:
         if shape.listed and isinstance(tree, Listing):
@@ -106,16 +108,16 @@ class Reader:
     def _unknown(self, shape: Section, name: Scalar, path: str, given: Collection[str]) -> str:
         """Note an unknown key; returns the key that was probably meant, or an empty text."""
         known = [key.name for key in shape.keys]
-        open_keys = [key for key in known if key not in given]
-        near = difflib.get_close_matches(name.text[:80], open_keys, 1)
+        near = difflib.get_close_matches(name.text[:80], known, 1)
         elsewhere = [inner for inner, key in _all_keys() if key.name == name.text]
         hint = ""
         if near:
-            hint = f"did you mean {near[0]}? "
+            also = ", which is there already" if near[0] in given else ""
+            hint = f"did you mean {near[0]}{also}? "
         elif elsewhere:
             hint = f"did you mean {elsewhere[0]}? "
-        what, remedy = "is not a known key", f"{hint}Keys here: {', '.join(known)}"
-        self.note(name.place, join(path, name.text), what, remedy)
+        remedy = f"{hint}known keys here: {', '.join(known)}"
+        self.note(name.place, join(path, name.text), "is not a known key", remedy)
         return near[0] if near else ""
 
     def _many(self, shape: Many, tree: Tree, path: str) -> Any:

@@ -16,7 +16,6 @@ from backfill.core.policies.scale import Scale
 from backfill.core.policy import Priorities, Proof, Template
 
 _STOPPING = (Rung.PAUSE, Rung.SUSPEND)
-LADDER_RUNGS = (Rung.PAUSE, Rung.SUSPEND, Rung.MIGRATE, Rung.REQUEUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +49,7 @@ def _rungs(ladder: Ladder) -> Iterator[Finding]:
     kinds = [rule.rung for rule in ladder.rungs]
     for index, rule in enumerate(ladder.rungs):
         path, rung = f"ladder[{index}].rung", rule.rung
-        if rung not in LADDER_RUNGS:
-            known = ", ".join(LADDER_RUNGS)
-            yield Finding(path, f"is {rung}, which cannot be done yet", f"use {known}")
-        elif rung in kinds[:index]:
+        if rung in kinds[:index]:
             what = f"is {rung}, as ladder[{kinds.index(rung)}] already is"
             yield Finding(path, what, "give each rung once")
         elif rung is Rung.PAUSE and Rung.SUSPEND in kinds[:index]:
@@ -62,7 +58,7 @@ def _rungs(ladder: Ladder) -> Iterator[Finding]:
         elif rung is Rung.REQUEUE and index < len(kinds) - 1:
             what = f"is requeue, and ladder[{index + 1}] would never be reached"
             yield Finding(path, what, "put requeue last")
-        if rung in LADDER_RUNGS and rung not in _STOPPING and rule.for_s is not None:
+        if rung not in _STOPPING and rule.for_s is not None:
             what = f"has no meaning for {rung}, which is over when it is done"
             yield Finding(f"ladder[{index}].for_s", what, "remove it")
 

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from backfill.config.model import Config
+from backfill.core.lifecycle import Rung
 from backfill.core.policy import PolicySet
 
 MOST = 1_000_000_000
@@ -47,9 +48,15 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the values of an enumeration."""
+    """One of the values of an enumeration; `but` are those that the file may not name (yet)."""
 
     values: type[StrEnum]
+    but: frozenset[str] = frozenset()
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """What may be written, in the enumeration's order."""
+        return tuple(value.value for value in self.values if value.value not in self.but)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,13 @@ Shape = Text | Amount | Flag | Choice | Many | Named | Maybe | Hostlist | Addres
 _SPECIAL: dict[tuple[str, str], Shape] = {
     ("Template", "names"): Hostlist(),
     ("Template", "addresses"): Addresses(),
+    ("Template", "image"): Text("name"),
+    ("Template", "features"): Many(Text("name")),
     ("PolicySet", "cluster"): Text("name"),
+    ("Priorities", "low"): Many(Text("name")),
+    ("Priorities", "high"): Many(Text("name")),
+    # The core treats these two as their neighbours, so a policy that names them would be a lie.
+    ("RungRule", "rung"): Choice(Rung, but=frozenset({Rung.THROTTLE, Rung.CANCEL})),
 }
 _MAY_BE_ZERO = {("Comeback", "move_after_s"), ("Scale", "idle_s"), ("Flavour", "memory_margin_mb")}
 

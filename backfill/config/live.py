@@ -1,0 +1,196 @@
+"""Where the policy file and the living cluster contradict each other; pure, it asks nobody."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+
+from backfill.config.model import Config
+from backfill.core.cluster import Node, SlurmSettings
+from backfill.core.fleet import Host
+from backfill.core.lifecycle import Rung
+from backfill.core.quantities import Resources
+
+_LAST_STEP = re.compile(r"(\.[^.\[\]]*|\[[^\[\]]*\])$")
+
+
+def conflicts(
+    config: Config,
+    settings: SlurmSettings,
+    nodes: Mapping[str, Node],
+    hosts: Mapping[str, Host],
+) -> list[str]:
+    """Every reason why this file must not be used with this cluster, one sentence each.
+
+    `nodes` are all that Slurm knows, `hosts` those that a provider has observed, reachable or not.
+    A sentence begins with the file's line where the file has one; it does not name the file.
+    """
+    return [
+        *_cluster_name(config, settings),
+        *_partitions(config, settings),
+        *_host_nodes(config, nodes),
+        *_addresses(config, nodes),
+        *_node_count(config, settings, nodes),
+        *_timeout(config, settings),
+        *_hook_time(config, settings),
+        *_reach(config, hosts),
+        *_room(config, hosts),
+    ]
+
+
+def hints(
+    config: Config,
+    settings: SlurmSettings,
+    nodes: Mapping[str, Node],
+    hosts: Mapping[str, Host],
+) -> list[str]:
+    """What works less well than it could, one sentence each; same arguments as `conflicts`."""
+    found = [
+        f"host {name} cannot be reached now: {host.problem or 'it does not answer'}"
+        for name, host in hosts.items()
+        if not host.reachable and any(h.reachable for h in hosts.values())
+    ]
+    if not settings.prolog_slurmctld and not settings.prolog:
+        found.append(
+            "neither Prolog nor PrologSlurmctld is set in slurm.conf, so hosts are given back only "
+            "after the high-priority job has started; install the eviction hook"
+        )
+    return found
+
+
+def _at(config: Config, path: str) -> str:
+    """Name a key, after the line where it, or what it is part of, stands in the file."""
+    spot = path
+    while spot and spot not in config.lines:
+        shorter = _LAST_STEP.sub("", spot)
+        spot = shorter if shorter != spot else ""
+    return f"line {config.lines[spot]}: {path}" if spot else path
+
+
+def _near(name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {near[0]}? " if near else ""
+
+
+def _cluster_name(config: Config, settings: SlurmSettings) -> Iterator[str]:
+    ours, slurms = config.policies.cluster, settings.cluster
+    if slurms and ours.casefold() != slurms.casefold():
+        yield (
+            f"{_at(config, 'cluster')} is {ours}, but this Slurm's ClusterName is {slurms}; "
+            f"write cluster: {slurms}, or point slurm.conf to the right cluster"
+        )
+
+
+def _partitions(config: Config, settings: SlurmSettings) -> Iterator[str]:
+    for level in ("low", "high"):
+        for index, name in enumerate(getattr(config.policies.priorities, level)):
+            if name not in settings.partitions:
+                known = ", ".join(settings.partitions) or "none"
+                yield (
+                    f"{_at(config, f'priorities.{level}[{index}]')} is {name}, and Slurm has no "
+                    f"such partition; {_near(name, settings.partitions)}Partitions: {known}"
+                )
+
+
+def _host_nodes(config: Config, nodes: Mapping[str, Node]) -> Iterator[str]:
+    for index, host in enumerate(config.hosts):
+        if host.node is not None and host.node not in nodes:
+            yield (
+                f"{_at(config, f'hosts[{index}].node')} is {host.node}, and Slurm has no such "
+                f"node; {_near(host.node, nodes)}Write node: null for a host that is no Slurm node"
+            )
+
+
+def _addresses(config: Config, nodes: Mapping[str, Node]) -> Iterator[str]:
+    template = config.policies.instances
+    pairs = zip(template.names, template.addresses, strict=True)
+    ours = {str(ipaddress.ip_interface(address).ip): name for name, address in pairs}
+    for node in nodes.values():
+        name = ours.get(node.address)
+        if name is not None and node.name != name:
+            yield (
+                f"{_at(config, 'instances.addresses')} gives {node.address} to {name}, but Slurm's "
+                f"node {node.name} has that address; choose a range that is free"
+            )
+
+
+def _node_count(
+    config: Config, settings: SlurmSettings, nodes: Mapping[str, Node]
+) -> Iterator[str]:
+    wanted = len(nodes.keys() | set(config.policies.instances.names))
+    if wanted > settings.max_node_count:
+        yield (
+            f"{_at(config, 'instances.names')} needs room for {wanted} nodes in Slurm, and "
+            f"MaxNodeCount is {settings.max_node_count}; set MaxNodeCount={wanted} or more in "
+            "slurm.conf and restart slurmctld, or name fewer instances"
+        )
+
+
+def _timeout(config: Config, settings: SlurmSettings) -> Iterator[str]:
+    """Slurm requeues or ends the jobs of a node that is silent for SlurmdTimeout."""
+    limit_s, longest_s = settings.slurmd_timeout_s, config.policies.ladder.longest_stop_s
+    if limit_s == 0 or (longest_s is not None and longest_s < limit_s):
+        return
+    how_long = "without limit" if longest_s is None else f"for up to {longest_s:g} s"
+    yield (
+        f"{_at(config, 'ladder')} lets an instance stand still {how_long}, and Slurm gives a "
+        f"silent node up after SlurmdTimeout = {limit_s} s; set SlurmdTimeout=0 in slurm.conf"
+        f"{_shorter_stop(config, limit_s)}"
+    )
+
+
+def _shorter_stop(config: Config, limit_s: int) -> str:
+    """Which rung would have to be how short, where one alone can help."""
+    stops = [
+        (rule.for_s, index, rule)
+        for index, rule in enumerate(config.policies.ladder.rungs)
+        if rule.rung in (Rung.PAUSE, Rung.SUSPEND)
+    ]
+    for_s, index, rule = max(stops, key=lambda s: float("inf") if s[0] is None else s[0])
+    others_s = sum(float("inf") if s is None else s + r.within_s for s, i, r in stops if i != index)
+    room_s = limit_s - others_s - rule.within_s - 1
+    if room_s < 1:
+        return ""
+    verb = "set" if for_s is None else "shorten"
+    return f", or {verb} ladder[{index}].for_s ({rule.rung}) to {int(room_s)} s or less"
+
+
+def _hook_time(config: Config, settings: SlurmSettings) -> Iterator[str]:
+    match = re.match(r"\d+", settings.raw.get("PrologEpilogTimeout", ""))
+    if match and 0 < int(match[0]) <= config.policies.answer_within_s:
+        yield (
+            f"{_at(config, 'answer_within_s')} is {config.policies.answer_within_s:g} s, and Slurm "
+            f"kills a hook after PrologEpilogTimeout = {match[0]} s, which fails the job; "
+            "make answer_within_s shorter"
+        )
+
+
+def _reach(config: Config, hosts: Mapping[str, Host]) -> Iterator[str]:
+    silent = [host for host in hosts.values() if not host.reachable]
+    if silent and len(silent) == len(hosts):
+        first = silent[0]
+        others = f" (nor can the other {len(silent) - 1})" if silent[1:] else ""
+        yield (
+            f"{_at(config, f'hosts[{_index(config, first.name)}].uri')}: host {first.name} cannot "
+            f"be reached{others}: {first.problem or 'it does not answer'}; is its hypervisor up?"
+        )
+
+
+def _index(config: Config, name: str) -> int:
+    return next((i for i, host in enumerate(config.hosts) if host.name == name), 0)
+
+
+def _room(config: Config, hosts: Mapping[str, Host]) -> Iterator[str]:
+    limits = config.policies.limits
+    shape = config.policies.instances.flavour.resources
+    kept = Resources(limits.keep_cpus, limits.keep_memory_mb)
+    rooms = [host.capacity - kept for host in hosts.values() if host.reachable]
+    if not rooms or any(shape.fits(room) for room in rooms):
+        return
+    largest = max(rooms, key=lambda room: (room.memory_mb, room.cpus))
+    yield (
+        f"{_at(config, 'instances.flavour')} takes {shape}, more than any reachable host offers "
+        f"(the largest: {largest}, without what limits.keep_* holds back); make it smaller"
+    )
