@@ -61,24 +61,6 @@ class Timeline(Generic[TimeT]):
                 return start
             step += 1
 
-    def earlier(self, amount: int, duration: TimeT, after: TimeT, held: TimeT) -> TimeT | None:
-        """Return the first time from `after` on to which a claim at `held` could move.
-
-        The claim is this amount for this duration, and still in the timeline: from `held` on it
-        stands in its own way only. None if there is no time before `held`.
-        """
-        times, free = self._times, self._free
-        step, stop = self._covering(after), bisect_left(times, held)
-        if step >= stop or max(free[step:stop]) < amount:
-            return None
-        start = after
-        for step in range(step, stop):
-            if free[step] < amount:
-                start = times[step + 1] if step + 1 < stop else held
-            elif step + 1 < stop and times[step + 1] >= start + duration:
-                break
-        return start if start < held else None
-
     def claim(self, start: TimeT, end: TimeT | None, amount: int) -> None:
         """Take `amount` during [start, end), or for ever if `end` is None.
 

@@ -1,0 +1,161 @@
+"""A trace in memory: jobs as columns of integers in queue order, and what was left out of it."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from operator import le
+from pathlib import Path
+
+MILLI = 1000
+NO_RUN_TIME = "run time of 0 or less, or unknown"
+NO_PROCESSORS = "no processors"
+TOO_LARGE = "more processors than the machine has"
+
+
+class TraceError(Exception):
+    """Input that cannot be read: one sentence with the place and the remedy."""
+
+    def __init__(self, path: Path, line: int, problem: str) -> None:
+        place = f"{path}:{line}" if line else f"{path}"
+        super().__init__(f"{place}: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs in queue order, that is by (submit, job id); one entry per job in every column.
+
+    `job_id` is a number that orders jobs of one submit time, and their name where there are no
+    `labels` (the source's names, as of job arrays). `submit`, `run` and `estimate` count ticks,
+    `ticks_per_s` of them to a second: 1, or 1000 for a trace with fractions of seconds, so that
+    all arithmetic is exact. `run` is at least 1 tick, `estimate` at least `run`, `processors` at
+    least 1. Five columns of 8 bytes: 40 bytes per job.
+    """
+
+    job_id: array[int]
+    submit: array[int]
+    run: array[int]
+    estimate: array[int]
+    processors: array[int]
+    ticks_per_s: int = 1
+    labels: tuple[str, ...] | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    noted: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    def name(self, index: int) -> str:
+        """Return the job's name as its source wrote it."""
+        return str(self.job_id[index]) if self.labels is None else self.labels[index]
+
+    def fitting(self, processors: int) -> Trace:
+        """Return the trace without the jobs that need more than this many processors."""
+        if not len(self) or max(self.processors) <= processors:
+            return self
+        kept = [index for index, need in enumerate(self.processors) if need <= processors]
+        left_out = Counter(self.left_out)
+        left_out[TOO_LARGE] += len(self) - len(kept)
+        return self.taken(kept, left_out)
+
+    def taken(self, indices: Sequence[int], left_out: Mapping[str, int]) -> Trace:
+        """Return a trace of these jobs, in this order, with this count of what was left out."""
+
+        def take(column: array[int]) -> array[int]:
+            return array(column.typecode, map(column.__getitem__, indices))
+
+        return Trace(
+            take(self.job_id),
+            take(self.submit),
+            take(self.run),
+            take(self.estimate),
+            take(self.processors),
+            self.ticks_per_s,
+            None if self.labels is None else tuple(map(self.labels.__getitem__, indices)),
+            left_out,
+            self.noted,
+        )
+
+
+class TraceBuilder:
+    """Collects jobs one by one, in any order, and applies the rules for odd ones."""
+
+    __slots__ = ("columns", "labels", "left_out", "noted", "ticks_per_s")
+
+    def __init__(self) -> None:
+        self.columns: tuple[array[int], ...] = tuple(array("q") for _ in range(5))
+        self.labels: list[str] = []
+        self.left_out: Counter[str] = Counter()
+        self.noted: Counter[str] = Counter()
+        self.ticks_per_s = 1
+
+    def add(self, job_id: int, submit: int, run: int, processors: int, estimate: int) -> bool:
+        """Add one job, times in ticks; return whether it was kept.
+
+        An estimate below the run time is raised to it; one of 0 or less counts as missing, and
+        the run time stands in for it.
+        """
+        if run <= 0:
+            self.left_out[NO_RUN_TIME] += 1
+            return False
+        if processors <= 0:
+            self.left_out[NO_PROCESSORS] += 1
+            return False
+        if estimate < run:
+            reason = "no estimate: run time taken" if estimate <= 0 else "estimate below run time"
+            self.noted[reason] += 1
+            estimate = run
+        ids, submits, runs, estimates, sizes = self.columns
+        ids.append(job_id)
+        submits.append(submit)
+        runs.append(run)
+        estimates.append(estimate)
+        sizes.append(processors)
+        return True
+
+    def ticks(self, seconds: Decimal) -> int:
+        """Convert a time; the first fraction turns the whole trace to milliseconds."""
+        if self.ticks_per_s == 1 and seconds % 1:
+            ids, submits, runs, estimates, sizes = self.columns
+            scaled = (array("q", (t * MILLI for t in c)) for c in (submits, runs, estimates))
+            self.columns = (ids, *scaled, sizes)
+            self.ticks_per_s = MILLI
+        return round(seconds * self.ticks_per_s)
+
+    def build(self) -> Trace:
+        """Return the jobs in queue order; equal (submit, job id) stay in the order of adding."""
+        labels = tuple(self.labels) if self.labels else None
+        ids, submits, runs, estimates, sizes = self.columns
+        trace = Trace(
+            ids,
+            submits,
+            runs,
+            estimates,
+            sizes,
+            self.ticks_per_s,
+            labels,
+            self.left_out,
+            self.noted,
+        )
+        if _in_order(ids, submits):
+            return trace
+        # Two stable sorts need one key per job in memory where tuples would need three objects.
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        order.sort(key=submits.__getitem__)
+        return trace.taken(order, self.left_out)
+
+
+def _in_order(ids: array[int], submits: array[int]) -> bool:
+    pairs = zip(submits, ids, strict=True)
+    following = zip(submits, ids, strict=True)
+    next(following, None)
+    return all(map(le, pairs, following))
+
+
+def describe_counts(counts: Iterable[tuple[str, int]]) -> str:
+    """Return `3 jobs: no processors; 1 job: ...`, the most frequent reason first."""
+    ranked = sorted(counts, key=lambda item: (-item[1], item[0]))
+    return "; ".join(f"{n} job{'s' if n != 1 else ''}: {reason}" for reason, n in ranked)

@@ -1,0 +1,96 @@
+"""The command `workload`: writes a sample of a workload model as an SWF trace."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from backfill.sim.command import BAD_INPUT, OK, write_text
+from backfill.sim.lublin import BATCH, INTERACTIVE, lublin
+from backfill.sim.swf import swf_lines
+from backfill.sim.workload import Job, htc_pilot, poisson, with_estimates
+
+
+def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that `run_workload_command` needs."""
+    parser.add_argument("model", choices=tuple(MODELS), help="what to draw from")
+    parser.add_argument("--jobs", type=_whole, default=10_000)
+    parser.add_argument("--processors", type=_whole, default=256, help="size of the machine")
+    parser.add_argument("--seed", type=int, default=1, help="same seed, same jobs")
+    parser.add_argument("--load", type=_positive, help="lublin: work offered, 1 = the machine")
+    parser.add_argument("--mean-gap-s", type=_positive, default=10.0, help="poisson, htc: arrivals")
+    parser.add_argument("--backlog", type=int, default=0, help="htc: jobs that wait at time 0")
+    parser.add_argument(
+        "--estimate-factor", type=_positive, help="add estimates of up to this times the run time"
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.swf")
+
+
+def run_workload_command(args: argparse.Namespace) -> int:
+    """Draw and write; return the exit status."""
+    jobs = MODELS[args.model](args)
+    if args.estimate_factor is not None:
+        jobs = with_estimates(jobs, args.seed, max(args.estimate_factor, 1.0))
+    header = (
+        "Version: 2.2",
+        f"Computer: model {args.model}, seed {args.seed}",
+        f"MaxJobs: {len(jobs)}",
+        f"MaxProcs: {args.processors}",
+    )
+    try:
+        write_text(args.output, swf_lines(jobs, header))
+    except OSError as error:
+        sys.stderr.write(f"backfill: cannot write {args.output}: {error.strerror}\n")
+        return BAD_INPUT
+    return OK
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command by itself."""
+    parser = argparse.ArgumentParser(prog="backfill workload", description=__doc__)
+    add_workload_arguments(parser)
+    return run_workload_command(parser.parse_args(argv))
+
+
+def _lublin(args: argparse.Namespace) -> list[Job]:
+    return lublin(args.seed, args.jobs, args.processors, args.load)
+
+
+def _lublin_typed(args: argparse.Namespace) -> list[Job]:
+    return lublin(args.seed, args.jobs, args.processors, args.load, (BATCH, INTERACTIVE))
+
+
+def _poisson(args: argparse.Namespace) -> list[Job]:
+    return poisson(args.seed, args.jobs, args.mean_gap_s)
+
+
+def _htc(args: argparse.Namespace) -> list[Job]:
+    return htc_pilot(args.seed, args.jobs, args.mean_gap_s, args.backlog)
+
+
+MODELS: Mapping[str, Callable[[argparse.Namespace], list[Job]]] = {
+    "lublin": _lublin,
+    "lublin-typed": _lublin_typed,
+    "poisson": _poisson,
+    "htc": _htc,
+}
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1; give at least 1")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0; give a positive number")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
