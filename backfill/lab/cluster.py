@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from backfill.lab import cgroups, control, kvm
-from backfill.lab.layout import SLURM_TOOLS_PATH
+from backfill.lab.layout import SLURM_TOOLS_PATH, daemon_socket
 from backfill.lab.spec import LIBVIRT_PORT, LabError, LabSpec, host_address, lab_root
 from backfill.lab.status import LabStatus, MachineStatus
 from backfill.lab.waiting import POLL_S, lock_holder, wait_until
@@ -53,6 +53,11 @@ class Lab:
     def tally_log(self) -> Path:
         """Where the tally writes; give its lines to `check_tally`."""
         return self.dir / "tally.log"
+
+    @property
+    def daemon_socket(self) -> Path:
+        """Where the hook that the lab builds expects the daemon, in whichever machine it runs."""
+        return daemon_socket(self.dir)
 
     @property
     def hosts(self) -> tuple[str, ...]:

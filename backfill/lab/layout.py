@@ -12,6 +12,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from backfill.drivers.slurm.hooks import HookError, build_hook
 from backfill.lab import slurmconf
 from backfill.lab.spec import (
     CONTROLLER_ADDRESS,
@@ -20,6 +21,7 @@ from backfill.lab.spec import (
     SLURMD_PORT,
     TALLY_PORT,
     VIRTUAL_NODES,
+    LabError,
     LabSpec,
     host_address,
 )
@@ -71,9 +73,14 @@ def plan_path(lab_dir: Path, machine: str) -> Path:
     return lab_dir / "machines" / machine / "plan.json"
 
 
+def daemon_socket(lab_dir: Path) -> Path:
+    """Where the lab's own hook expects the daemon; the path is the same in every machine."""
+    return lab_dir / "run" / "daemon.sock"
+
+
 def write(spec: LabSpec, lab_dir: Path, cgroups: bool) -> None:
     """Write everything afresh; what an earlier lab of this name left is removed."""
-    for old in ("etc", "machines", "shared", "run"):
+    for old in ("etc", "machines", "shared", "run", "hook"):
         shutil.rmtree(lab_dir / old, ignore_errors=True)
     for new in ("etc/slurm", "etc/munge", "machines", "shared", "run"):
         (lab_dir / new).mkdir(parents=True)
@@ -92,7 +99,8 @@ def write(spec: LabSpec, lab_dir: Path, cgroups: bool) -> None:
 
 def _write_common(spec: LabSpec, lab_dir: Path) -> None:
     etc = lab_dir / "etc"
-    (etc / "slurm/slurm.conf").write_text(slurmconf.slurm_conf(spec))
+    built_hook = _build_hook(spec, lab_dir) if spec.hooks != "none" and not spec.hook else ""
+    (etc / "slurm/slurm.conf").write_text(slurmconf.slurm_conf(spec, built_hook))
     (etc / "slurm/cgroup.conf").write_text(slurmconf.cgroup_conf(spec))
     names = ["ctl", *spec.host_names, *(f"vn{k}" for k in range(1, VIRTUAL_NODES + 1))]
     (etc / "hosts").write_text(
@@ -111,6 +119,16 @@ def _write_common(spec: LabSpec, lab_dir: Path) -> None:
     os.chown(etc / "munge", owner.pw_uid, owner.pw_gid)
     key.chmod(0o400)
     (etc / "munge").chmod(0o700)
+
+
+def _build_hook(spec: LabSpec, lab_dir: Path) -> str:
+    home = lab_dir / "hook"
+    endpoint = f"unix:{daemon_socket(lab_dir)}"
+    try:
+        hook = build_hook(home / "hook", endpoint, spec.hook_timeout_ms, home / "hook.log")
+    except HookError as error:
+        raise LabError(str(error)) from error
+    return str(hook)
 
 
 def _write_users(etc: Path) -> None:

@@ -11,8 +11,11 @@ from backfill.lab.spec import (
 )
 
 
-def slurm_conf(spec: LabSpec) -> str:
-    """The complete slurm.conf; `spec.extra_conf` comes last, so it can add partitions."""
+def slurm_conf(spec: LabSpec, built_hook: str = "") -> str:
+    """The complete slurm.conf; `spec.extra_conf` comes last, so it can add partitions.
+
+    `built_hook` is called where the specification wants hooks and names no program of its own.
+    """
     lines = [
         f"ClusterName={spec.name}",
         f"SlurmctldHost=ctl({CONTROLLER_ADDRESS})",
@@ -48,7 +51,7 @@ def slurm_conf(spec: LabSpec) -> str:
         "KillWait=3",
         "PrologEpilogTimeout=10",
         *_release_lines(spec),
-        *_hook_lines(spec),
+        *_hook_lines(spec, built_hook),
         *(
             f"NodeName={name} NodeAddr={host_address(name)} CPUs={spec.cpus} "
             f"RealMemory={spec.memory_mb} State=UNKNOWN"
@@ -78,14 +81,13 @@ def _release_lines(spec: LabSpec) -> list[str]:
     return ["SwitchType=switch/none"] if _release(spec) < (23, 11) else []
 
 
-def _hook_lines(spec: LabSpec) -> list[str]:
+def _hook_lines(spec: LabSpec, built_hook: str) -> list[str]:
     if spec.hooks == "none":
         return []
     start, end = {
         "slurmctld": ("PrologSlurmctld", "EpilogSlurmctld"),
         "host": ("Prolog", "Epilog"),
     }[spec.hooks]
-    lines = [f"{start}={spec.hook}"]
-    if spec.hook_epilog:
-        lines.append(f"{end}={spec.hook_epilog}")
-    return lines
+    if not spec.hook:
+        return [f"{start}={built_hook}", f"{end}={built_hook}"]
+    return [f"{start}={spec.hook}", *([f"{end}={spec.hook_epilog}"] if spec.hook_epilog else [])]

@@ -28,8 +28,9 @@ class LabError(Exception):
 class LabSpec:
     """A lab as asked for. `hosts` bare-metal machines bm1..bmN, each with `cpus` and `memory_mb`.
 
-    `hooks` says where `hook` (an absolute path of an executable) is called at a job's start and
-    `hook_epilog` at its end. `slurm_version` steers the differences of slurm.conf between releases
+    `hooks` says where Slurm calls a hook at a job's start and end, if at all; without a path in
+    `hook` (and `hook_epilog`) the lab builds one that talks to `Lab.daemon_socket` and gives up
+    after `hook_timeout_ms`. `slurm_version` steers the differences of slurm.conf between releases
     and `roots` maps a machine's name to the root directory whose Slurm it runs ("/" otherwise).
     """
 
@@ -41,6 +42,7 @@ class LabSpec:
     hooks: HookPlace = "none"
     hook: str = ""
     hook_epilog: str = ""
+    hook_timeout_ms: int = 3000
     slurmd_timeout_s: int = 0
     select_parameters: str = "CR_Core"
     extra_conf: tuple[str, ...] = ()
@@ -59,8 +61,9 @@ class LabSpec:
             raise LabError("cpus and memory_mb of a lab's hosts must be at least 1")
         if self.hooks not in ("none", "slurmctld", "host"):
             raise LabError(f"hooks={self.hooks!r}: use none, slurmctld or host")
-        if self.hooks != "none" and not os.access(self.hook, os.X_OK):
-            raise LabError(f"hook {self.hook!r} is not an executable file; build it first")
+        for path in filter(None, (self.hook, self.hook_epilog)):
+            if not os.path.isabs(path) or not os.access(path, os.X_OK):
+                raise LabError(f"hook {path!r} is not the absolute path of an executable file")
 
     @property
     def host_names(self) -> tuple[str, ...]:

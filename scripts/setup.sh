@@ -1,0 +1,77 @@
+#!/bin/sh
+# Sets up everything that the demo, the lab and the tests need on a bare Debian 12; quick when done.
+# Exit status 3 with one sentence on standard error: this machine cannot be set up (no root or apt).
+set -eu
+cd "$(dirname "$0")/.."
+cache=${BACKFILL_CACHE:-/var/cache/backfill}
+packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
+    libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libvirt-dev
+    qemu-system-x86 qemu-utils mmdebstrap busybox-static cpio iproute2 util-linux e2fsprogs
+    gcc libc6-dev pkg-config python3 python3-dev python3-venv ca-certificates"
+
+cannot() { echo "setup: $1" >&2; exit 3; }
+say() { echo "setup: $1" >&2; }
+
+[ "$(id -u)" = 0 ] || cannot "root is missing: run this as root, or watch the simulated demo."
+command -v apt-get >/dev/null && command -v dpkg-query >/dev/null ||
+    cannot "apt is missing: the real demo needs Debian, the simulated one does not."
+mkdir -p "$cache"
+exec 9>"$cache/setup.lock"
+flock 9
+
+# --- system packages; nothing they bring is started or left enabled -------------------------------
+missing=
+for package in $packages; do
+    case $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true) in
+        installed) ;;
+        *) missing="$missing $package" ;;
+    esac
+done
+if [ -n "$missing" ]; then
+    say "installing$missing"
+    policy=/usr/sbin/policy-rc.d
+    # One with our mark was left by a run that was killed.
+    if [ ! -e $policy ] || grep -q "backfill setup" $policy; then
+        printf '#!/bin/sh\n# backfill setup\nexit 101\n' >$policy
+        chmod 755 $policy
+        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+        trap 'exit 130' INT TERM HUP
+    fi
+    before=$(systemctl list-unit-files --state=enabled --no-legend 2>/dev/null | cut -d' ' -f1 || true)
+    log=$cache/apt.log
+    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y \
+        --no-install-recommends $missing; } >"$log" 2>&1 ||
+        { tail -n 5 "$log" >&2; cannot "apt could not install the packages; see $log."; }
+    for unit in $(systemctl list-unit-files --state=enabled --no-legend 2>/dev/null | cut -d' ' -f1 || true); do
+        case " $(echo $before) " in
+            *" $unit "*) ;;
+            *) systemctl disable --quiet "$unit" 2>/dev/null || say "could not disable $unit" ;;
+        esac
+    done
+fi
+
+# --- Python environment from the lock file ---------------------------------------------------------
+stamp=.venv/.backfill-lock
+wanted=$(cat requirements.lock pyproject.toml | sha256sum)
+if [ ! -x .venv/bin/python ] || [ "$(cat $stamp 2>/dev/null || true)" != "$wanted" ]; then
+    python=$(command -v python3.11 || command -v python3)
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        cannot "Python 3.11 or newer is missing: $python is older."
+    uv=$(command -v uv || true)
+    if [ -z "$uv" ]; then
+        uv=$cache/uv/bin/uv
+        if [ ! -x "$uv" ]; then
+            say "installing uv"
+            "$python" -m venv "$cache/uv"
+            "$cache/uv/bin/pip" install --quiet --disable-pip-version-check uv
+        fi
+    fi
+    say "making the Python environment"
+    [ -x .venv/bin/python ] || "$uv" venv --quiet --python "$python" .venv
+    "$uv" pip sync --quiet --python .venv/bin/python --require-hashes requirements.lock
+    "$uv" pip install --quiet --python .venv/bin/python --no-deps -e .
+    echo "$wanted" >$stamp
+fi
+
+# --- guest image ------------------------------------------------------------------------------------
+.venv/bin/python -m backfill.lab.image >/dev/null
