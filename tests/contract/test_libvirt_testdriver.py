@@ -165,7 +165,7 @@ def rig(tmp_path: Path) -> Iterator[TestDriverRig]:
 
 class TestLibvirtTestDriver(InstanceProviderContract):
     @pytest.fixture
-    def rig(self, tmp_path: Path) -> Iterator[TestDriverRig]:  # type: ignore[override]
+    def rig(self, tmp_path: Path) -> Iterator[TestDriverRig]:
         made = TestDriverRig(tmp_path)
         yield made
         made.end()

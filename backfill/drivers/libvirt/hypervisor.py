@@ -183,8 +183,13 @@ class Hypervisor:
 
         def work(connection: Any) -> None:
             domain = _lookup(connection, name)
-            if domain is not None and domain.isActive():
+            if domain is None or not domain.isActive():
+                return
+            try:
                 domain.destroy()
+            except libvirt.libvirtError:
+                if domain.isActive():
+                    raise  # otherwise it ended by itself in between
 
         self._link.call(name, work, self._limits.start_s)
 

@@ -1,0 +1,27 @@
+"""The InstanceProvider contract against real libvirt and QEMU on the two hosts of a lab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from backfill.lab.cluster import Lab
+from tests.contract.instance_provider import InstanceProviderContract
+from tests.real.libvirt_rig import LibvirtRig, running_lab
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with running_lab("libvirt-contract") as up:
+        yield up
+
+
+class TestRealLibvirt(InstanceProviderContract):
+    @pytest.fixture
+    def rig(self, lab: Lab) -> Iterator[LibvirtRig]:
+        made = LibvirtRig(lab)
+        yield made
+        made.end()

@@ -1,0 +1,220 @@
+"""A lab with two libvirt hosts for the tests, entered by its network only: paths stay the same."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import libvirt
+
+from backfill.drivers.libvirt.hypervisor import AgentSilentError, Ask
+from backfill.drivers.libvirt.provider import LibvirtProvider
+from backfill.drivers.libvirt.settings import (
+    Hardware,
+    ImageFiles,
+    LibvirtConfig,
+    Limits,
+    Surroundings,
+)
+from backfill.lab import image
+from backfill.lab.cluster import Lab
+from backfill.lab.spec import LabSpec
+from tests.contract.instance_provider import CLUSTER, EVERYTHING
+
+IMAGE = "tiny"
+READY = "BACKFILL-READY"
+COUNT = "COUNT "
+_CLONE_NEWNET = 0x40000000
+_STRANGER = """
+<domain type='{kind}'><name>{name}</name><memory unit='MiB'>32</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type></os>
+<metadata><instance xmlns='urn:backfill:instance:1' cluster='other' node='{name}' generation='1'
+ cpus='1' memory_mb='32' created_s='1.0'/></metadata>
+<devices><memballoon model='none'/></devices></domain>
+"""
+
+
+@contextmanager
+def network_of(pid: int) -> Iterator[None]:
+    """Put the calling thread, and the threads that it starts, into the network of process `pid`."""
+    setns = ctypes.CDLL(None, use_errno=True).setns
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    other = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    try:
+        if setns(other, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "cannot enter the lab's network")
+        yield
+    finally:
+        setns(own, _CLONE_NEWNET)
+        os.close(own)
+        os.close(other)
+
+
+@contextmanager
+def running_lab(name: str) -> Iterator[Lab]:
+    """A lab of two hosts that ends with us; inside, connections are made from its controller."""
+    image.build()
+    lab = Lab.up(LabSpec(name=name, hosts=2, tally=False), tied=True)
+    try:
+        with network_of(lab.status().machines["ctl"].pid):
+            yield lab
+    finally:
+        lab.down()
+
+
+class LibvirtRig:
+    """The real driver on a lab's two hosts."""
+
+    image = IMAGE
+    abilities = EVERYTHING
+
+    def __init__(self, lab: Lab, **changes: Any) -> None:
+        self.lab = lab
+        self.events: list[tuple[str, str]] = []
+        guest = image.build()
+        self.config = LibvirtConfig(
+            **{
+                "cluster": CLUSTER,
+                "uris": {host: lab.libvirt_uri(host) for host in lab.hosts},
+                "directory": str(lab.shared / "instances"),
+                "bridge": "br0",
+                "surroundings": Surroundings("10.77.0.1", "10.77.0.1:6817", str(lab.munge_key)),
+                "images": {
+                    IMAGE: ImageFiles(
+                        guest.kernel, guest.initrd, guest.disk, guest.cmdline, guest.disk_format
+                    )
+                },
+                "nodes": {host: host for host in lab.hosts},
+                "hardware": Hardware(domain_type=lab.domain_type),
+                "limits": Limits(connect_s=5, call_s=20, keepalive_s=1, keepalive_count=3),
+                **changes,
+            }
+        )
+        self.provider = LibvirtProvider(self.config, lambda *event: self.events.append(event))
+
+    # --- the contract's Rig ----------------------------------------------------------------
+
+    def until(self, holds: Callable[[], bool], limit_s: float = 60.0) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while not holds():
+            assert time.monotonic() < deadline_s, f"not within {limit_s:g} s"
+            time.sleep(0.005)
+
+    def booted(self, name: str) -> None:
+        self.until(lambda: READY in self.console_text(name))
+
+    @contextmanager
+    def unreachable(self, host: str) -> Iterator[None]:
+        self.lab.stop(f"libvirtd@{host}")
+        try:
+            yield
+        finally:
+            self.lab.start(f"libvirtd@{host}")
+
+    @contextmanager
+    def stranger(self, host: str, name: str) -> Iterator[None]:
+        connection = libvirt.open(self.lab.libvirt_uri(host))
+        document = _STRANGER.format(name=name, kind=self.lab.domain_type)
+        domain = connection.createXML(document, libvirt.VIR_DOMAIN_START_PAUSED)
+        try:
+            yield
+            assert domain.isActive()
+        finally:
+            domain.destroy()
+            connection.close()
+
+    # --- beyond the contract ---------------------------------------------------------------
+
+    def console_text(self, name: str) -> str:
+        """All that the guest wrote, whichever host it was on."""
+        path = Path(self.config.directory, CLUSTER, name, "console.log")
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start_counter(self, host: str, name: str) -> None:
+        """Let a program in the guest count on the console, ten times a second."""
+        script = (
+            "(n=0; while :; do n=$((n+1)); echo COUNT $n; sleep 0.1; done)"
+            " >/dev/console 2>&1 </dev/null &"
+        )
+        self.in_guest(host, name, script)
+        self.goes_on(name)
+
+    def counts(self, name: str) -> list[int]:
+        """The numbers on the console, in order; a half-written last line is left out."""
+        lines = self.console_text(name).replace("\r", "").split("\n")[:-1]
+        return [int(line[len(COUNT) :]) for line in lines if line.startswith(COUNT)]
+
+    def goes_on(self, name: str, more: int = 3) -> None:
+        """Wait for new numbers; all numbers so far must be 1, 2, 3 … without gap or repetition."""
+        before = len(self.counts(name))
+        self.until(lambda: len(self.counts(name)) >= before + more)
+        counts = self.counts(name)
+        assert counts == list(range(1, len(counts) + 1))
+
+    def in_guest(self, host: str, name: str, script: str) -> str:
+        """Run a shell script through the guest agent and return what it wrote."""
+        output: list[str] = []
+
+        def work(ask: Ask) -> float:
+            deadline_s = time.monotonic() + 30
+            arguments = {"path": "/bin/sh", "arg": ["-c", script], "capture-output": True}
+            started = None
+            while True:
+                try:
+                    started = started or ask("guest-exec", arguments)
+                    status = ask("guest-exec-status", {"pid": started["pid"]})
+                    if status["exited"]:
+                        output.append(base64.b64decode(status.get("out-data", "")).decode())
+                        return 0.0
+                except AgentSilentError:
+                    assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+
+        self.provider._pool.on(host).with_agent(name, work, 40.0)
+        return output[0]
+
+    def qemu_pid(self, host: str, name: str) -> int:
+        """The emulator's process as seen from outside the lab."""
+        inner = self.lab.run(host, ["cat", f"/run/libvirt/qemu/{name}.pid"], check=True).stdout
+        machine = self.lab.status().machines[host].pid
+        for status in Path("/proc").glob("[0-9]*/status"):
+            try:
+                fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+                same = os.stat(status.parent / "ns/pid").st_ino == _pid_namespace(machine)
+            except (OSError, ValueError):
+                continue
+            if same and fields.get("NSpid", "").split()[-1:] == [inner.strip()]:
+                return int(status.parent.name)
+        raise AssertionError(f"{name} has no emulator on {host}")
+
+    def kill_libvirtd(self, host: str) -> None:
+        """SIGKILL, as a crash would."""
+        self.lab.kill(f"libvirtd@{host}", signal.SIGKILL)
+
+    def revive_libvirtd(self, host: str) -> None:
+        """Start it again and wait until the driver is connected."""
+        self.until(lambda: self.lab.status().machines[host].services["libvirtd"] == 0)
+        self.lab.start(f"libvirtd@{host}")
+        self.until(lambda: self.provider.observe(host).host.reachable)
+
+    def end(self) -> None:
+        """Leave the lab as it was."""
+        for host in self.lab.hosts:
+            if not self.lab.status().machines[host].services["libvirtd"]:
+                self.lab.start(f"libvirtd@{host}")
+        for host in self.lab.hosts:
+            self.until(lambda h=host: self.provider.observe(h).host.reachable)  # type: ignore[misc]
+            for name in self.provider.observe(host).instances:
+                self.provider.delete(host, name)
+        self.provider.close()
+
+
+def _pid_namespace(pid: int) -> int:
+    return os.stat(f"/proc/{pid}/ns/pid").st_ino
