@@ -66,16 +66,16 @@ def test_an_admins_drain_is_never_touched() -> None:
     assert not node(world, "n2").drained
 
 
-def test_a_drain_without_our_prefix_is_a_programmers_error() -> None:
+def test_a_drain_without_our_prefix_is_refused() -> None:
     """Our drains must be known by their reason."""
-    with pytest.raises(ValueError, match="backfill:"):
+    with pytest.raises(RefusedError, match="backfill:"):
         cluster().slurm.drain("n1", "because")
 
 
 def test_unknown_nodes_and_jobs_are_not_found() -> None:
     """Calls about what Slurm does not know say so."""
     slurm = cluster().slurm
-    for call in (slurm.undrain, slurm.suspend_job, slurm.requeue_job, slurm.cancel_job):
+    for call in (slurm.undrain, slurm.suspend_job, slurm.requeue_job):
         with pytest.raises(NotFoundError):
             call("77")
     with pytest.raises(NotFoundError):

@@ -86,7 +86,7 @@ def test_a_node_cut_off_and_given_up_runs_its_job_twice() -> None:
     world = cluster(Manners(requeue_delay_s=0.0))
     busy(world, run_s=100.0)
     join(world, "v2", "n2")
-    world.cut_instance("v1")
+    world.cut_node("v1")
     world.slurm.set_down("v1", "backfill: silent")
     world.clock.advance(5.0)
     assert kinds(world) == ["twice"]

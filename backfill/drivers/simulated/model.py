@@ -37,6 +37,7 @@ class SimJob(Viewed):
 
     id: str
     raw_id: int
+    order: int
     partition: str
     run_s: float
     submit_s: float
@@ -153,18 +154,18 @@ class SimNode(Viewed):
     def _base(self) -> NodeBase:
         if self.down:
             return NodeBase.DOWN
+        if not self.registered:
+            return NodeBase.FUTURE
         if self.cpus_used <= 0:
             return NodeBase.IDLE
         return NodeBase.ALLOCATED if self.cpus_used >= self.cpus else NodeBase.MIXED
 
     def _picture(self) -> Node:
-        flags = set() if self.host is not None else {"CLOUD", "DYNAMIC_NORM"}
+        flags = set() if self.host is not None else {"DYNAMIC_NORM"}
         if self.drain is not None:
             flags.add("DRAIN")
         if self.silent:
             flags.add("NOT_RESPONDING")
-        if not self.registered:
-            flags |= {"NOT_RESPONDING", "POWERED_DOWN"}
         if any(job.completing for job in self.jobs.values()):
             flags.add("COMPLETING")
         return Node(

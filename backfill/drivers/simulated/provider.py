@@ -19,10 +19,12 @@ from backfill.ports import (
     HostObservation,
     NoCapacityError,
     NotFoundError,
+    RefusedError,
     UnreachableError,
 )
 
 _IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
+_ENDED = (InstanceState.OFF, InstanceState.CRASHED)
 
 
 class SimulatedProvider:
@@ -38,6 +40,7 @@ class SimulatedProvider:
         cluster: str,
     ) -> None:
         self.boot_s = 5.0
+        self.images: frozenset[str] | None = None  # None: every image is known
         self.watch: Callable[[SimInstance], None] = lambda instance: None
         self.woken: Callable[[Machine], None] = lambda machine: None
         self._events = events
@@ -86,14 +89,10 @@ class SimulatedProvider:
 
     def create(self, spec: InstanceSpec) -> None:
         """Define and start; the guest reaches slurmd after `boot_s` of running."""
+        self._check(spec)
         with self._call("create", spec.host, spec.name) as host:
-            old = host.instances.get(spec.name)
-            if old is not None and old.spec.tag == spec.tag:
+            if self._is_there(host, spec):
                 return
-            if old is not None:
-                raise AlreadyThereError(
-                    spec.name, f"host {spec.host} has an instance of this name with another tag"
-                )
             self._need_room(host, spec)
             machine = Machine(spec.tag.node, host.name, metal=False, cpus=spec.flavour.cpus)
             machine.powered = host.powered
@@ -157,10 +156,10 @@ class SimulatedProvider:
                 self._instance(there, name)
                 return
             instance = self._instance(source, name)
-            self._need(instance, *_IN_MEMORY, InstanceState.SUSPENDED)
+            self._need(instance, *_IN_MEMORY, InstanceState.SUSPENDED, *_ENDED)
             if name in there.instances:
                 raise AlreadyThereError(name, f"host {target} has an instance of this name")
-            if instance.state is not InstanceState.SUSPENDED:
+            if instance.state in _IN_MEMORY:
                 self._need_room(there, instance.spec)
             del source.instances[name]
             there.instances[name] = instance
@@ -198,6 +197,27 @@ class SimulatedProvider:
 
     def _ours(self, instance: SimInstance) -> bool:
         return instance.spec.tag.cluster == self._cluster
+
+    def _check(self, spec: InstanceSpec) -> None:
+        if spec.tag.cluster != self._cluster:
+            raise RefusedError(spec.name, f"its tag names cluster '{spec.tag.cluster}', not ours")
+        if self.images is not None and spec.image not in self.images:
+            raise RefusedError(spec.image, "is no image that the provider knows")
+
+    def _is_there(self, host: SimHost, spec: InstanceSpec) -> bool:
+        """Whether it exists; what is left of an instance that ended is cleared away."""
+        old = host.instances.get(spec.name)
+        if old is None:
+            return False
+        if self._ours(old) and old.state in _ENDED:
+            self._machines.destroy(old.machine)
+            del host.instances[spec.name]
+            return False
+        if old.spec.tag != spec.tag:
+            raise AlreadyThereError(
+                spec.name, f"host {host.name} has an instance of this name with another tag"
+            )
+        return True
 
     def _instance(self, host: SimHost, name: str) -> SimInstance:
         instance = host.instances.get(name)

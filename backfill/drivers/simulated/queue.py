@@ -22,7 +22,7 @@ class PendingQueue:
     def push(self, job: SimJob, tier: int) -> None:
         """Let the job wait; an entry of it from before is void."""
         job.queued += 1
-        rank = (-tier, -job.priority, job.submit_s, job.raw_id)
+        rank = (-tier, -job.priority, job.submit_s, job.order)
         heapq.heappush(self._shapes.setdefault(_shape(job), []), (rank, job.queued, job))
 
     def schedule(self, start: Callable[[SimJob], bool]) -> None:

@@ -15,6 +15,7 @@ from backfill.core.cluster import (
     SlurmSettings,
     SlurmVersion,
 )
+from backfill.drivers.simulated.asked import check_job_id, check_spec
 from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.controller import NodeControl
 from backfill.drivers.simulated.events import EventQueue
@@ -110,13 +111,14 @@ class SimulatedSlurm:
 
     def create_node(self, spec: NodeSpec) -> None:
         """Make a dynamic node, drained by us: it takes no jobs before it has proven itself."""
+        check_spec(spec)
         with self._call("create_node", spec.name):
             old = self._books.nodes.get(spec.name)
             if old is None:
                 node = SimNode(spec.name, 0, spec.cpus, spec.memory_mb, spec.address)
                 node.features, node.drain = tuple(spec.features), _UNPROVEN
                 self._nodes.add(node)
-            elif old.host is not None or _shape(old) != (spec.address, spec.cpus, spec.memory_mb):
+            elif old.host is not None or _differs(old, spec):
                 raise AlreadyThereError(spec.name, "Slurm has another node of this name")
 
     def delete_node(self, name: str) -> None:
@@ -134,7 +136,7 @@ class SimulatedSlurm:
     def drain(self, name: str, reason: str) -> None:
         """Drain with our reason."""
         if not reason.startswith(OUR_REASON):
-            raise ValueError(f"drain reason '{reason}' does not start with '{OUR_REASON}'")
+            raise RefusedError(name, f"our drains have a reason that begins with '{OUR_REASON}'")
         with self._call("drain", name):
             node = self._node(name)
             if node.drain is not None and not node.drain.startswith(OUR_REASON):
@@ -154,7 +156,9 @@ class SimulatedSlurm:
     def set_down(self, name: str, reason: str) -> None:
         """DOWN, with Slurm's consequences for its jobs."""
         with self._call("set_down", name):
-            self._nodes.down(self._node(name), reason)
+            node = self._node(name)
+            if not node.down:
+                self._nodes.down(node, reason)
 
     # --- jobs -----------------------------------------------------------------------------
 
@@ -175,24 +179,25 @@ class SimulatedSlurm:
                 self._jobs.resume(job)
 
     def requeue_job(self, job_id: str) -> None:
-        """PENDING and eligible at once."""
+        """PENDING and eligible at once; a job that ended is never started again."""
         with self._call("requeue_job", job_id):
             job = self._known(job_id)
+            if job.state in ENDED:
+                raise NotFoundError(f"job {job_id}", f"has ended: {job.state}")
             if not job.requeue:
                 raise RefusedError(f"job {job_id}", "was submitted with --no-requeue")
-            if job.state in ENDED:
-                raise RefusedError(f"job {job_id}", f"has ended: {job.state}")
-            if job.state is JobState.PENDING:
-                job.held, job.eligible_s = False, min(job.eligible_s, self._events.now_s)
-                self._jobs.wait(job)
-            else:
+            if job.state is not JobState.PENDING:
                 self._jobs.requeue(job, 0.0)
+            elif job.restarts > 0 and job.eligible_s > self._events.now_s:
+                job.eligible_s = self._events.now_s
+                self._jobs.wait(job)
 
     def cancel_job(self, job_id: str) -> None:
-        """End the job; ended already: nothing to do."""
+        """End the job; ended already or unknown: nothing to do."""
+        check_job_id(job_id)
         with self._call("cancel_job", job_id):
-            job = self._known(job_id)
-            if job.state not in ENDED:
+            job = self._books.known.get(job_id)
+            if job is not None and job.state not in ENDED:
                 self._jobs.end(job, JobState.CANCELLED)
 
     def tell(self, job_id: str, text: str) -> None:
@@ -209,6 +214,7 @@ class SimulatedSlurm:
         return node
 
     def _known(self, job_id: str) -> SimJob:
+        check_job_id(job_id)
         job = self._books.known.get(job_id)
         if job is None:
             raise NotFoundError(f"job {job_id}", "Slurm knows no such job")
@@ -223,5 +229,6 @@ class SimulatedSlurm:
         return job
 
 
-def _shape(node: SimNode) -> tuple[str, int, int]:
-    return (node.address, node.cpus, node.memory_mb)
+def _differs(node: SimNode, spec: NodeSpec) -> bool:
+    made = (node.address, node.cpus, node.memory_mb, set(node.features))
+    return made != (spec.address, spec.cpus, spec.memory_mb, set(spec.features))

@@ -117,6 +117,7 @@ class SimulatedWorld:
         )
         if not node:
             return
+        address = address or f"10.0.255.{len(self.hosts)}"
         machine = Machine(name, name, metal=True, cpus=cpus, booted=True, booted_s=self.now_s)
         self._metal[name] = machine
         self._nodes.add(SimNode(name, 0, cpus, memory_mb, address, tuple(features), host=name))
@@ -131,27 +132,43 @@ class SimulatedWorld:
         **wishes: object,
     ) -> str:
         """A job that computes for `run_s` s; `wishes` are fields of SimJob. Returns its id."""
+        self._last_job += 1
+        number = self._last_job
+        self._submit(str(number), number, (partition, run_s, at_s), wishes)
+        return str(number)
+
+    def submit_array(
+        self, partition: str, run_s: float, tasks: int, at_s: float | None = None, **wishes: object
+    ) -> str:
+        """Tasks 1..tasks of one array, each as `submit` would make it. Returns the array's id."""
+        self._last_job += 1
+        number = self._last_job
+        for task in range(1, tasks + 1):
+            self._submit(f"{number}_{task}", number, (partition, run_s, at_s), wishes)
+        return str(number)
+
+    def _submit(
+        self,
+        id_: str,
+        raw_id: int,
+        what: tuple[str, float, float | None],
+        wishes: dict[str, object],
+    ) -> None:
+        partition, run_s, at_s = what
         if partition not in self._books.partitions:
             raise ValueError(f"no partition '{partition}': call add_partition first")
         if run_s < 0.0:
             raise ValueError(f"a job cannot compute for {run_s} s")
-        self._last_job += 1
         when_s = self.now_s if at_s is None else at_s
-        job = SimJob(
-            str(self._last_job),
-            self._last_job,
-            partition,
-            run_s,
-            when_s,
-            **wishes,  # type: ignore[arg-type]  # checked by the dataclass's own signature
-        )
+        order = len(self._books.jobs) + 1
+        # The dataclass's own signature checks the wishes.
+        job = SimJob(id_, raw_id, order, partition, run_s, when_s, **wishes)  # type: ignore[arg-type]
         job.eligible_s = when_s
-        self._books.jobs[job.id] = job
+        self._books.jobs[id_] = job
         if when_s <= self.now_s:
             self._jobs.submit(job)
         else:
             self._events.at(when_s, lambda: self._jobs.submit(job))
-        return job.id
 
     # --- hooks ----------------------------------------------------------------------------
 
@@ -213,11 +230,15 @@ class SimulatedWorld:
         self._machines.destroy(instance.machine)
         instance.state = InstanceState.CRASHED
 
-    def cut_instance(self, name: str, *, connected: bool = False) -> None:
-        """Its network is cut (or joined again); what it computes goes on."""
-        machine = self.instance(name).machine
+    def cut_node(self, node: str, *, connected: bool = False) -> None:
+        """The network of its machine is cut (or joined again); what it computes goes on."""
+        machine = self._machines.serving[node]
         machine.connected = connected
         self._machines.update(machine)
+
+    def finish_job(self, job_id: str) -> None:
+        """A running job comes to its end before its time."""
+        self._jobs.end(self._books.known[job_id], JobState.COMPLETED)
 
     def admin_drain(self, node: str, reason: str) -> None:
         """An admin drains the node; an empty reason lifts any drain."""

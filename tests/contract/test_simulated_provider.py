@@ -1,0 +1,64 @@
+"""The InstanceProvider contract, held by the simulated hypervisors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from backfill.core.fleet import InstanceSpec, Tag
+from backfill.drivers.simulated.provider import SimulatedProvider
+from backfill.drivers.simulated.world import SimulatedWorld
+from tests.contract.instance_provider import (
+    CLUSTER,
+    EVERYTHING,
+    SMALL,
+    InstanceProviderContract,
+)
+
+
+class SimulatedRig:
+    """Two simulated hosts; time passes in steps when a test waits."""
+
+    image = "small"
+    abilities = EVERYTHING
+
+    def __init__(self) -> None:
+        self.world = SimulatedWorld(cluster=CLUSTER)
+        for host in ("hv1", "hv2"):
+            self.world.add_host(host, node=False)
+        self.world.provider.images = frozenset({self.image})
+
+    @property
+    def provider(self) -> SimulatedProvider:
+        return self.world.provider
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(100):
+            if holds():
+                return
+            self.world.clock.advance(0.5)
+        raise AssertionError("it did not come within 50 simulated seconds")
+
+    def booted(self, name: str) -> None:
+        self.until(lambda: self.world.instance(name).machine.booted)
+
+    @contextmanager
+    def unreachable(self, host: str) -> Iterator[None]:
+        self.world.cut_host(host)
+        yield
+        self.world.join_host(host)
+
+    @contextmanager
+    def stranger(self, host: str, name: str) -> Iterator[None]:
+        tag = Tag("other", name, 1)
+        self.world.add_stranger(InstanceSpec(name, host, tag, SMALL, "own", "192.0.2.1/24"))
+        yield
+        del self.world.hosts[host].instances[name]
+
+
+class TestSimulatedProvider(InstanceProviderContract):
+    @pytest.fixture
+    def rig(self) -> SimulatedRig:
+        return SimulatedRig()

@@ -1,0 +1,86 @@
+"""The WorkloadManager contract, held by the simulated slurmctld."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from backfill.core.fleet import Flavour, InstanceSpec, Tag
+from backfill.drivers.simulated.slurm import SimulatedSlurm
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.ports import NodeSpec, WorkloadManager
+from tests.contract.workload_manager import WorkloadManagerContract
+from tests.contract.workload_rig import EVERYTHING
+
+_FOR_EVER_S = 1e6
+
+
+class SimulatedRig:
+    """Two idle bare-metal nodes; time passes in steps when a test waits."""
+
+    hosts = ("bm1", "bm2")
+    abilities = EVERYTHING
+
+    def __init__(self) -> None:
+        self.world = SimulatedWorld()
+        self.world.add_partition("all")
+        for host in self.hosts:
+            self.world.add_host(host)
+
+    @property
+    def manager(self) -> SimulatedSlurm:
+        return self.world.slurm
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(200):
+            if holds():
+                return
+            self.world.clock.advance(0.1)
+        raise AssertionError("it did not come within 20 simulated seconds")
+
+    def submit(
+        self, node: str, *, name: str = "job", requeue: bool = True, hold: bool = False,
+        tasks: int = 0, cpus: int = 1,
+    ) -> str:  # fmt: skip
+        wishes: dict[str, object] = {
+            "name": name, "requeue": requeue, "held": hold, "cpus": cpus, "required_nodes": (node,)
+        }  # fmt: skip
+        if tasks:
+            return self.world.submit_array("all", _FOR_EVER_S, tasks, **wishes)  # type: ignore[arg-type]
+        return self.world.submit("all", _FOR_EVER_S, **wishes)  # type: ignore[arg-type]
+
+    def finish(self, job_id: str) -> None:
+        self.world.finish_job(job_id)
+
+    def register(self, spec: NodeSpec) -> None:
+        tag = Tag("sim", spec.name, 1)
+        flavour = Flavour(spec.cpus, spec.memory_mb)
+        self.world.provider.create(
+            InstanceSpec(spec.name, self.hosts[1], tag, flavour, "image", f"{spec.address}/16")
+        )
+
+    @contextmanager
+    def silent(self, node: str) -> Iterator[None]:
+        self.world.cut_node(node)
+        yield
+        self.world.cut_node(node, connected=True)
+
+    @contextmanager
+    def drained_by_admin(self, node: str, reason: str) -> Iterator[None]:
+        self.world.admin_drain(node, reason)
+        yield
+        self.world.admin_drain(node, "")
+
+    @contextmanager
+    def cut(self) -> Iterator[WorkloadManager]:
+        self.world.stop_slurm()
+        yield self.world.slurm
+        self.world.start_slurm()
+
+
+class TestSimulatedSlurm(WorkloadManagerContract):
+    @pytest.fixture
+    def rig(self) -> SimulatedRig:
+        return SimulatedRig()
