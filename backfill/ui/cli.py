@@ -1,0 +1,114 @@
+"""`backfill`: reads the command line, calls the one command, turns its end into an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from backfill.ui.codes import INTERRUPTED, MEANINGS, USAGE
+from backfill.ui.commands import BY_NAME, COMMANDS, GROUPS, HIDDEN, LIVE, Command
+from backfill.ui.parser import Parser, be_quiet_from_now
+
+_ABOUT = (
+    "Virtual nodes that fill a Slurm cluster's idle hosts with low-priority jobs\n"
+    "and give them back at once."
+)
+_BEGIN = """\
+first steps:
+  backfill demo                       watch it on this machine, nothing to set up
+  backfill lab up                     keep such a cluster and play with it
+  backfill policy check FILE          before the daemon is started
+  backfill daemon --config FILE       start it
+  backfill status                     what is going on
+  backfill explain vn1                why"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit status (see the end of `backfill --help`)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        be_quiet_from_now()
+        return INTERRUPTED
+    return status
+
+
+def _run(words: list[str]) -> int:
+    chosen = command_of(words)
+    parser = build_parser([chosen] if chosen else [])
+    try:
+        args, unknown = parser.parse_known_args(words)
+        if not args.command:
+            parser.print_help()
+            return USAGE
+        if unknown:
+            _refuse(parser, args.command, words, unknown)
+    except SystemExit as end:  # argparse has said what it has to say
+        return end.code if isinstance(end.code, int) else USAGE
+    return (chosen or BY_NAME[args.command]).run(args)
+
+
+def command_of(words: Sequence[str]) -> Command | None:
+    """The command that a command line names, before it is read completely."""
+    name = next((w for w in words if not w.startswith("-")), "")
+    if name == LIVE.name and "--live" in words:
+        return LIVE
+    return BY_NAME.get(name)
+
+
+def _refuse(parser: Parser, name: str, words: list[str], unknown: Sequence[str]) -> None:
+    """Complain in the name of the command, which knows its options."""
+    before = words[: words.index(name)]
+    if unknown[0] in before:
+        parser.error(f"'{unknown[0]}' belongs behind the command: backfill {name} {unknown[0]}")
+    command_parsers(parser)[name].refuse_unknown(unknown)
+
+
+def build_parser(declared: Sequence[Command] = ()) -> Parser:
+    """The parser of all commands; only `declared` ones have their arguments, as that imports."""
+    modules = {c.name: c for c in declared}
+    parser = Parser(prog="backfill", description=_ABOUT, epilog=_epilog(), usage=_USAGE)
+    parser.add_argument("--version", action="store_const", const="version", dest="command")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog=parser.prog
+    )
+    for command in (*COMMANDS, *HIDDEN):
+        about = command.help[0].upper() + command.help[1:] + "."
+        # Without `help` it is in no list: the list by groups is in the epilog.
+        one = commands.add_parser(command.name, description=about)
+        if command.name in modules:
+            modules[command.name].add_arguments(one)
+    return parser
+
+
+_USAGE = "backfill COMMAND [ARGUMENTS]   (backfill COMMAND --help tells more)"
+
+
+def command_parsers(parser: Parser) -> dict[str, Parser]:
+    """The parsers of the commands below this one, by name; empty if there are none."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def _epilog() -> str:
+    lines = []
+    for group in GROUPS:
+        lines.append(f"{group}:")
+        lines += [f"  {c.name:<12} {c.help}" for c in COMMANDS if c.group == group]
+        lines.append("")
+    lines += [_BEGIN, "", "exit status:"]
+    lines += [f"  {code:<4} {meaning}" for code, meaning in MEANINGS]
+    lines += ["", "environment:", "  BACKFILL_SOCKET   the daemon's socket, where --socket is not"]
+    lines += ["  NO_COLOR          no colours in a terminal either"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""`backfill lab`: a real Slurm cluster with hypervisors on this one machine, to play with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from backfill.lab import image
+from backfill.lab.cluster import Lab
+from backfill.lab.layout import SLURM_TOOLS_PATH
+from backfill.lab.policyfile import write_policy
+from backfill.lab.spec import LabError, LabSpec, lab_root
+from backfill.ui.codes import NO, OK
+from backfill.ui.parser import did_you_mean, say
+from backfill.ui.terminal import table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Subcommands of `backfill lab`."""
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+    up = verbs.add_parser("up", help="start a lab and leave it running")
+    _name(up)
+    up.add_argument("--hosts", type=int, default=2, metavar="N", help="bare-metal hosts (2)")
+    up.add_argument("--cpus", type=int, default=2, metavar="N", help="CPUs of each host (2)")
+    up.add_argument(
+        "--memory-mb", type=int, default=2000, metavar="MB", help="memory of each host (2000)"
+    )
+    up.add_argument(
+        "--no-image", action="store_true", help="no guest image and no policy file: bare Slurm"
+    )
+    _name(verbs.add_parser("down", help="end a lab; nothing of it is left"))
+    status = verbs.add_parser("status", help="machines and services of a lab")
+    _name(status)
+    status.add_argument("--json", action="store_true", help="print one JSON document")
+    shell = verbs.add_parser("shell", help="a shell on a machine of the lab")
+    _name(shell)
+    shell.add_argument("node", metavar="MACHINE", help="ctl, bm1, … or a virtual node such as vn1")
+    once = verbs.add_parser("run", help="run one command on a machine of the lab")
+    _name(once)
+    once.add_argument("node", metavar="MACHINE", help="ctl, bm1, … or a virtual node such as vn1")
+    once.add_argument("words", metavar="-- CMD", nargs=argparse.REMAINDER, help="the command")
+    every = verbs.add_parser("list", help="the labs of this machine")
+    every.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", default="lab", metavar="NAME", help="which lab (lab)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out one of the subcommands."""
+    verbs = {
+        "up": _up,
+        "down": _down,
+        "status": _status,
+        "shell": _shell,
+        "run": _run,
+        "list": _list,
+    }
+    try:
+        return verbs[args.verb](args)
+    except LabError as error:
+        say(str(error))
+        return NO
+
+
+def _up(args: argparse.Namespace) -> int:
+    lab = Lab.up(
+        LabSpec(
+            name=args.name,
+            hosts=args.hosts,
+            cpus=args.cpus,
+            memory_mb=args.memory_mb,
+            hooks="slurmctld",
+        ),
+        progress=_tell,
+    )
+    policy = None if args.no_image else write_policy(lab, image.build(_tell))
+    for line in next_steps(lab, policy):
+        print(line)
+    return OK
+
+
+def next_steps(lab: Lab, policy: Path | None) -> list[str]:
+    """What a newcomer can do with a lab that has just come up."""
+    name = "" if lab.spec.name == "lab" else f" --name {lab.spec.name}"
+    steps = [
+        f"lab {lab.spec.name} is up: controller ctl, hosts {', '.join(lab.hosts)}",
+        f"  backfill lab shell{name} ctl          a shell there: sinfo, sbatch, squeue",
+    ]
+    if policy is not None:
+        steps += [
+            f"  backfill lab run{name} ctl -- backfill daemon --config {policy}",
+            f"  export BACKFILL_SOCKET={lab.daemon_socket}; backfill status",
+        ]
+    return [*steps, f"  backfill lab down{name}               end it"]
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _down(args: argparse.Namespace) -> int:
+    lab = _known(args.name)
+    was = lab.status().phase
+    lab.down()
+    print(f"lab {args.name} " + ("was not up" if was == "down" else "is down"))
+    return OK
+
+
+def _known(name: str) -> Lab:
+    """A handle on a lab that is or was; LabError with the nearest name if there is none."""
+    described = lab_root() / name / "spec.json"
+    if not described.exists():
+        names = _names()
+        hint = did_you_mean(name, names) or (
+            f"; there are {', '.join(names)}" if names else "; start one with: backfill lab up"
+        )
+        raise LabError(f"there is no lab '{name}'{hint}")
+    return Lab(LabSpec.from_json(json.loads(described.read_text())))
+
+
+def _names() -> list[str]:
+    return sorted(path.parent.name for path in lab_root().glob("*/spec.json"))
+
+
+def _status(args: argparse.Namespace) -> int:
+    status = _known(args.name).status()
+    if args.json:
+        print(json.dumps(status.to_json()))
+    else:
+        detail = f": {status.detail}" if status.detail else ""
+        print(f"lab {status.name} is {status.phase}{detail}")
+        rows = [
+            (name, str(machine.pid), _services(machine.services))
+            for name, machine in status.machines.items()
+        ]
+        if rows:
+            print(f"directory {status.directory}; guests run by {status.domain_type or 'qemu'}")
+            table(("MACHINE", "PID", "SERVICES"), rows)
+    return OK if status.phase == "up" else NO
+
+
+def _services(services: dict[str, int]) -> str:
+    return ", ".join(name if pid else f"{name} (down)" for name, pid in services.items()) or "-"
+
+
+def _list(args: argparse.Namespace) -> int:
+    found = [_known(name).status() for name in _names()]
+    if args.json:
+        print(json.dumps([s.to_json() for s in found]))
+    elif found:
+        rows = [(s.name, s.phase, ", ".join(s.machines) or "-", s.directory) for s in found]
+        table(("LAB", "PHASE", "MACHINES", "DIRECTORY"), rows)
+    else:
+        print("no lab yet; start one with: backfill lab up")
+    return OK
+
+
+def _shell(args: argparse.Namespace) -> int:
+    lab = Lab.attach(args.name)
+    if args.node.startswith("vn"):
+        return _become(lab.shell_command(args.node))
+    prompt = {"PS1": f"[{args.name} {args.node}] \\w\\$ ", "TERM": os.environ.get("TERM", "dumb")}
+    return _become(lab.command(args.node, ["bash", "--norc"], {**_environment(lab), **prompt}))
+
+
+def _run(args: argparse.Namespace) -> int:
+    words = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if not words:
+        raise LabError(f"no command is given: backfill lab run {args.node} -- COMMAND")
+    lab = Lab.attach(args.name)
+    if args.node.startswith("vn"):
+        srun = ["srun", "--partition=htc", f"--nodelist={args.node}", *words]
+        return _become(lab.command("ctl", srun))
+    return _become(lab.command(args.node, words, _environment(lab)))
+
+
+def _environment(lab: Lab) -> dict[str, str]:
+    """In the lab `backfill` is found, and finds the daemon that runs there."""
+    ours = str(Path(sys.executable).parent)
+    return {"PATH": f"{ours}:{SLURM_TOOLS_PATH}", "BACKFILL_SOCKET": str(lab.daemon_socket)}
+
+
+def _become(argv: list[str]) -> int:
+    """Turn into the command, so that the terminal and all signals are its own."""
+    sys.stdout.flush()
+    os.execvp(argv[0], argv)  # noqa: S606 - an argument list of our own, no shell wanted

@@ -1,0 +1,19 @@
+"""`backfill replay --live`: a scenario on a real lab, played by the demo."""
+
+from __future__ import annotations
+
+import argparse
+
+from backfill.ui import demo
+from backfill.ui.replay_command import LIVE_HELP
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The demo's arguments."""
+    parser.add_argument("--live", action="store_true", help=LIVE_HELP)
+    demo.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play it."""
+    return demo.run(args)

@@ -1,0 +1,66 @@
+"""An argument parser whose complaints tell a beginner what was probably meant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from backfill.ui.codes import USAGE
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with `did you mean`, without guessing abbreviated options."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("allow_abbrev", False)
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one sentence and where the help is; exit with 2."""
+        needed = "the following arguments are required: "
+        if message.startswith(needed):
+            message = f"{message.removeprefix(needed)} is missing"
+        self.exit(USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(c) for c in action.choices if not str(c).startswith("_")]
+        what = action.metavar or action.dest
+        kind = str(what).lower() if isinstance(action, argparse._SubParsersAction) else "value"
+        hint = did_you_mean(str(value), known) or f": use {', '.join(known)}"
+        raise argparse.ArgumentError(
+            None if kind != "value" else action, f"there is no {kind} '{value}'{hint}"
+        )
+
+    def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
+        """Say which words were not understood, with the nearest option."""
+        options = [o for a in self._actions for o in a.option_strings if o.startswith("--")]
+        first = unknown[0]
+        if not first.startswith("-"):
+            self.error(f"'{first}' is one word too many")
+        hint = did_you_mean(first.partition("=")[0], options)
+        self.error(f"there is no option '{first}'{hint}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'X'?`, or an empty text when nothing is near."""
+    near = difflib.get_close_matches(word, sorted(set(known)), n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def say(sentence: str) -> None:
+    """One line for people, on stderr."""
+    sys.stderr.write(f"backfill: {sentence}\n")
+
+
+def be_quiet_from_now() -> None:
+    """Nobody reads stdout any more: let the interpreter's last flush go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

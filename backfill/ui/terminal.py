@@ -1,0 +1,94 @@
+"""How values look for people: tables, ages, times; colours only in a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows under headers: by rich in a terminal, else as aligned text without colours."""
+    if sys.stdout.isatty():
+        _rich_table(headers, rows)
+        return
+    for line in aligned([headers, *rows]):
+        print(line)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines whose columns stand below one another."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    # rich takes longer to import than everything else together.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        made.add_column(header, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell, style=STYLES.get(cell.split(" ")[0], "")) for cell in row))
+    Console(highlight=False).print(made)
+
+
+# Colours of words that stand alone in a cell.
+STYLES = {
+    "ready": "green",
+    "running": "green",
+    "up": "green",
+    "booting": "cyan",
+    "returning": "cyan",
+    "moving": "cyan",
+    "evicting": "yellow",
+    "displaced": "yellow",
+    "paused": "yellow",
+    "suspended": "yellow",
+    "draining": "yellow",
+    "closed": "yellow",
+    "failed": "red",
+    "given-up": "bold red",
+    "unreachable": "bold red",
+    "crashed": "bold red",
+}
+
+
+def emphasis(text: str, style: str = "1") -> str:
+    """The text, bold (or in another SGR style) in a terminal that may have colours."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{style}m{text}\x1b[0m"
+
+
+def age(seconds: float) -> str:
+    """A length of time with its two largest units: 0.4s, 12s, 2m03s, 4h05m, 3d02h."""
+    if seconds < 0:
+        return "0s"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def local_time(at_s: float) -> str:
+    """Epoch seconds as local ISO time with its offset, to the millisecond."""
+    return datetime.fromtimestamp(at_s, tz=UTC).astimezone().isoformat(timespec="milliseconds")
+
+
+def clock_time(at_s: float) -> str:
+    """Epoch seconds as local time of day, for lists whose day is told elsewhere."""
+    return datetime.fromtimestamp(at_s, tz=UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
