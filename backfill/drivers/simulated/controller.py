@@ -31,14 +31,18 @@ class NodeControl:
         if machine is not None and machine.answering:
             self.register(machine)
 
-    def down(self, node: SimNode, reason: str) -> None:
-        """DOWN: running jobs are requeued or fail, suspended ones requeued and held (measured)."""
+    def down(self, node: SimNode, reason: str, *, holds: bool) -> None:
+        """DOWN: jobs are requeued, or fail where that is forbidden.
+
+        `holds`: suspended ones are held then, as Slurm does by itself (measured).
+        """
         node.down, node.reason = True, reason
         delay_s = self._books.manners.requeue_delay_s
         for job in tuple(node.jobs.values()):
             if job.state in (JobState.RUNNING, JobState.SUSPENDED):
                 if job.requeue:
-                    self._jobs.requeue(job, delay_s, held=job.state is JobState.SUSPENDED)
+                    held = holds and job.state is JobState.SUSPENDED
+                    self._jobs.requeue(job, delay_s, held=held)
                 else:
                     self._jobs.end(job, JobState.NODE_FAIL)
             self._jobs.confirm(job, node)
@@ -141,7 +145,7 @@ class NodeControl:
 
     def _give_up(self, node: SimNode) -> None:
         if self._books.up:
-            self.down(node, "Not responding")
+            self.down(node, "Not responding", holds=True)
 
     def _reap(self, run: Run, machine: Machine) -> None:
         if not machine.answering or not run.stale:

@@ -48,7 +48,7 @@ class SimJob(Viewed):
     cpus: int = 1  # over all nodes
     memory_mb: int = 0  # on each node
     num_nodes: int = 1
-    priority: int = 0
+    priority: int = 1  # 0 is how Slurm shows a held job
     time_limit_s: float | None = None
     requeue: bool = True
     features: str = ""

@@ -154,11 +154,11 @@ class SimulatedSlurm:
             self._books.refresh(node)
 
     def set_down(self, name: str, reason: str) -> None:
-        """DOWN, with Slurm's consequences for its jobs."""
+        """DOWN; its jobs are requeued and, unlike after SlurmdTimeout, never held."""
         with self._call("set_down", name):
             node = self._node(name)
             if not node.down:
-                self._nodes.down(node, reason)
+                self._nodes.down(node, reason, holds=False)
 
     # --- jobs -----------------------------------------------------------------------------
 
