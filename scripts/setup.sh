@@ -37,15 +37,16 @@ if [ -n "$missing" ]; then
         trap 'rm -f /usr/sbin/policy-rc.d' EXIT
         trap 'exit 130' INT TERM HUP
     fi
-    before=$(systemctl list-unit-files --state=enabled --no-legend 2>/dev/null | cut -d' ' -f1 || true)
+    enabled() { find /etc/systemd/system -path '*.wants/*' -type l 2>/dev/null | sort; }
+    before=$(enabled)
     log=$cache/apt.log
     { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y \
         --no-install-recommends $missing; } >"$log" 2>&1 ||
         { tail -n 5 "$log" >&2; cannot "apt could not install the packages; see $log."; }
-    for unit in $(systemctl list-unit-files --state=enabled --no-legend 2>/dev/null | cut -d' ' -f1 || true); do
+    for link in $(enabled); do
         case " $(echo $before) " in
-            *" $unit "*) ;;
-            *) systemctl disable --quiet "$unit" 2>/dev/null || say "could not disable $unit" ;;
+            *" $link "*) ;;
+            *) rm -f "$link" ;;
         esac
     done
 fi
@@ -66,6 +67,8 @@ if [ ! -x .venv/bin/python ] || [ "$(cat $stamp 2>/dev/null || true)" != "$wante
             "$cache/uv/bin/pip" install --quiet --disable-pip-version-check uv
         fi
     fi
+    # Trust what the machine trusts: many sites have a certificate authority of their own.
+    export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}" UV_NATIVE_TLS="${UV_NATIVE_TLS:-true}"
     say "making the Python environment"
     [ -x .venv/bin/python ] || "$uv" venv --quiet --python "$python" .venv
     "$uv" pip sync --quiet --python .venv/bin/python --require-hashes requirements.lock

@@ -156,7 +156,7 @@ class Lab:
         root = self.spec.root_of(machine)
         environment = {"PATH": SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "HOME": "/root", **(env or {})}
         return [
-            *join, "nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "--",
+            *join, "nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--",
             "setpriv", "--pdeathsig", "KILL",
             "env", "-i", *(f"{key}={value}" for key, value in environment.items()),
             *(() if root == "/" else ("chroot", root)), *argv,

@@ -161,8 +161,9 @@ def _add_guest_files(root: Path) -> None:
     ):
         shutil.copyfile(GUEST_FILES / name, where)
         where.chmod(0o755)
-    _run("gcc", "-O2", "-static", "-Wall", "-Werror", "-o", str(sbin / "backfill-wake"),
-         str(GUEST_FILES / "wake.c"), "-lm")  # fmt: skip
+    for program in ("wake", "jobs"):
+        _run("gcc", "-O2", "-static", "-Wall", "-Werror", "-o", str(sbin / f"backfill-{program}"),
+             str(GUEST_FILES / f"{program}.c"), "-lm")  # fmt: skip
     (root / "etc/backfill").mkdir(exist_ok=True)
     (root / "etc/nsswitch.conf").write_text(
         "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\n"

@@ -67,7 +67,7 @@ def test_hosts_are_idle_and_run_jobs(lab: Lab) -> None:
     shown = lab.run("ctl", ["sinfo", "--noheader", "-N", "-p", "batch", "-o", "%n %T"]).stdout
     assert shown.split("\n")[:2] == ["bm1 idle", "bm2 idle"]
     for host in lab.hosts:
-        assert lab.run("ctl", ["srun", "-w", host, "hostname"]).stdout.strip() == host
+        assert lab.run("ctl", ["srun", "-w", host, "uname", "-n"]).stdout.strip() == host
 
 
 def test_hypervisors_are_two_different_hosts(lab: Lab) -> None:
@@ -95,15 +95,15 @@ def test_services_restart(lab: Lab) -> None:
     lab.restart("slurmd@bm2")
     lab.restart("libvirtd@bm1")
     for host in lab.hosts:
-        assert lab.run("ctl", ["srun", "-w", host, "hostname"]).stdout.strip() == host
+        assert lab.run("ctl", ["srun", "-w", host, "uname", "-n"]).stdout.strip() == host
 
 
 def test_two_labs_side_by_side(lab: Lab, lab_name: Callable[[str], str]) -> None:
     """A second lab has the same addresses and does not disturb the first."""
     other = Lab.up(LabSpec(name=lab_name("other"), hosts=1, hypervisor=False), tied=True)
     spaces = namespaces(other)
-    assert other.run("ctl", ["srun", "hostname"]).stdout.strip() == "bm1"
-    assert lab.run("ctl", ["srun", "-w", "bm2", "hostname"]).stdout.strip() == "bm2"
+    assert other.run("ctl", ["srun", "uname", "-n"]).stdout.strip() == "bm1"
+    assert lab.run("ctl", ["srun", "-w", "bm2", "uname", "-n"]).stdout.strip() == "bm2"
     with pytest.raises(LabError, match="is up already"):
         Lab.up(other.spec)
     other.down()

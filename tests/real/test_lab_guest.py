@@ -101,7 +101,7 @@ def guest(lab: Lab) -> Guest:
 
 def test_guest_joins_and_runs_a_job(lab: Lab, guest: Guest) -> None:
     """A guest booted by hand registers by itself and runs a job; its console told every step."""
-    argv = ["srun", "-p", "htc", "-w", guest.name, "hostname"]
+    argv = ["srun", "-p", "htc", "-w", guest.name, "uname", "-n"]
     assert lab.run("ctl", argv).stdout.strip() == guest.name
     steps = re.findall(r"BACKFILL-(\w+) ", guest.console.read_text())
     assert steps == ["STEP"] * 7 + ["READY"]
