@@ -22,7 +22,7 @@ class DomainType(StrEnum):
 
     KVM = "kvm"
     QEMU = "qemu"  # in software
-    AUTO = "auto"  # KVM where a trial guest boots under it
+    AUTO = "auto"  # KVM where the installation has proven it, in software otherwise
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,13 +97,19 @@ class Reader:
                 continue
             inner = join(path, name.text)
             self.places[inner] = name.place
-            found[name.text] = self.read(known[name.text].shape, value, inner)
+            found[name.text] = self._value(known[name.text], value, inner)
         for key in shape.keys:
             if key.required and key.name not in found | dict.fromkeys(meant):
                 what, remedy = "is missing", f"add it: {allowed(key.shape)}"
                 self.note(tree.place, join(path, key.name), what, remedy)
                 found[key.name] = BAD
         return found | dict.fromkeys(meant, BAD)
+
+    def _value(self, key: Key, tree: Tree, path: str) -> Any:
+        if key.required or not leaves.is_null(tree) or isinstance(key.shape, Maybe):
+            return self.read(key.shape, tree, path)
+        remedy = f"write {allowed(key.shape)}, or leave it out"
+        return self.note(tree.place, path, "has no value", remedy)
 
     def _unknown(self, shape: Section, name: Scalar, path: str, given: Collection[str]) -> str:
         """Note an unknown key; returns the key that was probably meant, or an empty text."""
@@ -179,8 +185,10 @@ def walk(shape: Shape, path: str) -> Iterator[tuple[str, Key]]:
     match shape:
         case Section():
             for key in shape.keys:
-                inner = path if key.name == shape.listed else join(path, key.name)
-                yield inner, key
+                inner = path
+                if key.name != shape.listed:
+                    inner = join(path, key.name)
+                    yield inner, key
                 yield from walk(key.shape, inner)
         case Many():
             yield from walk(shape.item, f"{path}[]")

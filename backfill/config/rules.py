@@ -104,8 +104,8 @@ def _libvirt(
 
 
 def _names(hosts: Sequence[HostEntry], instances: Template) -> Iterator[Finding]:
-    taken = {host.node: f"the node of host {host.name}" for host in hosts if host.node}
-    taken |= {host.name: "a host" for host in hosts}
+    taken = {host.name: "a host" for host in hosts}
+    taken |= {host.node: f"the node of host {host.name}" for host in hosts if host.node}
     for name in instances.names:
         if name in taken:
             what = f"has {name}, which is {taken[name]}"

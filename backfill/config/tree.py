@@ -105,7 +105,7 @@ class _Composer:
         except yaml.MarkedYAMLError as error:
             raise _HopelessError(_syntax(self._text, error)) from error
         except (ValueError, OverflowError) as error:  # an escape or a version beyond all limits
-            what = "is not valid YAML: a number is too large"
+            what = "this is not valid YAML: a number is too large"
             raise _HopelessError(Flaw(self._here(), what)) from error
 
     def _here(self) -> Place:
@@ -118,13 +118,17 @@ class _Composer:
         place = _place(event)
         self._left -= 1
         if depth > MAX_DEPTH or self._left < 0:
-            what = "is nested too deeply" if self._left >= 0 else f"has over {MAX_NODES} values"
+            what = (
+                "the file is nested too deeply"
+                if self._left >= 0
+                else f"the file has over {MAX_NODES} values"
+            )
             raise _HopelessError(Flaw(place, what, "a policy file is simpler than that"))
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, place)
         assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         if event.tag is not None:
-            what = f"has the tag {quote(event.tag)}"
+            what = f"a value has the tag {quote(event.tag)}"
             self.flaws.append(Flaw(place, what, "write the plain value, in quotes if it is text"))
         tree: Tree
         if isinstance(event, yaml.ScalarEvent):
@@ -140,7 +144,7 @@ class _Composer:
         if event.anchor is None:
             return
         if event.anchor in self._anchors:
-            what = f"uses the anchor {quote('&' + event.anchor)} a second time"
+            what = f"the anchor {quote('&' + event.anchor)} is used a second time"
             self.flaws.append(Flaw(place, what, "give every anchor a name of its own"))
         self._anchors[event.anchor] = tree
 
@@ -164,7 +168,9 @@ class _Composer:
             key = self._node(event, depth + 1)
             value = self._node(self._event(), depth + 1)
             if not isinstance(key, Scalar):
-                self.flaws.append(Flaw(_place(event), "has a list or keys where a key must stand"))
+                self.flaws.append(
+                    Flaw(_place(event), "there is a list or a section where a key must stand")
+                )
             elif key.plain and key.text == "<<":
                 what = "is a merge key, which hides where a value comes from"
                 self.flaws.append(Flaw(key.place, f"<< {what}", "write the keys out"))
@@ -188,18 +194,18 @@ def _place_of_index(text: str, index: int) -> Place:
 
 
 def _unprintable(text: str, index: int) -> Flaw:
-    what = f"has the character U+{ord(text[index]):04X}, which YAML does not allow"
+    what = f"there is the character U+{ord(text[index]):04X}, which YAML does not allow"
     return Flaw(_place_of_index(text, index), what, "remove it")
 
 
 def _syntax(text: str, error: yaml.MarkedYAMLError) -> Flaw:
     mark = error.problem_mark or error.context_mark
     if mark is None:
-        return Flaw(Place(1, 1), f"is not valid YAML: {error.problem}")
+        return Flaw(Place(1, 1), f"this is not valid YAML: {error.problem}")
     place = Place(mark.line + 1, mark.column + 1)
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in line[: mark.column + 1]:
-        return Flaw(place, "has a tab here", "YAML wants spaces")
+        return Flaw(place, "there is a tab here", "YAML wants spaces")
     context = f" {error.context}" if error.context else ""
-    return Flaw(place, f"is not valid YAML: {error.problem}{context}")
+    return Flaw(place, f"this is not valid YAML: {error.problem}{context}")

@@ -1,0 +1,170 @@
+"""A policy file that contradicts the living cluster is refused with the reason and the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backfill.config import Config, conflicts, hints
+from backfill.core.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
+from backfill.core.fleet import Host
+from backfill.core.quantities import Resources
+from tests.unit.policy_files import loaded, text
+
+SETTINGS = SlurmSettings(
+    version=SlurmVersion(22, 5, 8),
+    cluster="c1",
+    slurmd_timeout_s=0,
+    max_node_count=10,
+    select_type="select/cons_tres",
+    partitions=("batch", "htc"),
+    prolog="/usr/lib/backfill/hook",
+)
+NODES = {
+    name: Node(name, NodeBase.IDLE, address=f"10.0.0.{i}") for i, name in enumerate(("bm1", "bm2"))
+}
+HOSTS = {name: Host(name, name, Resources(4, 4000)) for name in ("bm1", "bm2")}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Two hosts, four instances, the default ladder."""
+    return loaded(tmp_path, text())
+
+
+def test_a_file_that_fits_has_no_conflicts_and_no_hints(config: Config) -> None:
+    """Nothing is said when nothing is wrong."""
+    assert conflicts(config, SETTINGS, NODES, HOSTS) == []
+    assert hints(config, SETTINGS, NODES, HOSTS) == []
+
+
+def test_a_host_whose_node_slurm_does_not_know(config: Config) -> None:
+    """The line of the host, and the node that was probably meant."""
+    nodes = {"bm1": NODES["bm1"], "bm02": NODES["bm2"]}
+    assert conflicts(config, SETTINGS, nodes, HOSTS) == [
+        "line 5: hosts[1].node is bm2, and Slurm has no such node; did you mean bm02? Write "
+        "node: null for a host that is no Slurm node"
+    ]
+
+
+def test_a_host_without_a_node_needs_none(tmp_path: Path) -> None:
+    """`node: null` is never looked up."""
+    config = loaded(tmp_path, text(hosts="hosts: [{name: x, provider: simulated, node: null}]"))
+    assert conflicts(config, SETTINGS, NODES, {}) == []
+
+
+def test_partitions_that_do_not_exist(config: Config) -> None:
+    """Low and high alike."""
+    settings = replace(SETTINGS, partitions=("batch2", "long"))
+    found = conflicts(config, settings, NODES, HOSTS)
+    assert found == [
+        "line 2: priorities.low[0] is htc, and Slurm has no such partition; Partitions: batch2, "
+        "long",
+        "line 2: priorities.high[0] is batch, and Slurm has no such partition; did you mean "
+        "batch2? Partitions: batch2, long",
+    ]
+
+
+def test_another_cluster_is_not_touched(config: Config) -> None:
+    """The file's cluster and Slurm's must be the same, in any case of letters."""
+    assert conflicts(config, replace(SETTINGS, cluster="C1"), NODES, HOSTS) == []
+    (found,) = conflicts(config, replace(SETTINGS, cluster="big"), NODES, HOSTS)
+    assert found.startswith("line 1: cluster is c1, but this Slurm's ClusterName is big; ")
+
+
+def test_an_address_that_a_node_already_has(config: Config) -> None:
+    """Our own nodes may be there with their own addresses; others may not have them."""
+    ours = {**NODES, "vn2": Node("vn2", NodeBase.IDLE, address="10.0.1.2")}
+    assert conflicts(config, SETTINGS, ours, HOSTS) == []
+    theirs = {**NODES, "login": Node("login", NodeBase.IDLE, address="10.0.1.2")}
+    assert conflicts(config, SETTINGS, theirs, HOSTS) == [
+        "line 8: instances.addresses gives 10.0.1.2 to vn2, but Slurm's node login has that "
+        "address; choose a range that is free"
+    ]
+
+
+def test_slurm_must_have_room_for_all_nodes(config: Config) -> None:
+    """Nodes of ours that exist already are not counted twice."""
+    ours = {**NODES, "vn1": Node("vn1", NodeBase.IDLE)}
+    assert conflicts(config, replace(SETTINGS, max_node_count=6), ours, HOSTS) == []
+    (found,) = conflicts(config, replace(SETTINGS, max_node_count=5), ours, HOSTS)
+    assert "MaxNodeCount is 5; set MaxNodeCount=6 or more in slurm.conf" in found
+
+
+def test_a_stop_that_outlasts_slurmdtimeout(config: Config) -> None:
+    """The remedy names the rung and the time that would fit."""
+    assert conflicts(config, replace(SETTINGS, slurmd_timeout_s=14600), NODES, HOSTS) == []
+    assert conflicts(config, replace(SETTINGS, slurmd_timeout_s=300), NODES, HOSTS) == [
+        "ladder lets an instance stand still for up to 14521 s, and Slurm gives a silent node up "
+        "after SlurmdTimeout = 300 s; set SlurmdTimeout=0 in slurm.conf, or shorten "
+        "ladder[1].for_s (suspend) to 178 s or less"
+    ]
+
+
+@pytest.mark.parametrize("limit_s", [120, 300, 5000])
+def test_the_remedy_for_a_long_stop_is_a_remedy(tmp_path: Path, limit_s: int) -> None:
+    """A file changed as the sentence says has no conflict any more."""
+    ladder = "ladder: [{rung: pause, within_s: 1, for_s: 60}, {rung: suspend, for_s: FOR}]"
+    settings = replace(SETTINGS, slurmd_timeout_s=limit_s)
+    (found,) = conflicts(
+        loaded(tmp_path, text(ladder.replace("FOR", "4h"))), settings, NODES, HOSTS
+    )
+    fits = found.partition("(suspend) to ")[2].partition(" or less")[0]
+    changed = loaded(tmp_path, text(ladder.replace("FOR", fits)))
+    assert conflicts(changed, settings, NODES, HOSTS) == []
+
+
+def test_a_stop_without_limit_needs_a_timeout_of_zero(tmp_path: Path) -> None:
+    """A rung without for_s lasts as long as the host is busy."""
+    config = loaded(tmp_path, text("ladder: [{rung: suspend}]"))
+    assert conflicts(config, SETTINGS, NODES, HOSTS) == []
+    (found,) = conflicts(config, replace(SETTINGS, slurmd_timeout_s=300), NODES, HOSTS)
+    assert found.startswith("line 10: ladder lets an instance stand still without limit, ")
+    assert found.endswith(", or set ladder[0].for_s (suspend) to 269 s or less")
+
+
+def test_a_timeout_that_no_single_rung_can_meet(config: Config) -> None:
+    """Only what helps is proposed."""
+    (found,) = conflicts(config, replace(SETTINGS, slurmd_timeout_s=20), NODES, HOSTS)
+    assert found.endswith("set SlurmdTimeout=0 in slurm.conf")
+
+
+def test_a_hook_must_answer_before_slurm_kills_it(config: Config) -> None:
+    """A killed prolog would fail the job."""
+    slow = replace(SETTINGS, raw={"PrologEpilogTimeout": "10 sec"})
+    assert conflicts(config, slow, NODES, HOSTS) == []
+    (found,) = conflicts(config, replace(slow, raw={"PrologEpilogTimeout": "1"}), NODES, HOSTS)
+    assert "after PrologEpilogTimeout = 1 s" in found
+
+
+def test_one_silent_host_is_a_hint_and_none_that_answers_is_a_conflict(config: Config) -> None:
+    """The daemon must be able to start while one of many hosts is down."""
+    silent = replace(HOSTS["bm1"], reachable=False, problem="connection refused")
+    one = {**HOSTS, "bm1": silent}
+    assert conflicts(config, SETTINGS, NODES, one) == []
+    assert hints(config, SETTINGS, NODES, one) == [
+        "host bm1 cannot be reached now: connection refused"
+    ]
+    (found,) = conflicts(config, SETTINGS, NODES, {"bm1": silent})
+    assert found == (
+        "line 4: hosts[0].uri: host bm1 cannot be reached: connection refused; "
+        "is its hypervisor up?"
+    )
+
+
+def test_an_instance_must_fit_at_least_one_host(tmp_path: Path) -> None:
+    """What limits.keep_* holds back is not there for instances; silent hosts prove nothing."""
+    config = loaded(tmp_path, text("limits: {keep_memory_mb: 3600}"))
+    (found,) = conflicts(config, SETTINGS, NODES, HOSTS)
+    assert found.startswith("line 9: instances.flavour takes 2 CPUs and 512 MB, more than any ")
+    assert "(the largest: 4 CPUs and 400 MB," in found
+    assert conflicts(config, SETTINGS, NODES, {}) == []
+
+
+def test_no_hook_is_a_hint(config: Config) -> None:
+    """Without a hook in either place the job starts before its room is free."""
+    (found,) = hints(config, replace(SETTINGS, prolog=""), NODES, HOSTS)
+    assert "install the eviction hook" in found
+    assert hints(config, replace(SETTINGS, prolog="", prolog_slurmctld="/h"), NODES, HOSTS) == []

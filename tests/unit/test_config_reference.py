@@ -1,0 +1,155 @@
+"""The file's manual and schema come from the code, and so does what the reader accepts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+import pytest
+
+from backfill.config import CallLimits, HardwareEntry, ImageEntry, SurroundingsEntry, json_schema
+from backfill.config.comments import field_comments
+from backfill.config.problems import Place
+from backfill.config.reader import Reader, walk
+from backfill.config.reference import reference
+from backfill.config.shapes import root, section
+from backfill.config.tree import Entries, parse
+from backfill.core.guards import Limits
+from backfill.core.policies.comeback import Comeback
+from backfill.core.policies.demand import Demand
+from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.scale import Scale
+from backfill.core.policies.spread import Spread
+from backfill.core.policy import PolicySet
+from tests.unit.policy_files import ROOT
+
+
+def test_the_manual_is_up_to_date() -> None:
+    """docs/policy.md is what `python -m backfill.config.reference` prints now."""
+    again = "run `python -m backfill.config.reference > docs/policy.md`"
+    assert (ROOT / "docs/policy.md").read_text(encoding="utf-8") == reference(), again
+
+
+def test_the_command_prints_the_manual() -> None:
+    """The command in the manual's first line works."""
+    command = [sys.executable, "-m", "backfill.config.reference"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert printed.stdout == reference()
+
+
+@pytest.mark.parametrize("make", [Limits, Comeback, Demand, RungRule, Scale, Spread, PolicySet])
+def test_every_policy_field_is_a_key(make: type) -> None:
+    """Field names are the keys, in the manual and in the file."""
+    keys = {key.name for _, key in walk(root(), "")}
+    assert {f.name for f in fields(make)} <= keys
+
+
+def test_every_key_is_in_the_manual() -> None:
+    """No key without its row."""
+    manual = reference()
+    assert [path for path, key in walk(root(), "") if f"`{key.name}`" not in manual] == []
+
+
+class Colour(StrEnum):
+    """For the sample policy below."""
+
+    RED = "red"
+    BLUE = "blue"  # the cold one
+
+
+@dataclass(frozen=True, slots=True)
+class NewPolicy:
+    """A policy that nobody but this test knows."""
+
+    # How long it
+    # rests.
+    rest_s: float = 5.0
+    colour: Colour = Colour.RED  # what it looks like
+    strict: bool = False
+    size_mb: int | None = None
+
+
+def test_a_new_policy_is_read_without_a_change_of_the_reader() -> None:
+    """Units come from names, ranges from defaults, choices from enumerations."""
+    tree, flaws = parse("{rest_s: 2m, colour: blue, strict: true, size_mb: 2G}")
+    assert isinstance(tree, Entries)
+    assert flaws == []
+    reader = Reader("f")
+    value = reader.read(section(NewPolicy), tree, "new")
+    assert value == NewPolicy(120.0, Colour.BLUE, strict=True, size_mb=2048)
+    assert reader.problems == []
+
+
+def test_a_new_policy_is_checked_without_a_change_of_the_reader() -> None:
+    """Each wrong value has its sentence."""
+    tree, _ = parse("{rest_s: 0, colour: green, strict: yes, size_mb: -1, rest: 3}")
+    assert tree is not None
+    reader = Reader("f")
+    reader.read(section(NewPolicy), tree, "new")
+    assert [str(p).partition(" ")[2].partition(";")[0] for p in reader.problems] == [
+        "new.rest_s is 0",
+        "new.colour is the text 'green'",
+        "new.strict is the text 'yes'",
+        "new.size_mb is '-1', which is negative",
+        "new.rest is not a known key",
+    ]
+
+
+def test_comments_beside_the_fields_are_their_meanings() -> None:
+    """Above the field, over several lines, or behind it."""
+    assert field_comments(NewPolicy) == {
+        "rest_s": "How long it rests.",
+        "colour": "what it looks like",
+        "strict": "",
+        "size_mb": "",
+    }
+
+
+def test_a_type_that_the_file_has_no_form_for_is_the_programmers_error() -> None:
+    """It shows at the first reading, not at a site."""
+    odd = dataclasses.make_dataclass("Odd", [("z", complex)])
+    with pytest.raises(TypeError, match=r"Odd\.z"):
+        section(odd)
+
+
+def test_the_schema_has_every_key_and_is_plain_data() -> None:
+    """An editor can complete and check the same keys."""
+    schema = json_schema()
+    assert json.loads(json.dumps(schema)) == schema
+    assert set(schema["properties"]) == {key.name for key in root().keys}
+    assert schema["required"] == ["cluster", "priorities", "instances", "hosts"]
+    limits = schema["properties"]["limits"]["properties"]
+    assert limits["max_instances"]["default"] == Limits().max_instances
+    assert limits["max_instances"]["exclusiveMinimum"] == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "driver"),
+    [
+        (ImageEntry, "ImageFiles"),
+        (SurroundingsEntry, "Surroundings"),
+        (HardwareEntry, "Hardware"),
+        (CallLimits, "Limits"),
+    ],
+)
+def test_the_libvirt_section_has_what_the_driver_wants(ours: type, driver: str) -> None:
+    """The file may not import the driver, so this test keeps the two alike."""
+    settings = pytest.importorskip("backfill.drivers.libvirt.settings")
+    theirs = getattr(settings, driver)
+    assert [f.name for f in fields(ours)] == [f.name for f in fields(theirs)]
+    for mine, other in zip(fields(ours), fields(theirs), strict=True):
+        if mine.name != "domain_type":  # the file also knows `auto`
+            assert mine.default == other.default, mine.name
+
+
+def test_a_problem_without_a_place_is_shown_at_the_nearest_key() -> None:
+    """A rule about a default points to what the file does have."""
+    reader = Reader("f")
+    reader.places |= {"a": Place(3, 1), "a.b[2]": Place(5, 7)}
+    for path in ("a.b[2].c.d", "a.x", "q[1].z", ""):
+        reader.note(None, path, "is odd")
+    assert [p.line for p in reader.problems] == [5, 3, 1, 1]

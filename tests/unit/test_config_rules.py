@@ -1,0 +1,117 @@
+"""What must hold between the values of one policy file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, sentences, text
+
+FLAVOUR = "flavour: {cpus: 1, memory_mb: 256}"
+INSTANCES = [
+    (f"names: vn[1-4, addresses: 10.0.1.1/16, {FLAVOUR}", "YAML"),
+    (f'names: "vn[4-1]", addresses: 10.0.1.1/16, {FLAVOUR}', "the range '4-1' is empty"),
+    (f'names: "", addresses: 10.0.1.1/16, {FLAVOUR}', "names no node"),
+    (f"names: [], addresses: 10.0.1.1/16, {FLAVOUR}", "names no node"),
+    (f'names: [vn1, "vn[1-2]"], addresses: 10.0.1.1/16, {FLAVOUR}', "names vn1 twice"),
+    (f'names: "-x", addresses: 10.0.1.1/16, {FLAVOUR}', "'-x', which is no name"),
+    (f"names: [vn1, [vn2]], addresses: 10.0.1.1/16, {FLAVOUR}", "has a list"),
+    (f"names: bm1, addresses: 10.0.1.1/16, {FLAVOUR}", "has bm1, which is the node of host bm1"),
+    (f"names: vn1, addresses: 10.0.1.1, {FLAVOUR}", "lacks its network's prefix"),
+    (f"names: vn1, addresses: here, {FLAVOUR}", "is 'here', which is no IP address"),
+    (f"names: vn1, addresses: 10.0.300.1/16, {FLAVOUR}", "which is no IP address"),
+    (f"names: vn1, addresses: 10.0.0.0/16, {FLAVOUR}", "no machine can have"),
+    (f"names: vn1, addresses: {{a: 1}}, {FLAVOUR}", "is a section with keys of its own"),
+    (f"names: [a, b], addresses: [10.0.1.1/16], {FLAVOUR}", "has 1 addresses for 2 names"),
+    (f"names: [a, b], addresses: [10.0.1.1/16, 10.0.1.1/16], {FLAVOUR}", "10.0.1.1/16 twice"),
+    (f"names: [a, b], addresses: [10.0.1.1/16, 10.0.1.1/24], {FLAVOUR}", "belongs to a"),
+    (f'names: "v[1-9]", addresses: 10.0.1.250/24, {FLAVOUR}', "no address left for v6"),
+    ("names: vn1, addresses: 10.0.1.1/16, flavour: {cpus: 1, memory_mb: 40}", "48 MB of memory_mb"),
+    ("names: vn1, addresses: 10.0.1.1/16, flavour: {cpus: 0, memory_mb: 256}", "more than 0"),
+    ("names: vn1, addresses: 10.0.1.1/16, flavour: {cpus: 1}", "memory_mb is missing"),
+    ("names: vn1, addresses: 10.0.1.1/16, flavour: 3", "is the number 3; write the keys cpus"),
+]
+
+
+@pytest.mark.parametrize(("inner", "words"), INSTANCES)
+def test_names_addresses_and_flavour_are_checked(tmp_path: Path, inner: str, words: str) -> None:
+    """One sentence, in the line of the instances."""
+    found = sentences(tmp_path, text(instances=f"instances: {{{inner}}}"))
+    assert len(found) == 1
+    assert found[0].startswith("policy.yaml:6:")
+    assert words in found[0]
+
+
+LADDERS = [
+    ("[]", "ladder is empty; give at least one rung, such as {rung: requeue}"),
+    ("[{rung: requeue}, {rung: pause}]", "ladder[0].rung is requeue, and ladder[1] would never"),
+    ("[{rung: pause}, {rung: pause}]", "ladder[1].rung is pause, as ladder[0] already is"),
+    ("[{rung: suspend}, {rung: pause}]", "ladder[1].rung is pause, after suspend"),
+    ("[{rung: requeue, for_s: 5}]", "ladder[0].for_s has no meaning for requeue"),
+    ("[{rung: migrate, for_s: 5}]", "ladder[0].for_s has no meaning for migrate"),
+    ("[{rung: throttle}]", "is the text 'throttle'; write pause, suspend, migrate or requeue"),
+    ("[{within_s: 5}]", "ladder[0].rung is missing; add it: pause, suspend, migrate or requeue"),
+    ("[{rung: pause, within_s: 0}]", "ladder[0].within_s is 0; it must be more than 0"),
+    ("[pause]", "ladder[0] is the text 'pause'; write the keys rung, within_s, for_s"),
+    ("pause", "ladder is the text 'pause'; write a list, each item the keys rung"),
+]
+
+
+@pytest.mark.parametrize(("ladder", "words"), LADDERS)
+def test_a_ladder_must_be_climbable(tmp_path: Path, ladder: str, words: str) -> None:
+    """Each rung once, in an order in which each can be reached, with keys that mean something."""
+    found = sentences(tmp_path, text(f"ladder: {ladder}"))
+    assert len(found) == 1
+    assert found[0].startswith("policy.yaml:10:")
+    assert words in found[0]
+
+
+def test_proof_of_memory_needs_a_pause_that_ends(tmp_path: Path) -> None:
+    """An endless pause would keep the memory that the proof waits for."""
+    found = sentences(tmp_path, text("proof: memory", "ladder: [{rung: pause}]"))
+    assert found == [
+        "policy.yaml:11:10: ladder[0].for_s is not set, so a paused instance would keep the memory "
+        "that proof asks for; set it, or use proof: cpu"
+    ]
+
+
+LIBVIRTS = [
+    (text(hosts=LIBVIRT_HOST), "libvirt is missing, but host bm1 has provider: libvirt"),
+    (
+        text(LIBVIRT, hosts="hosts: [{name: bm1, provider: libvirt}]"),
+        "hosts[0].uri is missing for a libvirt host",
+    ),
+    (
+        text(LIBVIRT.replace("default:", "other:"), hosts=LIBVIRT_HOST),
+        "instances.image is default, which libvirt.images does not have; images there: other",
+    ),
+    (
+        text(LIBVIRT, hosts=LIBVIRT_HOST.replace("qemu+tcp", "http")),
+        "hosts[0].uri is 'http://10.0.0.11/system', which is not a libvirt address",
+    ),
+    (
+        text(LIBVIRT, hosts=LIBVIRT_HOST.replace("10.0.0.11", "10.0.1.3")),
+        "instances.addresses gives 10.0.1.3 to vn3, but it belongs to host bm1",
+    ),
+    (
+        text(LIBVIRT.replace("controller: 10.0.0.1", "controller: 10.0.1.2"), hosts=LIBVIRT_HOST),
+        "gives 10.0.1.2 to vn2, but it belongs to libvirt.surroundings.controller",
+    ),
+    (
+        text(LIBVIRT.replace("controller: 10.0.0.1", "controller: head"), hosts=LIBVIRT_HOST),
+        "libvirt.surroundings.controller is 'head', which is not an IP address",
+    ),
+    (
+        text(LIBVIRT.replace("default:", "a b:"), hosts=LIBVIRT_HOST),
+        "libvirt.images.'a b' is not a name",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), LIBVIRTS)
+def test_libvirt_hosts_need_a_pool_that_fits(tmp_path: Path, content: str, words: str) -> None:
+    """Each host its address, the pool its image, nobody another's address."""
+    found = sentences(tmp_path, content)
+    assert len(found) == 1
+    assert words in found[0]
