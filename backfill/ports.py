@@ -178,6 +178,9 @@ class InstanceProvider(Protocol):
     def wake(self, host: str, name: str, now_s: float) -> float:
         """Set the guest's clock to `now_s`, make slurmd register; returns the correction in s."""
 
+    def job_processes(self, host: str, name: str) -> tuple[int, int]:
+        """Count the processes of Slurm jobs in a running guest: (going, stopped by a signal)."""
+
     def console(self, host: str, name: str) -> str:
         """The last lines that the guest wrote to its console, for people."""
 

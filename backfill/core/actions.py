@@ -180,6 +180,26 @@ class WakeInstance:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeJobs:
+    """Look into the guest: do the processes of its jobs go on?"""
+
+    name: str
+    generation: int
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KickJob:
+    """Suspend and resume the job in Slurm, which makes stopped processes go on."""
+
+    name: str
+    generation: int
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TellJob:
     """Leave a sentence for the job's owner in Slurm."""
 
@@ -208,5 +228,7 @@ DriverAction = (
     | MigrateInstance
     | ThawInstance
     | WakeInstance
+    | ProbeJobs
+    | KickJob
     | TellJob
 )

@@ -168,6 +168,16 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
+class Probed:
+    """A guest was looked into: `stuck` when every process of its jobs is stopped by a signal."""
+
+    name: str
+    generation: int
+    at_s: float
+    stuck: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HoldSet:
     """A person pushed instances off a host or a node, or allowed them again (`backfill evict`)."""
 
@@ -197,5 +207,6 @@ Change = (
     | OperationStarted
     | OperationDone
     | Woken
+    | Probed
     | HoldSet
 )

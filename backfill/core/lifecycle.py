@@ -80,6 +80,9 @@ class ManagedNode:
     woken_s: float = 0.0  # when clock and slurmd were last set right after a stop
     idle_since_s: float = 0.0  # since when no job was on it; 0 while one is
     drained_s: float = 0.0  # when it was first seen stopped and drained, while evicting
+    suspended_s: float = 0.0  # when its jobs were last suspended in Slurm
+    probed_s: float = 0.0  # when its jobs' processes were last looked at
+    stuck: bool = False  # they were all found stopped
     failures: int = 0
     not_before_s: float = 0.0
     evictions: int = 0

@@ -52,6 +52,9 @@ def room(world: World, host: str, policies: PolicySet) -> Resources:
     shape = policies.instances.flavour.resources
     for node in world.managed.values():
         left = left - _share(world, node, host, shape)
+    for instance in world.instances_on(host):
+        if instance.name not in world.managed and instance.occupies_memory:
+            left = left - instance.resources  # not in our books yet, but there
     return left
 
 

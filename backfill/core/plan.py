@@ -8,6 +8,7 @@ from backfill.core.actions import (
     CancelJob,
     CreateInstance,
     DriverAction,
+    KickJob,
     MigrateInstance,
     RequeueJob,
     RestoreInstance,
@@ -81,7 +82,7 @@ def key_of(action: DriverAction) -> str:
     """Identity of an operation: kind, node, generation, and the job or target where it has one."""
     extra = ""
     match action:
-        case SuspendJob() | ResumeJob() | RequeueJob() | CancelJob() | TellJob():
+        case SuspendJob() | ResumeJob() | RequeueJob() | CancelJob() | TellJob() | KickJob():
             extra = f":{action.job_id}"
         case MigrateInstance():
             extra = f":{action.target}"

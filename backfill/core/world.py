@@ -313,6 +313,12 @@ class World:
             self.managed[change.name] = replace(known, woken_s=change.at_s)
 
     @_apply.register
+    def _(self, change: ch.Probed) -> None:
+        known = self.managed.get(change.name)
+        if known is not None and known.generation == change.generation:
+            self.managed[change.name] = replace(known, probed_s=change.at_s, stuck=change.stuck)
+
+    @_apply.register
     def _(self, change: ch.HoldSet) -> None:
         if change.on:
             self.closed[change.subject] = change.reason

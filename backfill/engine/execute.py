@@ -45,7 +45,12 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
         ):
             return _on_node(outside, action)
         case (
-            act.SuspendJob() | act.ResumeJob() | act.RequeueJob() | act.CancelJob() | act.TellJob()
+            act.SuspendJob()
+            | act.ResumeJob()
+            | act.RequeueJob()
+            | act.CancelJob()
+            | act.TellJob()
+            | act.KickJob()
         ):
             return _on_job(outside, action)
         case act.CreateInstance():
@@ -55,8 +60,8 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
             return _migrate(outside, action)
         case act.ThawInstance():
             return _thaw(outside, action)
-        case act.WakeInstance():
-            return _wake(outside, action)
+        case act.WakeInstance() | act.ProbeJobs():
+            return _in_guest(outside, action)
         case (
             act.DeleteInstance()
             | act.PauseInstance()
@@ -106,7 +111,12 @@ def read_node(outside: Outside, name: str) -> list[ch.Change]:
 
 def _on_job(
     outside: Outside,
-    action: act.SuspendJob | act.ResumeJob | act.RequeueJob | act.CancelJob | act.TellJob,
+    action: act.SuspendJob
+    | act.ResumeJob
+    | act.RequeueJob
+    | act.CancelJob
+    | act.TellJob
+    | act.KickJob,
 ) -> list[ch.Change]:
     manager = outside.manager
     match action:
@@ -121,12 +131,22 @@ def _on_job(
         case act.TellJob():
             manager.tell(action.job_id, action.text)
             return []
+        case act.KickJob():
+            manager.suspend_job(action.job_id)
+            manager.resume_job(action.job_id)
+            unstuck = ch.Probed(action.name, action.generation, outside.clock.now(), stuck=False)
+            return [unstuck, *_job(outside, action.job_id)]
         case _:
             assert_never(action)
+    return _job(outside, action.job_id)
+
+
+def _job(outside: Outside, job_id: str) -> list[ch.Change]:
+    """One job, fresh."""
     seen_s = outside.clock.now()
-    job = manager.read_jobs([action.job_id]).get(action.job_id)
+    job = outside.manager.read_jobs([job_id]).get(job_id)
     if job is None:
-        return [ch.JobGone(action.job_id, seen_s)]
+        return [ch.JobGone(job_id, seen_s)]
     return [ch.JobSeen(job, seen_s)]
 
 
@@ -185,12 +205,24 @@ def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
     return read_instance(outside, action.host, action.name)
 
 
+def _in_guest(outside: Outside, action: act.WakeInstance | act.ProbeJobs) -> list[ch.Change]:
+    return (
+        _wake(outside, action) if isinstance(action, act.WakeInstance) else _probe(outside, action)
+    )
+
+
 def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
     correction_s = outside.providers[action.host].wake(
         action.host, action.name, outside.clock.now()
     )
     woken = ch.Woken(action.name, action.generation, outside.clock.now(), correction_s)
     return [woken, *read_node_and_jobs(outside, action.name)]
+
+
+def _probe(outside: Outside, action: act.ProbeJobs) -> list[ch.Change]:
+    going, stopped = outside.providers[action.host].job_processes(action.host, action.name)
+    now_s = outside.clock.now()
+    return [ch.Probed(action.name, action.generation, now_s, stuck=stopped > 0 and going == 0)]
 
 
 def read_node_and_jobs(outside: Outside, name: str) -> list[ch.Change]:

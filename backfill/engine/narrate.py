@@ -26,7 +26,9 @@ def sentence(step: object) -> str:
             return f"told job {step.job_id} that {verdict}: {step.reason}"
         case EndClaim():
             return f"the claim of job {step.job_id} ends: {step.reason}"
-        case act.SuspendJob() | act.ResumeJob() | act.RequeueJob() | act.CancelJob():
+        case (
+            act.SuspendJob() | act.ResumeJob() | act.RequeueJob() | act.CancelJob() | act.KickJob()
+        ):
             verb = type(step).__name__.removesuffix("Job").lower()
             return f"{verb} job {step.job_id} on {step.name}: {step.reason}"
         case act.MigrateInstance():
@@ -67,6 +69,24 @@ def _outcome(record: Record) -> str:
 def _change(change: ch.Change) -> str:
     """Observations that a reader of a story wants to see."""
     match change:
+        case ch.NodeSeen() | ch.JobSeen() | ch.InstanceSeen() | ch.InstanceGone():
+            return _seen(change)
+        case ch.Claimed():
+            return f"Slurm gave {', '.join(change.hosts)} to job {change.job_id}"
+        case ch.Woken():
+            return f"the clock of {change.name} was {change.correction_s:.3f} s off and is set"
+        case ch.Probed() if change.stuck:
+            return f"the jobs on {change.name} stand still although Slurm shows them as running"
+        case ch.HoldSet():
+            return f"{change.subject} was {'closed' if change.on else 'opened'}: {change.reason}"
+        case ch.SourceFailed():
+            return f"{change.source} could not be read: {change.problem}"
+        case _:
+            return ""
+
+
+def _seen(change: ch.NodeSeen | ch.JobSeen | ch.InstanceSeen | ch.InstanceGone) -> str:
+    match change:
         case ch.NodeSeen():
             why = f" ({change.node.reason})" if change.node.reason else ""
             return f"Slurm shows {change.node.name} as {change.node.state_text}{why}"
@@ -77,13 +97,3 @@ def _change(change: ch.Change) -> str:
             return f"{change.instance.host} shows {change.instance.name} as {change.instance.state}"
         case ch.InstanceGone():
             return f"{change.host} has no {change.name} any more"
-        case ch.Claimed():
-            return f"Slurm gave {', '.join(change.hosts)} to job {change.job_id}"
-        case ch.Woken():
-            return f"the clock of {change.name} was {change.correction_s:.3f} s off and is set"
-        case ch.HoldSet():
-            return f"{change.subject} was {'closed' if change.on else 'opened'}: {change.reason}"
-        case ch.SourceFailed():
-            return f"{change.source} could not be read: {change.problem}"
-        case _:
-            return ""

@@ -136,6 +136,7 @@ def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
         Phase.DISPLACED,
         node.reason,
         held=tuple(HeldJob(j.id, j.restarts) for j in jobs),
+        suspended_s=draft.now_s,
         evictions=node.evictions + 1,
     )
 

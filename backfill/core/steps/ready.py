@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from backfill.core.actions import UndrainNode
+from backfill.core.actions import KickJob, ProbeJobs, UndrainNode
+from backfill.core.cluster import JobState
 from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
+
+# The stop signal of a `scontrol suspend` that was sent to a paused guest is delivered when that is
+# thawed, as long as slurmctld's connection attempt lives (MessageTimeout, 10 s by default, and a
+# retry): it may come after the resume, and then the job stands still for ever while Slurm shows
+# it as running. Measured on 22.05: a pause of 7 s, suspended at its beginning.
+_LATE_SIGNAL_S = 25.0
+_PROBE_EVERY_S = 0.5
 
 
 def step_ready(draft: Draft, node: ManagedNode) -> None:
@@ -36,8 +44,29 @@ def _in_slurm(draft: Draft, node: ManagedNode) -> None:
         draft.refuse(node.name, "undrain", f"somebody else drained it: {seen.reason}")
     elif seen.drained_by_us:
         draft.do(UndrainNode(node.name, node.generation, "it is ready"))
+    if node.suspended_s:
+        _prove_jobs(draft, node)
     busy = bool(draft.world.jobs_on(node.name))
     if busy and node.idle_since_s:
         draft.note(node, "a job runs on it", idle_since_s=0.0)
     elif not busy and not node.idle_since_s:
         draft.note(node, "no job is left on it", idle_since_s=draft.now_s)
+
+
+def _prove_jobs(draft: Draft, node: ManagedNode) -> None:
+    """Soon after a return: see in the guest that its jobs go on, and kick them if they do not."""
+    if node.stuck:
+        for job in draft.world.jobs_on(node.name):
+            if job.state is JobState.RUNNING and job.active:
+                reason = "its processes stand still although Slurm shows it as running"
+                draft.do(KickJob(node.name, node.generation, job.id, reason))
+        return
+    if draft.now_s > node.suspended_s + _LATE_SIGNAL_S and node.probed_s > node.suspended_s:
+        draft.note(node, "its jobs go on", suspended_s=0.0)
+        return
+    due_s = max(node.probed_s, node.since_s) + _PROBE_EVERY_S
+    draft.wake_at(due_s)
+    if draft.now_s >= due_s and draft.world.jobs_on(node.name):
+        draft.do(ProbeJobs(node.name, node.generation, node.host, "do its jobs go on?"))
+    elif not draft.world.jobs_on(node.name):
+        draft.note(node, "no job is left on it", suspended_s=0.0)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import libvirt
 import libvirt_qemu
@@ -18,6 +18,8 @@ from backfill.drivers.libvirt.domain_xml import NAMESPACE, Label, parse_label
 from backfill.drivers.libvirt.link import Link
 from backfill.drivers.libvirt.settings import Limits
 from backfill.ports import NotFoundError
+
+_Answer = TypeVar("_Answer")
 
 OnEvent = Callable[[str, str], None]
 _log = logging.getLogger(__name__)
@@ -226,9 +228,10 @@ class Hypervisor:
         """Stop a running save or migration; the domain goes on where it was."""
         self._on(name, lambda domain: domain.abortJob())
 
-    def with_agent(self, name: str, work: Callable[[Ask], float], limit_s: float) -> float:
+    def with_agent(self, name: str, work: Callable[[Ask], _Answer], limit_s: float) -> _Answer:
         """Run `work` with a function that asks the guest agent; see `agent.wake`."""
-        return float(self._on(name, lambda domain: work(_asker(domain)), limit_s))
+        answer: _Answer = self._on(name, lambda domain: work(_asker(domain)), limit_s)
+        return answer
 
     def _totals(self, connection: Any) -> Resources:
         _map_size, online, _count = connection.getCPUMap()

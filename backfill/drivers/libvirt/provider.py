@@ -111,6 +111,16 @@ class LibvirtProvider:
             limit_s + self._config.limits.call_s,
         )
 
+    def job_processes(self, host: str, name: str) -> tuple[int, int]:
+        """Count the processes of Slurm jobs in the guest: (going, stopped)."""
+        limit_s = self._config.limits.agent_s
+        self._pool.need(host, name)
+        return self._pool.on(host).with_agent(
+            name,
+            lambda ask: agent.job_processes(ask, name, limit_s),
+            limit_s + self._config.limits.call_s,
+        )
+
     def console(self, host: str, name: str) -> str:
         """The last lines of the guest's console; empty when it has not written yet."""
         self._pool.on(host)

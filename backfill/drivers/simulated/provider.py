@@ -178,6 +178,13 @@ class SimulatedProvider:
             self.woken(instance.machine)
             return lag_s + now_s - self._events.now_s
 
+    def job_processes(self, host: str, name: str) -> tuple[int, int]:
+        """One process for every job that computes there; none is ever stopped by a signal."""
+        with self._call("job_processes", host, name) as found:
+            instance = self._instance(found, name)
+            self._need(instance, InstanceState.RUNNING)
+            return sum(1 for run in instance.machine.runs if run.since_s is not None), 0
+
     def close(self) -> None:
         """Nothing is held."""
 
