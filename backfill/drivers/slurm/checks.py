@@ -21,6 +21,7 @@ def checked(text: str, pattern: re.Pattern[str], what: str) -> str:
 
 
 def check_spec(spec: NodeSpec) -> None:
+    """Raise RefusedError for a node that Slurm must not be asked for."""
     checked(spec.name, NODE_NAME, "node name")
     for feature in spec.features:
         checked(feature, FEATURE, "feature")
@@ -35,9 +36,14 @@ def check_spec(spec: NodeSpec) -> None:
         raise RefusedError(spec.name, "it needs at least 1 CPU and 1 MB")
 
 
+def is_dynamic(node: Node) -> bool:
+    """Whether the node was added while slurmctld ran, instead of standing in slurm.conf."""
+    return any(flag.startswith("DYNAMIC") for flag in node.flags)
+
+
 def difference(node: Node, spec: NodeSpec) -> str:
     """In what a node is not what we would have made; empty when it is."""
-    if not any(flag.startswith("DYNAMIC") for flag in node.flags):
+    if not is_dynamic(node):
         return "a node of slurm.conf"
     pairs = (
         ("address", node.address, spec.address),

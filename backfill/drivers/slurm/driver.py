@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from backfill.core.cluster import (
     ACTIVE,
@@ -14,12 +14,9 @@ from backfill.core.cluster import (
     JobState,
     Node,
     NodeBase,
-    SlurmSettings,
 )
-from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.checks import (
     JOB_ID,
-    NODE_NAME,
     check_spec,
     checked,
     difference,
@@ -27,12 +24,10 @@ from backfill.drivers.slurm.checks import (
     one_line,
 )
 from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.parse import JobFormat, read_nodes
-from backfill.drivers.slurm.settings import read_settings
+from backfill.drivers.slurm.reader import SlurmReader
 from backfill.ports import (
     AlreadyThereError,
     BusyError,
-    ClusterObservation,
     DriverError,
     NoCapacityError,
     NodeSpec,
@@ -41,16 +36,12 @@ from backfill.ports import (
     UnreachableError,
 )
 
-# -F shows nodes that have not registered yet; they are FUTURE until they do.
-_SHOW_NODES = ("scontrol", "-F", "-o", "show", "node")
-# --local: never the jobs of a federation's other clusters; -r: one line per array task.
-_SHOW_JOBS = ("squeue", "--noheader", "--all", "--array", "--local", "--noconvert", "-t", "all")
 _POLL_S = 0.05
 # How much later a requeued job may start whose node has not confirmed the end of the old run.
 _LATER_S = 15
 
 
-class SlurmManager:
+class SlurmManager(SlurmReader):
     """Slurm through its tools. Safe from several threads.
 
     `settle_s` is how long a requeue waits for the node to confirm that the old run has ended
@@ -58,89 +49,8 @@ class SlurmManager:
     """
 
     def __init__(self, commands: Commands | None = None, settle_s: float = 2.5) -> None:
-        self._commands = commands or Commands()
+        super().__init__(commands or Commands())
         self._settle_s = settle_s
-        self._format = JobFormat(secrets.token_hex(6))
-        self._squeue_env = {"SQUEUE_FORMAT2": self._format.text}
-        # The last answer by record; replaced as a whole, so that threads need no lock.
-        self._known: dict[str, Job] = {}
-
-    # --- reading -------------------------------------------------------------------------------
-
-    def settings(self) -> SlurmSettings:
-        """Read version and configuration."""
-        config = self._commands.run(["scontrol", "show", "config"])
-        partitions = self._commands.run(["scontrol", "-a", "-o", "show", "partition"])
-        nodes = read_nodes(self._commands.run(_SHOW_NODES)).values()
-        return read_settings(config, partitions, sum(1 for node in nodes if not is_dynamic(node)))
-
-    def observe(self) -> ClusterObservation:
-        """Read all nodes and all jobs that are pending, active or ended lately."""
-        seen_s = time.time()
-        asked = self._commands.start(_SHOW_NODES)
-        try:
-            jobs = self._all_jobs()
-        except DriverError:
-            asked.kill()
-            raise
-        nodes = read_nodes(asked.result())
-        return ClusterObservation(seen_s, nodes, jobs)
-
-    def observe_nodes(self, names: Sequence[str]) -> ClusterObservation:
-        """Read these nodes and every job on them, fresh and fast; absent nodes are unknown."""
-        seen_s = time.time()
-        if not names:
-            return ClusterObservation(seen_s, {}, {})
-        nodes = self.read_nodes(names)
-        # A FUTURE node has no jobs, and squeue does not know its name.
-        listed = fold_hostlist(n for n, node in nodes.items() if node.base is not NodeBase.FUTURE)
-        if not listed:
-            return ClusterObservation(seen_s, nodes, {})
-        try:
-            output = self._commands.run([*_SHOW_JOBS, "-w", listed], env=self._squeue_env)
-        except NotFoundError:  # one was deleted in this moment
-            jobs = self._format.read(self._commands.run(_SHOW_JOBS, env=self._squeue_env), {})
-            jobs = {k: j for k, j in jobs.items() if nodes.keys() & set(j.nodes)}
-        else:
-            jobs = self._format.read(output, {})
-        return ClusterObservation(seen_s, nodes, {job.id: job for job in jobs.values()})
-
-    def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
-        """Read these jobs fresh; ids that Slurm no longer knows are absent from the answer."""
-        wanted = set(ids)
-        if not wanted:
-            return {}
-        if len(wanted) > 1:
-            # squeue itself reads all jobs as soon as it is asked for more than one.
-            return {i: job for i, job in self._all_jobs().items() if i in wanted}
-        (job_id,) = wanted
-        argv = [*_SHOW_JOBS, "-j", checked(job_id, JOB_ID, "job id")]
-        try:
-            output = self._commands.run(argv, f"job {job_id}", self._squeue_env)
-        except NotFoundError:
-            return {}
-        # Asking for one task or component may answer with its siblings as well.
-        found = self._format.read(output, {}).values()
-        return {job.id: job for job in found if job.id == job_id}
-
-    def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
-        """Read these nodes fresh; names that Slurm does not know are absent from the answer."""
-        if not names:
-            return {}
-        wanted = {checked(name, NODE_NAME, "node name") for name in names}
-        try:
-            output = self._commands.run([*_SHOW_NODES, fold_hostlist(wanted)])
-        except NotFoundError:
-            if len(wanted) == 1:
-                return {}
-            # One unknown name fails the call, so the others are read with all the rest.
-            output = self._commands.run(_SHOW_NODES)
-        return {name: node for name, node in read_nodes(output).items() if name in wanted}
-
-    def _all_jobs(self) -> dict[str, Job]:
-        output = self._commands.run(_SHOW_JOBS, env=self._squeue_env)
-        self._known = jobs = self._format.read(output, self._known)
-        return {job.id: job for job in jobs.values()}
 
     # --- nodes ---------------------------------------------------------------------------------
 
@@ -181,7 +91,7 @@ class SlurmManager:
             raise RefusedError(name, "it is a node of slurm.conf, not one that was added")
         # 22.05 crashes when a node is deleted under a suspended job.
         holders = sorted(
-            j.id for j in self._all_jobs().values() if j.holds_nodes and name in j.nodes
+            j.id for j in self.all_jobs().values() if j.holds_nodes and name in j.nodes
         )
         if holders:
             raise BusyError(name, f"job {', '.join(holders)} holds it")
@@ -209,14 +119,18 @@ class SlurmManager:
             self._scontrol(name, "update", f"NodeName={name}", "State=UNDRAIN")
 
     def set_down(self, name: str, reason: str) -> None:
-        """Mark the node DOWN; Slurm then requeues or ends its jobs.
-
-        A suspended job is requeued and held, so it should be requeued before.
-        """
-        if self._node(name).base.value != "DOWN":
-            self._scontrol(
-                name, "update", f"NodeName={name}", "State=DOWN", f"Reason={one_line(reason)}"
-            )
+        """Mark the node DOWN; Slurm then requeues or ends its jobs."""
+        if self._node(name).base is NodeBase.DOWN:
+            return
+        losers = [j for j in self.all_jobs().values() if j.holds_nodes and name in j.nodes]
+        for job in losers:
+            if job.state is JobState.SUSPENDED:
+                self._wake_in_slurm(job.id)
+        self._scontrol(
+            name, "update", f"NodeName={name}", "State=DOWN", f"Reason={one_line(reason)}"
+        )
+        for job in self.read_jobs([job.id for job in losers]).values():
+            self._hurry(job)
 
     def _drain(self, name: str, reason: str) -> None:
         self._scontrol(
@@ -250,9 +164,11 @@ class SlurmManager:
         """Back to PENDING and eligible at once. RefusedError for a --no-requeue job.
 
         A job whose node does not confirm the end of the old run within `settle_s` becomes
-        eligible within 15 seconds after the node is DOWN or answers. NotFoundError when the job
-        has ended: a job that ended is never started again.
+        eligible 15 seconds later if the node answers by then, or at once by `set_down`.
+        NotFoundError when the job has ended: a job that ended is never started again.
         """
+        if self._job(job_id).state is JobState.SUSPENDED:
+            self._wake_in_slurm(job_id)
         # "Incomplete": plain requeue would start a job anew that has ended in this moment.
         self._on_job(
             job_id,
@@ -266,11 +182,9 @@ class SlurmManager:
             job = self._job(job_id)
         if job.state in ENDED:
             raise NotFoundError(f"job {job_id}", f"it has ended ({job.state.value})")
-        # Slurm makes a requeued job wait two minutes, if its begin time is over by then.
-        if job.state is JobState.PENDING and job.restarts > 0 and job.eligible_s > time.time():
-            self._begin(job_id, "now")
-        elif "COMPLETING" in job.flags:
+        if "COMPLETING" in job.flags:
             self._begin(job_id, f"now+{_LATER_S}")
+        self._hurry(job)
 
     def cancel_job(self, job_id: str) -> None:
         """End the job."""
@@ -282,6 +196,21 @@ class SlurmManager:
     def tell(self, job_id: str, text: str) -> None:
         """Leave a sentence for the job's owner in AdminComment; never in the owner's Comment."""
         self._update_job(job_id, f"AdminComment={one_line(text)}")
+
+    def _hurry(self, job: Job) -> None:
+        """Lift the two minutes for which Slurm lets a job wait that was requeued."""
+        settled = job.state is JobState.PENDING and "COMPLETING" not in job.flags
+        if settled and job.restarts > 0 and job.eligible_s > time.time():
+            self._begin(job.id, "now")
+
+    def _wake_in_slurm(self, job_id: str) -> None:
+        """Resume a job that is about to be requeued.
+
+        Suspending takes a job's priority, and only resuming gives it back: requeued without, it
+        would be held for ever (JobHeldAdmin), and we could not tell that from an admin's hold.
+        """
+        with contextlib.suppress(BusyError, NotFoundError):
+            self._commands.run(["scontrol", "resume", job_id], f"job {job_id}")
 
     def _begin(self, job_id: str, when: str) -> None:
         try:

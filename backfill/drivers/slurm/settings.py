@@ -9,15 +9,15 @@ from backfill.core.cluster import SlurmSettings, SlurmVersion
 from backfill.ports import BadOutputError
 
 OLDEST = (22, 5)
-_NO_LIMIT = 4294967294  # NO_VAL, which 22.05 shows when MaxNodeCount is not set
 
 
-def read_settings(config: str, partitions: str) -> SlurmSettings:
+def read_settings(config: str, partitions: str, fixed_nodes: int) -> SlurmSettings:
     """Settings from the output of `scontrol show config` and `scontrol -o show partition`.
 
+    `fixed_nodes` is how many nodes slurm.conf defines; it is kept as `FixedNodes` in `raw`.
     Raises BadOutputError naming the value that is missing or cannot be read.
     """
-    raw = dict(_pairs(config))
+    raw = {**dict(_pairs(config)), "FixedNodes": str(fixed_nodes)}
     return SlurmSettings(
         version=_version(raw.get("SLURM_VERSION", "")),
         cluster=raw.get("ClusterName", ""),
@@ -56,11 +56,13 @@ def _wrong_select(settings: SlurmSettings, longest_pause_s: float) -> Iterator[s
 
 
 def _no_room_for_nodes(settings: SlurmSettings, longest_pause_s: float) -> Iterator[str]:
-    if settings.max_node_count in (0, _NO_LIMIT):
+    # Where MaxNodeCount is not set, Slurm shows as many as slurm.conf defines.
+    fixed = int(settings.raw.get("FixedNodes", "0"))
+    if settings.max_node_count <= fixed:
         yield (
-            "MaxNodeCount is not set, so Slurm has no room for nodes that come and go; set "
-            "MaxNodeCount in slurm.conf to the bare-metal nodes plus all virtual ones and restart "
-            "slurmctld"
+            f"MaxNodeCount is {settings.max_node_count} or not set, so Slurm has no room for nodes "
+            f"beside the {fixed} of slurm.conf; set MaxNodeCount in slurm.conf to these plus all "
+            "virtual ones and restart slurmctld"
         )
 
 

@@ -1,0 +1,107 @@
+"""Reads Slurm's nodes, jobs and settings through squeue and scontrol."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+
+from backfill.core.cluster import Job, Node, NodeBase, SlurmSettings
+from backfill.core.quantities import fold_hostlist
+from backfill.drivers.slurm.checks import JOB_ID, NODE_NAME, checked, is_dynamic
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.parse import JobFormat, read_nodes
+from backfill.drivers.slurm.settings import read_settings
+from backfill.ports import ClusterObservation, DriverError, NotFoundError
+
+# -F shows nodes that have not registered yet; they are FUTURE until they do.
+_SHOW_NODES = ("scontrol", "-F", "-o", "show", "node")
+# --local: never the jobs of a federation's other clusters; -r: one line per array task.
+_SHOW_JOBS = ("squeue", "--noheader", "--all", "--array", "--local", "--noconvert", "-t", "all")
+
+
+class SlurmReader:
+    """The reading half of the driver. Safe from several threads."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._format = JobFormat(secrets.token_hex(6))
+        self._squeue_env = {"SQUEUE_FORMAT2": self._format.text}
+        # The last answer by record; replaced as a whole, so that threads need no lock.
+        self._known: dict[str, Job] = {}
+
+    def settings(self) -> SlurmSettings:
+        """Read version and configuration."""
+        config = self._commands.run(["scontrol", "show", "config"])
+        partitions = self._commands.run(["scontrol", "-a", "-o", "show", "partition"])
+        nodes = read_nodes(self._commands.run(_SHOW_NODES)).values()
+        return read_settings(config, partitions, sum(1 for node in nodes if not is_dynamic(node)))
+
+    def observe(self) -> ClusterObservation:
+        """Read all nodes and all jobs that are pending, active or ended lately."""
+        seen_s = time.time()
+        asked = self._commands.start(_SHOW_NODES)
+        try:
+            jobs = self.all_jobs()
+        except DriverError:
+            asked.kill()
+            raise
+        nodes = read_nodes(asked.result())
+        return ClusterObservation(seen_s, nodes, jobs)
+
+    def observe_nodes(self, names: Sequence[str]) -> ClusterObservation:
+        """Read these nodes and every job on them, fresh and fast; absent nodes are unknown."""
+        seen_s = time.time()
+        if not names:
+            return ClusterObservation(seen_s, {}, {})
+        nodes = self.read_nodes(names)
+        # A FUTURE node has no jobs, and squeue does not know its name.
+        listed = fold_hostlist(n for n, node in nodes.items() if node.base is not NodeBase.FUTURE)
+        if not listed:
+            return ClusterObservation(seen_s, nodes, {})
+        try:
+            output = self._commands.run([*_SHOW_JOBS, "-w", listed], env=self._squeue_env)
+        except NotFoundError:  # one was deleted in this moment
+            jobs = self._format.read(self._commands.run(_SHOW_JOBS, env=self._squeue_env), {})
+            jobs = {k: j for k, j in jobs.items() if nodes.keys() & set(j.nodes)}
+        else:
+            jobs = self._format.read(output, {})
+        return ClusterObservation(seen_s, nodes, {job.id: job for job in jobs.values()})
+
+    def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        """Read these jobs fresh; ids that Slurm no longer knows are absent from the answer."""
+        wanted = set(ids)
+        if not wanted:
+            return {}
+        if len(wanted) > 1:
+            # squeue itself reads all jobs as soon as it is asked for more than one.
+            return {i: job for i, job in self.all_jobs().items() if i in wanted}
+        (job_id,) = wanted
+        argv = [*_SHOW_JOBS, "-j", checked(job_id, JOB_ID, "job id")]
+        try:
+            output = self._commands.run(argv, f"job {job_id}", self._squeue_env)
+        except NotFoundError:
+            return {}
+        # Asking for one task or component may answer with its siblings as well.
+        found = self._format.read(output, {}).values()
+        return {job.id: job for job in found if job.id == job_id}
+
+    def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
+        """Read these nodes fresh; names that Slurm does not know are absent from the answer."""
+        if not names:
+            return {}
+        wanted = {checked(name, NODE_NAME, "node name") for name in names}
+        try:
+            output = self._commands.run([*_SHOW_NODES, fold_hostlist(wanted)])
+        except NotFoundError:
+            if len(wanted) == 1:
+                return {}
+            # One unknown name fails the call, so the others are read with all the rest.
+            output = self._commands.run(_SHOW_NODES)
+        return {name: node for name, node in read_nodes(output).items() if name in wanted}
+
+    def all_jobs(self) -> dict[str, Job]:
+        """Every job that Slurm knows, by id."""
+        output = self._commands.run(_SHOW_JOBS, env=self._squeue_env)
+        self._known = jobs = self._format.read(output, self._known)
+        return {job.id: job for job in jobs.values()}

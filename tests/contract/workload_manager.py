@@ -1,0 +1,149 @@
+"""What every WorkloadManager must do; a test class inherits this and provides `rig`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from backfill.core.cluster import JobState, NodeBase
+from backfill.ports import UnreachableError, WorkloadManager
+from tests.contract.workload_jobs import JobContract
+from tests.contract.workload_nodes import NodeContract
+from tests.contract.workload_rig import (
+    CUT,
+    REASON,
+    STRANGE,
+    TASKS,
+    TEXT,
+    Rig,
+    job,
+    node,
+    running,
+    spec,
+)
+
+
+class ReadingContract:
+    """Reading: everything is seen as it is, and what is not there is absent, not an error."""
+
+    def test_observe_shows_the_bare_metal_nodes(self, rig: Rig) -> None:
+        """Idle nodes are IDLE, responding, undrained, and have resources and an address."""
+        seen = rig.manager.observe()
+        assert seen.seen_s > 0
+        for name in rig.hosts:
+            host = seen.nodes[name]
+            assert host.base is NodeBase.IDLE
+            assert host.responding
+            assert not host.drained
+            assert host.cpus >= 2
+            assert host.memory_mb > 0
+            assert host.address
+            assert host.slurmd_start_s > 0
+
+    def test_a_job_is_seen_from_queue_to_end(self, rig: Rig) -> None:
+        """It is PENDING without nodes, RUNNING on its node, then ended and holding nothing."""
+        held = rig.submit(rig.hosts[0], hold=True)
+        seen = rig.manager.observe().jobs[held]
+        assert (seen.state, seen.nodes, seen.restarts) == (JobState.PENDING, (), 0)
+        assert seen.required_nodes == (rig.hosts[0],)
+        assert seen.raw_id == int(held)
+        going = running(rig, rig.hosts[0])
+        seen = rig.manager.observe().jobs[going]
+        assert seen.nodes == (rig.hosts[0],)
+        assert seen.active
+        assert seen.holds_nodes
+        assert seen.start_s >= seen.submit_s > 0
+        assert node(rig, rig.hosts[0]).cpus_allocated == seen.cpus
+        rig.finish(going)
+        rig.until(lambda: not job(rig, going).holds_nodes)
+        assert job(rig, going).state is JobState.COMPLETED
+
+    def test_the_two_ways_of_reading_agree(self, rig: Rig) -> None:
+        """A targeted read shows the same node and job as reading everything."""
+        going = running(rig, rig.hosts[0])
+        everything = rig.manager.observe()
+        assert rig.manager.read_jobs([going]) == {going: everything.jobs[going]}
+        assert rig.manager.read_nodes(rig.hosts) == {n: everything.nodes[n] for n in rig.hosts}
+
+    def test_what_slurm_does_not_know_is_absent(self, rig: Rig) -> None:
+        """Unknown ids and names are missing from the answer beside the known ones."""
+        held = rig.submit(rig.hosts[0], hold=True)
+        assert set(rig.manager.read_jobs([held, "99999"])) == {held}
+        assert rig.manager.read_jobs(["99999"]) == {}
+        assert rig.manager.read_jobs([]) == {}
+        assert set(rig.manager.read_nodes([rig.hosts[1], "vn250"])) == {rig.hosts[1]}
+        assert rig.manager.read_nodes(["vn250"]) == {}
+        assert rig.manager.read_nodes([]) == {}
+
+    def test_any_job_name_is_read_back(self, rig: Rig) -> None:
+        """A name with separators, line breaks, quotes and non-ASCII changes nothing else."""
+        if TEXT not in rig.abilities:
+            assert rig.submit(rig.hosts[0], name="plain", hold=True)
+            return
+        strange = rig.submit(rig.hosts[0], name=STRANGE, hold=True)
+        plain = rig.submit(rig.hosts[0], name="plain", hold=True)
+        seen = rig.manager.observe().jobs
+        assert seen[strange].name == STRANGE
+        assert seen[plain].name == "plain"
+        assert {strange, plain} <= set(seen)
+
+    def test_tasks_of_an_array_are_jobs_of_their_own(self, rig: Rig) -> None:
+        """Pending tasks are expanded, and each can be read and acted on by its id."""
+        if TASKS not in rig.abilities:
+            assert rig.submit(rig.hosts[0], hold=True)
+            return
+        array = rig.submit(rig.hosts[0], tasks=3, hold=True)
+        ids = {f"{array}_{task}" for task in (1, 2, 3)}
+        assert ids <= set(rig.manager.observe().jobs)
+        rig.manager.cancel_job(f"{array}_2")
+
+        def waiting() -> set[str]:  # Slurm may forget a task that never started
+            seen = rig.manager.read_jobs(sorted(ids)).values()
+            return {j.id for j in seen if j.state is JobState.PENDING}
+
+        rig.until(lambda: waiting() == {f"{array}_1", f"{array}_3"})
+        assert job(rig, f"{array}_1").raw_id == int(array)
+
+    def test_settings(self, rig: Rig) -> None:
+        """Version, cluster and what decides about adding nodes can be read."""
+        settings = rig.manager.settings()
+        assert settings.version.major >= (22, 5)
+        assert settings.cluster
+        assert settings.partitions
+        assert settings.max_node_count > 2
+        assert settings.slurmd_timeout_s >= 0
+
+
+class FailureContract:
+    """Failure: a controller that does not answer is an error of its own, for every call."""
+
+    def test_every_call_says_that_the_controller_does_not_answer(self, rig: Rig) -> None:
+        """Each call raises UnreachableError instead of hanging or reporting emptiness."""
+        if CUT not in rig.abilities:
+            assert rig.manager.observe().nodes
+            return
+        calls: list[Callable[[WorkloadManager], object]] = [
+            lambda m: m.observe(),
+            lambda m: m.settings(),
+            lambda m: m.read_jobs(["1"]),
+            lambda m: m.read_nodes(["vn1"]),
+            lambda m: m.create_node(spec()),
+            lambda m: m.delete_node("vn1"),
+            lambda m: m.drain(rig.hosts[0], REASON),
+            lambda m: m.undrain(rig.hosts[0]),
+            lambda m: m.set_down(rig.hosts[0], REASON),
+            lambda m: m.suspend_job("1"),
+            lambda m: m.resume_job("1"),
+            lambda m: m.requeue_job("1"),
+            lambda m: m.cancel_job("1"),
+            lambda m: m.tell("1", "hello"),
+        ]
+        with rig.cut() as manager:
+            for call in calls:
+                with pytest.raises(UnreachableError):
+                    call(manager)
+
+
+class WorkloadManagerContract(ReadingContract, NodeContract, JobContract, FailureContract):
+    """All of it."""

@@ -1,0 +1,164 @@
+"""The part of the WorkloadManager contract that is about nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.core.cluster import JobState, NodeBase
+from backfill.ports import AlreadyThereError, BusyError, NodeSpec, NotFoundError, RefusedError
+from tests.contract.workload_rig import REASON, Rig, await_state, job, node, running, spec
+
+
+class NodeContract:
+    """Nodes: made drained, drained and released by their own reason only, removed when empty."""
+
+    def test_a_new_node_waits_drained_for_its_slurmd(self, rig: Rig) -> None:
+        """It is known at once as FUTURE, with what was asked for, and does not respond."""
+        rig.manager.create_node(spec())
+        seen = rig.manager.observe().nodes["vn1"]
+        assert seen.base is NodeBase.FUTURE
+        assert not seen.responding
+        assert seen.drained_by_us
+        assert (seen.address, seen.cpus, seen.memory_mb) == ("10.77.1.1", 2, 500)
+        assert seen.features == ("backfill",)
+        assert seen.slurmd_start_s == 0
+
+    def test_creating_twice_is_creating_once(self, rig: Rig) -> None:
+        """The second call changes nothing."""
+        rig.manager.create_node(spec())
+        before = node(rig, "vn1")
+        rig.manager.create_node(spec())
+        assert node(rig, "vn1") == before
+
+    def test_a_node_that_is_not_ours_is_left_alone(self, rig: Rig) -> None:
+        """A name that another node has is refused: a bare-metal one, or one made otherwise."""
+        rig.manager.create_node(spec())
+        other = NodeSpec("vn1", "10.77.1.9", 2, 500, ("backfill",))
+        before = rig.manager.read_nodes(["vn1", rig.hosts[0]])
+        with pytest.raises(AlreadyThereError):
+            rig.manager.create_node(other)
+        with pytest.raises(AlreadyThereError):
+            rig.manager.create_node(NodeSpec(rig.hosts[0], "10.77.1.9", 2, 500, ()))
+        assert rig.manager.read_nodes(["vn1", rig.hosts[0]]) == before
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            NodeSpec("vn1", "vn1.example", 2, 500, ()),
+            NodeSpec("vn1 State=IDLE", "10.77.1.1", 2, 500, ()),
+            NodeSpec("vn[1-3]", "10.77.1.1", 2, 500, ()),
+            NodeSpec("vn1", "10.77.1.1", 0, 500, ()),
+            NodeSpec("vn1", "10.77.1.1", 2, 500, ("a b",)),
+        ],
+    )
+    def test_a_bad_specification_changes_nothing(self, rig: Rig, bad: NodeSpec) -> None:
+        """A name for an address, or a name that is several nodes, is refused."""
+        before = set(rig.manager.observe().nodes)
+        with pytest.raises(RefusedError):
+            rig.manager.create_node(bad)
+        assert set(rig.manager.observe().nodes) == before
+
+    def test_a_registered_node_takes_jobs_only_when_released(self, rig: Rig) -> None:
+        """After registration it responds but stays drained; after undrain the job comes."""
+        rig.manager.create_node(spec())
+        rig.register(spec())
+        rig.until(lambda: node(rig, "vn1").responding)
+        seen = node(rig, "vn1")
+        assert seen.drained_by_us
+        assert seen.boot_time_s > 0
+        assert seen.slurmd_start_s > 0
+        waiting = rig.submit("vn1")
+        running(rig, rig.hosts[0])  # so the scheduler has looked at both
+        assert job(rig, waiting).state is JobState.PENDING
+        rig.manager.undrain("vn1")
+        assert await_state(rig, waiting, JobState.RUNNING).nodes == ("vn1",)
+
+    def test_deleting(self, rig: Rig) -> None:
+        """A deleted node is gone; deleting what is gone is no error."""
+        rig.manager.create_node(spec())
+        rig.manager.delete_node("vn1")
+        assert rig.manager.read_nodes(["vn1"]) == {}
+        rig.manager.delete_node("vn1")
+        rig.manager.create_node(spec())
+        assert node(rig, "vn1").base is NodeBase.FUTURE
+
+    def test_a_node_of_the_configuration_is_never_deleted(self, rig: Rig) -> None:
+        """Bare-metal nodes are refused, whatever the Slurm release would do."""
+        with pytest.raises(RefusedError):
+            rig.manager.delete_node(rig.hosts[0])
+        assert node(rig, rig.hosts[0]).responding
+
+    @pytest.mark.parametrize("suspended", [False, True])
+    def test_a_node_is_not_deleted_under_its_job(self, rig: Rig, suspended: bool) -> None:
+        """A running and also a suspended job, with which the node looks idle, protect it."""
+        rig.manager.create_node(spec())
+        rig.register(spec())
+        rig.until(lambda: node(rig, "vn1").responding)
+        rig.manager.undrain("vn1")
+        going = running(rig, "vn1")
+        if suspended:
+            rig.manager.suspend_job(going)
+        with pytest.raises(BusyError):
+            rig.manager.delete_node("vn1")
+        assert node(rig, "vn1").name == "vn1"
+        assert job(rig, going).active
+
+    def test_drain_keeps_new_jobs_away_and_running_ones_running(self, rig: Rig) -> None:
+        """Draining is about the future only, and can be repeated and taken back."""
+        host, other = rig.hosts
+        going = running(rig, host)
+        rig.manager.drain(host, REASON)
+        rig.manager.drain(host, REASON)
+        seen = node(rig, host)
+        assert seen.drained_by_us
+        assert seen.reason == REASON
+        waiting = rig.submit(host)
+        running(rig, other)  # so the scheduler has looked at both
+        assert job(rig, waiting).state is JobState.PENDING
+        assert job(rig, going).state is JobState.RUNNING
+        rig.manager.undrain(host)
+        rig.manager.undrain(host)
+        assert not node(rig, host).drained
+        await_state(rig, waiting, JobState.RUNNING)
+
+    def test_other_peoples_drains_are_never_touched(self, rig: Rig) -> None:
+        """We neither lift such a drain nor put our reason in its place."""
+        host = rig.hosts[0]
+        with rig.drained_by_admin(host, "disk=broken, see ticket 7"):
+            assert node(rig, host).drained_by_others
+            with pytest.raises(RefusedError):
+                rig.manager.undrain(host)
+            with pytest.raises(RefusedError):
+                rig.manager.drain(host, REASON)
+            seen = node(rig, host)
+            assert seen.drained
+            assert seen.reason == "disk=broken, see ticket 7"
+
+    def test_our_drains_carry_our_mark(self, rig: Rig) -> None:
+        """A reason that would look like somebody else's is refused."""
+        with pytest.raises(RefusedError):
+            rig.manager.drain(rig.hosts[0], "no mark")
+        assert not node(rig, rig.hosts[0]).drained
+
+    @pytest.mark.parametrize("suspended", [False, True])
+    def test_down_takes_the_jobs_away(self, rig: Rig, suspended: bool) -> None:
+        """The node is DOWN; its job is back in the queue, once more restarted and not held."""
+        host = rig.hosts[0]
+        going = running(rig, host)
+        if suspended:
+            rig.manager.suspend_job(going)
+        rig.manager.set_down(host, REASON)
+        rig.manager.set_down(host, REASON)
+        assert node(rig, host).base is NodeBase.DOWN
+        rig.until(lambda: job(rig, going).state is JobState.PENDING)
+        assert job(rig, going).restarts == 1
+        assert job(rig, going).priority > 0
+
+    def test_an_unknown_node_is_an_error(self, rig: Rig) -> None:
+        """Draining, releasing or downing what is not there says so."""
+        with pytest.raises(NotFoundError):
+            rig.manager.drain("vn250", REASON)
+        with pytest.raises(NotFoundError):
+            rig.manager.undrain("vn250")
+        with pytest.raises(NotFoundError):
+            rig.manager.set_down("vn250", REASON)

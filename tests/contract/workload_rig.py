@@ -1,0 +1,94 @@
+"""What the WorkloadManager contract needs of a cluster, and the words that its tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from backfill.core.cluster import OUR_REASON, Job, JobState, Node
+from backfill.ports import NodeSpec, WorkloadManager
+
+REASON = f"{OUR_REASON} the test wants it"
+STRANGE = "a=b c|d\n NodeName=x State=DOWN é€ \"q' $(id)"
+TASKS, CUT, TEXT = "tasks", "cut", "text"
+EVERYTHING = frozenset({TASKS, CUT, TEXT})
+
+
+class Rig(Protocol):
+    """A cluster with two bare-metal nodes, idle, and what a test must be able to do around it.
+
+    `abilities` says which parts of the contract it can show: TASKS (job arrays), CUT (a controller
+    that does not answer), TEXT (job names with any character in them).
+    """
+
+    @property
+    def manager(self) -> WorkloadManager: ...
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        """Two bare-metal nodes with at least 2 CPUs each."""
+
+    @property
+    def abilities(self) -> frozenset[str]: ...
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Let time pass until `holds`; fails the test when that takes more than 20 seconds."""
+
+    def submit(
+        self, node: str, *, name: str = "job", requeue: bool = True, hold: bool = False,
+        tasks: int = 0, cpus: int = 1,
+    ) -> str:  # fmt: skip
+        """Submit a batch job for this node that runs until it is ended; returns its id.
+
+        With `tasks`, an array with the tasks 1..tasks.
+        """
+
+    def finish(self, job_id: str) -> None:
+        """Let a running job come to its own end."""
+
+    def register(self, spec: NodeSpec) -> None:
+        """Start the slurmd of a node that was created with this `spec`."""
+
+    def silent(self, node: str) -> AbstractContextManager[None]:
+        """Inside, the node does not answer Slurm; its jobs still exist."""
+
+    def drained_by_admin(self, node: str, reason: str) -> AbstractContextManager[None]:
+        """Inside, somebody else has drained the node for this reason."""
+
+    def cut(self) -> AbstractContextManager[WorkloadManager]:
+        """Inside, the controller does not answer; use the manager that it gives, which asks it."""
+
+
+def spec(name: str = "vn1") -> NodeSpec:
+    """A node as the engine would ask for it."""
+    number = int(name.removeprefix("vn"))
+    return NodeSpec(name, f"10.77.1.{number}", cpus=2, memory_mb=500, features=("backfill",))
+
+
+def job(rig: Rig, job_id: str) -> Job:
+    """The job, which must be known."""
+    return rig.manager.read_jobs([job_id])[job_id]
+
+
+def node(rig: Rig, name: str) -> Node:
+    """The node, which must be known."""
+    return rig.manager.read_nodes([name])[name]
+
+
+def await_state(rig: Rig, job_id: str, state: JobState) -> Job:
+    """Let time pass until the job is in this state and neither starts nor ends just now."""
+
+    def there() -> bool:
+        seen = job(rig, job_id)
+        return seen.state is state and not seen.flags
+
+    rig.until(there)
+    return job(rig, job_id)
+
+
+def running(rig: Rig, where: str, *, requeue: bool = True) -> str:
+    """A job that runs on this node."""
+    job_id = rig.submit(where, requeue=requeue)
+    await_state(rig, job_id, JobState.RUNNING)
+    return job_id

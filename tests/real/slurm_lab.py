@@ -1,0 +1,196 @@
+"""A real cluster in the lab as the tests of the Slurm driver need it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.driver import SlurmManager
+from backfill.lab.cluster import Lab
+from backfill.lab.spec import CONTROLLER_ADDRESS, LabSpec, host_address
+from backfill.ports import NodeSpec, WorkloadManager
+from tests.contract.workload_rig import EVERYTHING
+
+LIMIT_S = 20.0
+# The partition that has every node, bare-metal or added.
+PARTITION = "PartitionName=any Nodes=ALL PriorityTier=5 OverSubscribe=FORCE:4"
+# A job that goes on until the file of its id appears, whatever its run.
+_SCRIPT = """#!/bin/sh
+trap 'exit 1' TERM
+while [ ! -e {done}/$SLURM_JOB_ID ]; do sleep 0.05 & wait $!; done
+"""
+# What a guest does: its own network, its own directories, then slurmd without a slurm.conf.
+_SLURMD = """
+echo $$ > {pidfile}.new && mv {pidfile}.new {pidfile}
+hostname {name}
+mount -t tmpfs none /var/spool && mkdir -p /var/spool/slurmd /var/spool/munge
+mount --bind /run/munge /var/spool/munge
+mount -t tmpfs none /run && mkdir -p /run/munge /run/slurm
+mount --bind /var/spool/munge /run/munge
+mount -t tmpfs none /etc/slurm
+until ip link show eth0 >/dev/null 2>&1; do sleep 0.02; done
+ip link set lo up; ip addr add {address}/16 dev eth0; ip link set eth0 up
+exec slurmd -D -N {name} -Z -b --conf-server {controller}
+"""
+
+
+def until(holds: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    """Poll until `holds`; fail the test when that takes too long."""
+    deadline_s = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() > deadline_s:
+            pytest.fail(f"not within {limit_s:g} s")
+        time.sleep(0.02)
+
+
+def manager_of(lab: Lab, timeout_s: float = 10.0) -> SlurmManager:
+    """The driver under test, its tools running on the lab's controller."""
+    # Slurm's clocks are those of this machine, so only the namespaces differ.
+    pid = lab.status().machines["ctl"].pid
+    prefix = ("nsenter", "-t", str(pid), "-m", "-u", "-n", "-p", "-i", "--")
+    return SlurmManager(Commands(prefix=prefix, timeout_s=timeout_s))
+
+
+@contextmanager
+def slurm_lab(name: str, hosts: int = 2, **options: object) -> Iterator[Lab]:
+    """A lab without hypervisors that ends with the test run, in whatever way that ends."""
+    extra = (PARTITION, *options.pop("extra_conf", ()))  # type: ignore[misc]  # always a tuple
+    lab = Lab.up(
+        LabSpec(
+            name=f"{name}-{os.getpid()}", hosts=hosts, cpus=4, hypervisor=False, tally=False,
+            extra_conf=extra, **options,  # type: ignore[arg-type]  # LabSpec checks them
+        ),
+        tied=True,
+    )  # fmt: skip
+    try:
+        yield lab
+    finally:
+        lab.down()
+
+
+@dataclass
+class RealRig:
+    """The contract's rig on a lab; `reset` gives back an idle cluster."""
+
+    lab: Lab
+    manager: WorkloadManager
+    abilities: frozenset[str] = EVERYTHING
+    _slurmds: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, lab: Lab) -> RealRig:
+        """A rig whose done-files and scripts live in the lab's shared directory."""
+        rig = cls(lab, manager_of(lab))
+        rig.done.mkdir(exist_ok=True)
+        script = lab.shared / "job.sh"
+        script.write_text(_SCRIPT.format(done=rig.done))
+        script.chmod(0o755)
+        return rig
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        return (self.lab.hosts[0], self.lab.hosts[1])
+
+    @property
+    def done(self) -> Path:
+        return self.lab.shared / "done"
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        until(holds)
+
+    def ctl(self, *argv: str) -> str:
+        """Run a command on the controller; its output."""
+        return self.lab.run("ctl", argv, check=True).stdout.strip()
+
+    def submit(
+        self, node: str, *, name: str = "job", requeue: bool = True, hold: bool = False,
+        tasks: int = 0, cpus: int = 1,
+    ) -> str:  # fmt: skip
+        return self.ctl(
+            "sbatch", "--parsable", "-p", "any", "-o", "/dev/null", "-D", "/tmp",
+            "-w", node, "-n", str(cpus), "-J", name,
+            "--requeue" if requeue else "--no-requeue", *(["-H"] if hold else []),
+            *([f"--array=1-{tasks}"] if tasks else []), str(self.lab.shared / "job.sh"),
+        )  # fmt: skip
+
+    def finish(self, job_id: str) -> None:
+        (self.done / job_id).touch()
+
+    def register(self, spec: NodeSpec) -> None:
+        pidfile = self.lab.shared / f"{spec.name}.pid"
+        script = _SLURMD.format(
+            pidfile=pidfile, name=spec.name, address=spec.address, controller=CONTROLLER_ADDRESS
+        )
+        host = self.hosts[0]
+        self._slurmds[spec.name] = self.lab.popen(
+            host,
+            ["unshare", "--net", "--uts", "--mount", "sh", "-c", script],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until(pidfile.exists)
+        wires = (
+            f"ip link add {spec.name} type veth peer name eth0 netns {pidfile.read_text().strip()}"
+            f" && ip link set {spec.name} master br0 up"
+        )
+        self.lab.run(host, ["sh", "-c", wires], check=True)
+        pidfile.unlink()
+
+    @contextmanager
+    def silent(self, node: str) -> Iterator[None]:
+        self.lab.kill(f"slurmd@{node}", signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.lab.kill(f"slurmd@{node}", signal.SIGCONT)
+
+    @contextmanager
+    def drained_by_admin(self, node: str, reason: str) -> Iterator[None]:
+        self.ctl("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+        try:
+            yield
+        finally:
+            self.ctl("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
+
+    @contextmanager
+    def cut(self) -> Iterator[WorkloadManager]:
+        self.lab.kill("slurmctld", signal.SIGSTOP)
+        try:
+            yield manager_of(self.lab, timeout_s=0.3)
+        finally:
+            self.lab.kill("slurmctld", signal.SIGCONT)
+
+    def reset(self) -> None:
+        """End all jobs, remove added nodes, and bring every bare-metal node back to IDLE."""
+        for job in self.manager.observe().jobs.values():
+            if job.state.value in ("PENDING", "RUNNING", "SUSPENDED"):
+                self.manager.cancel_job(job.id)
+        until(lambda: not any(j.holds_nodes for j in self.manager.observe().jobs.values()))
+        for process in self._slurmds.values():
+            process.kill()
+            process.wait()
+        self._slurmds.clear()
+        for node in self.manager.observe().nodes.values():
+            if "DYNAMIC_NORM" in node.flags:
+                self.manager.delete_node(node.name)
+            elif node.base.value == "DOWN" or node.drained:
+                self.ctl("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
+        until(self._idle)
+
+    def _idle(self) -> bool:
+        nodes = self.manager.observe().nodes.values()
+        return all(n.responding and n.base.value == "IDLE" and not n.flags for n in nodes)
+
+
+def address_of(name: str) -> str:
+    """The address of a machine of the lab."""
+    return host_address(name)
