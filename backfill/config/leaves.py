@@ -13,6 +13,7 @@ from backfill.config.tree import Entries, Listing, Scalar, Tree
 from backfill.core.quantities import parse_hostlist
 
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*|\d[\d_]*\.\d*|\.\d+)([eE][-+]?\d+)?")
+MOST_NAMES = 65533  # slurm.conf(5), MaxNodeCount
 _FLAGS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
@@ -124,6 +125,9 @@ def _hostlist(tree: Tree) -> tuple[str, ...]:
         if twice is not None:
             raise WrongError(text.place, f"names {twice} twice", "name it once")
         names |= dict.fromkeys(more)
+        if len(names) > MOST_NAMES:
+            what = f"names more than {MOST_NAMES} nodes, which is more than Slurm can have"
+            raise WrongError(text.place, what, "name fewer")
     if not names:
         raise WrongError(tree.place, "names no node", f"write {allowed(Hostlist())}")
     return tuple(names)

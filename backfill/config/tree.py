@@ -205,7 +205,9 @@ def _syntax(text: str, error: yaml.MarkedYAMLError) -> Flaw:
     place = Place(mark.line + 1, mark.column + 1)
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
-    if "\t" in line[: mark.column + 1]:
+    indent = line[: len(line) - len(line.lstrip())]
+    if "\t" in indent or line[mark.column : mark.column + 1] == "\t":
         return Flaw(place, "there is a tab here", "YAML wants spaces")
     context = f" {error.context}" if error.context else ""
-    return Flaw(place, f"this is not valid YAML: {error.problem}{context}")
+    what = f"this is not valid YAML: {error.problem}{context}"
+    return Flaw(place, what, "check indents, colons and quotes here and in the lines above")

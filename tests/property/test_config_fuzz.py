@@ -18,7 +18,8 @@ SAMPLE = (Path(__file__).parents[2] / "config/policy.yaml").read_text(encoding="
 KEYS = sorted({key.name for _, key in walk(root(), "")})
 PIECES = [
     "\t", "\n", "\n  ", ": ", "- ", "[", "]", "{", "}", "&a ", "*a", "<<: ", "!x ", "|\n", "'",
-    '"', "#", "---\n", "? ", "%", "null", "0", "-1", "1e9", "9" * 30, "10.0.1.1/16", "vn[1-", "é", "\x85",
+    '"', "#", "---\n", "? ", "%", "null", "0", "-1", "1e9", "9" * 30, "10.0.1.1/16", "vn[1-",
+    "é", "\x85",
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ INSTANCES = [
     (f'names: "", addresses: 10.0.1.1/16, {FLAVOUR}', "names no node"),
     (f"names: [], addresses: 10.0.1.1/16, {FLAVOUR}", "names no node"),
     (f'names: [vn1, "vn[1-2]"], addresses: 10.0.1.1/16, {FLAVOUR}', "names vn1 twice"),
+    (f'names: "v[1-65534]", addresses: 10.0.1.1/8, {FLAVOUR}', "more than Slurm can have"),
     (f'names: "-x", addresses: 10.0.1.1/16, {FLAVOUR}', "'-x', which is no name"),
     (f"names: [vn1, [vn2]], addresses: 10.0.1.1/16, {FLAVOUR}", "has a list"),
     (f"names: bm1, addresses: 10.0.1.1/16, {FLAVOUR}", "has bm1, which is the node of host bm1"),
