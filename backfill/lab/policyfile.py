@@ -71,8 +71,8 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
 
 
 def socket_path(lab: Lab) -> Path:
-    """Where a daemon in this lab listens; the file system is shared with the outside."""
-    return lab.dir / "daemon.sock"
+    """Where a daemon in this lab listens, and the lab's own hook looks for it."""
+    return lab.daemon_socket
 
 
 def write_policy(lab: Lab, image: GuestImage, **changes: Any) -> Path:

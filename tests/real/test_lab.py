@@ -8,58 +8,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from backfill.lab import cgroups
 from backfill.lab.cluster import Lab
-from backfill.lab.spec import LabError, LabSpec
+from backfill.lab.leftovers import namespaces, traces
+from backfill.lab.spec import HookPlace, LabError, LabSpec
 from backfill.lab.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
-JOBS = Path(__file__).parents[2] / "backfill/lab/jobs"
-NAMESPACES = ("net", "mnt", "pid", "uts", "ipc", "cgroup")
 
-
-def namespaces(lab: Lab) -> set[str]:
-    """The namespaces of the lab's machines that are not this process's own."""
-    pids = [machine.pid for machine in lab.status().machines.values()]
-    found = {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in pids for kind in NAMESPACES}
-    return found - {os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES}
-
-
-def links(pattern: str) -> set[str]:
-    """Where the links in /proc that match `pattern` lead; processes may end meanwhile."""
-    found = set()
-    for link in Path("/proc").glob(pattern):
-        try:
-            found.add(os.readlink(link))
-        except OSError:
-            continue
-    return found
-
-
-def leftovers(lab: Lab, spaces: set[str]) -> list[str]:
-    """Everything on this machine that still belongs to the lab."""
-    found = [f"namespace {name}" for name in spaces & (links("*/ns/*") | links("*/fd/*"))]
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            told = (process / "cmdline").read_text() + (process / "cgroup").read_text()
-        except OSError:
-            continue
-        if str(lab.dir) in told or f"backfill-lab-{lab.spec.name}" in told:
-            found.append(f"process {process.name}")
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    found += [line for line in mounts if str(lab.dir) in line]
-    found += [str(top) for top in cgroups.lab_directories(lab.spec.name) if top.exists()]
-    return found
-
-
-def gone(lab: Lab, spaces: set[str]) -> bool:
+def gone(lab: Lab, spaces: frozenset[str]) -> bool:
     """Wait for the lab to have left nothing behind."""
-    return wait_until(lambda: not leftovers(lab, spaces), 15)
+    return wait_until(lambda: not traces(lab, spaces), 15)
 
 
 def test_hosts_are_idle_and_run_jobs(lab: Lab) -> None:
@@ -107,7 +69,7 @@ def test_two_labs_side_by_side(lab: Lab, lab_name: Callable[[str], str]) -> None
     with pytest.raises(LabError, match="is up already"):
         Lab.up(other.spec)
     other.down()
-    assert gone(other, spaces), leftovers(other, spaces)
+    assert gone(other, spaces), traces(other, spaces)
     other.down()
     assert other.status().phase == "down"
 
@@ -116,9 +78,9 @@ def test_supervisor_killed(lab: Lab, lab_name: Callable[[str], str]) -> None:
     """SIGKILL of the supervisor takes every process, mount, namespace and group with it."""
     victim = Lab.up(LabSpec(name=lab_name("victim")), tied=True)
     spaces = namespaces(victim)
-    assert leftovers(victim, spaces)
+    assert traces(victim, spaces)
     os.kill(victim.status().supervisor_pid, signal.SIGKILL)
-    assert gone(victim, spaces), leftovers(victim, spaces)
+    assert gone(victim, spaces), traces(victim, spaces)
 
 
 def test_owner_killed(lab: Lab, lab_name: Callable[[str], str]) -> None:
@@ -136,7 +98,7 @@ def test_owner_killed(lab: Lab, lab_name: Callable[[str], str]) -> None:
         tied = Lab.attach(name)
         spaces = namespaces(tied)
         owner.kill()
-    assert gone(tied, spaces), leftovers(tied, spaces)
+    assert gone(tied, spaces), traces(tied, spaces)
 
 
 def test_bad_configuration_is_one_sentence(lab: Lab, lab_name: Callable[[str], str]) -> None:
@@ -144,4 +106,16 @@ def test_bad_configuration_is_one_sentence(lab: Lab, lab_name: Callable[[str], s
     spec = LabSpec(name=lab_name("bad"), hosts=1, hypervisor=False, extra_conf=("Nonsense=1",))
     with pytest.raises(LabError, match="slurmctld did not come up"):
         Lab.up(spec, tied=True)
-    assert leftovers(Lab(spec), set()) == []
+    assert traces(Lab(spec)) == []
+
+
+@pytest.mark.parametrize("place", ["slurmctld", "host"])
+def test_hook_that_reaches_nobody_lets_jobs_run(
+    place: HookPlace, lab: Lab, lab_name: Callable[[str], str]
+) -> None:
+    """With the lab's own hook in place and no daemon, a job runs and the hook says so."""
+    spec = LabSpec(name=lab_name(place), hosts=1, hypervisor=False, hooks=place)
+    hooked = Lab.up(spec, tied=True)
+    assert hooked.run("ctl", ["srun", "uname", "-n"]).stdout.strip() == "bm1"
+    assert "the job goes on" in (hooked.dir / "hook/hook.log").read_text()
+    hooked.down()
