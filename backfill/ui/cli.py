@@ -6,9 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from backfill.ui.codes import INTERRUPTED, MEANINGS, USAGE
-from backfill.ui.commands import BY_NAME, COMMANDS, GROUPS, HIDDEN, LIVE, Command
+from backfill.ui.codes import INTERRUPTED, MEANINGS, OK, USAGE
+from backfill.ui.commands import BY_NAME, COMMANDS, GROUPS, LIVE, Command
 from backfill.ui.parser import Parser, be_quiet_from_now
+
+# The first word of a call by a completion script; the line typed so far follows.
+COMPLETE = "_complete"
 
 _ABOUT = (
     "Virtual nodes that fill a Slurm cluster's idle hosts with low-priority jobs\n"
@@ -39,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if words[:1] == [COMPLETE]:
+        return _complete(words[1:])
     chosen = command_of(words)
     parser = build_parser([chosen] if chosen else [])
     try:
@@ -51,6 +56,15 @@ def _run(words: list[str]) -> int:
     except SystemExit as end:  # argparse has said what it has to say
         return end.code if isinstance(end.code, int) else USAGE
     return (chosen or BY_NAME[args.command]).run(args)
+
+
+def _complete(words: list[str]) -> int:
+    """What may follow these words, for the shell: one candidate per line with what it is."""
+    from backfill.ui.candidates import candidates
+
+    for candidate in candidates(words):
+        print(candidate)
+    return OK
 
 
 def command_of(words: Sequence[str]) -> Command | None:
@@ -66,18 +80,22 @@ def _refuse(parser: Parser, name: str, words: list[str], unknown: Sequence[str])
     before = words[: words.index(name)]
     if unknown[0] in before:
         parser.error(f"'{unknown[0]}' belongs behind the command: backfill {name} {unknown[0]}")
-    command_parsers(parser)[name].refuse_unknown(unknown)
+    below = command_parsers(parser)[name]
+    assert isinstance(below, Parser)
+    below.refuse_unknown(unknown)
 
 
 def build_parser(declared: Sequence[Command] = ()) -> Parser:
     """The parser of all commands; only `declared` ones have their arguments, as that imports."""
     modules = {c.name: c for c in declared}
     parser = Parser(prog="backfill", description=_ABOUT, epilog=_epilog(), usage=_USAGE)
-    parser.add_argument("--version", action="store_const", const="version", dest="command")
+    parser.add_argument(
+        "--version", action="store_const", const="version", dest="command", help="show the version"
+    )
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog=parser.prog
     )
-    for command in (*COMMANDS, *HIDDEN):
+    for command in COMMANDS:
         about = command.help[0].upper() + command.help[1:] + "."
         # Without `help` it is in no list: the list by groups is in the epilog.
         one = commands.add_parser(command.name, description=about)
@@ -89,7 +107,7 @@ def build_parser(declared: Sequence[Command] = ()) -> Parser:
 _USAGE = "backfill COMMAND [ARGUMENTS]   (backfill COMMAND --help tells more)"
 
 
-def command_parsers(parser: Parser) -> dict[str, Parser]:
+def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The parsers of the commands below this one, by name; empty if there are none."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

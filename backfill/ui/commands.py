@@ -52,10 +52,8 @@ COMMANDS = (
     Command("completion", "backfill.ui.completion", "completion for bash, zsh, fish", _HELP),
     Command("version", "backfill.ui.version_command", "show the version", _HELP),
 )
-# Called by the completion scripts only.
-HIDDEN = (Command("_names", "backfill.ui.names_command", "names to complete", _HELP),)
 # `replay --live` has other arguments than `replay`.
 LIVE = Command("replay", "backfill.ui.live_command", "play a scenario on a real lab", _WORK)
 
 GROUPS = tuple(dict.fromkeys(c.group for c in COMMANDS))
-BY_NAME = {c.name: c for c in (*COMMANDS, *HIDDEN)}
+BY_NAME = {c.name: c for c in COMMANDS}

@@ -14,15 +14,37 @@ from backfill.lab.layout import SLURM_TOOLS_PATH
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import LabError, LabSpec, lab_root
 from backfill.ui.codes import NO, OK
-from backfill.ui.parser import did_you_mean, say
+from backfill.ui.parser import add_verbs, did_you_mean, say
 from backfill.ui.terminal import table
+
+_VERBS = {
+    "up": "start a lab and leave it running",
+    "down": "end a lab; nothing of it is left",
+    "status": "machines and services of a lab",
+    "shell": "a shell on a machine of the lab",
+    "run": "run one command on a machine of the lab",
+    "list": "the labs of this machine",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Subcommands of `backfill lab`."""
-    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
-    up = verbs.add_parser("up", help="start a lab and leave it running")
-    _name(up)
+    verbs = add_verbs(parser, _VERBS)
+    for verb in ("up", "down", "status", "shell", "run"):
+        verbs[verb].add_argument("--name", default="lab", metavar="NAME", help="which lab (lab)")
+    for verb in ("status", "list"):
+        verbs[verb].add_argument("--json", action="store_true", help="print one JSON document")
+    for verb in ("shell", "run"):
+        verbs[verb].add_argument(
+            "node", metavar="MACHINE", help="ctl, bm1, … or a virtual node such as vn1"
+        )
+    verbs["run"].add_argument(
+        "words", metavar="-- CMD", nargs=argparse.REMAINDER, help="the command"
+    )
+    _add_shape(verbs["up"])
+
+
+def _add_shape(up: argparse.ArgumentParser) -> None:
     up.add_argument("--hosts", type=int, default=2, metavar="N", help="bare-metal hosts (2)")
     up.add_argument("--cpus", type=int, default=2, metavar="N", help="CPUs of each host (2)")
     up.add_argument(
@@ -31,23 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--no-image", action="store_true", help="no guest image and no policy file: bare Slurm"
     )
-    _name(verbs.add_parser("down", help="end a lab; nothing of it is left"))
-    status = verbs.add_parser("status", help="machines and services of a lab")
-    _name(status)
-    status.add_argument("--json", action="store_true", help="print one JSON document")
-    shell = verbs.add_parser("shell", help="a shell on a machine of the lab")
-    _name(shell)
-    shell.add_argument("node", metavar="MACHINE", help="ctl, bm1, … or a virtual node such as vn1")
-    once = verbs.add_parser("run", help="run one command on a machine of the lab")
-    _name(once)
-    once.add_argument("node", metavar="MACHINE", help="ctl, bm1, … or a virtual node such as vn1")
-    once.add_argument("words", metavar="-- CMD", nargs=argparse.REMAINDER, help="the command")
-    every = verbs.add_parser("list", help="the labs of this machine")
-    every.add_argument("--json", action="store_true", help="print one JSON document")
-
-
-def _name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", default="lab", metavar="NAME", help="which lab (lab)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -116,7 +121,7 @@ def _known(name: str) -> Lab:
     """A handle on a lab that is or was; LabError with the nearest name if there is none."""
     described = lab_root() / name / "spec.json"
     if not described.exists():
-        names = _names()
+        names = lab_names()
         hint = did_you_mean(name, names) or (
             f"; there are {', '.join(names)}" if names else "; start one with: backfill lab up"
         )
@@ -124,8 +129,17 @@ def _known(name: str) -> Lab:
     return Lab(LabSpec.from_json(json.loads(described.read_text())))
 
 
-def _names() -> list[str]:
+def lab_names() -> list[str]:
+    """Every lab that is or was."""
     return sorted(path.parent.name for path in lab_root().glob("*/spec.json"))
+
+
+def machine_names(name: str) -> list[str]:
+    """Machines of a lab in which one can have a shell; LookupError if there is no such lab."""
+    try:
+        return [m for m in _known(name).spec.machines if m != "switch"]
+    except LabError as error:
+        raise LookupError(name) from error
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -150,7 +164,7 @@ def _services(services: dict[str, int]) -> str:
 
 
 def _list(args: argparse.Namespace) -> int:
-    found = [_known(name).status() for name in _names()]
+    found = [_known(name).status() for name in lab_names()]
     if args.json:
         print(json.dumps([s.to_json() for s in found]))
     elif found:

@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        known = [str(c) for c in action.choices if not str(c).startswith("_")]
+        known = [str(c) for c in action.choices]
         what = action.metavar or action.dest
         kind = str(what).lower() if isinstance(action, argparse._SubParsersAction) else "value"
         hint = did_you_mean(str(value), known) or f": use {', '.join(known)}"
@@ -46,6 +46,17 @@ class Parser(argparse.ArgumentParser):
             self.error(f"'{first}' is one word too many")
         hint = did_you_mean(first.partition("=")[0], options)
         self.error(f"there is no option '{first}'{hint}")
+
+
+def add_verbs(
+    parser: argparse.ArgumentParser, verbs: dict[str, str]
+) -> dict[str, argparse.ArgumentParser]:
+    """Subcommands by name with what they are for; the chosen name is `args.verb`."""
+    made = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+    return {
+        name: made.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        for name, about in verbs.items()
+    }
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -7,15 +7,21 @@ import json
 import sys
 
 from backfill.ui.codes import BAD_DATA, OK
+from backfill.ui.parser import add_verbs
+
+_VERBS = {
+    "check": "say everything that is wrong with a policy file",
+    "schema": "print the JSON schema of policy files, for editors",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Subcommands of `backfill policy`."""
-    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
-    check = verbs.add_parser("check", help="say everything that is wrong with a policy file")
-    check.add_argument("file", metavar="FILE", help="the policy file")
-    check.add_argument("--json", action="store_true", help="print the problems as one JSON list")
-    verbs.add_parser("schema", help="print the JSON schema of policy files, for editors")
+    verbs = add_verbs(parser, _VERBS)
+    verbs["check"].add_argument("file", metavar="FILE", help="the policy file")
+    verbs["check"].add_argument(
+        "--json", action="store_true", help="print the problems as one JSON list"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

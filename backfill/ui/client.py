@@ -1,0 +1,147 @@
+"""Asks the daemon over its unix socket: one JSON object there, one back, then it hangs up."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from backfill.ui.codes import NO, NO_PERMISSION, OK, UNAVAILABLE
+from backfill.ui.parser import say
+
+DEFAULT_SOCKET = "/run/backfill/daemon.sock"
+# The daemon itself gives up after 10 s and says so; this is for one that hangs.
+_PATIENCE_S = 15.0
+
+Answer = dict[str, Any]
+
+
+class AskError(Exception):
+    """No usable answer. `str()` is the sentence, `code` the exit status, `answer` what came."""
+
+    def __init__(self, sentence: str, code: int, answer: Answer | None = None) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.answer = answer
+
+
+class Client:
+    """The daemon at one socket; holds no connection."""
+
+    def __init__(self, path: str, patience_s: float = _PATIENCE_S) -> None:
+        self.path = path
+        self._patience_s = patience_s
+
+    def ask(self, question: str, **body: object) -> Answer:
+        """The daemon's answer. Raises AskError where there is none, or where it is an error."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                sock.settimeout(self._patience_s)
+                sock.connect(self.path)
+                daemon_uid = _peer_uid(sock)
+                sock.sendall(json.dumps({"ask": question, **body}).encode() + b"\n")
+                with sock.makefile("rb") as lines:
+                    line = lines.readline()
+        except OSError as error:
+            raise self._no_answer(error) from error
+        answer = self._read(line)
+        if "error" in answer:
+            raise AskError(answer["error"], _code(answer["error"], daemon_uid), answer)
+        return answer
+
+    def _read(self, line: bytes) -> Answer:
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            what = "hung up without an answer" if not line else "gave no JSON object"
+            raise AskError(f"what listens on {self.path} {what}; is it our daemon?", UNAVAILABLE)
+        return answer
+
+    def _no_answer(self, error: OSError) -> AskError:
+        match error:
+            case PermissionError():
+                return AskError(
+                    f"you may not open {self.path}; ask its owner, or try as root", NO_PERMISSION
+                )
+            case TimeoutError():
+                return AskError(
+                    f"the daemon on {self.path} did not answer within {self._patience_s:g} s; "
+                    "its log says what it is doing",
+                    UNAVAILABLE,
+                )
+            case _:
+                return AskError(
+                    f"no daemon answers on {self.path}; "
+                    "start it with `backfill daemon --config FILE`",
+                    UNAVAILABLE,
+                )
+
+
+def _peer_uid(sock: socket.socket) -> int:
+    """The user that the daemon runs as."""
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", data)[1])
+
+
+def _code(error: str, daemon_uid: int) -> int:
+    """A refusal of our user id has its own status; the daemon says no more than the sentence."""
+    stranger = os.geteuid() not in (0, daemon_uid)
+    return NO_PERMISSION if stranger and "own user only" in error else NO
+
+
+def add_socket(parser: argparse.ArgumentParser) -> None:
+    """The option that names the daemon."""
+    parser.add_argument(
+        "--socket",
+        metavar="PATH",
+        default=os.environ.get("BACKFILL_SOCKET") or DEFAULT_SOCKET,
+        help=f"the daemon's socket (otherwise $BACKFILL_SOCKET, otherwise {DEFAULT_SOCKET})",
+    )
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that only looks."""
+    parser.add_argument("--json", action="store_true", help="print the daemon's answer as JSON")
+    add_socket(parser)
+
+
+def guarded(work: Callable[[Client], int], args: argparse.Namespace) -> int:
+    """Work with the daemon that `args` names; every AskError becomes its sentence and status."""
+    client = Client(str(Path(args.socket).expanduser()))
+    try:
+        return work(client)
+    except AskError as error:
+        if getattr(args, "json", False) and error.answer is not None:
+            print_json(error.answer)
+        sys.stdout.flush()
+        say(str(error))
+        return error.code
+
+
+def present(
+    args: argparse.Namespace, question: str, show: Callable[[Answer, Client], None], **body: object
+) -> int:
+    """Ask, then print the answer unchanged (`--json`) or let `show` print it for people."""
+
+    def work(client: Client) -> int:
+        answer = client.ask(question, **body)
+        if args.json:
+            print_json(answer)
+        else:
+            show(answer, client)
+        return OK
+
+    return guarded(work, args)
+
+
+def print_json(answer: object) -> None:
+    """One document on one line."""
+    print(json.dumps(answer, ensure_ascii=False))

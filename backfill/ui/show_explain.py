@@ -1,0 +1,114 @@
+"""`backfill explain SUBJECT`: what is it doing and why, what would change it, and its story."""
+
+from __future__ import annotations
+
+import argparse
+
+from backfill.ui.client import Answer, AskError, Client, add_reading, guarded, print_json
+from backfill.ui.codes import NO, OK
+from backfill.ui.parser import did_you_mean
+from backfill.ui.show_explain_host import explain_host
+from backfill.ui.show_explain_job import explain_job
+from backfill.ui.show_explain_node import explain_node
+from backfill.ui.show_picture import Explanation, Picture, look
+from backfill.ui.terminal import clock_time, emphasis, local_time
+
+_KINDS = ("node", "host", "job", "instance")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    parser.add_argument(
+        "subject",
+        metavar="SUBJECT",
+        nargs="+",
+        help="a node, host or job: vn1, bm2, 1234, job 12_3",
+    )
+    parser.add_argument(
+        "--lines", type=int, default=30, metavar="N", help="at most so many lines of story (30)"
+    )
+    add_reading(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask and print."""
+
+    def work(client: Client) -> int:
+        subject = _subject(args.subject)
+        answer = _ask(client, subject)
+        if args.json:
+            print_json(answer)
+        else:
+            _show(answer, look(client), args.lines)
+        return OK
+
+    return guarded(work, args)
+
+
+def _subject(words: list[str]) -> str:
+    """`job 12` is `12`."""
+    if len(words) == 2 and words[0].lower() in _KINDS:
+        return words[1]
+    if len(words) == 1:
+        return words[0]
+    raise AskError(f"one subject at a time: backfill explain {words[0]}", NO)
+
+
+def _ask(client: Client, subject: str) -> Answer:
+    try:
+        return client.ask("explain", subject=subject)
+    except AskError as error:
+        if error.answer is None:
+            raise
+        known = {n["name"] for n in client.ask("nodes")["nodes"]}
+        known |= {h["name"] for h in client.ask("hosts")["hosts"]}
+        hint = did_you_mean(subject, known)
+        raise AskError(f"{error}{hint}", error.code, error.answer) from error
+
+
+def _show(answer: Answer, picture: Picture, most: int) -> None:
+    for made in explanations(answer, picture):
+        print(emphasis(made.headline))
+        last = ""
+        for label, sentence in made.lines:
+            print(f"  {'' if label == last else label:<10} {sentence}")
+            last = label
+        print()
+    _tell(answer["story"], most)
+
+
+def explanations(answer: Answer, picture: Picture) -> list[Explanation]:
+    """One per kind of thing that has the subject's name; a host is a Slurm node as well."""
+    made = []
+    if answer["node"]:
+        made.append(explain_node(answer, picture))
+    if answer["host"]:
+        made.append(explain_host(answer, picture))
+    if answer["job"]:
+        made.append(explain_job(answer, picture))
+    if made:
+        return made
+    subject = answer["subject"]
+    if answer["slurm"]:
+        text = f"{subject} is a Slurm node that is neither ours nor a host of ours"
+        return [Explanation(text, [("Slurm", f"shows it as {answer['slurm']}")])]
+    return [Explanation(f"{subject} is gone; this is what is remembered of it")]
+
+
+def _tell(story: list[dict[str, object]], most: int) -> None:
+    """The story with the time of day, and the date where it changes."""
+    shown = story[-most:] if most > 0 else []
+    if not shown:
+        return
+    left_out = len(story) - len(shown)
+    print(
+        emphasis("story") + (f" (the last {len(shown)} of {len(story)} lines)" if left_out else "")
+    )
+    day = ""
+    for line in shown:
+        at_s = float(str(line["at_s"]))
+        today = local_time(at_s)[:10]
+        if today != day:
+            print(f"  {today}")
+            day = today
+        print(f"    {clock_time(at_s)}  {str(line['text']).strip()}")

@@ -1,0 +1,45 @@
+"""`backfill instances`: what the hypervisors show."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from backfill.ui.client import Answer, Client, add_reading, present
+from backfill.ui.terminal import table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    add_reading(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask and print."""
+    return present(args, "instances", _show)
+
+
+def _show(answer: Answer, client: Client) -> None:
+    instances = answer["instances"]
+    if not instances:
+        print("no host has an instance of ours")
+        return
+    headers = ("INSTANCE", "HOST", "STATE", "CPUS", "MEMORY", "IN USE", "PHASE")
+    table(headers, [_row(i) for i in instances])
+    orphans = [i["name"] for i in instances if not i["phase"]]
+    if orphans:
+        print()
+        print(f"without a node of ours, to be removed: {', '.join(orphans)}")
+
+
+def _row(instance: dict[str, Any]) -> tuple[str, ...]:
+    rss_mb = instance["rss_mb"]
+    return (
+        instance["name"],
+        instance["host"],
+        instance["state"],
+        str(instance["cpus"]),
+        f"{instance['memory_mb']} MB",
+        "-" if rss_mb is None else f"{rss_mb} MB",
+        instance["phase"] or "-",
+    )

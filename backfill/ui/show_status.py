@@ -1,0 +1,71 @@
+"""`backfill status`: the cluster on one page."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from backfill.ui import wording
+from backfill.ui.client import Answer, Client, add_reading, present
+from backfill.ui.terminal import age, emphasis, local_time
+
+_MOST_REFUSALS = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    add_reading(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask and print."""
+    return present(args, "status", _show)
+
+
+def _show(answer: Answer, client: Client) -> None:
+    now_s = answer["now_s"]
+    print(emphasis(f"cluster {answer['cluster']}") + f" at {local_time(now_s)}")
+    print(answer["sentence"])
+    print()
+    waiting = answer["low_priority_jobs_waiting"]
+    print(f"queue     {wording.counted(waiting, 'low-priority job')} waiting")
+    phases = [f"{n} {phase}" for phase, n in answer["phases"].items() if n]
+    print(f"nodes     {', '.join(phases) or 'none'}")
+    print(f"pictures  {'; '.join(_pictures(answer['sources'], now_s)) or 'nothing was read yet'}")
+    _section("given away", [_claim(c, now_s) for c in answer["claims"]])
+    _section("under way", [wording.operation(o, now_s) for o in answer["operations"]])
+    refusals = answer["refusals"]
+    lines = [f"{r['subject']}: no {r['what']}: {r['reason']}" for r in refusals[:_MOST_REFUSALS]]
+    if len(refusals) > _MOST_REFUSALS:
+        lines.append(f"and {len(refusals) - _MOST_REFUSALS} more: backfill plan")
+    _section("not done", lines)
+
+
+def _section(title: str, lines: list[str]) -> None:
+    if lines:
+        print()
+        print(emphasis(title))
+        for line in lines:
+            print(f"  {line}")
+
+
+def _pictures(sources: dict[str, Any], now_s: float) -> list[str]:
+    """How old our knowledge is; hosts of the same age are told together."""
+    same: dict[str, list[str]] = {}
+    for name, source in sources.items():
+        same.setdefault(_freshness(source, now_s), []).append(name)
+    return [f"{wording.folded(names)} {text}" for text, names in same.items()]
+
+
+def _freshness(source: dict[str, Any], now_s: float) -> str:
+    seen_s = source["seen_s"]
+    text = f"{age(now_s - seen_s)} old" if seen_s else "never read"
+    if source["problem"]:
+        return emphasis(f"{text}, cannot be read now: {source['problem']}", "31")
+    return text
+
+
+def _claim(claim: dict[str, Any], now_s: float) -> str:
+    waits = "; its start waits for the room" if claim["waiting"] else ""
+    length = age(now_s - claim["since_s"])
+    return f"{wording.folded(claim['hosts'])} to job {claim['job_id']} for {length}{waits}"

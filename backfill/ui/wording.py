@@ -1,0 +1,65 @@
+"""Small phrases that several views share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from backfill.core.quantities import fold_hostlist
+from backfill.ui.parser import did_you_mean
+from backfill.ui.terminal import age, local_time
+
+_WORDS = re.compile(r"(?<!^)(?=[A-Z])")
+# What the daemon puts among the takers of a host that a person closed.
+BY_HAND = "of the operator"
+
+
+def folded(names: Iterable[str], none: str = "-") -> str:
+    """Names of nodes or hosts in Slurm's short form."""
+    return fold_hostlist(names) or none
+
+
+def jobs(ids: Sequence[str]) -> str:
+    """`job 7`, `jobs 7 and 9`, `jobs 7, 9 and 12`."""
+    if len(ids) <= 1:
+        return f"job {ids[0]}" if ids else "no job"
+    return f"jobs {', '.join(ids[:-1])} and {ids[-1]}"
+
+
+def takers(host: dict[str, Any]) -> list[str]:
+    """The jobs that have the host, without the mark of a closing by hand."""
+    return [j for j in host.get("given_to", ()) if j != BY_HAND]
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 host`, `2 hosts`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def operation(entry: dict[str, Any], now_s: float) -> str:
+    """An action under way, or one that failed and waits, in one sentence."""
+    kind, name, *rest = str(entry["key"]).split(":")
+    what = f"{_WORDS.sub(' ', kind).lower()} {name}"
+    if len(rest) > 1:
+        what += f" (job {rest[1]})" if kind.endswith("Job") else f" (to {rest[1]})"
+    if entry["running"]:
+        return f"{what}: under way for {age(now_s - entry['since_s'])}"
+    again = "it is not tried again"
+    if not entry["final"]:
+        again = f"next try in {age(entry['not_before_s'] - now_s)}"
+    return f"{what} failed ({counted(entry['attempts'], 'attempt')}; {again}): {entry['problem']}"
+
+
+def since(at_s: float, now_s: float) -> str:
+    """`for 2m03s (since 2025-01-31T12:00:01.120+01:00)`."""
+    return f"for {age(now_s - at_s)} (since {local_time(at_s)})"
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """A sentence about a name that nobody knows, with the nearest one that somebody does."""
+    names = sorted(known)
+    hint = did_you_mean(name, names)
+    if not hint:
+        hint = f"; there are {folded(names)}" if names else "; there is none yet"
+    return f"there is no {kind} '{name}'{hint}"
