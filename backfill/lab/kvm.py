@@ -15,14 +15,18 @@ _MARK = "BACKFILL-STEP kernel"
 
 
 def domain_type() -> str:
-    """ "kvm" or "qemu" for libvirt's <domain type=...>; probes when nobody has since the start."""
+    """The type of libvirt's <domain> here, "kvm" or "qemu"; probes if nobody has since the start.
+
+    Without a guest image there is nothing to probe with: "qemu" then, until there is one.
+    """
     verdict = _verdict_file()
-    if not verdict.exists():
+    if not verdict.exists() and image.find() is not None:
+        works = os.access("/dev/kvm", os.R_OK | os.W_OK) and boots_under("kvm")
         verdict.parent.mkdir(parents=True, exist_ok=True)
         fresh = verdict.with_name(f"{verdict.name}.{os.getpid()}")
-        fresh.write_text("kvm" if _probe() else "qemu")
+        fresh.write_text("kvm" if works else "qemu")
         fresh.rename(verdict)
-    return verdict.read_text()
+    return known_domain_type()
 
 
 def known_domain_type() -> str:
@@ -36,16 +40,16 @@ def _verdict_file() -> Path:
     return cache_root() / f"kvm-{boot}"
 
 
-def _probe() -> bool:
-    """Boot kernel and initial ram disk under KVM; there must be a sign of life in seconds."""
+def boots_under(accelerator: str) -> bool:
+    """Whether the guest's kernel gives a sign of life under QEMU's `accelerator` in seconds."""
     built = image.find()
-    if built is None or not os.access("/dev/kvm", os.R_OK | os.W_OK):
+    if built is None:
         return False
-    with tempfile.NamedTemporaryFile("r", prefix="backfill-kvm-") as console:
+    with tempfile.NamedTemporaryFile("r", prefix="backfill-probe-") as console:
         argv = [
-            "qemu-system-x86_64", "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults",
+            "qemu-system-x86_64", "-accel", accelerator, "-cpu", "max", "-m", "256", "-nodefaults",
             "-display", "none", "-no-reboot", "-kernel", built.kernel, "-initrd", built.initrd,
-            "-append", built.cmdline + " backfill.probe", "-serial", f"file:{console.name}",
+            "-append", f"{built.cmdline} backfill.probe", "-serial", f"file:{console.name}",
         ]  # fmt: skip
         try:
             subprocess.run(argv, timeout=PROBE_TIMEOUT_S, check=False, capture_output=True)

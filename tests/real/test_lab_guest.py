@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.lab import image
+from backfill.lab import image, kvm
 from backfill.lab.cluster import Lab
 from backfill.lab.leftovers import namespaces, traces
 from backfill.lab.spec import LabSpec, host_address
@@ -101,6 +101,14 @@ def guest(lab: Lab) -> Guest:
     booted = boot_guest(lab, "bm1", 1)
     assert wait_until(lambda: booted.node_state() == "idle", 60), booted.console.read_text()
     return booted
+
+
+def test_probe_boot_tells_life_from_death(lab: Lab) -> None:
+    """The probe sees a kernel that boots, sees one that cannot, and its verdict is kept."""
+    assert lab.domain_type in ("kvm", "qemu")
+    assert kvm.boots_under("tcg")
+    assert not kvm.boots_under("no-such-accelerator")
+    assert lab.status().domain_type == lab.domain_type
 
 
 def test_guest_joins_and_runs_a_job(lab: Lab, guest: Guest) -> None:
