@@ -266,6 +266,7 @@ class InstanceProviderContract:
             rig.provider.console,
             lambda h, n: rig.provider.migrate(h, n, other),
             lambda h, n: rig.provider.wake(h, n, 1.7e9),
+            rig.provider.job_processes,
         ):
             with pytest.raises(NotFoundError, match="vn9") as caught:
                 call(host, "vn9")
@@ -339,6 +340,16 @@ class InstanceProviderContract:
         rig.provider.pause(host, "vn1")
         with pytest.raises(BusyError):
             rig.provider.wake(host, "vn1", 1.7e9)
+
+    def test_a_guest_without_jobs_has_no_job_processes(self, rig: Rig) -> None:
+        """Counted inside the guest; a sleeping guest refuses."""
+        host = born(rig)
+        if WAKE in rig.abilities:
+            rig.booted("vn1")
+            assert rig.provider.job_processes(host, "vn1") == (0, 0)
+        rig.provider.pause(host, "vn1")
+        with pytest.raises(BusyError):
+            rig.provider.job_processes(host, "vn1")
 
     def test_the_console_is_readable(self, rig: Rig) -> None:
         """People can see what the guest wrote."""

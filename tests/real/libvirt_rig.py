@@ -160,9 +160,8 @@ class LibvirtRig:
 
     def in_guest(self, host: str, name: str, script: str) -> str:
         """Run a shell script through the guest agent and return what it wrote."""
-        output: list[str] = []
 
-        def work(ask: Ask) -> float:
+        def work(ask: Ask) -> str:
             deadline_s = time.monotonic() + 30
             arguments = {"path": "/bin/sh", "arg": ["-c", script], "capture-output": True}
             started = None
@@ -171,14 +170,12 @@ class LibvirtRig:
                     started = started or ask("guest-exec", arguments)
                     status = ask("guest-exec-status", {"pid": started["pid"]})
                     if status["exited"]:
-                        output.append(base64.b64decode(status.get("out-data", "")).decode())
-                        return 0.0
+                        return base64.b64decode(status.get("out-data", "")).decode()
                 except AgentSilentError:
                     assert time.monotonic() < deadline_s
                 time.sleep(0.01)
 
-        self.provider._pool.on(host).with_agent(name, work, 40.0)
-        return output[0]
+        return self.provider._pool.on(host).with_agent(name, work, 40.0)
 
     def qemu_pid(self, host: str, name: str) -> int:
         """The emulator's process as seen from outside the lab."""
@@ -203,6 +200,21 @@ class LibvirtRig:
         self.until(lambda: self.lab.status().machines[host].services["libvirtd"] == 0)
         self.lab.start(f"libvirtd@{host}")
         self.until(lambda: self.provider.observe(host).host.reachable)
+
+    def emulators(self, host: str, name: str) -> list[str]:
+        """Command lines of the instance's emulators on the host, known to its libvirtd or not."""
+        listed = self.lab.run(host, ["ps", "-eo", "args"], check=True).stdout.splitlines()
+        return [line for line in listed if f"guest={name}," in line]
+
+    @contextmanager
+    def full_disk(self, host: str, name: str) -> Iterator[None]:
+        """Inside, the host can write only 8 MB into the instance's folder."""
+        folder = str(Path(self.config.directory, CLUSTER, name))
+        self.lab.run(host, ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], check=True)
+        try:
+            yield
+        finally:
+            self.lab.run(host, ["umount", folder], check=True)
 
     def end(self) -> None:
         """Leave the lab as it was."""

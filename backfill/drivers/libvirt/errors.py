@@ -48,6 +48,9 @@ _BY_TEXT: tuple[tuple[str, type[DriverError]], ...] = (
     ("Cannot allocate memory", NoCapacityError),
     ("cannot set up guest memory", NoCapacityError),
     ("already exists", AlreadyThereError),
+    # The emulator has sent its memory once and has not run since (libvirtd died in between):
+    # until it is thawed it can be neither saved nor moved.
+    ("paused due to previous migration", BusyError),
 )
 # Codes that libvirt also uses for other things, but from its network layer mean a lost connection.
 _LINK_DOMAINS = frozenset({libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE})

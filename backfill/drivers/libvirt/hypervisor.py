@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,17 +12,21 @@ import libvirt_qemu
 
 from backfill.core.quantities import Resources
 from backfill.drivers.libvirt import states
-from backfill.drivers.libvirt.domain_xml import NAMESPACE, Label, parse_label
+from backfill.drivers.libvirt.domains import (
+    STATS,
+    Domain,
+    call_off_migration,
+    label_of,
+    lookup,
+    seen,
+)
 from backfill.drivers.libvirt.link import Link
 from backfill.drivers.libvirt.settings import Limits
 from backfill.ports import NotFoundError
 
 _Answer = TypeVar("_Answer")
-
 OnEvent = Callable[[str, str], None]
-_log = logging.getLogger(__name__)
 _KIB_PER_MIB = 1024
-_STATS = libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BALLOON
 # A domain whose job holds its lock must not hold up the picture of all others.
 _STATS_FLAGS = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 _UNDEFINE = (
@@ -48,28 +50,6 @@ Ask = Callable[[str, dict[str, object]], Any]
 
 class AgentSilentError(Exception):
     """The guest agent did not answer this time; it may be starting, or the guest is busy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """A domain as last seen. `label` is None when it is not ours (whichever cluster's)."""
-
-    name: str
-    state: int
-    reason: int
-    persistent: bool
-    label: Label | None
-    rss_mb: int | None
-
-    @property
-    def active(self) -> bool:
-        """Whether an emulator process exists."""
-        return states.is_active(self.state)
-
-    @property
-    def saving(self) -> bool:
-        """Whether its memory is being written to disk."""
-        return states.is_saving(self.state, self.reason)
 
 
 class Hypervisor:
@@ -101,9 +81,9 @@ class Hypervisor:
         """Totals and all domains, in one go."""
 
         def work(connection: Any) -> tuple[Resources, list[Domain]]:
-            stats = connection.getAllDomainStats(_STATS, _STATS_FLAGS)
-            seen = [_domain(*pair) for pair in stats]
-            return self._totals(connection), [domain for domain in seen if domain is not None]
+            stats = connection.getAllDomainStats(STATS, _STATS_FLAGS)
+            domains = [seen(*pair) for pair in stats]
+            return self._totals(connection), [domain for domain in domains if domain is not None]
 
         return self._link.call(self.host, work)
 
@@ -111,11 +91,11 @@ class Hypervisor:
         """One domain, ours or not; None when there is none of this name."""
 
         def work(connection: Any) -> Domain | None:
-            handle = _lookup(connection, name)
+            handle = lookup(connection, name)
             if handle is None:
                 return None
-            stats = connection.domainListGetStats([handle], _STATS, _STATS_FLAGS)
-            return _domain(*stats[0]) if stats else None
+            stats = connection.domainListGetStats([handle], STATS, _STATS_FLAGS)
+            return seen(*stats[0]) if stats else None
 
         return self._link.call(name, work)
 
@@ -145,14 +125,16 @@ class Hypervisor:
         """Stop the CPUs of `cluster`'s domain unless they stand still.
 
         Returns state, reason and persistence afterwards. As few questions as possible: this is
-        what a high-priority job waits for.
+        what a high-priority job waits for. A migration under way is called off first: libvirt
+        would otherwise let the guest run on the target, although it was paused here.
         """
 
         def work(connection: Any) -> tuple[int, int, bool]:
-            handle = _lookup(connection, name)
-            label = None if handle is None else _label(handle)
+            handle = lookup(connection, name)
+            label = None if handle is None else label_of(handle)
             if label is None or label.tag.cluster != cluster:
                 raise NotFoundError(name, f"there is no such instance of ours on {self.host}")
+            self._stay(handle, name)
             state, reason = handle.state()
             if state in (states.DomainState.RUNNING, states.DomainState.BLOCKED):
                 handle.suspend()
@@ -167,9 +149,12 @@ class Hypervisor:
         self._on(name, lambda domain: domain.resume())
 
     def save(self, name: str, path: Path) -> None:
-        """Write memory to `path` and end the emulator; on failure the domain is as before."""
-        flags = libvirt.VIR_DOMAIN_SAVE_PAUSED
-        self._on(name, lambda domain: domain.saveFlags(str(path), None, flags), self._limits.long_s)
+        """Write memory to `path` and end the emulator; on failure the domain is as before.
+
+        Measured: with the flag that asks for a paused restore, a running domain whose save failed
+        is left paused. So that flag is given when it is restored.
+        """
+        self._on(name, lambda domain: domain.save(str(path)), self._limits.long_s)
 
     def restore(self, name: str, path: Path) -> None:
         """Start from the memory at `path`, paused."""
@@ -184,7 +169,7 @@ class Hypervisor:
         """End the emulator now; not running is fine."""
 
         def work(connection: Any) -> None:
-            domain = _lookup(connection, name)
+            domain = lookup(connection, name)
             if domain is None or not domain.isActive():
                 return
             try:
@@ -199,7 +184,7 @@ class Hypervisor:
         """Forget an inactive domain; unknown is fine."""
 
         def work(connection: Any) -> None:
-            domain = _lookup(connection, name)
+            domain = lookup(connection, name)
             if domain is not None:
                 self._undefine(domain)
 
@@ -240,6 +225,9 @@ class Hypervisor:
         memory_kib = connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS)["total"]
         return Resources(sum(map(bool, online)), int(memory_kib) // _KIB_PER_MIB)
 
+    def _stay(self, domain: Any, name: str) -> None:
+        call_off_migration(domain, name)
+
     def _undefine(self, domain: Any) -> None:
         domain.undefineFlags(_UNDEFINE)
 
@@ -271,42 +259,3 @@ def _asker(domain: Any) -> Ask:
         return json.loads(answer)["return"]
 
     return ask
-
-
-def _lookup(connection: Any, name: str) -> Any:
-    try:
-        return connection.lookupByName(name)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-            return None
-        raise
-
-
-def _domain(handle: Any, stats: dict[str, int]) -> Domain | None:
-    state, rss_kib = int(stats["state.state"]), stats.get("balloon.rss")
-    try:
-        incoming = states.may_be_incoming(state, int(stats["state.reason"]))
-        persistent = not incoming or bool(handle.isPersistent())
-        label = _label(handle)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-            return None  # it went away between two questions
-        raise
-    return Domain(
-        name=str(handle.name()),
-        state=state,
-        reason=int(stats["state.reason"]),
-        persistent=persistent,
-        label=label,
-        rss_mb=None if rss_kib is None else int(rss_kib) // _KIB_PER_MIB,
-    )
-
-
-def _label(handle: Any) -> Label | None:
-    try:
-        text = handle.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE, 0)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN_METADATA:
-            return None
-        raise
-    return parse_label(str(text))

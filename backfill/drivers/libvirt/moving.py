@@ -6,7 +6,7 @@ import contextlib
 from urllib.parse import urlsplit
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.libvirt.hypervisor import Domain
+from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.ports import (
     AlreadyThereError,

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from backfill.core.fleet import Instance, InstanceState
-from backfill.drivers.libvirt.hypervisor import Domain, Hypervisor
+from backfill.drivers.libvirt.domains import Domain
+from backfill.drivers.libvirt.hypervisor import Hypervisor
 from backfill.drivers.libvirt.settings import LibvirtConfig
 from backfill.drivers.libvirt.states import instance_state
 from backfill.drivers.libvirt.store import Store

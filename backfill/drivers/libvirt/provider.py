@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
 from backfill.core.quantities import NOTHING, Resources
 from backfill.drivers.libvirt import agent, making, moving
-from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
+from backfill.drivers.libvirt.hypervisor import Ask, Hypervisor, OnEvent
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import LibvirtConfig, Limits
 from backfill.drivers.libvirt.states import instance_state
 from backfill.drivers.libvirt.store import Store
 from backfill.ports import BusyError, DriverError, HostObservation, NotFoundError
 
+_Answer = TypeVar("_Answer")
 MakeHypervisor = Callable[[str, str, Limits, OnEvent | None], Hypervisor]
 
 
@@ -77,7 +79,7 @@ class LibvirtProvider:
         making.delete(self._pool, host, name)
 
     def pause(self, host: str, name: str) -> None:
-        """Stop its CPUs. Works in the middle of a migration: nobody waits for its end."""
+        """Stop its CPUs. Calls off a migration under way: then the instance stays on `host`."""
         seen = self._pool.on(host).pause(name, self._config.cluster)
         if instance_state(*seen, saved=False) is not InstanceState.PAUSED:
             _, instance = self._pool.need(host, name)
@@ -102,24 +104,12 @@ class LibvirtProvider:
     def wake(self, host: str, name: str, now_s: float) -> float:
         """Set the guest's clock and make slurmd report; returns the correction in seconds."""
         limit_s = self._config.limits.agent_s
-        _, instance = self._pool.need(host, name)
-        if instance.state is not InstanceState.RUNNING:
-            raise BusyError(name, f"it is {instance.state} on {host}, its guest cannot answer")
-        return self._pool.on(host).with_agent(
-            name,
-            lambda ask: agent.wake(ask, name, now_s, limit_s),
-            limit_s + self._config.limits.call_s,
-        )
+        return self._ask_guest(host, name, lambda ask: agent.wake(ask, name, now_s, limit_s))
 
     def job_processes(self, host: str, name: str) -> tuple[int, int]:
         """Count the processes of Slurm jobs in the guest: (going, stopped)."""
         limit_s = self._config.limits.agent_s
-        self._pool.need(host, name)
-        return self._pool.on(host).with_agent(
-            name,
-            lambda ask: agent.job_processes(ask, name, limit_s),
-            limit_s + self._config.limits.call_s,
-        )
+        return self._ask_guest(host, name, lambda ask: agent.job_processes(ask, name, limit_s))
 
     def console(self, host: str, name: str) -> str:
         """The last lines of the guest's console; empty when it has not written yet."""
@@ -127,6 +117,13 @@ class LibvirtProvider:
         if not self._pool.store.exists(name):
             raise NotFoundError(name, "there is no such instance of ours")
         return self._pool.store.console(name)
+
+    def _ask_guest(self, host: str, name: str, work: Callable[[Ask], _Answer]) -> _Answer:
+        _, instance = self._pool.need(host, name)
+        if instance.state is not InstanceState.RUNNING:
+            raise BusyError(name, f"it is {instance.state} on {host}, its guest cannot answer")
+        limits = self._config.limits
+        return self._pool.on(host).with_agent(name, work, limits.agent_s + limits.call_s)
 
     def close(self) -> None:
         """Give back all connections."""
