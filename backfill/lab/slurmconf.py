@@ -41,7 +41,9 @@ def slurm_conf(spec: LabSpec, built_hook: str = "") -> str:
         f"SelectTypeParameters={spec.select_parameters}",
         "SlurmctldParameters=enable_configless",
         "SlurmdParameters=config_overrides",
-        "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0",
+        # A job submitted in slurmctld's first moments is overlooked until the next full pass, which
+        # would come after a minute.
+        "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,sched_interval=2",
         # A slurmd must never have to forward a message through a node that may be paused.
         "TreeWidth=65533",
         f"SlurmdTimeout={spec.slurmd_timeout_s}",
