@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import time
@@ -23,14 +24,20 @@ def usable() -> str:
     return ""
 
 
-def lab_directories(lab: str) -> tuple[Path, ...]:
+def group_name(lab_dir: Path) -> str:
+    """The name of a lab's groups: of the place too, for labs of one name may live in two places."""
+    place = hashlib.sha256(os.fsencode(lab_dir)).hexdigest()[:6]
+    return f"backfill-lab-{lab_dir.name}-{place}"
+
+
+def lab_directories(lab_dir: Path) -> tuple[Path, ...]:
     """The lab's directory under each controller."""
-    return tuple(BASE / controller / f"backfill-lab-{lab}" for controller in CONTROLLERS)
+    return tuple(BASE / controller / group_name(lab_dir) for controller in CONTROLLERS)
 
 
-def make(lab: str, machine: str) -> tuple[Path, ...]:
+def make(lab_dir: Path, machine: str) -> tuple[Path, ...]:
     """Make the machine's groups and return them; a process joins by writing to cgroup.procs."""
-    made = tuple(top / machine for top in lab_directories(lab))
+    made = tuple(top / machine for top in lab_directories(lab_dir))
     for directory in made:
         directory.mkdir(parents=True, exist_ok=True)
     if machine == "ctl":
@@ -38,9 +45,9 @@ def make(lab: str, machine: str) -> tuple[Path, ...]:
     return made
 
 
-def joining(lab: str, machine: str) -> list[str]:
+def joining(lab_dir: Path, machine: str) -> list[str]:
     """A command prefix that puts what follows into the machine's groups."""
-    groups = " ".join(str(top / machine / "cgroup.procs") for top in lab_directories(lab))
+    groups = " ".join(str(top / machine / "cgroup.procs") for top in lab_directories(lab_dir))
     return ["sh", "-c", f'for g in {groups}; do echo $$ >"$g"; done; exec "$@"', "sh"]
 
 
@@ -50,17 +57,32 @@ def join(directories: tuple[Path, ...]) -> None:
         (directory / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def sweep(lab: str, timeout_s: float = 10.0) -> list[str]:
+def sweep(lab_dir: Path, timeout_s: float = 10.0) -> list[str]:
     """Kill what is left in the lab's groups, remove them; return those that could not go.
 
     Only for a lab whose supervisor is dead: its processes are orphans by definition.
     """
     deadline_s = time.monotonic() + timeout_s
     while True:
-        left = [str(top) for top in lab_directories(lab) if not _remove_tree(top)]
+        left = [str(top) for top in lab_directories(lab_dir) if not _remove_tree(top)]
         if not left or time.monotonic() > deadline_s:
             return left
         time.sleep(0.02)
+
+
+def sweep_dead(older_than_s: float = 60.0) -> None:
+    """Remove empty groups of labs whose watcher was killed too; never touches a process.
+
+    Young groups stay: a lab that is just starting has groups that nobody has joined yet.
+    """
+    for controller in CONTROLLERS:
+        for top in (BASE / controller).glob("backfill-lab-*"):
+            try:
+                old = time.time() - top.stat().st_mtime > older_than_s
+                if old and not any(path.read_text() for path in top.rglob("cgroup.procs")):
+                    _remove_tree(top)
+            except OSError:
+                continue  # somebody else sweeps it at this moment
 
 
 def _remove_tree(top: Path) -> bool:

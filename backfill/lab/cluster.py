@@ -115,7 +115,8 @@ class Lab:
             if not wait_until(lambda: not self._supervisor(), DOWN_TIMEOUT_S):
                 _signal(pid, signal.SIGKILL)
         self._await_watcher()
-        left = cgroups.sweep(self.spec.name)
+        cgroups.sweep_dead()
+        left = cgroups.sweep(self.dir)
         if left:
             raise LabError(f"the control group {left[0]} cannot be removed: something lives in it")
 
@@ -152,7 +153,7 @@ class Lab:
         if pid is None or not self._supervisor():
             known = ", ".join(self.spec.machines)
             raise LabError(f"lab {self.spec.name!r} has no running machine {machine!r}: {known}")
-        join = cgroups.joining(self.spec.name, machine) if state["weights"] else []
+        join = cgroups.joining(self.dir, machine) if state["weights"] else []
         root = self.spec.root_of(machine)
         environment = {"PATH": SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "HOME": "/root", **(env or {})}
         return [

@@ -28,7 +28,7 @@ def traces(lab: Lab, spaces: frozenset[str] = frozenset()) -> list[str]:
             found.append(f"process {process.name}")
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found += [f"mount {line}" for line in mounts if str(lab.dir) in line]
-    tops = cgroups.lab_directories(lab.spec.name)
+    tops = cgroups.lab_directories(lab.dir)
     found += [f"control group {top}" for top in tops if top.exists()]
     return found
 
@@ -49,4 +49,4 @@ def _names_lab(process: Path, lab: Lab) -> bool:
         told = (process / "cmdline").read_text() + (process / "cgroup").read_text()
     except OSError:
         return False
-    return str(lab.dir) in told or f"backfill-lab-{lab.spec.name}/" in told
+    return str(lab.dir) in told or cgroups.group_name(lab.dir) in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import resource
 import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -140,6 +141,7 @@ class Services:
         if service.chroot and self._root != "/":
             os.chroot(self._root)
         os.chdir("/")
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # "/" is the whole machine's
         os.nice(service.nice)
         environment = {"PATH": SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "HOME": "/root"}
         if not service.chroot:

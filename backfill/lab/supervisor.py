@@ -103,7 +103,8 @@ class Supervisor:
                 raise LabError(f"{self._died[0]} died; see {self.lab_dir}/supervisor.log")
 
     def _bring_up(self) -> None:
-        left = cgroups.sweep(self.spec.name)
+        cgroups.sweep_dead()
+        left = cgroups.sweep(self.lab_dir)
         if left:
             raise LabError(f"control groups of an earlier lab cannot be removed: {left[0]}")
         why_not = cgroups.usable()
@@ -123,7 +124,7 @@ class Supervisor:
             self._note(f"{machine} booted")
 
     def _spawn(self, machine: str, with_cgroups: bool) -> None:
-        groups = cgroups.make(self.spec.name, machine) if with_cgroups else ()
+        groups = cgroups.make(self.lab_dir, machine) if with_cgroups else ()
         reader, self._lifelines[machine] = os.pipe2(os.O_CLOEXEC)
         argv = [
             "setpriv", "--pdeathsig", "KILL",
@@ -209,7 +210,7 @@ def _environment() -> dict[str, str]:
     return {"PATH": layout.SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "PYTHONPATH": source}
 
 
-def _start_watcher(spec: LabSpec, lab_dir: Path) -> None:
+def _start_watcher(lab_dir: Path) -> None:
     """Fork the process that outlives this one by the moment that the sweeping takes."""
     mine = os.pidfd_open(os.getpid())
     ready, told = os.pipe()
@@ -218,7 +219,7 @@ def _start_watcher(spec: LabSpec, lab_dir: Path) -> None:
         lock_for_life(lab_dir / "watcher.lock")
         os.write(told, b"1")
         select.select([mine], [], [])
-        cgroups.sweep(spec.name, timeout_s=20)
+        cgroups.sweep(lab_dir, timeout_s=20)
         os._exit(0)
     os.read(ready, 1)
     for handle in (ready, told, mine):
@@ -235,7 +236,7 @@ def main(lab_dir_text: str, owner_text: str) -> int:
         sys.stderr.write(f"another supervisor holds {lab_dir}\n")
         return 1
     os.chdir("/")
-    _start_watcher(spec, lab_dir)
+    _start_watcher(lab_dir)
     Supervisor(spec, lab_dir, int(owner_text)).run()
     return 0
 

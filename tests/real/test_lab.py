@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from backfill.lab import cgroups
 from backfill.lab.cluster import Lab
 from backfill.lab.leftovers import namespaces, traces
 from backfill.lab.spec import HookPlace, LabError, LabSpec
@@ -81,6 +83,27 @@ def test_supervisor_killed(lab: Lab, lab_name: Callable[[str], str]) -> None:
     assert traces(victim, spaces)
     os.kill(victim.status().supervisor_pid, signal.SIGKILL)
     assert gone(victim, spaces), traces(victim, spaces)
+
+
+def test_groups_of_a_lab_that_died_with_its_watcher_are_swept(tmp_path: Path) -> None:
+    """Empty old groups go at the next sweep; one with a process in it, or a young one, stays."""
+    if cgroups.usable():
+        assert cgroups.lab_directories(tmp_path)
+        return
+    made = cgroups.make(tmp_path / "dead", "bm1")
+    try:
+        cgroups.sweep_dead()
+        assert all(directory.exists() for directory in made)
+        with subprocess.Popen(["sleep", "60"]) as inside:
+            (made[0] / "cgroup.procs").write_text(str(inside.pid))
+            cgroups.sweep_dead(older_than_s=0)
+            assert made[0].exists()
+            assert not made[1].exists()
+            inside.kill()
+        cgroups.sweep_dead(older_than_s=0)
+        assert not made[0].exists()
+    finally:
+        assert cgroups.sweep(tmp_path / "dead") == []
 
 
 def test_owner_killed(lab: Lab, lab_name: Callable[[str], str]) -> None:
