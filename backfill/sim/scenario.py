@@ -1,0 +1,125 @@
+"""A scenario: hosts, a policy, jobs that come one after another, and what must be true at the end.
+
+The keys of the file are the fields of these classes; `policy:` has the keys of a policy file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from backfill.core.policy import PolicySet
+from backfill.drivers.simulated.costs import StepCosts
+
+
+class JobMoment(StrEnum):
+    """How far a job must be for another one to follow."""
+
+    WAITING = "waiting"  # Slurm has it
+    RUNNING = "running"  # its script has begun, or it is over already
+    ENDED = "ended"
+
+
+class Check(StrEnum):
+    """What can be asserted about a scenario that was played."""
+
+    COUNTERS_WHOLE = "counters-whole"  # every counter reached its number: no gap, no duplicate
+    ENDED_ONCE = "ended-once"  # every job completed, and none was started a second time
+    WAITED_LONGER = "waited-longer"  # `job` started at most `within_s` later than `than` did
+    MOVED = "moved"  # every copy of `job` was evicted and went on at host `to`
+    NOTHING_LEFT = "nothing-left"  # no instance and no node of ours is there any more
+
+
+@dataclass(frozen=True, slots=True)
+class HostGroup:
+    """Equal machines that carry instances and are Slurm nodes themselves."""
+
+    names: tuple[str, ...]
+    cpus: int = 2
+    memory_mb: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A moment: every copy of a job has been in this state for so long."""
+
+    job: str = field(metadata={"form": "name"})
+    state: JobMoment = JobMoment.RUNNING
+    for_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry:
+    """One kind of job. It runs for `run_s`, or counts to `count`, or goes on until `ends`."""
+
+    name: str = field(metadata={"form": "name"})
+    partition: str = field(metadata={"form": "name"})
+    # A sentence for people.
+    about: str = ""
+    copies: int = 1
+    cpus: int = 1
+    memory_mb: int = 0
+    # Nodes that it insists on.
+    nodes: tuple[str, ...] = ()
+    # Submitted so long after the beginning, or so long after `when`.
+    at_s: float = 0.0
+    when: When | None = None
+    run_s: float = 0.0
+    count: int = 0
+    ends: When | None = None
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """The names of its copies."""
+        if self.copies == 1:
+            return (self.name,)
+        return tuple(f"{self.name}-{i}" for i in range(1, self.copies + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One assertion; which fields it needs is told at `Check`."""
+
+    check: Check
+    job: str = field(default="", metadata={"form": "name"})
+    than: str = field(default="", metadata={"form": "name"})
+    within_s: float = 0.5
+    to: str = field(default="", metadata={"form": "name"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A checked scenario. `policy_keys`: the file's policy section as plain data, for a daemon."""
+
+    name: str
+    hosts: tuple[HostGroup, ...]
+    jobs: tuple[JobEntry, ...]
+    policies: PolicySet
+    about: str = ""
+    expect: tuple[Expectation, ...] = ()
+    # A scenario that takes longer has failed.
+    limit_s: float = 600.0
+    # Pause between two numbers of a counting job.
+    count_every_s: float = 0.1
+    costs: StepCosts = field(default_factory=StepCosts)
+    policy_keys: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """All hosts, in the order of the file."""
+        return tuple(name for group in self.hosts for name in group.names)
+
+    def entry(self, name: str) -> JobEntry:
+        """The kind of job called `name`. KeyError if there is none."""
+        for entry in self.jobs:
+            if entry.name == name:
+                return entry
+        raise KeyError(name)
+
+    def copies(self) -> Iterator[tuple[str, JobEntry]]:
+        """Every single job with its name."""
+        for entry in self.jobs:
+            for name in entry.all_names:
+                yield name, entry

@@ -1,0 +1,153 @@
+"""Judges a scenario that was played: one sentence with a yes or no for each expectation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from backfill.core import changes as ch
+from backfill.core.cluster import Job, JobState
+from backfill.core.lifecycle import Phase
+from backfill.core.records import decode
+from backfill.ports import Record
+from backfill.sim.scenario import Check, Expectation, Scenario
+
+_AT_WORK = frozenset({Phase.READY, Phase.DRAINING})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One expectation, as it turned out. `details`: what exactly went wrong, a sentence each."""
+
+    ok: bool
+    text: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known after the play. Jobs and delays by the jobs' names in the scenario."""
+
+    jobs: Mapping[str, Job]
+    delays_s: Mapping[str, float]
+    complaints: tuple[str, ...]
+    left: tuple[str, ...]
+    records: tuple[Record, ...]
+    late: bool = False
+
+
+def judge(scenario: Scenario, evidence: Evidence) -> Iterator[Verdict]:
+    """A verdict for each expectation, in their order, and one more if it did not end in time."""
+    if evidence.late:
+        yield Verdict(False, f"it was not over after {scenario.limit_s:g} s and was broken off")
+    for expectation in scenario.expect:
+        yield _CHECKS[expectation.check](scenario, expectation, evidence)
+
+
+def hosts_of_jobs(records: Iterable[Record]) -> dict[str, list[str]]:
+    """By job id, the hosts on which an instance worked for it, in order."""
+    host_of: dict[str, str] = {}
+    node_of: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    for record in records:
+        if record.kind != "change" or record.body.get("t") not in ("NodeManaged", "JobSeen"):
+            continue
+        _follow(decode(record.body), host_of, node_of)
+        for job_id, node_name in node_of.items():
+            host = host_of.get(node_name)
+            if host is not None and found.setdefault(job_id, [])[-1:] != [host]:
+                found[job_id].append(host)
+    return found
+
+
+def _follow(change: ch.Change, host_of: dict[str, str], node_of: dict[str, str]) -> None:
+    """Keep up which node works on which host, and which job runs on which node."""
+    match change:
+        case ch.NodeManaged(node=node):
+            host_of.pop(node.name, None)
+            if node.phase in _AT_WORK:
+                host_of[node.name] = node.host
+        case ch.JobSeen(job=job):
+            node_of.pop(job.id, None)
+            if job.state is JobState.RUNNING and len(job.nodes) == 1:
+                node_of[job.id] = job.nodes[0]
+        case _:
+            pass
+
+
+# --- one function per check ----------------------------------------------------------------------
+
+
+def _counters_whole(scenario: Scenario, _: Expectation, evidence: Evidence) -> Verdict:
+    counting = [e for e in scenario.jobs if e.count]
+    names = [n for e in counting for n in e.all_names]
+    if evidence.complaints:
+        return Verdict(
+            False, "not every counter went on without a gap or duplicate", evidence.complaints
+        )
+    numbers = sum(e.count * e.copies for e in counting)
+    return Verdict(
+        True,
+        f"{len(names)} counters went on without a gap and without a duplicate: "
+        f"{numbers} numbers, each once",
+    )
+
+
+def _ended_once(_: Scenario, __: Expectation, evidence: Evidence) -> Verdict:
+    wrong = [
+        f"{name} (job {job.id}) is {job.state.lower()} after {job.restarts} restarts"
+        for name, job in evidence.jobs.items()
+        if job.state is not JobState.COMPLETED or job.restarts
+    ]
+    if wrong:
+        return Verdict(False, "not every job ended exactly once", tuple(wrong))
+    return Verdict(True, f"all {len(evidence.jobs)} jobs ended exactly once, with 0 restarts")
+
+
+def _waited_longer(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+    delays = []
+    for name in (wanted.job, wanted.than):
+        known = [
+            evidence.delays_s[n] for n in scenario.entry(name).all_names if n in evidence.delays_s
+        ]
+        if not known:
+            return Verdict(False, f"it is not known how long {name} waited for its start")
+        delays.append(median(known) * 1000)
+    ours_ms, idle_ms = delays
+    more_ms = ours_ms - idle_ms
+    how = f"{more_ms:.0f} ms longer" if more_ms >= 0 else f"{-more_ms:.0f} ms less"
+    return Verdict(
+        more_ms <= wanted.within_s * 1000,
+        f"{wanted.job} waited {how} for its host than the same job on an idle one "
+        f"({ours_ms:.0f} ms against {idle_ms:.0f} ms, from Slurm's allocation to its first "
+        f"command; allowed: {wanted.within_s * 1000:.0f} ms)",
+    )
+
+
+def _moved(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+    ran = hosts_of_jobs(evidence.records)
+    wrong = []
+    for name in scenario.entry(wanted.job).all_names:
+        job = evidence.jobs.get(name)
+        hosts = ran.get(job.id, []) if job is not None else []
+        if len(hosts) < 2 or hosts[-1] != wanted.to:
+            wrong.append(f"{name} ran on {', then '.join(hosts) or 'no host'}")
+    if wrong:
+        return Verdict(False, f"not every {wanted.job} went on at {wanted.to}", tuple(wrong))
+    return Verdict(True, f"every {wanted.job} was pushed aside and went on at {wanted.to}")
+
+
+def _nothing_left(_: Scenario, __: Expectation, evidence: Evidence) -> Verdict:
+    if evidence.left:
+        return Verdict(False, f"still there: {', '.join(evidence.left)}")
+    return Verdict(True, "no instance and no virtual node is left")
+
+
+_CHECKS: dict[Check, Callable[[Scenario, Expectation, Evidence], Verdict]] = {
+    Check.COUNTERS_WHOLE: _counters_whole,
+    Check.ENDED_ONCE: _ended_once,
+    Check.WAITED_LONGER: _waited_longer,
+    Check.MOVED: _moved,
+    Check.NOTHING_LEFT: _nothing_left,
+}

@@ -1,0 +1,128 @@
+"""Reads a scenario file, and names every mistake with its line and the remedy."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from backfill.config import rules
+from backfill.config.problems import ConfigError, Place
+from backfill.config.reader import BAD, Reader
+from backfill.config.shapes import (
+    Amount,
+    Hostlist,
+    Key,
+    Many,
+    Section,
+    Shape,
+    Text,
+    root,
+    section,
+)
+from backfill.config.tree import Entries, parse
+from backfill.core.policy import PolicySet
+from backfill.drivers.simulated.costs import StepCosts
+from backfill.sim.scenario import Expectation, HostGroup, JobEntry, Scenario
+from backfill.sim.scenario_rules import contradictions
+
+MAX_BYTES = 1_000_000
+# What every scenario has its own way of saying.
+_NOT_IN_POLICY = frozenset({"cluster", "hosts"})
+
+
+def load_scenario(path: str | os.PathLike[str]) -> Scenario:
+    """Read and check the whole file. Raises ConfigError with every problem; changes nothing."""
+    reader = Reader(os.fspath(path))
+    text = _text(reader, Path(path))
+    scenario = None if text is None else _scenario(reader, text)
+    if reader.problems or scenario is None:
+        raise ConfigError(sorted(reader.problems, key=lambda p: (p.line, p.column)))
+    return scenario
+
+
+def _text(reader: Reader, path: Path) -> str | None:
+    whole_file = Place(0, 0)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            remedy = "is it the right file?"
+            reader.note(whole_file, "", f"the scenario is larger than {MAX_BYTES} bytes", remedy)
+            return None
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        reader.note(whole_file, "", "the scenario is not UTF-8", "save the file as UTF-8")
+    except OSError as error:
+        what = f"the scenario cannot be read: {error.strerror}"
+        reader.note(whole_file, "", what, "check the path")
+    return None
+
+
+def _scenario(reader: Reader, text: str) -> Scenario | None:
+    tree, flaws = parse(text)
+    for flaw in flaws:
+        reader.note(flaw.place, "", flaw.what, flaw.remedy.replace("a policy file", "a scenario"))
+    if not isinstance(tree, Entries):
+        if not flaws:
+            reader.note(Place(1, 1), "", "the scenario has no keys", "give name, hosts and jobs")
+        return None
+    found = reader.keys(_shape(), tree, "")
+    policy = found.get("policy", BAD)
+    given = {key.name: key.default for key in _policy_keys() if not key.required}
+    for finding in rules.findings({**given, **({} if policy is BAD else policy)}):
+        reader.note(None, f"policy.{finding.path}", finding.what, finding.remedy)
+    if reader.problems:
+        return None
+    scenario = _assemble(found, yaml.safe_load(text)["policy"])
+    for path, what, remedy in contradictions(scenario):
+        reader.note(None, path, what, remedy)
+    return None if reader.problems else scenario
+
+
+def _assemble(found: dict[str, Any], policy_keys: dict[str, Any]) -> Scenario:
+    values = dict(found)
+    hosts: tuple[HostGroup, ...] = values["hosts"]
+    names = tuple(name for group in hosts for name in group.names)
+    policies = PolicySet(cluster="scenario", hosts=names, **values.pop("policy"))
+    costs = StepCosts(**values.pop("costs", {}))
+    return Scenario(policies=policies, costs=costs, policy_keys=policy_keys, **values)
+
+
+# --- shapes --------------------------------------------------------------------------------------
+
+
+def _shape() -> Section:
+    """The keys of the file; what a class holds is reflected from it, as in a policy file."""
+    return Section(
+        dict,
+        (
+            Key("name", Text(), MISSING),
+            Key("about", Text(may_be_empty=True), ""),
+            Key("limit_s", Amount(unit="s"), 0.0),
+            Key("count_every_s", Amount(unit="s"), 0.0),
+            Key("hosts", Many(_with(HostGroup, "names", Hostlist())), MISSING),
+            Key("policy", Section(dict, _policy_keys()), MISSING),
+            Key("costs", Section(dict, _cost_keys()), ()),
+            Key("jobs", Many(_with(JobEntry, "nodes", Hostlist())), MISSING),
+            Key("expect", Many(section(Expectation)), ()),
+        ),
+    )
+
+
+def _with(make: type[Any], name: str, shape: Shape) -> Section:
+    """A reflected class, one key of which its type does not tell enough about."""
+    found = section(make)
+    keys = (replace(key, shape=shape) if key.name == name else key for key in found.keys)
+    return replace(found, keys=tuple(keys))
+
+
+def _policy_keys() -> tuple[Key, ...]:
+    of_policy = {f.name for f in fields(PolicySet)} - _NOT_IN_POLICY
+    return tuple(key for key in root().keys if key.name in of_policy)
+
+
+def _cost_keys() -> tuple[Key, ...]:
+    """Durations of steps. A rate per MB is none, and stays as it was measured."""
+    return tuple(key for key in section(StepCosts).keys if not key.name.endswith("_per_mb"))

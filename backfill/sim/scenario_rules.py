@@ -1,0 +1,118 @@
+"""What must hold between the values of a scenario; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backfill.sim.scenario import Check, Expectation, JobEntry, Scenario
+
+# Path of the key, what is wrong with it, and the remedy.
+Contradiction = tuple[str, str, str]
+
+# The fields that an assertion cannot do without.
+_NEEDS = {Check.WAITED_LONGER: ("job", "than"), Check.MOVED: ("job", "to")}
+
+
+def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
+    """Everything in which the scenario contradicts itself."""
+    yield from _hosts(scenario)
+    names: set[str] = set()
+    for index, entry in enumerate(scenario.jobs):
+        path = f"jobs[{index}]"
+        for name in entry.all_names:
+            if name in names:
+                yield f"{path}.name", f"makes a second job called {name}", "call it otherwise"
+            names.add(name)
+        yield from _length(entry, path)
+        yield from _place(scenario, entry, path)
+        yield from _moments(scenario, entry, path)
+    yield from _circles(scenario)
+    for index, expectation in enumerate(scenario.expect):
+        yield from _expectation(scenario, expectation, f"expect[{index}]")
+
+
+def _hosts(scenario: Scenario) -> Iterator[Contradiction]:
+    seen: set[str] = set()
+    for index, group in enumerate(scenario.hosts):
+        for name in group.names:
+            if name in seen:
+                yield f"hosts[{index}].names", f"names {name} twice", "name it once"
+            if name in scenario.policies.instances.names:
+                what = f"has {name}, which policy.instances.names has too"
+                yield f"hosts[{index}].names", what, "give instances names of their own"
+            seen.add(name)
+    if not seen:
+        yield "hosts", "is empty", "give at least one host"
+
+
+def _length(entry: JobEntry, path: str) -> Iterator[Contradiction]:
+    given = [
+        name
+        for name, value in (("run_s", entry.run_s), ("count", entry.count), ("ends", entry.ends))
+        if value
+    ]
+    if len(given) != 1:
+        what = f"has {' and '.join(given)}" if given else "does not say how long it runs"
+        yield path, what, "give one of run_s, count and ends"
+
+
+def _place(scenario: Scenario, entry: JobEntry, path: str) -> Iterator[Contradiction]:
+    low, high = scenario.policies.priorities.low, scenario.policies.priorities.high
+    if entry.partition not in (*low, *high):
+        what = f"is {entry.partition}, which is in neither list of policy.priorities"
+        yield f"{path}.partition", what, f"use {' or '.join((*low, *high))}"
+        return
+    for node in entry.nodes:
+        if entry.partition in high and node not in scenario.host_names:
+            yield f"{path}.nodes", f"has {node}, which is no host", "use names of hosts"
+    flavour = scenario.policies.instances.flavour
+    if entry.partition in low and entry.cpus > flavour.cpus:
+        what = f"is {entry.cpus}, but an instance has {flavour.cpus} CPUs"
+        yield f"{path}.cpus", what, "lower it, or raise policy.instances.flavour.cpus"
+    most = max((group.cpus for group in scenario.hosts), default=0)
+    if entry.partition in high and entry.cpus > most:
+        what = f"is {entry.cpus}, but no host has more than {most} CPUs"
+        yield f"{path}.cpus", what, "lower it, or raise the hosts' cpus"
+
+
+def _moments(scenario: Scenario, entry: JobEntry, path: str) -> Iterator[Contradiction]:
+    known = [job.name for job in scenario.jobs]
+    for key, moment in (("when", entry.when), ("ends", entry.ends)):
+        if moment is None:
+            continue
+        if moment.job not in known:
+            what = f"is {moment.job}, which is no job of this scenario"
+            yield f"{path}.{key}.job", what, f"use one of {', '.join(known)}"
+        elif moment.job == entry.name:
+            yield f"{path}.{key}.job", "is the job itself", "wait for another one"
+
+
+def _circles(scenario: Scenario) -> Iterator[Contradiction]:
+    """Jobs that are submitted after one another, each waiting for the next, never begin."""
+    after = {e.name: e.when.job for e in scenario.jobs if e.when is not None}
+    for index, entry in enumerate(scenario.jobs):
+        seen, at = [entry.name], after.get(entry.name)
+        while at is not None and at not in seen:
+            seen.append(at)
+            at = after.get(at)
+        if at == entry.name and len(seen) > 1:
+            what = f"closes a circle: {' waits for '.join([*seen, entry.name])}"
+            yield f"jobs[{index}].when.job", what, "let one of them begin by itself"
+            return
+
+
+def _expectation(
+    scenario: Scenario, expectation: Expectation, path: str
+) -> Iterator[Contradiction]:
+    known = [job.name for job in scenario.jobs]
+    for key in _NEEDS.get(expectation.check, ()):
+        if not getattr(expectation, key):
+            yield f"{path}.{key}", f"is missing for {expectation.check}", "add it"
+    for key in ("job", "than"):
+        name = getattr(expectation, key)
+        if name and name not in known:
+            what = f"is {name}, which is no job of this scenario"
+            yield f"{path}.{key}", what, f"use one of {', '.join(known)}"
+    if expectation.to and expectation.to not in scenario.host_names:
+        what = f"is {expectation.to}, which is no host"
+        yield f"{path}.to", what, f"use one of {', '.join(scenario.host_names)}"

@@ -1,0 +1,154 @@
+"""What a scenario needs from the cluster that it is played on, and the simulated one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from backfill.core.cluster import Job
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.ports import Record
+from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenario import Scenario
+
+_METAL = "metal"
+# A job that goes on until it is told to finish.
+_ENDLESS_S = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class JobAsk:
+    """A job to submit. It runs `run_s`, or counts to `count`, or (both 0) until `finish`."""
+
+    name: str
+    partition: str
+    cpus: int = 1
+    memory_mb: int = 0
+    nodes: tuple[str, ...] = ()
+    run_s: float = 0.0
+    count: int = 0
+
+
+class Stage(Protocol):
+    """A cluster with a daemon. Times are epoch seconds of the stage's own clock."""
+
+    def now(self) -> float:
+        """The time there."""
+
+    def submit(self, ask: JobAsk) -> str:
+        """Submit a job; returns its id."""
+
+    def finish(self, job_id: str) -> None:
+        """Let a running job that was to go on until told so come to its end."""
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel the job, as its owner would."""
+
+    def jobs(self) -> Mapping[str, Job]:
+        """The jobs submitted here by id, as Slurm shows them now; ended ones too."""
+
+    def step(self, until_s: float) -> None:
+        """Let time pass until something may have changed, at most until `until_s`."""
+
+    def records(self, after_id: int = 0) -> Iterable[Record]:
+        """The daemon's journal."""
+
+    def start_delay_s(self, job_id: str) -> float | None:
+        """From Slurm's allocation of the job to its first command; None while unknown."""
+
+    def complaints(self) -> list[str]:
+        """What went wrong with the work itself: gaps, duplicates, jobs that ran twice."""
+
+    def left(self) -> list[str]:
+        """Instances and nodes of ours that are still there."""
+
+
+class SimulatedStage:
+    """The daemon's own cycle against the simulated cluster; nothing waits for a wall clock."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        policies = scenario.policies
+        self._sim = SimulatedWorld(
+            cluster=policies.cluster,
+            boot_s=scenario.costs.boot_s,
+            count_every_s=scenario.count_every_s,
+        )
+        for name in policies.priorities.low:
+            self._sim.add_partition(name, tier=1, feature=policies.instances.features[0])
+        for name in policies.priorities.high:
+            self._sim.add_partition(name, tier=10, feature=_METAL)
+        for group in scenario.hosts:
+            for name in group.names:
+                self._sim.add_host(
+                    name, cpus=group.cpus, memory_mb=group.memory_mb, features=(_METAL,)
+                )
+        self._journal = MemoryJournal()
+        self._ids: dict[str, JobAsk] = {}
+        self._finished: set[str] = set()
+        self.rehearsal = Rehearsal(
+            self._sim, policies, self._journal, costs=scenario.costs, poll_s=1.0
+        )
+
+    def now(self) -> float:
+        """Simulated epoch seconds."""
+        return self._sim.now_s
+
+    def submit(self, ask: JobAsk) -> str:
+        """Submit a job; returns its id."""
+        run_s = ask.run_s or (ask.count * self._sim.count_every_s) or _ENDLESS_S
+        job_id = self._sim.submit(
+            ask.partition,
+            run_s,
+            name=ask.name,
+            cpus=ask.cpus,
+            memory_mb=ask.memory_mb,
+            required_nodes=ask.nodes,
+        )
+        self._ids[job_id] = ask
+        return job_id
+
+    def finish(self, job_id: str) -> None:
+        """Let a running job come to its end."""
+        self._finished.add(job_id)
+        self._sim.finish_job(job_id)
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel the job."""
+        self._finished.add(job_id)
+        self._sim.user_cancel(job_id)
+
+    def jobs(self) -> Mapping[str, Job]:
+        """The jobs as Slurm shows them, or would if it still remembered them."""
+        return {job_id: self._sim.job(job_id) for job_id in self._ids}
+
+    def step(self, until_s: float) -> None:
+        """Go to the next event, or to `until_s`."""
+        next_s = self._sim.next_s
+        # An event at this very moment must not keep time from passing.
+        self._sim.step_to(min(until_s, math.inf if next_s is None else next_s))
+
+    def records(self, after_id: int = 0) -> Iterable[Record]:
+        """The journal."""
+        return self._journal.read(after_id)
+
+    def start_delay_s(self, job_id: str) -> float | None:
+        """From the allocation to the first moment at which it really computed."""
+        first_s = min((s.start_s for s in self._sim.segments if s.job == job_id), default=None)
+        return None if first_s is None else first_s - self._sim.job(job_id).start_s
+
+    def complaints(self) -> list[str]:
+        """Gaps and duplicates of the counters, and every promise that the simulation saw broken."""
+        ours = tuple(f"job {job_id}{end}" for job_id in self._finished for end in (" ", ","))
+        # A job that was told to finish did not count to the end that the simulation expects.
+        gaps = [gap for gap in self._sim.gaps() if not gap.startswith(ours or ("\0",))]
+        return gaps + [str(violation) for violation in self._sim.audit()]
+
+    def left(self) -> list[str]:
+        """Our nodes, as the daemon sees them, and instances on any host."""
+        found = set(self.rehearsal.world.managed)
+        for host in self._sim.hosts.values():
+            found.update(host.instances)
+        return sorted(found)

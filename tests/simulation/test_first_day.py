@@ -1,0 +1,100 @@
+"""The demo's scenario in simulated time: everything it promises holds, whatever goes slower."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backfill.core.cluster import JobState
+from backfill.ports import Record
+from backfill.sim.scenario import Check, Expectation, JobMoment, Scenario, When
+from backfill.sim.scenario_checks import hosts_of_jobs
+from backfill.sim.scenario_player import Outcome, play
+from backfill.sim.scenario_reader import load_scenario
+from backfill.sim.stage import SimulatedStage
+
+FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
+
+
+@pytest.fixture(scope="module")
+def scenario() -> Scenario:
+    return load_scenario(FIRST_DAY)
+
+
+def played(scenario: Scenario) -> Outcome:
+    return play(scenario, SimulatedStage(scenario))
+
+
+def test_every_promise_holds(scenario: Scenario) -> None:
+    """Counters whole, every job once, the important one at once, all moved, nothing left."""
+    outcome = played(scenario)
+    assert [v for v in outcome.verdicts if not v.ok] == []
+    assert len(outcome.verdicts) == len(scenario.expect)
+    assert outcome.end_s - outcome.start_s < 90
+
+
+def test_the_displaced_work_changes_its_host(scenario: Scenario) -> None:
+    """Both counters ran on bm1 first and on bm2 afterwards, and nowhere else."""
+    outcome = played(scenario)
+    ran = hosts_of_jobs(outcome.records)
+    assert [ran[outcome.ids[f"counter-{i}"]] for i in (1, 2)] == [["bm1", "bm2"]] * 2
+
+
+def test_the_same_scenario_gives_the_same_journal(scenario: Scenario) -> None:
+    """Simulated time has no chance in it: two plays are equal to the last record."""
+    assert played(scenario).records == played(scenario).records
+
+
+@pytest.mark.parametrize("boot_s", [0.5, 20.0, 60.0])
+def test_the_story_does_not_depend_on_speed(scenario: Scenario, boot_s: float) -> None:
+    """Moments, not times, hold the story together: a slower machine tells the same one."""
+    slower = replace(scenario, costs=replace(scenario.costs, boot_s=boot_s, migrate_s=8.0))
+    assert [v.text for v in played(slower).verdicts if not v.ok] == []
+
+
+def test_what_is_new_is_shown_as_it_happens(scenario: Scenario) -> None:
+    """The watcher gets every record once, in order, none from its future."""
+    seen: list[Record] = []
+
+    def watch(records: object, now_s: float) -> None:
+        assert isinstance(records, list)
+        assert all(r.at_s <= now_s for r in records)
+        seen.extend(records)
+
+    outcome = play(scenario, SimulatedStage(scenario), watch)
+    assert tuple(seen) == outcome.records
+
+
+def test_a_promise_that_is_broken_is_told(scenario: Scenario) -> None:
+    """A host that cannot be reached by moving, and a wait that is too long, each get a no."""
+    wrong = replace(
+        scenario,
+        expect=(
+            Expectation(Check.MOVED, job="counter", to="bm1"),
+            Expectation(Check.WAITED_LONGER, job="important", than="yardstick", within_s=0.001),
+        ),
+    )
+    moved, waited = played(wrong).verdicts
+    assert not moved.ok
+    assert moved.details == ("counter-1 ran on bm1, then bm2", "counter-2 ran on bm1, then bm2")
+    assert not waited.ok
+    assert "3 ms longer" in waited.text
+
+
+def test_a_scenario_that_does_not_end_is_broken_off(scenario: Scenario) -> None:
+    """At its limit what still runs is cancelled, and that is a no of its own."""
+    endless = replace(
+        scenario,
+        limit_s=30.0,
+        jobs=tuple(
+            replace(e, ends=When("important", JobMoment.ENDED, 1e6)) if e.ends else e
+            for e in scenario.jobs
+        ),
+    )
+    stage = SimulatedStage(endless)
+    outcome = play(endless, stage)
+    assert outcome.verdicts[0].text == "it was not over after 30 s and was broken off"
+    assert not outcome.ok
+    assert {j.state for j in stage.jobs().values()} <= {JobState.COMPLETED, JobState.CANCELLED}
