@@ -17,7 +17,7 @@ from backfill.sim.sacct_fields import (
     parse_memory_mb,
     parse_tres_count,
 )
-from backfill.sim.trace import NO_RUN_TIME, Trace, TraceBuilder, TraceError
+from backfill.sim.trace import LARGEST, NO_RUN_TIME, Trace, TraceBuilder, TraceError
 from backfill.sim.tracefile import ByteLines, open_lines
 
 ASK = (
@@ -29,6 +29,7 @@ NO_SUBMIT = "no submit or start time"
 ORPHAN_STEP = "steps without their job"
 SUPERSEDED = "an earlier run of a requeued job"
 STILL_RUNNING = "still running: time so far taken"
+ID_BITS = 32
 TASK_BITS = 24  # Slurm allows 4,000,001 tasks in an array
 
 Row = Mapping[str, str]
@@ -154,6 +155,9 @@ def _parse(row: Row) -> SacctJob:
     start_s = parse_instant_s(get("Start", ""))
     requested = _count(row, "ReqCPUS", "ReqTRES")
     allocated = max(_count(row, "AllocCPUS", "AllocTRES"), _count(row, "NCPUS", ""))
+    limit_s = _limit_s(row)
+    if max(requested, allocated, limit_s or 0) > LARGEST or name.base >> ID_BITS:
+        raise ValueError("a number is too large")
     memory = get("ReqMem", "")
     memory_mb = parse_memory_mb(memory)
     if memory_mb is not None and memory_is_per_cpu(memory):
@@ -167,7 +171,7 @@ def _parse(row: Row) -> SacctJob:
         elapsed_s=_elapsed_s(row, start_s),
         requested=requested,
         allocated=allocated,
-        limit_s=_limit_s(row),
+        limit_s=limit_s,
         memory_mb=memory_mb,
         max_rss_mb=parse_memory_mb(get("MaxRSS", "")),
         steps=0,

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 UNKNOWN = frozenset({"", "unknown", "none", "n/a", "invalid", "unlimited", "partition_limit"})
+DIGITS = 11
 _JOB = re.compile(
     r"(?P<base>\d+)(?:_(?P<task>\d+)|_\[(?P<tasks>[^\]]*)\]|\+(?P<part>\d+))?(?:\.(?P<step>.+))?"
 )
-_TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
+_TIME = re.compile(r"(?:(\d{1,7})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:\.\d+)?")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([nc]?)", re.IGNORECASE)
 _MB_PER_UNIT = {"": 1 / 1024**2, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
@@ -37,7 +38,8 @@ def parse_job_name(text: str) -> JobName:
         raise ValueError(f"{text!r} is no Slurm job id")
     number = match["task"] or match["part"]
     count = _count_tasks(match["tasks"]) if match["tasks"] is not None else 1
-    label, _, step = text.partition(".")
+    step = match["step"] or ""
+    label = text.removesuffix(f".{step}") if step else text
     return JobName(int(match["base"]), int(number) if number else -1, count, step, label)
 
 
@@ -49,7 +51,7 @@ def _count_tasks(text: str) -> int:
         first, dash, last = span.partition("-")
         if first.isdecimal():
             end = int(last) if dash and last.isdecimal() else int(first)
-            count += len(range(int(first), end + 1, int(stride or 1)))
+            count += len(range(int(first), end + 1, max(int(stride or 1), 1)))
     return max(count, 1)
 
 
@@ -61,7 +63,7 @@ def parse_instant_s(text: str) -> int | None:
     """
     if text.lower() in UNKNOWN:
         return None
-    if text.isdecimal():
+    if text.isdecimal() and len(text) <= DIGITS:
         return int(text)
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
@@ -70,7 +72,7 @@ def parse_duration_s(text: str) -> int | None:
     """Return seconds of `1-02:03:04`, `02:03:04`, `03:04.567` or `184`; None if unknown."""
     if text.lower() in UNKNOWN:
         return None
-    if text.isdecimal():
+    if text.isdecimal() and len(text) <= DIGITS:
         return int(text)
     match = _TIME.fullmatch(text)
     if match is None:

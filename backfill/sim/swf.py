@@ -16,6 +16,7 @@ from backfill.sim.trace import Trace, TraceBuilder, TraceError
 from backfill.sim.tracefile import ByteLines, open_lines
 
 COLUMNS = 18
+BEYOND = 10**18
 NAMES = {0: "job id", 1: "submit time", 3: "run time", 4: "allocated processors"}
 NAMES |= {7: "requested processors", 8: "requested time"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -57,7 +58,7 @@ def _read_odd_line(path: Path, number: int, line: bytes, builder: TraceBuilder) 
     fields = _columns(path, number, text)
     values = {index: _number(path, number, index, fields[index]) for index in NAMES}
     processors = max(values[4], values[7])
-    if processors % 1 or values[0] % 1:
+    if any(value != value.to_integral_value() for value in (processors, values[0])):
         raise TraceError(path, number, "job id and processors must be whole numbers; correct them")
     try:
         # All three are converted before the last is used: a fraction in any changes the ticks.
@@ -66,7 +67,7 @@ def _read_odd_line(path: Path, number: int, line: bytes, builder: TraceBuilder) 
         submit, run, estimate = (builder.ticks(values[index]) for index in (1, 3, 8))
         builder.add(int(values[0]), submit, run, int(processors), estimate)
     except OverflowError:
-        raise TraceError(path, number, "a number exceeds 64 bits; correct it") from None
+        raise TraceError(path, number, "a number is too large; correct the line") from None
     return True
 
 
@@ -88,12 +89,14 @@ def _number(path: Path, number: int, index: int, column: bytes) -> Decimal:
         return Decimal(-1)  # SWF's own word for unknown
     try:
         value = Decimal(column.decode("ascii"))
-        if value.is_finite():
+        if value.is_finite() and abs(value) < BEYOND:
             return value
     except (InvalidOperation, UnicodeDecodeError):
         pass
     shown = column.decode("ascii", "replace")
-    raise TraceError(path, number, f"{NAMES[index]} {shown!r} is not a number; correct the line")
+    raise TraceError(
+        path, number, f"{NAMES[index]} {shown!r} is not a usable number; correct the line"
+    )
 
 
 def swf_lines(jobs: Iterable[tuple[int, int, int, int]], header: Iterable[str]) -> Iterator[str]:

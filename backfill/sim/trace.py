@@ -11,6 +11,7 @@ from operator import le
 from pathlib import Path
 
 MILLI = 1000
+LARGEST = 2**42  # ticks, processors: a million times this still fits the columns
 NO_RUN_TIME = "run time of 0 or less, or unknown"
 NO_PROCESSORS = "no processors"
 TOO_LARGE = "more processors than the machine has"
@@ -96,7 +97,7 @@ class TraceBuilder:
         """Add one job, times in ticks; return whether it was kept.
 
         An estimate below the run time is raised to it; one of 0 or less counts as missing, and
-        the run time stands in for it.
+        the run time stands in for it. OverflowError if a number is absurdly large.
         """
         if run <= 0:
             self.left_out[NO_RUN_TIME] += 1
@@ -108,6 +109,8 @@ class TraceBuilder:
             reason = "no estimate: run time taken" if estimate <= 0 else "estimate below run time"
             self.noted[reason] += 1
             estimate = run
+        if max(submit, -submit, estimate, processors) > LARGEST:
+            raise OverflowError
         ids, submits, runs, estimates, sizes = self.columns
         ids.append(job_id)
         submits.append(submit)
@@ -118,7 +121,7 @@ class TraceBuilder:
 
     def ticks(self, seconds: Decimal) -> int:
         """Convert a time; the first fraction turns the whole trace to milliseconds."""
-        if self.ticks_per_s == 1 and seconds % 1:
+        if self.ticks_per_s == 1 and seconds != seconds.to_integral_value():
             ids, submits, runs, estimates, sizes = self.columns
             scaled = (array("q", (t * MILLI for t in c)) for c in (submits, runs, estimates))
             self.columns = (ids, *scaled, sizes)

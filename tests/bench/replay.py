@@ -1,0 +1,144 @@
+"""Times the replay as a whole process on one CPU, beside AccaSim on the same trace.
+
+Prints one line of JSON last. BACKFILL_TRACES names the folder with the archive's traces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from backfill.sim.swf import swf_lines
+from backfill.sim.tracereader import read_trace
+from backfill.sim.workload import Job
+
+TRIALS = 5
+NASA = "NASA-iPSC-1993-3.1-cln.swf.zip"
+NASA_CLUSTER = "128x1"
+ACCASIM = "accasim==1.1.3"
+REPLAY = (sys.executable, "-m", "backfill.sim.command")
+WORKLOAD = (sys.executable, "-m", "backfill.sim.workload_command")
+# AccaSim imports a name that Python 3.10 moved, hence the line about Mapping.
+ACCASIM_RUN = """
+import collections, collections.abc, sys
+collections.Mapping = collections.abc.Mapping
+from accasim.base.simulator_class import Simulator
+from accasim.base.scheduler_class import EASYBackfilling
+from accasim.base.allocator_class import FirstFit
+Simulator(sys.argv[1], sys.argv[2], EASYBackfilling(FirstFit()), statistics_output=False,
+          show_statistics=False, RESULTS_FOLDER_PATH=sys.argv[3]).start_simulation()
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+
+
+def run(command: Sequence[str | Path]) -> Cost:
+    """Run to the end and return what this process used; RuntimeError if it failed."""
+    began_s = time.perf_counter()
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            output.seek(0)
+            raise RuntimeError(output.read().decode("utf-8", "replace")[-500:])
+    wall_s = time.perf_counter() - began_s
+    return Cost(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+def replay(trace: Path, cluster: str, work: Path) -> Cost:
+    return run([*REPLAY, trace, "--cluster", cluster, "--no-instances", "--jobs-csv", work / "o"])
+
+
+def jobs_per_cpu_s(trace: Path, cluster: str, work: Path) -> float:
+    """Jobs of the result over the median CPU time of the whole process."""
+    cpu_s = median(replay(trace, cluster, work).cpu_s for _ in range(TRIALS))
+    with (work / "o").open("rb") as rows:
+        return (sum(1 for _ in rows) - 1) / cpu_s
+
+
+def draw(work: Path, *arguments: str) -> Path:
+    """Draw a workload in a process of its own, so that ours stays small."""
+    path = work / f"{'-'.join(arguments).replace('--', '')}.swf"
+    run([*WORKLOAD, *arguments, "--seed", "1", "-o", path])
+    return path
+
+
+def accasim_python() -> Path:
+    """Return the Python of a virtual environment with AccaSim, made on first use."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = cache / "backfill-bench" / ACCASIM.replace("==", "-")
+    python = home / "bin" / "python"
+    if not (home / "ready").exists():
+        venv.create(home, with_pip=True, clear=True)
+        run([python, "-m", "pip", "install", "--quiet", ACCASIM])
+        (home / "ready").touch()
+    return python
+
+
+def accasim_jobs_per_cpu_s(trace: Path, work: Path) -> float:
+    """Run AccaSim's EASY on the same jobs, cleaned as it needs them: estimates filled in."""
+    python = accasim_python()
+    jobs = read_trace(trace)
+    columns = zip(jobs.submit, jobs.run, jobs.processors, jobs.estimate, strict=True)
+    cleaned, config = work / "cleaned.swf", work / "system.json"
+    cleaned.write_text("".join(swf_lines((Job(*row) for row in columns), ())), encoding="utf-8")
+    nodes = int(NASA_CLUSTER.partition("x")[0])
+    groups = {"groups": {"g": {"core": 1}}, "resources": {"g": nodes}, "start_time": 0}
+    config.write_text(json.dumps(groups | {"equivalence": {"processor": {"core": 1}}}))
+    cost = run([python, "-c", ACCASIM_RUN, cleaned, config, work / "accasim"])
+    done = sum(1 for _ in (work / "accasim" / "sched-cleaned.swf").open("rb"))
+    return done / cost.cpu_s
+
+
+def unsaturated(work: Path) -> tuple[Path, dict[str, object]]:
+    """Return the NASA trace, or in its place a generated one and the reason."""
+    folder = os.environ.get("BACKFILL_TRACES")
+    if folder and (Path(folder) / NASA).is_file():
+        return Path(folder) / NASA, {}
+    reason = f"BACKFILL_TRACES names no folder with {NASA}; generated trace in its place"
+    path = draw(work, "lublin", "--jobs", "18000", "--processors", "128", "--load", "0.47")
+    return path, {"nasa_jobs_per_cpu_s": None, "why_nasa_jobs_per_cpu_s": reason}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        trace, row = unsaturated(work)
+        rate = jobs_per_cpu_s(trace, NASA_CLUSTER, work)
+        row["sample_jobs_per_cpu_s" if row else "nasa_jobs_per_cpu_s"] = round(rate)
+        tiny = draw(work, "poisson", "--jobs", "10")
+        full = draw(work, "lublin", "--jobs", "10000", "--processors", "256", "--load", "1.5")
+        row["saturated_jobs_per_cpu_s"] = round(jobs_per_cpu_s(full, "256x1", work))
+        # 25.3 times 256 processors is 79 % of 8,192, and makes a million jobs last one year.
+        shape = ("--jobs", "1000000", "--processors", "256", "--load", "25.3")
+        year = draw(work, "lublin", *shape, "--estimate-factor", "5")
+        base = replay(tiny, "8192x1", work)
+        cost = replay(year, "8192x1", work)
+        row |= {"million_s": round(cost.wall_s, 2), "million_cpu_s": round(cost.cpu_s, 2)}
+        row["bytes_per_job"] = round((cost.peak_bytes - base.peak_bytes) / 1e6)
+        try:
+            other = accasim_jobs_per_cpu_s(trace, work)
+            row |= {"accasim_jobs_per_cpu_s": round(other), "accasim_ratio": round(rate / other, 1)}
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            reason = f"AccaSim did not run: {str(error).strip()[-200:]}"
+            row |= {"accasim_jobs_per_cpu_s": None, "why_accasim_jobs_per_cpu_s": reason}
+        print(json.dumps(row | {"trials": TRIALS}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The commands read, replay, report and write, and refuse bad input in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from backfill.sim.command import main
+from backfill.sim.machine import Cluster
+from backfill.sim.swf import swf_lines
+from backfill.sim.tracereader import read_trace
+from backfill.sim.workload import Job
+from backfill.sim.workload_command import main as workload
+
+SAMPLES = Path(__file__).parents[2] / "scenarios" / "traces"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    jobs = [Job(0, 100, 3), Job(10, 50, 4), Job(20, 60, 1, 80), Job(20, 70, 1, 300), Job(30, 5, 9)]
+    path = tmp_path / "t.swf"
+    path.write_text("".join(swf_lines(jobs, ())), encoding="utf-8")
+    return path
+
+
+def test_jobs_csv(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One row per replayed job; what was left out is told on stderr."""
+    out = tmp_path / "jobs.csv"
+    assert main([str(trace), "--cluster", "4x1", "--no-instances", "--jobs-csv", str(out)]) == 0
+    assert out.read_text(encoding="utf-8").splitlines() == [
+        "job_id,submit,start,end,processors",
+        "1,0,0,100,3",
+        "2,10,100,150,4",
+        "3,20,20,80,1",
+        "4,20,150,220,1",
+    ]
+    captured = capsys.readouterr()
+    assert "left out: 1 job: more processors than the machine has" in captured.err
+    assert "4 jobs on 4 x 1 processors, easy, batch" in captured.out
+    assert sorted(tmp_path.iterdir()) == [out, trace]
+
+
+@pytest.mark.parametrize(("scheduler", "start"), [("easy", 20), ("fcfs", 150)])
+def test_json(trace: Path, capsys: pytest.CaptureFixture[str], scheduler: str, start: int) -> None:
+    """The measures are one JSON object, with what was replayed."""
+    assert main([str(trace), "--cluster", "2x2", "--scheduler", scheduler, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["scheduler"], printed["tie"], printed["processors"]) == (scheduler, "batch", 4)
+    assert printed["jobs"] == 4
+    assert printed["wait_s"]["count"] == 4
+    assert printed["left_out"] == {"more processors than the machine has": 1}
+    assert printed["makespan_s"] >= start
+
+
+def test_fractions_stay_exact(tmp_path: Path) -> None:
+    """A trace with fractions of seconds is written with them, and only where there are any."""
+    trace, out = tmp_path / "t.swf", tmp_path / "o.csv"
+    rest = " -1" * 9
+    trace.write_text(
+        f"1 -0.5 -1 1.25 1 -1 -1 1 -1{rest}\n2 0 -1 2 1 -1 -1 1 -1{rest}\n", encoding="utf-8"
+    )
+    assert main([str(trace), "--cluster", "1", "--jobs-csv", str(out)]) == 0
+    assert out.read_text(encoding="utf-8").splitlines()[1:] == [
+        "1,-0.5,-0.5,0.75,1",
+        "2,0,0.75,2.75,1",
+    ]
+
+
+def test_bad_input_is_one_sentence_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broken trace ends with status 2, the place and the remedy, and no file."""
+    broken, out = tmp_path / "b.swf", tmp_path / "o.csv"
+    broken.write_text("1 2 3\n", encoding="utf-8")
+    assert main([str(broken), "--cluster", "4x1", "--jobs-csv", str(out)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == (
+        f"backfill: {broken}:1: 3 columns where SWF has 18; complete or remove the line\n"
+    )
+    assert printed.out == ""
+    assert not out.exists()
+
+
+def test_a_csv_that_cannot_be_written(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that does not exist is told."""
+    out = tmp_path / "none" / "o.csv"
+    assert main([str(trace), "--cluster", "4x1", "--jobs-csv", str(out)]) == 2
+    assert capsys.readouterr().err.startswith(f"backfill: cannot write {out}: No such file")
+
+
+def test_a_csv_may_go_to_a_device(trace: Path) -> None:
+    """What is no plain file is written to as it is, not replaced."""
+    assert main([str(trace), "--cluster", "4x1", "--jobs-csv", "/dev/null"]) == 0
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("text", ["", "x4", "0x4", "4x0", "4x", "-1x4", "1.5x2", "4x1x1"])
+def test_a_cluster_that_is_none(text: str) -> None:
+    """Anything but two positive numbers is refused."""
+    with pytest.raises(ValueError, match="NODESxCPUS"):
+        Cluster.parse(text)
+
+
+def test_clusters() -> None:
+    """Nodes times CPUs; nodes alone have one each."""
+    assert Cluster.parse("128x2").processors == 256
+    assert Cluster.parse("128") == Cluster(128, 1)
+
+
+def test_bad_arguments_end_with_status_2(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cluster's form is explained."""
+    with pytest.raises(SystemExit) as caught:
+        main([str(trace), "--cluster", "many"])
+    assert caught.value.code == 2
+    assert "not of the form NODESxCPUS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["lublin", "lublin-typed", "poisson", "htc"])
+def test_workloads_are_written_and_read(model: str, tmp_path: Path) -> None:
+    """Every model's sample is a trace that the reader takes whole."""
+    path = tmp_path / "w.swf"
+    assert workload([model, "--jobs", "50", "--processors", "16", "-o", str(path)]) == 0
+    assert len(read_trace(path)) == 50
+
+
+def test_workload_arguments_are_checked(tmp_path: Path) -> None:
+    """No jobs, no load, no folder: each is refused."""
+    out = str(tmp_path / "w.swf")
+    for wrong in (["--jobs", "0"], ["--load", "0"], ["--load", "inf"]):
+        with pytest.raises(SystemExit):
+            workload(["lublin", *wrong, "-o", out])
+    assert workload(["lublin", "--jobs", "5", "-o", str(tmp_path / "none" / "w.swf")]) == 2
+    assert not Path(out).exists()
+
+
+@pytest.mark.parametrize(
+    ("sample", "arguments"),
+    [
+        ("lublin-64.swf", ["lublin", "--jobs", "400", "--processors", "64", "--load", "0.8"]),
+        ("htc-backlog.swf", ["htc", "--jobs", "400", "--backlog", "150", "--mean-gap-s", "120"]),
+        ("poisson.swf", ["poisson", "--jobs", "300", "--mean-gap-s", "10"]),
+    ],
+)
+def test_shipped_samples_are_what_the_models_draw(
+    sample: str, arguments: list[str], tmp_path: Path
+) -> None:
+    """The samples can be made again, byte for byte."""
+    path = tmp_path / sample
+    assert workload([*arguments, "--seed", "1", "-o", str(path)]) == 0
+    assert path.read_bytes() == (SAMPLES / sample).read_bytes()

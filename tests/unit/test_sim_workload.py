@@ -1,0 +1,122 @@
+"""Workload models repeat with their seed and have the shapes that their sources publish."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from math import exp, log
+from statistics import fmean, median, pstdev
+
+import pytest
+
+from backfill.sim.draws import gamma, gamma_cdf, lognormal, normal, seeded, uniform_int
+from backfill.sim.lublin import ALL, BATCH, INTERACTIVE, lublin
+from backfill.sim.workload import (
+    HTC_LONGEST_S,
+    Job,
+    htc_pilot,
+    offered_load,
+    poisson,
+    scaled_to_load,
+    with_estimates,
+)
+
+DRAWS = 20_000
+
+
+def fingerprint(jobs: list[Job]) -> str:
+    return hashlib.sha256(repr([tuple(job) for job in jobs]).encode()).hexdigest()[:16]
+
+
+def test_same_seed_same_history() -> None:
+    """The drawn jobs are these, on every machine and in every version of Python."""
+    assert fingerprint(lublin(1, 1000, 256)) == "4c73e545f85d6c63"
+    assert fingerprint(lublin(1, 1000, 256, 0.8, (BATCH, INTERACTIVE))) == "7da814a958333a67"
+    assert fingerprint(poisson(1, 1000, 10.0)) == "bc0f8c1de5a0824a"
+    assert fingerprint(htc_pilot(1, 1000, 60.0, 100, ((1, 0.8), (8, 0.2)))) == "c2cf632de51877a8"
+
+
+def test_another_seed_another_history() -> None:
+    """Seeds matter."""
+    assert lublin(1, 50, 256) != lublin(2, 50, 256)
+
+
+def test_distributions_have_their_moments() -> None:
+    """Means, deviations and medians of the drawn values are the theoretical ones within 3 %."""
+    rng = seeded(5)
+    gammas = [gamma(rng, 4.2, 0.94) for _ in range(DRAWS)]
+    assert fmean(gammas) == pytest.approx(4.2 * 0.94, rel=0.03)
+    assert pstdev(gammas) == pytest.approx(4.2**0.5 * 0.94, rel=0.03)
+    normals = [normal(rng) for _ in range(DRAWS)]
+    assert (fmean(normals), pstdev(normals)) == pytest.approx((0, 1), abs=0.03)
+    assert median(lognormal(rng, 50, 2) for _ in range(DRAWS)) == pytest.approx(50, rel=0.06)
+    assert {uniform_int(rng, 2, 4) for _ in range(100)} == {2, 3, 4}
+    below = sum(value <= 5 for value in gammas) / DRAWS
+    assert gamma_cdf(5, 4.2, 0.94) == pytest.approx(below, abs=0.02)
+    assert gamma_cdf(2, 1, 1) == pytest.approx(1 - exp(-2))
+    assert gamma_cdf(0, 1, 1) == 0
+
+
+def test_lublin_sizes() -> None:
+    """A quarter is serial, most others are powers of two, and none exceeds the machine."""
+    sizes = [job.processors for job in lublin(3, DRAWS, 200)]
+    assert sizes.count(1) / DRAWS == pytest.approx(ALL.serial, abs=0.02)
+    powers = sum(size & (size - 1) == 0 for size in sizes) / DRAWS
+    assert powers >= ALL.serial + ALL.power_of_two - 0.02
+    assert max(sizes) <= 200
+
+
+def test_lublin_run_times_grow_with_size() -> None:
+    """The larger a job, the more often it is of the long kind."""
+    jobs = lublin(3, DRAWS, 256)
+    small = [log(job.run_s) for job in jobs if job.processors <= 4]
+    large = [log(job.run_s) for job in jobs if job.processors >= 64]
+    assert fmean(large) > fmean(small) + 0.5
+    assert all(1 <= job.run_s <= exp(12) for job in jobs)
+
+
+def test_lublin_has_a_daily_cycle() -> None:
+    """More jobs arrive in the afternoon than before dawn, and submissions are in order."""
+    jobs = lublin(3, DRAWS, 256)
+    hours = [job.submit_s // 3600 % 24 for job in jobs]
+    afternoon = sum(13 <= hour < 17 for hour in hours)
+    dawn = sum(2 <= hour < 6 for hour in hours)
+    assert afternoon > 4 * dawn
+    assert all(one.submit_s <= other.submit_s for one, other in itertools.pairwise(jobs))
+
+
+def test_a_machine_of_one_processor_gets_serial_jobs() -> None:
+    """Sizes shrink with the machine down to one processor."""
+    assert {job.processors for job in lublin(1, 200, 1)} == {1}
+
+
+def test_load_is_what_was_asked_for() -> None:
+    """Arrivals are stretched so that the work offered is the wanted share of the machine."""
+    assert offered_load(lublin(1, 5000, 256, load=1.4), 256) == pytest.approx(1.4, rel=0.01)
+    assert scaled_to_load([Job(5, 1, 1)], 4, 0.5) == [Job(5, 1, 1)]
+
+
+def test_poisson_arrivals() -> None:
+    """Gaps have the wanted mean, sizes and run times the wanted range."""
+    jobs = poisson(1, DRAWS, 10.0)
+    assert jobs[-1].submit_s / DRAWS == pytest.approx(10, rel=0.03)
+    assert {job.processors for job in jobs} == {2, 8}
+    assert (min(job.run_s for job in jobs), max(job.run_s for job in jobs)) == (140, 350)
+
+
+def test_htc_run_times_are_those_of_a_grid() -> None:
+    """Median and 90th percentile are near those of the log that the model was fitted to."""
+    jobs = htc_pilot(1, DRAWS, 60.0, backlog=500)
+    runs = sorted(job.run_s for job in jobs)
+    assert median(runs) == pytest.approx(255, rel=0.1)
+    assert runs[DRAWS * 9 // 10] == pytest.approx(15_286, rel=0.25)
+    assert fmean(runs) == pytest.approx(8_013, rel=0.15)
+    assert runs[-1] <= HTC_LONGEST_S
+    assert sum(job.submit_s == 0 for job in jobs) >= 500
+
+
+def test_estimates_cover_the_run_time() -> None:
+    """An estimate is a round value between the run time and its multiple."""
+    jobs = with_estimates(poisson(1, 500, 10.0), seed=2, factor=5)
+    assert all(job.estimate_s % 300 == 0 for job in jobs)
+    assert all(job.run_s <= job.estimate_s <= 5 * job.run_s + 300 for job in jobs)
