@@ -107,6 +107,9 @@ class SurroundingsEntry:
     gateway: str = field(default="", metadata={"form": "ip"})
     # Options with which the guest's slurmd is started.
     slurmd_options: str = "-Z"
+    # Programs that slurm.conf names for every slurmd and that mean nothing in a guest, such as our
+    # own Prolog on the hosts: made there as programs that do nothing.
+    no_ops: tuple[str, ...] = field(default=(), metadata={"form": "path"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,11 @@ class Lab:
         return daemon_socket(self.dir)
 
     @property
+    def hook_path(self) -> Path:
+        """The hook that the lab builds where its specification names none."""
+        return self.dir / "hook" / "hook"
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         """bm1..bmN."""
         return self.spec.host_names

@@ -16,6 +16,7 @@ from backfill.drivers.slurm.hooks import HookError, build_hook
 from backfill.lab import slurmconf
 from backfill.lab.spec import (
     CONTROLLER_ADDRESS,
+    HOOK_PORT,
     LIBVIRT_PORT,
     SLURMCTLD_PORT,
     SLURMD_PORT,
@@ -123,7 +124,12 @@ def _write_common(spec: LabSpec, lab_dir: Path) -> None:
 
 def _build_hook(spec: LabSpec, lab_dir: Path) -> str:
     home = lab_dir / "hook"
-    endpoint = f"unix:{daemon_socket(lab_dir)}"
+    # A hook on a host reaches the daemon as it would in a real cluster: over the network.
+    endpoint = (
+        f"tcp:{CONTROLLER_ADDRESS}:{HOOK_PORT}"
+        if spec.hooks == "host"
+        else f"unix:{daemon_socket(lab_dir)}"
+    )
     try:
         hook = build_hook(home / "hook", endpoint, spec.hook_timeout_ms, home / "hook.log")
     except HookError as error:

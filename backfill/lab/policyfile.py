@@ -9,9 +9,7 @@ import yaml
 
 from backfill.lab.cluster import Lab
 from backfill.lab.image import GuestImage
-from backfill.lab.spec import CONTROLLER_ADDRESS, SLURMCTLD_PORT
-
-HOOK_PORT = 830
+from backfill.lab.spec import CONTROLLER_ADDRESS, HOOK_PORT, SLURMCTLD_PORT
 
 LADDER = (
     {"rung": "pause", "within_s": 1, "for_s": 20},
@@ -42,6 +40,7 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
                 "controller": CONTROLLER_ADDRESS,
                 "conf_server": f"{CONTROLLER_ADDRESS}:{SLURMCTLD_PORT}",
                 "munge_key": str(lab.munge_key),
+                **({"no_ops": [str(lab.hook_path)]} if lab.spec.hooks == "host" else {}),
             },
             "images": {
                 "default": {

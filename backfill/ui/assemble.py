@@ -68,6 +68,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             munge_key=around.munge_key,
             gateway=around.gateway,
             slurmd_options=around.slurmd_options,
+            no_ops=around.no_ops,
         ),
         images={
             name: lv.ImageFiles(i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format)

@@ -14,8 +14,7 @@ from contextlib import ExitStack
 from statistics import median, quantiles
 from typing import Any
 
-from backfill.lab.policyfile import HOOK_PORT
-from backfill.lab.spec import CONTROLLER_ADDRESS, LabSpec
+from backfill.lab.spec import LabSpec
 from tests.bench.rig import Bed, result, wait_for
 
 TRIALS = int(os.environ.get("BACKFILL_TRIALS", "20"))
@@ -156,7 +155,7 @@ def _print() -> None:
     values["srun_over_bare_ms"] = round(
         1000 * (median(_SAMPLES["srun_pause"]) - median(_SAMPLES["srun_bare"])), 2
     )
-    result(benchmark="evict", trials=TRIALS, hook=f"{CONTROLLER_ADDRESS}:{HOOK_PORT}", **values)
+    result(benchmark="evict", trials=TRIALS, **values)
 
 
 if __name__ == "__main__":

@@ -103,9 +103,11 @@ class Bed:
         Returns seconds from slurmctld's allocation and from sbatch's start to that command.
         """
         path = self.out / f"{time.monotonic_ns()}"
-        script = f"echo $EPOCHREALTIME >{path}; sleep {run_s}"
+        # --wrap would make it a script of sh, which knows no $EPOCHREALTIME.
+        script = path.with_suffix(".sh")
+        script.write_text(f"#!/bin/bash\necho $EPOCHREALTIME >{path}\nsleep {run_s}\n")
         began_s = time.time()
-        job = self.sbatch(*argv, "--wrap", script)
+        job = self.sbatch(*argv, str(script))
         started_s = float(
             wait_for(lambda: path.exists() and path.read_text().strip(), 60, f"start of job {job}")
         )

@@ -33,12 +33,19 @@ def identity_text(identity: Identity) -> str:
     return "".join(f"{key}={shlex.quote(value)}\n" for key, value in pairs.items())
 
 
-def seed_tar(identity: Identity, munge_key: bytes) -> bytes:
-    """The same identity and key always give the same bytes, a multiple of 512 as a disk must be."""
+def seed_tar(identity: Identity, munge_key: bytes, no_ops: tuple[str, ...] = ()) -> bytes:
+    """The guest's files; `no_ops` are absolute paths of programs that shall do nothing there.
+
+    The same identity and key always give the same bytes, a multiple of 512 as a disk must be.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         _add(tar, "etc/backfill/identity", identity_text(identity).encode(), 0o644)
         _add(tar, "etc/munge/munge.key", munge_key, 0o400)
+        for path in no_ops:
+            link = tarfile.TarInfo(path.lstrip("/"))
+            link.type, link.linkname = tarfile.SYMTYPE, "/bin/true"
+            tar.addfile(link)
     return buffer.getvalue()
 
 

@@ -31,6 +31,9 @@ class Surroundings:
     munge_key: str
     gateway: str = ""
     slurmd_options: str = "-Z"
+    # Programs that slurm.conf names for every slurmd and that mean nothing in a guest, such as our
+    # own Prolog on the hosts: made there as programs that do nothing.
+    no_ops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
