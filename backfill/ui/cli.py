@@ -47,12 +47,16 @@ def _run(words: list[str]) -> int:
     chosen = command_of(words)
     parser = build_parser([chosen] if chosen else [])
     try:
+        if words and words[0].startswith("-") and words[0] not in _OWN_OPTIONS:
+            parser.error(f"'{words[0]}' belongs behind a command, as in: {_EXAMPLE} {words[0]}")
         args, unknown = parser.parse_known_args(words)
         if not args.command:
             parser.print_help()
             return USAGE
         if unknown:
-            _refuse(parser, args.command, words, unknown)
+            below = command_parsers(parser)[args.command]
+            assert isinstance(below, Parser)
+            below.refuse_unknown(unknown)
     except SystemExit as end:  # argparse has said what it has to say
         return end.code if isinstance(end.code, int) else USAGE
     return (chosen or BY_NAME[args.command]).run(args)
@@ -75,16 +79,6 @@ def command_of(words: Sequence[str]) -> Command | None:
     return BY_NAME.get(name)
 
 
-def _refuse(parser: Parser, name: str, words: list[str], unknown: Sequence[str]) -> None:
-    """Complain in the name of the command, which knows its options."""
-    before = words[: words.index(name)]
-    if unknown[0] in before:
-        parser.error(f"'{unknown[0]}' belongs behind the command: backfill {name} {unknown[0]}")
-    below = command_parsers(parser)[name]
-    assert isinstance(below, Parser)
-    below.refuse_unknown(unknown)
-
-
 def build_parser(declared: Sequence[Command] = ()) -> Parser:
     """The parser of all commands; only `declared` ones have their arguments, as that imports."""
     modules = {c.name: c for c in declared}
@@ -104,6 +98,8 @@ def build_parser(declared: Sequence[Command] = ()) -> Parser:
     return parser
 
 
+_OWN_OPTIONS = ("-h", "--help", "--version", "--")
+_EXAMPLE = "backfill status"
 _USAGE = "backfill COMMAND [ARGUMENTS]   (backfill COMMAND --help tells more)"
 
 

@@ -52,7 +52,8 @@ class Client:
             raise self._no_answer(error) from error
         answer = self._read(line)
         if "error" in answer:
-            raise AskError(answer["error"], _code(answer["error"], daemon_uid), answer)
+            code = refusal_code(answer["error"], os.geteuid(), daemon_uid)
+            raise AskError(answer["error"], code, answer)
         return answer
 
     def _read(self, line: bytes) -> Answer:
@@ -91,9 +92,9 @@ def _peer_uid(sock: socket.socket) -> int:
     return int(struct.unpack("3i", data)[1])
 
 
-def _code(error: str, daemon_uid: int) -> int:
-    """A refusal of our user id has its own status; the daemon says no more than the sentence."""
-    stranger = os.geteuid() not in (0, daemon_uid)
+def refusal_code(error: str, uid: int, daemon_uid: int) -> int:
+    """The daemon says no more than a sentence; the refusal of a user has a status of its own."""
+    stranger = uid not in (0, daemon_uid)
     return NO_PERMISSION if stranger and "own user only" in error else NO
 
 

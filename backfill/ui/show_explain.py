@@ -11,7 +11,8 @@ from backfill.ui.show_explain_host import explain_host
 from backfill.ui.show_explain_job import explain_job
 from backfill.ui.show_explain_node import explain_node
 from backfill.ui.show_picture import Explanation, Picture, look
-from backfill.ui.terminal import clock_time, emphasis, local_time
+from backfill.ui.show_story import story_of, tell
+from backfill.ui.terminal import emphasis
 
 _KINDS = ("node", "host", "job", "instance")
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print_json(answer)
         else:
-            _show(answer, look(client), args.lines)
+            _show(answer, client, args.lines)
         return OK
 
     return guarded(work, args)
@@ -66,7 +67,8 @@ def _ask(client: Client, subject: str) -> Answer:
         raise AskError(f"{error}{hint}", error.code, error.answer) from error
 
 
-def _show(answer: Answer, picture: Picture, most: int) -> None:
+def _show(answer: Answer, client: Client, most: int) -> None:
+    picture = look(client)
     for made in explanations(answer, picture):
         print(emphasis(made.headline))
         last = ""
@@ -74,7 +76,7 @@ def _show(answer: Answer, picture: Picture, most: int) -> None:
             print(f"  {'' if label == last else label:<10} {sentence}")
             last = label
         print()
-    _tell(answer["story"], most)
+    tell(story_of(answer, picture, client), most)
 
 
 def explanations(answer: Answer, picture: Picture) -> list[Explanation]:
@@ -93,22 +95,3 @@ def explanations(answer: Answer, picture: Picture) -> list[Explanation]:
         text = f"{subject} is a Slurm node that is neither ours nor a host of ours"
         return [Explanation(text, [("Slurm", f"shows it as {answer['slurm']}")])]
     return [Explanation(f"{subject} is gone; this is what is remembered of it")]
-
-
-def _tell(story: list[dict[str, object]], most: int) -> None:
-    """The story with the time of day, and the date where it changes."""
-    shown = story[-most:] if most > 0 else []
-    if not shown:
-        return
-    left_out = len(story) - len(shown)
-    print(
-        emphasis("story") + (f" (the last {len(shown)} of {len(story)} lines)" if left_out else "")
-    )
-    day = ""
-    for line in shown:
-        at_s = float(str(line["at_s"]))
-        today = local_time(at_s)[:10]
-        if today != day:
-            print(f"  {today}")
-            day = today
-        print(f"    {clock_time(at_s)}  {str(line['text']).strip()}")

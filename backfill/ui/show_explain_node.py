@@ -48,6 +48,8 @@ def explain_node(answer: Answer, picture: Picture) -> Explanation:
     made.add("doing", *(wording.operation(o, picture.now_s) for o in answer["operations"]))
     made.add("awaited", *_AWAITED.get(phase, _nothing)(node, picture))
     refused(made, answer["refusals"], name)
+    if any(r["reason"].startswith(f"{name} was closed by hand") for r in answer["refusals"]):
+        made.add("change", f"`backfill evict {name} --undo` opens it again")
     made.add("change", *_CHANGES.get(phase, _nothing)(node, picture))
     if node["failures"]:
         made.add("past", f"{wording.counted(node['failures'], 'failure')} since its last success")
@@ -170,11 +172,10 @@ def _change_ready(node: Entry, picture: Picture) -> list[str]:
 
 
 def _change_displaced(node: Entry, picture: Picture) -> list[str]:
-    host = node["host"]
     return [
-        f"it goes on where it stopped as soon as {host} is free",
+        f"it goes on where it stopped as soon as {node['host']} is free",
         "with `migrate` in the ladder it goes on elsewhere when another host has room",
-        "when the time of its rung is over, the ladder's next rung follows (disk, then the queue)",
+        "when the time of its rung is over, the ladder's next rung follows",
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from backfill.ui import wording
 from backfill.ui.client import Client
 
 Entry = dict[str, Any]
@@ -60,5 +61,5 @@ def _by(entries: Sequence[Entry], key: str) -> dict[str, Entry]:
 def refused(explanation: Explanation, refusals: Sequence[Entry], subject: str) -> None:
     """Add what was refused, naming the subject only where it is another one."""
     for refusal in refusals:
-        about = "" if refusal["subject"] == subject else f"{refusal['subject']}: "
-        explanation.add("refused", f"{about}{refusal['what']}: {refusal['reason']}")
+        own = refusal["subject"] == subject
+        explanation.add("refused", wording.not_done(refusal) if own else wording.refusal(refusal))

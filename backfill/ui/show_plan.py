@@ -31,8 +31,7 @@ def _show(answer: Answer, client: Client) -> None:
     if answer["awaited"]:
         print(f"awaited: a change of {wording.folded(answer['awaited'])} in Slurm")
     for refusal in answer["refusals"]:
-        what = f"{refusal['what']} for {refusal['subject']}"
-        print(emphasis("would not: ", "33") + f"{what}: {refusal['reason']}")
+        print(emphasis("refused: ", "33") + wording.refusal(refusal))
 
 
 def _step(step: dict[str, Any]) -> str:

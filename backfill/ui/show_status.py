@@ -35,7 +35,7 @@ def _show(answer: Answer, client: Client) -> None:
     _section("given away", [_claim(c, now_s) for c in answer["claims"]])
     _section("under way", [wording.operation(o, now_s) for o in answer["operations"]])
     refusals = answer["refusals"]
-    lines = [f"{r['subject']}: no {r['what']}: {r['reason']}" for r in refusals[:_MOST_REFUSALS]]
+    lines = [wording.refusal(r) for r in refusals[:_MOST_REFUSALS]]
     if len(refusals) > _MOST_REFUSALS:
         lines.append(f"and {len(refusals) - _MOST_REFUSALS} more: backfill plan")
     _section("not done", lines)

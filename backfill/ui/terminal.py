@@ -63,7 +63,8 @@ STYLES = {
 
 def emphasis(text: str, style: str = "1") -> str:
     """The text, bold (or in another SGR style) in a terminal that may have colours."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if plain or not sys.stdout.isatty():
         return text
     return f"\x1b[{style}m{text}\x1b[0m"
 

@@ -56,6 +56,17 @@ def since(at_s: float, now_s: float) -> str:
     return f"for {age(now_s - at_s)} (since {local_time(at_s)})"
 
 
+def refusal(entry: dict[str, Any]) -> str:
+    """`bm1: no new instance: bm1 was given to job 7`."""
+    return f"{entry['subject']}: {not_done(entry)}"
+
+
+def not_done(entry: dict[str, Any]) -> str:
+    """`no new instance: bm1 was given to job 7`."""
+    what = re.sub(r"^an? ", "", str(entry["what"]))
+    return f"no {what}: {entry['reason']}"
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """A sentence about a name that nobody knows, with the nearest one that somebody does."""
     names = sorted(known)

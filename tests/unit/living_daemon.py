@@ -1,0 +1,132 @@
+"""A real daemon on a real unix socket, with a simulated cluster around it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+from backfill.core.cluster import Job
+from backfill.core.fleet import Flavour
+from backfill.core.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.scale import Scale
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine.daemon import Daemon, Pace
+from backfill.engine.execute import Outside
+from backfill.engine.listener import Listener
+from backfill.engine.messages import HookCall, Question, Stop
+from backfill.engine.questions import Questions
+
+HOSTS = ("bm1", "bm2")
+_STEP_S = 0.05
+_PATIENCE_S = 30.0
+
+
+def policies(give_up_after: int = 3, boot_within_s: float = 1000.0) -> PolicySet:
+    """Generous deadlines: simulated time runs on while a busy machine lets the daemon wait."""
+    return PolicySet(
+        cluster="sim",
+        priorities=Priorities(low=("htc",), high=("batch",)),
+        instances=Template(
+            names=("vn1", "vn2"),
+            addresses=("10.77.1.1/16", "10.77.1.2/16"),
+            flavour=Flavour(cpus=1, memory_mb=256),
+        ),
+        hosts=HOSTS,
+        ladder=Ladder((RungRule(Rung.PAUSE, within_s=600.0, for_s=36000.0),)),
+        scale=Scale(idle_s=36000.0, boot_within_s=boot_within_s, give_up_after=give_up_after),
+        answer_within_s=600.0,
+    )
+
+
+class LivingDaemon:
+    """Simulated time passes only inside `until`, in step with the daemon's own thread."""
+
+    def __init__(self, directory: Path, policy: PolicySet | None = None) -> None:
+        self.sim = SimulatedWorld(boot_s=1.0, manners=Manners(hook_timeout_s=3600.0))
+        self.sim.add_partition("htc", tier=1, feature="backfill")
+        self.sim.add_partition("batch", tier=10, feature="metal")
+        for host in HOSTS:
+            self.sim.add_host(host, cpus=1, features=("metal",))
+        self.sim.hook(self._allocated, self._ended)
+        self.socket = directory / "daemon.sock"
+        self._policy = policy if policy is not None else policies()
+        self._journal = MemoryJournal()
+        self.start()
+
+    def start(self) -> None:
+        """Start the daemon, with what the journal remembers."""
+        outside = Outside(self.sim.slurm, dict.fromkeys(HOSTS, self.sim.provider), self.sim.clock)
+        pace = Pace(poll_s=0.1, host_poll_s=0.1, watch_s=0.01, workers=4)
+        self.daemon = Daemon(self._policy, outside, self._journal, pace)
+        self._listener = Listener(self.daemon.inbox, Questions(self.daemon).answer, 30.0)
+        self._listener.listen_unix(self.socket)
+        self._thread = threading.Thread(target=self.daemon.run, name="daemon")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the daemon and take its socket away."""
+        self._listener.close()
+        self.socket.unlink()
+        self.daemon.inbox.put(Stop("the test is over"))
+        self._thread.join()
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Let simulated time pass until `done`; TimeoutError after 30 real seconds."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while not self._asked(done):
+            if time.monotonic() > deadline_s:
+                phases = {m.name: f"{m.phase}: {m.reason}" for m in self._managed()}
+                raise TimeoutError(f"not reached in time; nodes: {phases}")
+            self.sim.step_to(self.sim.now_s + _STEP_S)
+
+    def phase(self, node: str) -> Phase | None:
+        """The node's phase; only inside `until`."""
+        managed = self.daemon.world.managed.get(node)
+        return managed.phase if managed is not None else None
+
+    def _managed(self) -> list[ManagedNode]:
+        return list(self.daemon.world.managed.values())
+
+    def _asked(self, done: Callable[[], bool]) -> bool:
+        """Evaluate in the daemon's own thread, after a whole cycle of it."""
+        self.daemon.poke()
+        reply: SimpleQueue[object] = SimpleQueue()
+        self.daemon.inbox.put(Question(done, reply))
+        return bool(reply.get(timeout=_PATIENCE_S))
+
+    def _allocated(self, job: Job, nodes: tuple[str, ...]) -> None:
+        """PrologSlurmctld: the job starts when the daemon has answered."""
+        call = HookCall("allocated", job.id, nodes, "", lambda line: self.sim.release(job.id))
+        self.daemon.inbox.put(call)
+
+    def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
+        self.daemon.inbox.put(HookCall("ended", job.id, nodes))
+
+
+@contextmanager
+def living(directory: Path, policy: PolicySet | None = None) -> Iterator[LivingDaemon]:
+    """A daemon that ends with the block."""
+    daemon = LivingDaemon(directory, policy)
+    try:
+        yield daemon
+    finally:
+        daemon.stop()
+
+
+def displaced(daemon: LivingDaemon) -> tuple[str, str]:
+    """Bring about the main job: vn1 on bm1 paused for a high-priority job. Ids: low, high."""
+    blocker = daemon.sim.submit("batch", 5000.0, required_nodes=("bm2",), name="blocker")
+    daemon.until(lambda: daemon.sim.job(blocker).nodes == ("bm2",))
+    low = daemon.sim.submit("htc", 5000.0, name="counting")
+    daemon.until(lambda: daemon.phase("vn1") is Phase.READY and bool(daemon.sim.job(low).nodes))
+    high = daemon.sim.submit("batch", 5000.0, required_nodes=("bm1",), name="urgent")
+    daemon.until(lambda: daemon.phase("vn1") is Phase.DISPLACED)
+    return low, high

@@ -1,0 +1,214 @@
+"""What people order, and how the daemon's absence and refusals are told."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill.core.cluster import JobState
+from backfill.core.lifecycle import Phase
+from backfill.ui.cli import main
+from backfill.ui.client import refusal_code
+from tests.unit.living_daemon import LivingDaemon, living, policies
+
+
+def test_evict_closes_a_host_and_undo_brings_the_work_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with living(tmp_path) as daemon:
+        where = ["--socket", str(daemon.socket)]
+        job = daemon.sim.submit("htc", 5000.0)
+        daemon.until(lambda: bool(daemon.sim.job(job).nodes))
+        host = daemon.sim.instance("vn1").host
+        assert main(["evict", host, "--reason", "new disks", *where]) == 0
+        assert f"{host} is closed, its instances are pushed aside: vn1" in capsys.readouterr().out
+        daemon.until(lambda: daemon.phase("vn1") is Phase.DISPLACED)
+        assert daemon.sim.job(job).state is JobState.SUSPENDED
+        assert main(["hosts", *where]) == 0
+        row = next(x for x in capsys.readouterr().out.splitlines() if x.startswith(host))
+        assert row.split()[1] == "closed"
+        assert row.endswith("new disks")
+        assert main(["explain", host, *where]) == 0
+        assert f"`backfill evict {host} --undo` opens it again" in capsys.readouterr().out
+        assert main(["evict", host, "--undo", *where]) == 0
+        assert capsys.readouterr().out == f"{host} is open again\n"
+        daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
+
+
+def test_evicting_a_node_keeps_it_away_until_it_is_undone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with living(tmp_path) as daemon:
+        where = ["--socket", str(daemon.socket)]
+        job = daemon.sim.submit("htc", 5000.0)
+        daemon.until(lambda: bool(daemon.sim.job(job).nodes))
+        assert main(["evict", "vn1", "--json", *where]) == 0
+        assert json.loads(capsys.readouterr().out) == {"subject": "vn1", "closed": True}
+        daemon.until(lambda: daemon.phase("vn1") is Phase.DISPLACED)
+        assert main(["explain", "vn1", *where]) == 0
+        assert "`backfill evict vn1 --undo` opens it again" in capsys.readouterr().out
+
+
+def test_one_unknown_name_among_several_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with living(tmp_path) as daemon:
+        daemon.until(lambda: len(daemon.daemon.world.hosts) == 2)
+        assert main(["evict", "bm[1-3]", "--socket", str(daemon.socket)]) == 1
+        assert "there is no host or node of ours 'bm3'" in capsys.readouterr().err
+        assert daemon.daemon.world.closed == {}
+
+
+def test_a_given_up_node_is_explained_and_can_be_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with living(tmp_path, policies(give_up_after=1, boot_within_s=20.0)) as daemon:
+        where = ["--socket", str(daemon.socket)]
+        daemon.sim.faults.never_boots("vn1", times=1)
+        job = daemon.sim.submit("htc", 50.0)
+        daemon.until(lambda: daemon.phase("vn1") is Phase.GIVEN_UP)
+        assert main(["explain", "vn1", *where]) == 0
+        text = capsys.readouterr().out
+        assert text.startswith("vn1 has failed too often and was given up")
+        assert "it did not register with Slurm within 20 s" in text
+        assert "remove the cause, then `backfill retry vn1`" in text
+        assert main(["retry", "vn1", *where]) == 0
+        assert "its name is used again" in capsys.readouterr().out
+        daemon.until(lambda: bool(daemon.sim.job(job).nodes))
+
+
+def test_only_a_failed_node_can_be_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with living(tmp_path) as daemon:
+        where = ["--socket", str(daemon.socket)]
+        assert main(["retry", "vn1", *where]) == 1
+        assert "there is no failed node 'vn1'; there is none yet" in capsys.readouterr().err
+        daemon.sim.submit("htc", 5000.0)
+        daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
+        assert main(["retry", "vn1", *where]) == 1
+        assert "vn1 is ready: nothing is to be tried again" in capsys.readouterr().err
+
+
+def test_poke_makes_the_daemon_look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with living(tmp_path) as daemon:
+        assert main(["poke", "--socket", str(daemon.socket)]) == 0
+        assert "being read now" in capsys.readouterr().out
+
+
+@contextmanager
+def followed(daemon: LivingDaemon) -> Iterator[subprocess.Popen[str]]:
+    """`backfill events --follow`; it is killed rather than let a test hang."""
+    command = [sys.executable, "-m", "backfill", "events", "--follow", "--json"]
+    command += ["--socket", str(daemon.socket), "--limit", "1"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        watchdog = threading.Timer(60.0, process.kill)
+        watchdog.start()
+        try:
+            yield process
+        finally:
+            watchdog.cancel()
+            process.kill()
+
+
+def events_of(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+def test_followed_events_come_in_order_and_ctrl_c_ends_quietly(tmp_path: Path) -> None:
+    with living(tmp_path) as daemon, followed(daemon) as process:
+        coming = events_of(process)
+        last = next(coming)["id"]
+        daemon.sim.submit("htc", 5000.0)
+        daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
+        for event in coming:
+            assert event["id"] > last
+            last = event["id"]
+            if event["subject"] == "vn1" and "is now ready" in event["text"]:
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait() == 130
+
+
+def test_followed_events_survive_the_daemons_restart(tmp_path: Path) -> None:
+    with living(tmp_path) as daemon, followed(daemon) as process:
+        coming = events_of(process)
+        assert next(coming)["body"]["event"] == "start"
+        daemon.stop()
+        assert process.stderr is not None
+        assert "waiting until it is back" in process.stderr.readline()
+        daemon.start()
+        told = (event["body"].get("event") for event in coming if event["kind"] == "daemon")
+        assert [next(told), next(told)] == ["stop", "start"]
+
+
+@pytest.mark.parametrize("command", ["status", "events", "poke", "hosts"])
+def test_without_a_daemon_one_sentence_says_how_to_start_it(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none.sock"
+    assert main([command, "--socket", str(path)]) == 69
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == (
+        f"backfill: no daemon answers on {path}; start it with `backfill daemon --config FILE`\n"
+    )
+
+
+def test_a_dead_daemons_socket_is_no_daemon(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "stale.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+    assert main(["status", "--socket", str(path)]) == 69
+    assert "no daemon answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [(b"", "hung up without an answer"), (b"SSH-2.0\n", "gave no JSON object")],
+)
+def test_something_else_on_the_socket_is_told_apart(
+    line: bytes, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def answer() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(line)
+
+        other = threading.Thread(target=answer)
+        other.start()
+        assert main(["status", "--socket", str(path)]) == 69
+        other.join()
+    assert told in capsys.readouterr().err
+
+
+def test_a_refused_user_has_a_status_of_its_own() -> None:
+    """Root and the daemon's own user may act; anybody else is refused with 77."""
+    sentence = "'evict' is for root and the daemon's own user only"
+    assert refusal_code(sentence, uid=1000, daemon_uid=999) == 77
+    assert refusal_code(sentence, uid=0, daemon_uid=999) == 1
+    assert refusal_code("'x' is no node", uid=1000, daemon_uid=999) == 1

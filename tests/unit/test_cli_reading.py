@@ -1,0 +1,221 @@
+"""What people read of a living daemon: every reading command, as JSON and in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from backfill.ui.cli import main
+from backfill.ui.client import Client
+from tests.unit.living_daemon import LivingDaemon, displaced, living
+
+
+class Story:
+    """The main job, brought about once: vn1 on bm1 was paused for a high-priority job."""
+
+    def __init__(self, daemon: LivingDaemon) -> None:
+        self.daemon = daemon
+        self.low, self.high = displaced(daemon)
+        self.waiting = daemon.sim.submit("htc", 100.0)
+        self.misfit = daemon.sim.submit("htc", 100.0, cpus=64)
+        daemon.until(lambda: {self.waiting, self.misfit} <= daemon.daemon.world.jobs.keys())
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    with living(tmp_path_factory.mktemp("daemon")) as daemon:
+        yield Story(daemon)
+
+
+@pytest.fixture(autouse=True)
+def _socket(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKFILL_SOCKET", str(story.daemon.socket))
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    return output.out
+
+
+@pytest.mark.parametrize("question", ["status", "hosts", "nodes", "instances", "plan"])
+def test_json_is_the_daemons_answer_unchanged(
+    question: str, story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, question, "--json")
+    assert text.count("\n") == 1
+    assert json.loads(text) == Client(str(story.daemon.socket)).ask(question)
+
+
+def test_json_of_an_explanation_is_the_daemons_answer(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = Client(str(story.daemon.socket)).ask("explain", subject="vn1")
+    assert json.loads(shown(capsys, "explain", "vn1", "--json")) == answer
+
+
+def test_status_tells_who_has_the_hosts_and_what_is_not_done(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, "status")
+    assert f"bm1 to job {story.high} for " in text
+    assert "2 low-priority jobs waiting" in text
+    assert "1 displaced" in text
+    assert "bm[1-2],slurm" in text
+    assert f"bm1: no new instance: bm1 was given to job {story.high}" in text
+
+
+def test_piped_output_has_no_colours(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("status", "hosts", "nodes", "instances", "plan", "events"):
+        assert "\x1b" not in shown(capsys, command)
+
+
+def test_hosts_are_told_with_their_state(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    header, first, second = shown(capsys, "hosts").splitlines()
+    assert header.split()[:2] == ["HOST", "STATE"]
+    assert first.split()[:2] == ["bm1", "given"]
+    assert f"Slurm gave it to job {story.high}" in first
+    assert "vn1" not in second
+
+
+def test_nodes_are_told_with_phase_and_reason(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, row = shown(capsys, "nodes", "vn1").splitlines()
+    assert row.split()[:2] == ["vn1", "displaced"]
+    assert row.endswith(f"host bm1 was given to job {story.high}")
+
+
+def test_instances_are_told_with_their_state(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, row = shown(capsys, "instances").splitlines()
+    assert row.split()[:3] == ["vn1", "bm1", "paused"]
+
+
+def test_plan_tells_refusals_with_reasons(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "plan")
+    assert "nothing would be begun now" in text
+    assert f"refused: vn1: no return to bm1: bm1 was given to job {story.high}" in text
+
+
+def test_a_displaced_node_is_explained_before_its_story(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """First what it does, why, what it waits for and what would change it; then the story."""
+    text = shown(capsys, "explain", "vn1")
+    answer, _, told = text.partition("\nstory")
+    assert answer.startswith("vn1 stands still on bm1 and its work waits, for ")
+    for part in (
+        f"why        host bm1 was given to job {story.high}",
+        f"jobs       job {story.low}: suspended in Slurm with the instance, nothing is lost",
+        "instance   is paused: stopped, its memory kept on bm1",
+        f"awaited    the end of job {story.high} on bm1",
+        f"refused    no return to bm1: bm1 was given to job {story.high}",
+        "change     it goes on where it stopped as soon as bm1 is free",
+    ):
+        assert part in answer
+    steps = ["is now booting", "is now ready", "is now evicting", "pause instance", "is now displ"]
+    places = [told.index(step) for step in steps]
+    assert places == sorted(places)
+
+
+def test_a_suspended_job_is_explained_by_its_node(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, "explain", "job", story.low)
+    assert text.startswith(f"job {story.low} (counting) stands still on vn1; nothing of it is lost")
+    assert f"its node vn1 is displaced: host bm1 was given to job {story.high}" in text
+    assert "it goes on by itself when bm1 is free" in text
+    assert "vn1 on bm1 is now evicting" in text  # out of the node's story
+
+
+def test_a_high_priority_job_is_told_what_made_room_for_it(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, "explain", story.high)
+    assert f"job {story.high} (urgent) runs on bm1" in text
+    assert "pushed aside for it: vn1" in text
+    assert f"told job {story.high} that the room is free" in text
+
+
+def test_a_waiting_job_is_told_why_no_instance_is_made(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, "explain", story.waiting)
+    assert f"job {story.waiting} waits in partition htc" in text
+    assert "Slurm says: Resources" in text
+    assert f"bm1: no new instance: bm1 was given to job {story.high}" in text
+
+
+def test_a_job_that_no_instance_can_carry_is_told_so(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, "explain", story.misfit)
+    assert "no instance: it wants more than one instance offers (1 CPUs, 208 MB" in text
+
+
+def test_a_host_is_explained_with_what_is_on_it(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, "explain", "bm1")
+    assert text.startswith(f"bm1 belongs to job {story.high} now")
+    assert "instances  vn1 displaced" in text
+    assert f"instances come back when job {story.high} has left it" in text
+    assert "bm1 shows vn1 as paused" in text
+
+
+def test_the_story_can_be_shortened(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "explain", "vn1", "--lines", "2")
+    assert "story (the last 2 of " in text
+    assert len(text.partition("\nstory")[2].splitlines()) == 4  # title, date, two lines
+
+
+def test_an_unknown_subject_gets_the_nearest_name(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "vm1"]) == 1
+    assert "did you mean 'vn1'?" in capsys.readouterr().err
+
+
+def test_the_daemons_no_is_json_too(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script that asked for JSON finds the error on stdout, a person the sentence on stderr."""
+    assert main(["explain", "nobody", "--json"]) == 1
+    output = capsys.readouterr()
+    assert "nobody" in json.loads(output.out)["error"]
+    assert output.err.startswith("backfill: 'nobody' is no node")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["nodes", "vn9"], "there is no node of ours 'vn9'; did you mean 'vn1'?"),
+        (["nodes", "vn[1-"], "brackets do not match"),
+        (["explain", "vn1", "bm1"], "one subject at a time: backfill explain vn1"),
+    ],
+)
+def test_a_wrong_name_is_a_no_with_a_hint(
+    words: list[str], hint: str, story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 1
+    assert hint in capsys.readouterr().err
+
+
+def test_events_are_lines_with_number_and_time(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown(capsys, "events", "--limit", "3").splitlines()
+    assert len(lines) == 3
+    numbers = [int(line.split()[0]) for line in lines]
+    assert numbers == sorted(numbers)
+    assert all("T" in line.split()[1] for line in lines)
+
+
+def test_events_go_on_after_a_number(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    first = [json.loads(x) for x in shown(capsys, "events", "--json", "-n", "5").splitlines()]
+    after = str(first[1]["id"])
+    rest = shown(capsys, "events", "--json", "--after", after, "-n", "3").splitlines()
+    assert [json.loads(x)["id"] for x in rest] == [e["id"] for e in first[2:5]]

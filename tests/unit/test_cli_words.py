@@ -1,0 +1,142 @@
+"""The command line itself: help, mistakes and what a beginner is told about them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backfill.ui.cli import main
+from backfill.ui.commands import COMMANDS
+
+HEAVY = ("libvirt", "yaml", "rich", "apscheduler", "backfill.engine", "backfill.lab", "socket")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_help_imports_no_command() -> None:
+    """`backfill --help` is quick because it loads nothing that a command needs."""
+    look = (
+        "import sys; from backfill.ui.cli import main; main(['--help']); "
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("[]")
+
+
+def test_help_names_every_command_and_every_exit_status(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {c.name} " in text for c in COMMANDS)
+    assert all(f"  {code} " in text for code in (0, 1, 2, 65, 69, 77, 78, 130))
+
+
+def test_no_command_shows_the_help_and_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([]) == 2
+    assert "first steps:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [c.name for c in COMMANDS])
+def test_every_command_has_a_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: backfill {name}")
+
+
+def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    as_word = capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == as_word
+    assert as_word.startswith("backfill ")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["stauts"], "there is no command 'stauts'; did you mean 'status'?"),
+        (["explian", "vn1"], "did you mean 'explain'?"),
+        (["frobnicate"], "there is no command 'frobnicate': use status, hosts"),
+        (["lab", "uo"], "there is no command 'uo'; did you mean 'up'?"),
+        (["policy", "chekc", "x"], "did you mean 'check'?"),
+        (["status", "--jsno"], "there is no option '--jsno'; did you mean '--json'?"),
+        (["status", "now"], "'now' is one word too many"),
+        (["--json", "status"], "'--json' belongs behind a command"),
+        (["--socket", "/x", "status"], "'--socket' belongs behind a command"),
+        (["explain"], "SUBJECT is missing"),
+        (["daemon"], "--config is missing"),
+        (["lab"], "COMMAND is missing"),
+        (["events", "-n", "few"], "'few' is not a whole number"),
+        (["completion", "tcsh"], "there is no value 'tcsh'"),
+        (["lab", "up", "--hosts", "many"], "invalid int value: 'many'"),
+    ],
+)
+def test_a_mistake_is_answered_with_one_sentence_that_helps(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = refused(capsys, *words)
+    assert hint in text
+    assert "--help`" in text
+
+
+def test_a_mistake_inside_a_command_points_to_that_commands_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "`backfill lab --help`" in refused(capsys, "lab", "uo")
+    assert "`backfill status --help`" in refused(capsys, "status", "--jsno")
+
+
+def test_a_right_policy_file_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parents[2] / "config/policy.minimal.yaml"
+    assert main(["policy", "check", str(example)]) == 0
+    assert "no mistakes found" in capsys.readouterr().out
+    assert main(["policy", "check", str(example), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_wrong_policy_file_is_a_data_error_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("clutser: x\n")
+    assert main(["policy", "check", str(path)]) == 65
+    shown = capsys.readouterr()
+    assert f"{path}:1:1: " in shown.err
+    assert shown.out == ""
+    assert main(["policy", "check", str(path), "--json"]) == 65
+    assert json.loads(capsys.readouterr().out)[0]["line"] == 1
+
+
+def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["type"] == "object"
+
+
+def test_a_trace_that_is_not_there_is_a_data_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(tmp_path / "no.swf"), "--cluster", "4x1"]) == 65
+    assert "no.swf" in capsys.readouterr().err
+
+
+def test_a_reader_who_goes_away_ends_the_command_quietly() -> None:
+    """As with `backfill policy schema | head -1`: no traceback, status 130."""
+    command = [sys.executable, "-m", "backfill", "policy", "schema"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 130
