@@ -33,7 +33,7 @@ class Rig(Protocol):
     def abilities(self) -> frozenset[str]: ...
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Let time pass until `holds`; fails the test when that takes more than 20 seconds."""
+        """Let time pass until `holds`; fails the test when that takes too long."""
 
     def submit(
         self, node: str, *, name: str = "job", requeue: bool = True, hold: bool = False,

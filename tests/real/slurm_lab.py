@@ -20,9 +20,13 @@ from backfill.lab.spec import CONTROLLER_ADDRESS, LabSpec, host_address
 from backfill.ports import NodeSpec, WorkloadManager
 from tests.contract.workload_rig import EVERYTHING
 
-LIMIT_S = 20.0
-# The partition that has every node, bare-metal or added.
-PARTITION = "PartitionName=any Nodes=ALL PriorityTier=5 OverSubscribe=FORCE:4"
+LIMIT_S = 30.0
+EXTRA_CONF = (
+    # The partition that has every node, bare-metal or added.
+    "PartitionName=any Nodes=ALL PriorityTier=5 OverSubscribe=FORCE:4",
+    # A node that responds again may get no job before the next backfill cycle, usually 30 s.
+    "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1",
+)
 # A job that goes on until the file of its id appears, whatever its run.
 _SCRIPT = """#!/bin/sh
 trap 'exit 1' TERM
@@ -63,7 +67,7 @@ def manager_of(lab: Lab, timeout_s: float = 10.0) -> SlurmManager:
 @contextmanager
 def slurm_lab(name: str, hosts: int = 2, **options: object) -> Iterator[Lab]:
     """A lab without hypervisors that ends with the test run, in whatever way that ends."""
-    extra = (PARTITION, *options.pop("extra_conf", ()))  # type: ignore[misc]  # always a tuple
+    extra = (*EXTRA_CONF, *options.pop("extra_conf", ()))  # type: ignore[misc]  # always a tuple
     lab = Lab.up(
         LabSpec(
             name=f"{name}-{os.getpid()}", hosts=hosts, cpus=4, hypervisor=False, tally=False,
@@ -138,8 +142,11 @@ class RealRig:
             stderr=subprocess.DEVNULL,
         )
         until(pidfile.exists)
+        number = int(spec.name.removeprefix("vn"))
+        # A bridge takes the lowest address of its ports: this one must not change the host's.
         wires = (
-            f"ip link add {spec.name} type veth peer name eth0 netns {pidfile.read_text().strip()}"
+            f"ip link add {spec.name} address fe:00:00:00:00:{number:02x} type veth "
+            f"peer name eth0 netns {pidfile.read_text().strip()}"
             f" && ip link set {spec.name} master br0 up"
         )
         self.lab.run(host, ["sh", "-c", wires], check=True)
@@ -183,7 +190,8 @@ class RealRig:
             if "DYNAMIC_NORM" in node.flags:
                 self.manager.delete_node(node.name)
             elif node.base.value == "DOWN" or node.drained:
-                self.ctl("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
+                # Refused for a node that has just come back by itself.
+                self.lab.run("ctl", ["scontrol", "update", f"NodeName={node.name}", "State=RESUME"])
         until(self._idle)
 
     def _idle(self) -> bool:

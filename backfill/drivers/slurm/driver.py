@@ -119,7 +119,11 @@ class SlurmManager(SlurmReader):
             self._scontrol(name, "update", f"NodeName={name}", "State=UNDRAIN")
 
     def set_down(self, name: str, reason: str) -> None:
-        """Mark the node DOWN; Slurm then requeues or ends its jobs."""
+        """Mark the node DOWN; Slurm then requeues or ends its jobs.
+
+        For nodes that are dead: with ReturnToService=2 one that lives is soon back by itself.
+        Its requeued jobs are eligible at once, and a suspended one among them is not held.
+        """
         if self._node(name).base is NodeBase.DOWN:
             return
         losers = [j for j in self.all_jobs().values() if j.holds_nodes and name in j.nodes]
