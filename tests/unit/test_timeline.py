@@ -1,121 +1,216 @@
-"""Free room over time: what is claimed, what is left, and where the next amount fits."""
+"""Timelines out of a journal: spans, lanes, boots, evictions; and how a terminal shows them."""
 
 from __future__ import annotations
 
-import itertools
+import io
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from rich.console import Console
 
-from backfill.core.timeline import Timeline
+from backfill.ports import Record
+from backfill.sim.scenario_player import Outcome, play
+from backfill.sim.scenario_reader import load_scenario
+from backfill.sim.stage import SimulatedStage
+from backfill.ui.timeline import STYLES, cells, picture, watcher, window_s
+from backfill.ui.timeline_builder import timeline_of
+from backfill.ui.timeline_data import MEANINGS, Kind, Row, Span, Timeline, in_lanes, natural
 
-CAPACITY = 8
-HORIZON = 20
-
-
-def test_room_begins_whole_and_never_ends() -> None:
-    """A new timeline has one step: everything, for ever."""
-    assert list(Timeline(4, 10).steps()) == [(10, 4)]
-
-
-def test_a_claim_takes_room_for_its_span_only() -> None:
-    """Before and after a claim, and at its very end, all is free."""
-    line = Timeline(4, 0)
-    line.claim(5, 9, 3)
-    assert [line.free_at(time) for time in (0, 4, 5, 8, 9)] == [4, 4, 1, 1, 4]
-    assert line.least_free(0, 6) == 1
-    assert line.least_free(9, 12) == 4
+FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
 
 
-def test_release_restores_the_picture() -> None:
-    """What is released leaves no trace: neighbours of equal height are one step again."""
-    line = Timeline(4, 0)
-    line.claim(5, 9, 3)
-    line.claim(5, 9, 1)
-    line.release(5, 9, 1)
-    line.release(5, 9, 3)
-    assert list(line.steps()) == [(0, 4)]
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    scenario = load_scenario(FIRST_DAY)
+    return play(scenario, SimulatedStage(scenario))
 
 
-def test_earliest_finds_a_hole_that_is_long_enough() -> None:
-    """A hole that is too short is passed over; an exact fit is taken."""
-    line = Timeline(4, 0)
-    line.claim(0, 3, 4)
-    line.claim(5, 9, 4)
-    assert line.earliest(1, 2, 0) == 3
-    assert line.earliest(1, 3, 0) == 9
-    assert line.earliest(1, 1, 4) == 4
+@pytest.fixture(scope="module")
+def timeline(outcome: Outcome) -> Timeline:
+    return timeline_of(outcome.records)
 
 
-def test_earliest_is_none_when_room_never_comes() -> None:
-    """A claim without end can leave too little for ever."""
-    line = Timeline(4, 0)
-    line.claim(2, None, 3)
-    assert line.earliest(2, 2, 0) == 0
-    assert line.earliest(2, 3, 0) is None
-    assert line.earliest(5, 1, 0) is None
+def kinds(row: Row) -> list[Kind]:
+    return [s.kind for s in row.spans]
 
 
-def test_overbooking_is_refused_and_changes_nothing() -> None:
-    """A claim beyond the capacity raises, and the picture stays as it was."""
-    line = Timeline(4, 0)
-    line.claim(5, 9, 3)
-    before = list(line.steps())
-    with pytest.raises(ValueError, match="leaves the range 0 to 4"):
-        line.claim(7, 12, 2)
-    with pytest.raises(ValueError, match="leaves the range 0 to 4"):
-        line.release(5, 10, 1)
-    assert list(line.steps()) == before
+def row(rows: tuple[Row, ...], name: str) -> Row:
+    return next(r for r in rows if name in (r.name, r.label))
 
 
-def test_the_past_can_be_forgotten() -> None:
-    """Forgetting moves the start and keeps the future; the past is then an error."""
-    line = Timeline(4, 0)
-    line.claim(2, 8, 1)
-    line.forget_before(5)
-    assert list(line.steps()) == [(5, 3), (8, 4)]
-    with pytest.raises(ValueError, match="before the timeline's start 5"):
-        line.free_at(4)
+def test_an_instance_goes_through_its_whole_life(timeline: Timeline) -> None:
+    """From boot over eviction, move and return to the end, without a hole in between."""
+    vn1 = row(timeline.instances, "vn1")
+    assert kinds(vn1) == [
+        Kind.BOOTING,
+        Kind.IDLE,
+        Kind.WORKING,
+        Kind.EVICTING,
+        Kind.PAUSED,
+        Kind.MOVING,
+        Kind.RETURNING,
+        Kind.WORKING,
+        Kind.IDLE,
+        Kind.DRAINING,
+        Kind.REMOVING,
+    ]
+    assert all(a.end_s == b.start_s for a, b in pairwise(vn1.spans))
+    assert {s.hosts for s in vn1.spans if s.kind is Kind.PAUSED} == {("bm1",)}
+    assert {s.hosts for s in vn1.spans if s.kind is Kind.RETURNING} == {("bm2",)}
 
 
-@pytest.mark.parametrize("span", [(3, 3), (4, 2)])
-def test_empty_spans_are_errors(span: tuple[int, int]) -> None:
-    """A span must end after it begins."""
-    line = Timeline(4, 0)
-    with pytest.raises(ValueError, match="is empty"):
-        line.claim(*span, 1)
-    with pytest.raises(ValueError, match="is empty"):
-        line.least_free(*span)
+def test_a_job_waits_works_stands_still_and_ends(timeline: Timeline) -> None:
+    """The counter's job stands still while its instance does, and then goes on to its end."""
+    counter = row(timeline.jobs, "counter-1")
+    assert kinds(counter) == [Kind.WAITING, Kind.WORKING, Kind.PAUSED, Kind.WORKING]
+    assert counter.end == "completed"
+    important = row(timeline.jobs, "important")
+    assert kinds(important) == [Kind.WAITING, Kind.METAL]
 
 
-def test_a_negative_capacity_is_an_error() -> None:
-    """There is no room below zero."""
-    with pytest.raises(ValueError, match="is negative"):
-        Timeline(-1, 0)
+def test_a_host_shows_its_own_jobs_and_its_guests_in_lanes(timeline: Timeline) -> None:
+    """Lane 0 is the host's own node; no lane has two things at one time."""
+    bm1 = row(timeline.hosts, "bm1")
+    assert {s.label for s in bm1.spans if s.lane == 0} == {
+        "yardstick-1", "yardstick-2", "yardstick-3", "important",
+    }  # fmt: skip
+    assert {s.label for s in bm1.spans if s.lane > 0} == {"vn1", "vn2"}
+    for lane in range(bm1.lanes):
+        spans = sorted((s for s in bm1.spans if s.lane == lane), key=lambda s: s.start_s)
+        assert all(a.end_s <= b.start_s for a, b in pairwise(spans))
 
 
-spans = st.tuples(st.integers(0, HORIZON - 1), st.integers(1, 10), st.integers(1, CAPACITY))
+def test_a_boot_is_taken_apart(timeline: Timeline) -> None:
+    """Decision, calls, registration, readiness and the first job follow one another."""
+    first, second = timeline.boots
+    assert (first.node, second.node, first.host) == ("vn1", "vn2", "bm1")
+    create = first.step("create instance")
+    assert create is not None
+    assert create.took_s == pytest.approx(0.3)
+    assert first.submitted_s <= first.decided_s <= create.end_s
+    assert create.end_s < first.registered_s < first.ready_s <= first.first_job_s
 
 
-@given(claims=st.lists(spans, max_size=12), amount=st.integers(1, CAPACITY), wanted=spans)
-def test_agrees_with_a_table_of_instants(
-    claims: list[tuple[int, int, int]], amount: int, wanted: tuple[int, int, int]
-) -> None:
-    """Steps, refusals and the earliest fit are those of a plain table with one cell per instant."""
-    line = Timeline(CAPACITY, 0)
-    table = [CAPACITY] * (4 * HORIZON)
-    for start, length, taken in claims:
-        if min(table[start : start + length]) >= taken:
-            line.claim(start, start + length, taken)
-            for time in range(start, start + length):
-                table[time] -= taken
-        else:
-            with pytest.raises(ValueError, match="leaves the range"):
-                line.claim(start, start + length, taken)
-    assert [line.free_at(time) for time in range(len(table))] == table
-    heights = [free for _, free in line.steps()]
-    assert all(one != following for one, following in itertools.pairwise(heights))
-    after, duration, _ = wanted
-    fits = (t for t in range(after, 3 * HORIZON) if min(table[t : t + duration]) >= amount)
-    assert line.earliest(amount, duration, after) == next(fits)
+def test_an_eviction_is_taken_apart(timeline: Timeline) -> None:
+    """Room free in milliseconds, then Slurm is told, then the move and the way back by steps."""
+    eviction = timeline.evictions[0]
+    assert (eviction.host, eviction.back_host) == ("bm1", "bm2")
+    assert eviction.stopped_s - eviction.wanted_s == pytest.approx(0.003, abs=1e-6)
+    assert eviction.stopped_s < eviction.displaced_s < eviction.moving_s < eviction.returning_s
+    assert [s.name for s in eviction.steps] == [
+        "pause instance", "drain node", "suspend job 5", "migrate to bm2", "thaw instance",
+        "wake instance", "resume job 5", "undrain node",
+    ]  # fmt: skip
+    assert all(s.end_s >= s.start_s > 0 and not s.problem for s in eviction.steps)
+
+
+def test_claims_tell_who_pushed_whom(timeline: Timeline) -> None:
+    """Only the job for which instances had to go counts as one that evicted."""
+    assert [c.job for c in timeline.claims if c.evicted] == ["7"]
+    assert all(c.ok and c.answered_s >= c.at_s for c in timeline.claims)
+
+
+def test_events_without_the_silent_records_give_the_same_instances(outcome: Outcome) -> None:
+    """What the daemon tells over its socket (intents, phases, outcomes) is enough for a picture."""
+    told = [
+        r
+        for r in outcome.records
+        if r.kind != "change" or r.body["t"] in ("JobSeen", "InstanceSeen", "Claimed", "NodeSeen")
+    ]
+    partial = timeline_of(told)
+    assert partial.instances == timeline_of(outcome.records).instances
+    assert [r.name for r in partial.hosts] == ["bm1", "bm2"]
+
+
+def test_outcomes_of_a_live_daemon_end_steps_too() -> None:
+    """A failed call is kept with its problem; the next try is a step of its own."""
+    node = {
+        "name": "vn1", "address": "10.0.0.1/24", "host": "bm1", "generation": 1,
+        "phase": "booting", "since_s": 1.0, "created_s": 1.0,
+    }  # fmt: skip
+    intent = {
+        "t": "DrainNode", "name": "vn1", "generation": 1, "reason": "backfill: test",
+    }  # fmt: skip
+    outcome = {"key": "DrainNode:vn1:1", "elapsed_s": 0.5, "problem": "slurmctld: no answer"}
+    timeline = timeline_of(
+        [
+            Record(1.0, "phase", "vn1", {"t": "SetNode", "node": node, "reason": "wanted"}),
+            Record(2.0, "intent", "vn1", dict(intent)),
+            Record(2.5, "outcome", "vn1", dict(outcome)),
+            Record(3.0, "intent", "vn1", dict(intent)),
+            Record(3.1, "outcome", "vn1", {**outcome, "problem": ""}),
+            Record(4.0, "marks", "vn1", {"generation": 1, "marks": [["kernel", 1.5]]}),
+        ]
+    )
+    steps = timeline.boots[0].steps
+    assert [(s.problem, s.took_s) for s in steps] == [
+        ("slurmctld: no answer", 0.5), ("", pytest.approx(0.1)),
+    ]  # fmt: skip
+    assert timeline.boots[0].marks == (("kernel", 1.5),)
+    assert [e.main for e in timeline.events if "failed" in e.text] == [True]
+
+
+def test_names_of_jobs_are_put_behind_their_numbers(timeline: Timeline) -> None:
+    """Sentences say `job 7 (important)`, once."""
+    said = timeline.named("host bm1 was given to job 7, not to job 99")
+    assert said == "host bm1 was given to job 7 (important), not to job 99"
+    assert timeline.named(said) == said
+
+
+def test_lanes_are_reused_when_they_are_free() -> None:
+    """Two things at once need two lanes; a third that comes later takes the first again."""
+    items = [[Span(0, 5, Kind.IDLE, n)] for n in "ab"] + [[Span(5, 9, Kind.IDLE, "c")]]
+    placed, lanes = in_lanes(items)
+    assert lanes == 2
+    assert [(i[0].label, i[0].lane) for i in placed] == [("a", 0), ("b", 1), ("c", 0)]
+
+
+def test_names_with_numbers_are_sorted_as_people_do() -> None:
+    """vn2 stands before vn10."""
+    assert sorted(["vn10", "vn2", "bm1"], key=natural) == ["bm1", "vn2", "vn10"]
+
+
+def test_an_eviction_is_never_too_short_to_be_seen() -> None:
+    """In a column that a long span fills, a short eviction still shows."""
+    spans = [
+        Span(0, 50, Kind.WORKING),
+        Span(50, 50.001, Kind.EVICTING),
+        Span(50.001, 100, Kind.PAUSED),
+    ]
+    found = [s.kind if s else None for s in cells(spans, 0, 100, 9)]
+    assert found.count(Kind.EVICTING) == 1
+    assert found[0] is Kind.WORKING
+    assert found[-1] is Kind.PAUSED
+
+
+def test_the_window_grows_in_round_steps() -> None:
+    """The scale changes seldom, so that the picture does not crawl."""
+    assert [window_s(s) for s in (1, 30, 31, 100, 1e6)] == [30, 30, 60, 120, 1e6]
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 40), (80, 24), (45, 12), (40, 6)])
+def test_the_picture_fits_the_terminal(timeline: Timeline, width: int, height: int) -> None:
+    """No line is wider than the terminal, and no more are drawn than it has."""
+    out = io.StringIO()
+    Console(file=out, width=width, height=height).print(picture(timeline, width, height))
+    lines = out.getvalue().splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert len(lines) <= height
+
+
+def test_every_kind_has_a_look_and_a_meaning() -> None:
+    """A new kind cannot be forgotten in a legend."""
+    assert set(STYLES) == set(Kind) == set(MEANINGS)
+
+
+def test_plain_lines_where_there_is_no_terminal(outcome: Outcome) -> None:
+    """A pipe gets one sentence per event that matters, each once, with its time."""
+    out = io.StringIO()
+    with watcher(out) as shown:
+        shown.show(outcome.records[:400], outcome.end_s)
+        shown.show(outcome.records[400:], outcome.end_s)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == len(set(lines))
+    assert "  20.000 s  Slurm gave bm1 to job 7 (important)" in lines
+    assert not any("probe" in line for line in lines)

@@ -1,0 +1,282 @@
+"""Turns journal records into a Timeline, one record after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.core.cluster import ENDED, Job, JobState
+from backfill.core.fleet import InstanceState
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, SetNode
+from backfill.core.records import decode
+from backfill.engine.narrate import story_line
+from backfill.ports import Record
+from backfill.ui.timeline_data import (
+    Event,
+    Kind,
+    Row,
+    Span,
+    Timeline,
+    in_lanes,
+    natural,
+    runs_of,
+)
+from backfill.ui.timeline_episodes import Episodes
+
+_PHASES = {
+    Phase.BOOTING: Kind.BOOTING,
+    Phase.DRAINING: Kind.DRAINING,
+    Phase.EVICTING: Kind.EVICTING,
+    Phase.MOVING: Kind.MOVING,
+    Phase.RETURNING: Kind.RETURNING,
+    Phase.REMOVING: Kind.REMOVING,
+    Phase.FAILED: Kind.FAILED,
+    Phase.GIVEN_UP: Kind.GIVEN_UP,
+}
+# Nothing of the instance is on its host.
+_NOWHERE = (Kind.FAILED, Kind.GIVEN_UP)
+
+
+def timeline_of(records: Iterable[Record], now_s: float | None = None) -> Timeline:
+    """The whole story of these records, up to `now_s` (the last record where it is None)."""
+    builder = TimelineBuilder()
+    for record in records:
+        builder.add(record)
+    return builder.timeline(now_s)
+
+
+@dataclass(slots=True)
+class _Track:
+    """The stretches of one instance or job so far; the last one may still go on."""
+
+    spans: list[Span] = field(default_factory=list)
+    open: Span | None = None
+    end: str = ""
+
+    def turn(self, at_s: float, span: Span) -> None:
+        """From now on it is as in `span`; the same kind at the same place just goes on."""
+        self.end = ""
+        if self.open is not None and (self.open.kind, self.open.hosts) == (span.kind, span.hosts):
+            return
+        self.close(at_s)
+        self.open = replace(span, start_s=at_s)
+
+    def close(self, at_s: float, end: str = "") -> None:
+        if self.open is not None:
+            self.spans.append(replace(self.open, end_s=max(at_s, self.open.start_s)))
+        self.open, self.end = None, end or self.end
+
+    def upto(self, now_s: float) -> list[Span]:
+        if self.open is None:
+            return self.spans
+        return [*self.spans, replace(self.open, end_s=max(now_s, self.open.start_s))]
+
+
+class TimelineBuilder:
+    """`add` every record in order; `timeline` at any time."""
+
+    def __init__(self) -> None:
+        self._start_s = self._end_s = 0.0
+        self._instances: dict[str, _Track] = {}
+        self._jobs: dict[str, _Track] = {}
+        self._managed: dict[str, ManagedNode] = {}
+        self._states: dict[str, InstanceState] = {}
+        self._host_of_node: dict[str, str] = {}
+        self._hosts: set[str] = set()
+        self._claimed: dict[str, tuple[str, ...]] = {}
+        self._job_states: dict[str, JobState] = {}
+        self._names: dict[str, str] = {}
+        self._events: list[Event] = []
+        self._episodes = Episodes()
+
+    def add(self, record: Record) -> None:
+        """Take one record."""
+        at_s = record.at_s
+        self._start_s = min(self._start_s or at_s, at_s)
+        self._end_s = max(self._end_s, at_s)
+        match record.kind:
+            case "outcome":
+                body = record.body
+                self._episodes.done(at_s, str(body["key"]), str(body["problem"]))
+                self._tell(record, main=bool(body["problem"]))
+            case "change" | "intent" | "phase":
+                value = decode(record.body)
+                self._tell(record, main=self._is_news(value))
+                self._take(at_s, value)
+            case "marks":
+                self._marks(record)
+            case _:
+                self._tell(record, main=record.kind == "daemon")
+
+    def timeline(self, now_s: float | None = None) -> Timeline:
+        """The story so far."""
+        end_s = self._end_s if now_s is None else max(now_s, self._end_s)
+        instances = {name: track.upto(end_s) for name, track in self._instances.items()}
+        jobs = {job_id: track.upto(end_s) for job_id, track in self._jobs.items()}
+        return Timeline(
+            start_s=self._start_s,
+            end_s=end_s,
+            hosts=tuple(
+                self._host_row(host, jobs, instances) for host in sorted(self._hosts, key=natural)
+            ),
+            instances=tuple(
+                Row(name, tuple(instances[name])) for name in sorted(instances, key=natural)
+            ),
+            jobs=tuple(
+                Row(i, tuple(jobs[i]), self._names.get(i, ""), end=self._jobs[i].end)
+                for i in sorted(jobs, key=natural)
+            ),
+            claims=tuple(self._episodes.claims),
+            boots=tuple(self._episodes.boots),
+            evictions=tuple(self._episodes.evictions),
+            events=tuple(self._events),
+            names=dict(self._names),
+        )
+
+    # --- taking ----------------------------------------------------------------------------------
+
+    def _take(self, at_s: float, value: Any) -> None:
+        self._episodes.add(at_s, value)
+        match value:
+            case SetNode(node=node):
+                self._hosts.add(node.host)
+                self._managed[node.name] = node
+                self._turn_instance(at_s, node, value.reason)
+            case ForgetNode(name=name):
+                self._managed.pop(name, None)
+                self._track(self._instances, name).close(at_s)
+            case ch.InstanceSeen(instance=instance):
+                self._states[instance.name] = instance.state
+                managed = self._managed.get(instance.name)
+                if managed is not None:
+                    self._turn_instance(at_s, managed, managed.reason)
+            case ch.HostSeen(host=host):
+                self._hosts.add(host.name)
+                if host.node is not None:
+                    self._host_of_node[host.node] = host.name
+            case ch.OperationDone():
+                self._episodes.done(at_s, value.key, value.problem)
+            case _:
+                self._take_job(at_s, value)
+
+    def _take_job(self, at_s: float, value: Any) -> None:
+        match value:
+            case ch.JobSeen(job=job):
+                self._job(at_s, job)
+            case ch.JobGone(id=job_id) if job_id in self._jobs:
+                self._jobs[job_id].close(at_s)
+            case ch.Claimed():
+                self._hosts.update(value.hosts)
+                self._claimed[value.job_id] = value.hosts
+                self._on_metal(value.at_s, value.job_id, value.hosts)
+            case EndClaim(job_id=job_id) | ch.ClaimEnded(job_id=job_id):
+                self._claimed.pop(job_id, None)
+                if job_id in self._jobs:
+                    self._jobs[job_id].close(at_s)
+            case _:
+                pass
+
+    def _track(self, tracks: dict[str, _Track], name: str) -> _Track:
+        return tracks.setdefault(name, _Track())
+
+    def _turn_instance(self, at_s: float, node: ManagedNode, reason: str) -> None:
+        kind = self._kind(node)
+        hosts = () if kind in _NOWHERE else (node.host,)
+        span = Span(at_s, at_s, kind, node.name, reason, hosts)
+        self._track(self._instances, node.name).turn(at_s, span)
+
+    def _kind(self, node: ManagedNode) -> Kind:
+        match node.phase:
+            case Phase.READY:
+                return Kind.IDLE if node.idle_since_s else Kind.WORKING
+            case Phase.DISPLACED:
+                on_disk = self._states.get(node.name) is InstanceState.SUSPENDED
+                return Kind.ON_DISK if on_disk else Kind.PAUSED
+            case _:
+                return _PHASES[node.phase]
+
+    def _job(self, at_s: float, job: Job) -> None:
+        self._names[job.id] = job.name
+        self._job_states[job.id] = job.state
+        track = self._track(self._jobs, job.id)
+        if job.state in ENDED or "COMPLETING" in job.flags:
+            track.close(at_s, job.state.lower())
+        elif job.state is JobState.PENDING:
+            if job.id not in self._claimed:
+                since_s = at_s if track.spans or track.open else min(at_s, job.submit_s)
+                span = Span(at_s, at_s, Kind.WAITING, "", f"waits: {job.reason}")
+                track.turn(max(self._start_s, since_s), span)
+        else:
+            self._job_on_nodes(at_s, job, track)
+
+    def _job_on_nodes(self, at_s: float, job: Job, track: _Track) -> None:
+        where = ", ".join(job.nodes)
+        hosts = tuple(h for n in job.nodes if (h := self._host_of(n)) is not None)
+        if hosts:
+            self._on_metal(self._started(at_s, job, track), job.id, hosts)
+        elif job.state is JobState.SUSPENDED:
+            track.turn(at_s, Span(at_s, at_s, Kind.PAUSED, where, f"stands still on {where}"))
+        else:
+            began_s = self._started(at_s, job, track)
+            track.turn(began_s, Span(at_s, at_s, Kind.WORKING, where, f"runs on {where}"))
+
+    def _started(self, at_s: float, job: Job, track: _Track) -> float:
+        """Slurm tells when a job started; what we saw before bounds it, as Slurm rounds down."""
+        if track.open is None or track.open.kind is not Kind.WAITING or not job.start_s:
+            return at_s
+        return max(track.open.start_s, min(at_s, job.start_s))
+
+    def _host_of(self, node: str) -> str | None:
+        return self._host_of_node.get(node, node if node in self._hosts else None)
+
+    def _on_metal(self, at_s: float, job_id: str, hosts: tuple[str, ...]) -> None:
+        where = ", ".join(hosts)
+        span = Span(at_s, at_s, Kind.METAL, where, f"has {where}", tuple(sorted(hosts)))
+        self._track(self._jobs, job_id).turn(at_s, span)
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _is_news(self, value: object) -> bool:
+        """Whether the story cannot do without this entry."""
+        match value:
+            case SetNode(node=node):
+                known = self._managed.get(node.name)
+                return known is None or known.phase is not node.phase
+            case ch.JobSeen(job=job):
+                return self._job_states.get(job.id) is not job.state
+            case ForgetNode() | AnswerClaim() | ch.Claimed() | ch.HoldSet() | ch.SourceFailed():
+                return True
+            case _:
+                return False
+
+    def _tell(self, record: Record, *, main: bool) -> None:
+        if record.kind == "intent" and record.body.get("t") == act.ProbeJobs.__name__:
+            return  # looked for every half second: no news
+        text = story_line(record)
+        if text:
+            self._events.append(Event(record.at_s, record.subject, text, main))
+
+    def _marks(self, record: Record) -> None:
+        found: Any = record.body.get("marks", ())
+        marks = tuple((str(name), float(at)) for name, at in found)
+        self._episodes.marks(record.subject, int(str(record.body.get("generation", 0))), marks)
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _host_row(
+        self, host: str, jobs: dict[str, list[Span]], instances: dict[str, list[Span]]
+    ) -> Row:
+        owned = [
+            [replace(span, label=self._names.get(job_id) or f"job {job_id}")]
+            for job_id, spans in jobs.items()
+            for stay in runs_of(spans, host)
+            for span in stay
+        ]
+        placed, lanes = in_lanes(owned)
+        guests = [stay for spans in instances.values() for stay in runs_of(spans, host)]
+        more, lanes = in_lanes(guests, max(lanes, 1))
+        return Row(host, tuple(s for item in (*placed, *more) for s in item), lanes=lanes)
