@@ -35,6 +35,9 @@ class Draft:
         self.world = world
         self.policies = policies
         self.blind = stale(world, "slurm", policies.limits)
+        slurm = world.sources.get("slurm")
+        # What Slurm does not show means nothing as long as Slurm has shown nothing at all.
+        self.unread = slurm is None or slurm.seen_s == 0.0
         self._actions: list[Action] = []
         self._keys: set[str] = set()
         self._set: set[str] = set()
@@ -120,11 +123,11 @@ class Draft:
 
     def since(self, node: ManagedNode) -> float:
         """From when a deadline of this phase counts: not while we could not see Slurm."""
-        return max(node.since_s, self.world.sighted_since_s)
+        return self.now_s if self.unread else max(node.since_s, self.world.sighted_since_s)
 
     def rung_since(self, node: ManagedNode) -> float:
         """From when the deadline of this rung counts."""
-        return max(node.rung_since_s, self.world.sighted_since_s)
+        return self.now_s if self.unread else max(node.rung_since_s, self.world.sighted_since_s)
 
     # --- looking -------------------------------------------------------------------------------
 
@@ -168,7 +171,7 @@ class Draft:
 
     def host_is_free(self, host: str) -> bool:
         """Whether nobody but us may use the host's CPUs now."""
-        return not self.taken(host)
+        return not self.unread and not self.taken(host)
 
     def stopped(self, instance: Instance | None) -> bool:
         """Whether the instance stands still with its work kept."""

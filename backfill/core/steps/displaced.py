@@ -13,6 +13,8 @@ from backfill.core.steps.evict import climb
 
 def step_displaced(draft: Draft, node: ManagedNode) -> None:
     """Decide what becomes of one stopped instance now."""
+    if draft.unread:
+        return
     instance = draft.instance(node)
     if instance is None or not draft.stopped(instance):
         _not_stopped(draft, node, instance)

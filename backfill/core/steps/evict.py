@@ -48,7 +48,8 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
             return
         stop(draft, node)
         return
-    _tell_slurm(draft, node)
+    if not draft.blind:
+        _tell_slurm(draft, node)
 
 
 def _without_instance(draft: Draft, node: ManagedNode) -> None:

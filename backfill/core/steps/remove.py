@@ -22,6 +22,8 @@ def step_draining(draft: Draft, node: ManagedNode) -> None:
     if draft.taken(node.host):
         begin_eviction(draft, node, doomed=True)
         return
+    if draft.blind:
+        return
     seen = draft.world.nodes.get(node.name)
     if seen is None:
         draft.become(node, Phase.REMOVING, "Slurm does not know the node any more")
@@ -44,7 +46,7 @@ def step_draining(draft: Draft, node: ManagedNode) -> None:
 
 def step_removing(draft: Draft, node: ManagedNode) -> None:
     """Destroy the instance first, so that no copy can run on; then clear Slurm of the node."""
-    if _instance_left(draft, node):
+    if _instance_left(draft, node) or draft.blind:
         return
     seen = draft.world.nodes.get(node.name)
     if seen is not None:
