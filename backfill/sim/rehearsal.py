@@ -110,14 +110,16 @@ class Rehearsal:
         self.sim.at(self.sim.now_s + self.poll_s, lambda: self._poll(life))
 
     def _read_all(self) -> None:
+        """Each source is news by itself, and Slurm, the slowest, comes last."""
         now_s = self.sim.now_s
         self.cycle.tick(now_s)
+        for host, provider in self._outside.providers.items():
+            self.cycle.take(host_changes(self.world, provider.observe(host)))
+            self._decide()
         try:
             self.cycle.take(cluster_changes(self.world, self._outside.manager.observe()))
         except DriverError as error:
             self.cycle.take([ch.SourceFailed("slurm", now_s, str(error))])
-        for host, provider in self._outside.providers.items():
-            self.cycle.take(host_changes(self.world, provider.observe(host)))
         self._decide()
 
     def _read_nodes(self) -> None:
