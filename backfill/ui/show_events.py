@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--after", type=_number, metavar="ID", help="only events after this one")
     parser.add_argument(
-        "--limit", "-n", type=_number, default=50, metavar="N", help="at most so many (50)"
+        "--limit", "-n", type=_positive, default=50, metavar="N", help="at most so many (50)"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     add_socket(parser)
@@ -32,6 +32,13 @@ def _number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 0")
     return int(text)
+
+
+def _positive(text: str) -> int:
+    number = _number(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("0 events would be none; give at least 1")
+    return number
 
 
 def run(args: argparse.Namespace) -> int:

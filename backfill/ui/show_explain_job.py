@@ -85,10 +85,14 @@ def _room(hosts: list[Entry], picture: Picture) -> list[str]:
 
 
 def _coming(picture: Picture) -> list[str]:
+    idle = [n["name"] for n in picture.nodes.values() if n["phase"] == "ready" and not n["jobs"]]
     booting = [n["name"] for n in picture.nodes.values() if n["phase"] == "booting"]
+    told = []
+    if idle:
+        told.append(f"Slurm's next turn: {wording.folded(idle)}, ready and idle, may take it")
     if booting:
-        return [f"{wording.folded(booting)}, booting now, may take it"]
-    return ["room: an instance, or nodes that Slurm frees"]
+        told.append(f"{wording.folded(booting)}, booting now, may take it")
+    return told or ["room: an instance, or nodes that Slurm frees"]
 
 
 def _change(job: Entry, ours: list[Entry]) -> str:

@@ -79,6 +79,7 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
         (["daemon"], "--config is missing"),
         (["lab"], "COMMAND is missing"),
         (["events", "-n", "few"], "'few' is not a whole number"),
+        (["events", "-n", "0"], "give at least 1"),
         (["completion", "tcsh"], "there is no value 'tcsh'"),
         (["lab", "up", "--hosts", "many"], "invalid int value: 'many'"),
     ],

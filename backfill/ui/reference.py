@@ -1,0 +1,104 @@
+"""`python -m backfill.ui.reference`: writes the page about all commands, from the parser itself."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from backfill.ui.cli import build_parser, command_parsers
+from backfill.ui.codes import MEANINGS
+from backfill.ui.commands import COMMANDS, GROUPS, LIVE, Command
+
+_HEAD = """\
+# Commands of `backfill`
+
+<!-- Made by `python -m backfill.ui.reference > docs/cli.md`; change the parser, not this page. -->
+
+Every command that only looks has `--json`: the daemon's answer, unchanged, as one document
+(`events --json`: one object per line). Output that does not go to a terminal is plain text
+without colours; in a terminal `NO_COLOR` turns them off. The daemon is asked over a unix socket:
+`--socket PATH`, otherwise `$BACKFILL_SOCKET`, otherwise `/run/backfill/daemon.sock`. Everybody may
+ask; `evict`, `retry` and `poke` are for root and the daemon's own user.
+"""
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    parts = [_HEAD, "\n## Exit status\n\n| status | meaning |\n|---|---|\n"]
+    parts += [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS]
+    for group in GROUPS:
+        parts.append(f"\n## To {group}\n" if group != "help" else "\n## Help\n")
+        for command in COMMANDS:
+            if command.group == group:
+                parts += _command(command)
+                parts += _command(LIVE, " --live") if command.name == LIVE.name else []
+    return "".join(parts)
+
+
+def _command(command: Command, suffix: str = "") -> Iterator[str]:
+    parser = command_parsers(build_parser([command]))[command.name]
+    below = command_parsers(parser)
+    title = f"backfill {command.name}{suffix}"
+    yield f"\n### `{title}`\n\n{command.help[0].upper()}{command.help[1:]}.\n"
+    if not below:
+        yield from _arguments(title, parser)
+    for name, verb in below.items():
+        yield f"\n#### `{title} {name}`\n\n{verb.description}\n"
+        yield from _arguments(f"{title} {name}", verb)
+    if parser.epilog:
+        yield f"\n```\n{parser.epilog}\n```\n"
+
+
+def _arguments(title: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    shown = [a for a in parser._actions if a.dest != "help" and a.help != argparse.SUPPRESS]
+    options = [a for a in shown if a.option_strings and f" {a.option_strings[-1]}" not in title]
+    places = [a for a in shown if not a.option_strings]
+    line = [title, *(_in_usage(a) for a in (*options, *places))]
+    yield f"\n```\n{' '.join(line)}\n```\n"
+    if options or places:
+        yield "\n| argument | meaning |\n|---|---|\n"
+    for action in (*places, *options):
+        yield f"| {_cell(_name(action))} | {(action.help or '').replace('|', chr(92) + '|')} |\n"
+
+
+def _cell(text: str) -> str:
+    return "`" + text.replace("|", "\\|") + "`"
+
+
+def _value(action: argparse.Action) -> str:
+    """What stands for the argument's value; empty for a switch."""
+    if action.nargs == 0:
+        return ""
+    if action.metavar is not None:
+        return str(action.metavar)
+    if action.choices is not None:
+        return "{" + ",".join(str(c) for c in action.choices) + "}"
+    return action.dest.upper()
+
+
+def _name(action: argparse.Action) -> str:
+    value = _value(action)
+    if not action.option_strings:
+        return value
+    return ", ".join(action.option_strings) + (f" {value}" if value else "")
+
+
+def _in_usage(action: argparse.Action) -> str:
+    value = _value(action)
+    if not action.option_strings:
+        return {"?": f"[{value}]", "+": f"{value} …", "*": f"[{value} …]"}.get(
+            str(action.nargs), value
+        )
+    text = max(action.option_strings, key=len) + (f" {value}" if value else "")
+    return text if action.required else f"[{text}]"
+
+
+def main() -> int:
+    """Print the page."""
+    sys.stdout.write(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
