@@ -1,0 +1,22 @@
+"""The page about all commands says what the parser says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from backfill.ui.commands import COMMANDS
+from backfill.ui.reference import page
+
+PAGE = Path(__file__).parents[2] / "docs/cli.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    """When this fails: python -m backfill.ui.reference > docs/cli.md"""
+    assert PAGE.read_text() == page()
+
+
+def test_every_command_is_on_the_page() -> None:
+    text = page()
+    assert all(f"\n### `backfill {c.name}`\n" in text for c in COMMANDS)
+    assert "\n### `backfill replay --live`\n" in text
+    assert "\n#### `backfill lab up`\n" in text
