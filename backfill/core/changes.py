@@ -178,6 +178,15 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
+class Kicked:
+    """A job on the node was suspended and resumed in Slurm, because its processes stood still."""
+
+    name: str
+    generation: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class HoldSet:
     """A person pushed instances off a host or a node, or allowed them again (`backfill evict`)."""
 
@@ -208,5 +217,6 @@ Change = (
     | OperationDone
     | Woken
     | Probed
+    | Kicked
     | HoldSet
 )

@@ -82,7 +82,7 @@ class ManagedNode:
     drained_s: float = 0.0  # when it was first seen stopped and drained, while evicting
     suspended_s: float = 0.0  # when its jobs were last suspended in Slurm
     probed_s: float = 0.0  # when its jobs' processes were last looked at
-    stuck: bool = False  # they were all found stopped
+    stuck_s: float = 0.0  # since when they were all found stopped; 0: they go on
     failures: int = 0
     not_before_s: float = 0.0
     evictions: int = 0

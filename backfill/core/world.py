@@ -316,7 +316,16 @@ class World:
     def _(self, change: ch.Probed) -> None:
         known = self.managed.get(change.name)
         if known is not None and known.generation == change.generation:
-            self.managed[change.name] = replace(known, probed_s=change.at_s, stuck=change.stuck)
+            stuck_s = (known.stuck_s or change.at_s) if change.stuck else 0.0
+            self.managed[change.name] = replace(known, probed_s=change.at_s, stuck_s=stuck_s)
+
+    @_apply.register
+    def _(self, change: ch.Kicked) -> None:
+        known = self.managed.get(change.name)
+        if known is not None and known.generation == change.generation:
+            at_s = change.at_s  # a kick is a suspend too, and its signal may come late as well
+            after = replace(known, suspended_s=at_s, probed_s=at_s, stuck_s=0.0)
+            self.managed[change.name] = after
 
     @_apply.register
     def _(self, change: ch.HoldSet) -> None:

@@ -134,8 +134,8 @@ def _on_job(
         case act.KickJob():
             manager.suspend_job(action.job_id)
             manager.resume_job(action.job_id)
-            unstuck = ch.Probed(action.name, action.generation, outside.clock.now(), stuck=False)
-            return [unstuck, *_job(outside, action.job_id)]
+            kicked = ch.Kicked(action.name, action.generation, outside.clock.now())
+            return [kicked, *_job(outside, action.job_id)]
         case _:
             assert_never(action)
     return _job(outside, action.job_id)

@@ -138,6 +138,7 @@ def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
         node.reason,
         held=tuple(HeldJob(j.id, j.restarts) for j in jobs),
         suspended_s=draft.now_s,
+        stuck_s=0.0,
         evictions=node.evictions + 1,
     )
 

@@ -14,6 +14,10 @@ from backfill.core.steps.evict import begin_eviction
 # it as running. Measured on 22.05: a pause of 7 s, suspended at its beginning.
 _LATE_SIGNAL_S = 25.0
 _PROBE_EVERY_S = 0.5
+# slurmd itself takes two seconds for a suspend (first SIGTSTP, later SIGSTOP), and a resume that
+# comes meanwhile waits for it. More suspends and resumes sent into that wait are done in any order:
+# a job that was kicked every half second never went on (measured on 22.05).
+_SETTLES_S = 3.5
 
 
 def step_ready(draft: Draft, node: ManagedNode) -> None:
@@ -57,18 +61,21 @@ def _in_slurm(draft: Draft, node: ManagedNode) -> None:
 
 def _prove_jobs(draft: Draft, node: ManagedNode) -> None:
     """Soon after a return: see in the guest that its jobs go on, and kick them if they do not."""
-    if node.stuck:
-        for job in draft.world.jobs_on(node.name):
+    jobs = draft.world.jobs_on(node.name)
+    if not jobs:
+        draft.note(node, "no job is left on it", suspended_s=0.0, stuck_s=0.0)
+        return
+    if node.stuck_s and draft.now_s >= node.stuck_s + _SETTLES_S:
+        for job in jobs:
             if job.state is JobState.RUNNING and job.active:
                 reason = "its processes stand still although Slurm shows it as running"
                 draft.do(KickJob(node.name, node.generation, job.id, reason))
         return
-    if draft.now_s > node.suspended_s + _LATE_SIGNAL_S and node.probed_s > node.suspended_s:
+    over_s = node.suspended_s + _LATE_SIGNAL_S
+    if not node.stuck_s and draft.now_s > over_s and node.probed_s > node.suspended_s:
         draft.note(node, "its jobs go on", suspended_s=0.0)
         return
     due_s = max(node.probed_s, node.since_s) + _PROBE_EVERY_S
     draft.wake_at(due_s)
-    if draft.now_s >= due_s and draft.world.jobs_on(node.name):
+    if draft.now_s >= due_s:
         draft.do(ProbeJobs(node.name, node.generation, node.host, "do its jobs go on?"))
-    elif not draft.world.jobs_on(node.name):
-        draft.note(node, "no job is left on it", suspended_s=0.0)

@@ -1,0 +1,102 @@
+"""After a return the guest is looked into until its jobs are known to go on."""
+
+from __future__ import annotations
+
+from backfill.core import changes as ch
+from backfill.core.actions import DriverAction, KickJob, ProbeJobs
+from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.plan import SetNode
+from backfill.core.planner import plan
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.quantities import Resources
+from backfill.core.world import World
+
+BACK_S = 1_000_000.0  # when it was back at work; its job was suspended two seconds before
+POLICIES = PolicySet(
+    cluster="c",
+    priorities=Priorities(low=("htc",), high=("batch",)),
+    instances=Template(("vn1",), ("10.77.1.1/16",), Flavour(cpus=1, memory_mb=256)),
+    hosts=("bm1",),
+)
+
+
+def back_at_work() -> World:
+    """A node at work again, with the job that was suspended there."""
+    world = World()
+    node = ManagedNode(
+        "vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, BACK_S, BACK_S, suspended_s=BACK_S - 2
+    )
+    instance = Instance("vn1", "bm1", InstanceState.RUNNING, Tag("c", "vn1", 1), Resources(1, 256))
+    job = Job("7", 7, "htc", JobState.RUNNING, nodes=("vn1",))
+    world.apply(ch.NodeManaged(node))
+    world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(2, 2000)), BACK_S))
+    world.apply(ch.InstanceSeen(instance, BACK_S))
+    world.apply(ch.NodeSeen(Node("vn1", NodeBase.ALLOCATED, cpus=1, memory_mb=208), BACK_S))
+    world.apply(ch.JobSeen(job, BACK_S))
+    return world
+
+
+def wanted(world: World, after_s: float) -> list[type]:
+    """Which actions are wanted so long after the return; records of ours are taken at once."""
+    world.apply(ch.Tick(BACK_S + after_s))
+    world.apply(ch.SourceSeen("slurm", BACK_S + after_s))
+    world.apply(ch.SourceSeen("bm1", BACK_S + after_s))
+    actions = plan(world, POLICIES).actions
+    for action in actions:
+        if isinstance(action, SetNode):
+            world.apply(ch.NodeManaged(action.node))
+    return [type(a) for a in actions if isinstance(a, DriverAction)]
+
+
+def probe(world: World, after_s: float, *, stuck: bool) -> None:
+    """A look into the guest came back."""
+    world.apply(ch.Probed("vn1", 1, BACK_S + after_s, stuck))
+
+
+def test_jobs_are_looked_at_until_no_late_signal_can_come() -> None:
+    """Every half second at first, and no more when the time for late signals is over."""
+    world = back_at_work()
+    assert wanted(world, 0.1) == []
+    assert wanted(world, 0.6) == [ProbeJobs]
+    probe(world, 0.7, stuck=False)
+    assert wanted(world, 1.0) == []
+    assert wanted(world, 1.3) == [ProbeJobs]
+    probe(world, 23.5, stuck=False)
+    assert wanted(world, 23.6) == []
+    assert wanted(world, 30.0) == []
+
+
+def test_a_stop_that_passes_by_itself_is_left_alone() -> None:
+    """slurmd takes its time to stop and continue a job: kicking it then would do harm."""
+    world = back_at_work()
+    probe(world, 0.6, stuck=True)
+    assert wanted(world, 1.2) == [ProbeJobs]
+    probe(world, 1.3, stuck=True)
+    assert wanted(world, 3.0) == [ProbeJobs]
+    probe(world, 3.1, stuck=False)
+    assert wanted(world, 4.2) == [ProbeJobs]
+
+
+def test_a_job_that_stays_stopped_is_kicked_and_given_time() -> None:
+    """Kicked once, then looked at again; the next kick comes only after it had time to work."""
+    world = back_at_work()
+    probe(world, 0.6, stuck=True)
+    probe(world, 4.0, stuck=True)
+    assert wanted(world, 4.2) == [KickJob]
+    world.apply(ch.Kicked("vn1", 1, BACK_S + 4.3))
+    assert wanted(world, 4.4) == []
+    probe(world, 5.0, stuck=True)
+    assert wanted(world, 6.0) == [ProbeJobs]
+    probe(world, 8.4, stuck=True)
+    assert wanted(world, 8.6) == [KickJob]
+
+
+def test_a_job_found_stopped_last_is_never_called_well() -> None:
+    """The end of the time for late signals is no proof: the last look decides."""
+    world = back_at_work()
+    probe(world, 24.0, stuck=True)
+    assert wanted(world, 27.0) == [ProbeJobs]
+    assert world.managed["vn1"].suspended_s
+    assert wanted(world, 28.0) == [KickJob]
