@@ -60,7 +60,7 @@ def test_a_lab_that_is_down_is_told_so(root: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "lab play is down\n"
     assert main(["lab", "status", "--name", "play", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["phase"] == "down"
-    assert main(["lab", "status", "--name", "paly"]) == 1
+    assert main(["lab", "status", "--name", "plya"]) == 1
     assert "did you mean 'play'?" in capsys.readouterr().err
 
 

@@ -66,11 +66,11 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["stauts"], "there is no command 'stauts'; did you mean 'status'?"),
-        (["explian", "vn1"], "did you mean 'explain'?"),
+        (["sttus"], "there is no command 'sttus'; did you mean 'status'?"),
+        (["explan", "vn1"], "did you mean 'explain'?"),
         (["frobnicate"], "there is no command 'frobnicate': use status, hosts"),
         (["lab", "uo"], "there is no command 'uo'; did you mean 'up'?"),
-        (["policy", "chekc", "x"], "did you mean 'check'?"),
+        (["policy", "chck", "x"], "did you mean 'check'?"),
         (["status", "--jsno"], "there is no option '--jsno'; did you mean '--json'?"),
         (["status", "now"], "'now' is one word too many"),
         (["--json", "status"], "'--json' belongs behind a command"),
@@ -111,7 +111,7 @@ def test_a_wrong_policy_file_is_a_data_error_with_its_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "policy.yaml"
-    path.write_text("clutser: x\n")
+    path.write_text("clsuter: x\n")
     assert main(["policy", "check", str(path)]) == 65
     shown = capsys.readouterr()
     assert f"{path}:1:1: " in shown.err
