@@ -23,7 +23,10 @@ from backfill.lab.spec import LabSpec
 
 COUNTER = Path(backfill.lab.__file__).parent / "jobs" / "counter.sh"
 _DONE = re.compile(r"^\[(?P<at>\S+)\] _job_complete: JobId=\d+ done", re.MULTILINE)
-_ALLOCATED = re.compile(r"^\[(?P<at>\S+)\] sched: Allocate JobId=(?P<job>\d+) ", re.MULTILINE)
+_ALLOCATED = re.compile(
+    r"^\[(?P<at>\S+)\] sched(?:: Allocate|/backfill: _start_job: Started) JobId=(?P<job>\d+) ",
+    re.MULTILINE,
+)
 
 
 def wait_for(done: Callable[[], Any], limit_s: float, what: str) -> Any:
