@@ -70,7 +70,7 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
         (["explan", "vn1"], "did you mean 'explain'?"),
         (["frobnicate"], "there is no command 'frobnicate': use status, hosts"),
         (["lab", "uo"], "there is no command 'uo'; did you mean 'up'?"),
-        (["policy", "checkk", "x"], "did you mean 'check'?"),
+        (["policy", "cheek", "x"], "did you mean 'check'?"),
         (["status", "--jsno"], "there is no option '--jsno'; did you mean '--json'?"),
         (["status", "now"], "'now' is one word too many"),
         (["--json", "status"], "'--json' belongs behind a command"),
