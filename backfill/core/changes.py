@@ -90,6 +90,15 @@ class InstanceSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceStopped:
+    """The hypervisor confirmed at `seen_s` that a known instance's CPUs stand still."""
+
+    host: str
+    name: str
+    seen_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceGone:
     """The host no longer has the instance."""
 
@@ -207,6 +216,7 @@ Change = (
     | JobGone
     | HostSeen
     | InstanceSeen
+    | InstanceStopped
     | InstanceGone
     | Claimed
     | ClaimAnswered

@@ -8,10 +8,11 @@ from enum import Enum, auto
 from backfill.core.actions import DriverAction, PauseInstance, SuspendInstance
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.guards import stale
+from backfill.core.ledger import Operation
 from backfill.core.lifecycle import ManagedNode, Phase, check_transition
 from backfill.core.plan import Action, ForgetNode, Plan, Refusal, SetNode, key_of
 from backfill.core.policy import PolicySet
-from backfill.core.world import Operation, World
+from backfill.core.world import World
 
 
 class Progress(Enum):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from backfill.core.actions import DeleteInstance
 from backfill.core.draft import Draft
 from backfill.core.fleet import Instance, InstanceState
+from backfill.core.ledger import Claim
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.policy import PolicySet, Proof
@@ -17,7 +18,7 @@ from backfill.core.steps.displaced import step_displaced, step_moving
 from backfill.core.steps.evict import step_evicting
 from backfill.core.steps.ready import step_ready
 from backfill.core.steps.remove import step_draining, step_removing
-from backfill.core.world import Claim, World
+from backfill.core.world import World
 
 # An instance with our tag of which no record exists is left alone for so long: its record may be
 # on its way, when another daemon is just being replaced by this one.

@@ -4,51 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import singledispatchmethod
 
 from backfill.core import changes as ch
 from backfill.core.cluster import Job, JobState, Node
-from backfill.core.fleet import Host, Instance
+from backfill.core.fleet import Host, Instance, InstanceState
+from backfill.core.ledger import Claim, Operation, Source
 from backfill.core.lifecycle import ManagedNode, check_transition
 
-_FIRST_BACKOFF_S = 0.25
-_LONGEST_BACKOFF_S = 60.0
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
 _TOMBSTONE_S = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A job to which Slurm gave hosts of ours. `waiting`: a hook stands until it is answered."""
-
-    job_id: str
-    hosts: tuple[str, ...]
-    since_s: float
-    waiting: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An action in flight, or one that failed and waits for its next try."""
-
-    key: str
-    host: str
-    running: bool
-    since_s: float
-    attempts: int = 0
-    not_before_s: float = 0.0
-    problem: str = ""
-    final: bool = False  # trying again cannot help
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """How fresh our picture of an outside system is."""
-
-    seen_s: float = 0.0
-    failed_s: float = 0.0
-    problem: str = ""
 
 
 class World:
@@ -244,6 +210,14 @@ class World:
             self._remember_generation(instance.name, instance.tag.generation)
 
     @_apply.register
+    def _(self, change: ch.InstanceStopped) -> None:
+        known = self.instances.get((change.host, change.name))
+        if known is not None and self._newer(
+            "instance", f"{change.host}/{change.name}", change.seen_s
+        ):
+            self.instances[change.host, change.name] = replace(known, state=InstanceState.PAUSED)
+
+    @_apply.register
     def _(self, change: ch.InstanceGone) -> None:
         if self._newer("instance", f"{change.host}/{change.name}", change.seen_s):
             self.instances.pop((change.host, change.name), None)
@@ -296,15 +270,7 @@ class World:
         operation = self.operations.pop(change.key, None)
         if operation is None or not change.problem:
             return
-        wait_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**operation.attempts)
-        self.operations[change.key] = replace(
-            operation,
-            running=False,
-            attempts=operation.attempts + 1,
-            not_before_s=change.at_s + wait_s,
-            problem=change.problem,
-            final=not change.retry,
-        )
+        self.operations[change.key] = operation.failed(change)
 
     @_apply.register
     def _(self, change: ch.Woken) -> None:

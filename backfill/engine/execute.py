@@ -172,6 +172,8 @@ def _on_instance(
             provider.delete(action.host, action.name)
         case act.PauseInstance():
             provider.pause(action.host, action.name)
+            # The call itself has confirmed it, and a high-priority job waits: no second question.
+            return [ch.InstanceStopped(action.host, action.name, outside.clock.now())]
         case act.SuspendInstance():
             provider.suspend(action.host, action.name)
         case act.RestoreInstance():

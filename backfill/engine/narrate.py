@@ -71,6 +71,8 @@ def _change(change: ch.Change) -> str:
     match change:
         case ch.NodeSeen() | ch.JobSeen() | ch.InstanceSeen() | ch.InstanceGone():
             return _seen(change)
+        case ch.InstanceStopped():
+            return f"{change.host} confirms that {change.name} stands still"
         case ch.Claimed():
             return f"Slurm gave {', '.join(change.hosts)} to job {change.job_id}"
         case ch.Woken():

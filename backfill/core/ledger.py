@@ -1,0 +1,55 @@
+"""What the world keeps beside the pictures: claims on hosts, operations in flight, freshness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from backfill.core.changes import OperationDone
+
+_FIRST_BACKOFF_S = 0.25
+_LONGEST_BACKOFF_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job to which Slurm gave hosts of ours. `waiting`: a hook stands until it is answered."""
+
+    job_id: str
+    hosts: tuple[str, ...]
+    since_s: float
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An action in flight, or one that failed and waits for its next try."""
+
+    key: str
+    host: str
+    running: bool
+    since_s: float
+    attempts: int = 0
+    not_before_s: float = 0.0
+    problem: str = ""
+    final: bool = False  # trying again cannot help
+
+    def failed(self, done: OperationDone) -> Operation:
+        """The same operation after a failure: it waits, twice as long after every further one."""
+        wait_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**self.attempts)
+        return replace(
+            self,
+            running=False,
+            attempts=self.attempts + 1,
+            not_before_s=done.at_s + wait_s,
+            problem=done.problem,
+            final=not done.retry,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How fresh our picture of an outside system is."""
+
+    seen_s: float = 0.0
+    failed_s: float = 0.0
+    problem: str = ""
