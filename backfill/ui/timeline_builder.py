@@ -214,7 +214,7 @@ class TimelineBuilder:
             self._job_on_nodes(at_s, job, track)
 
     def _job_on_nodes(self, at_s: float, job: Job, track: _Track) -> None:
-        where = ", ".join(job.nodes)
+        where = ", ".join(self._place(node) for node in job.nodes)
         hosts = tuple(h for n in job.nodes if (h := self._host_of(n)) is not None)
         if hosts:
             self._on_metal(self._started(at_s, job, track), job.id, hosts)
@@ -223,6 +223,10 @@ class TimelineBuilder:
         else:
             began_s = self._started(at_s, job, track)
             track.turn(began_s, Span(at_s, at_s, Kind.WORKING, where, f"runs on {where}"))
+
+    def _place(self, node: str) -> str:
+        managed = self._managed.get(node)
+        return node if managed is None else f"{node} on {managed.host}"
 
     def _started(self, at_s: float, job: Job, track: _Track) -> float:
         """Slurm tells when a job started; what we saw before bounds it, as Slurm rounds down."""
