@@ -71,6 +71,7 @@ class Cycle:
             self.last = plan(self.world, self.policies)
             self._note_refusals(self.last.refusals)
             if not self._carry_out(self.last.actions):
+                self._flush()  # what was only observed, or ordered by a person, must survive too
                 return self.last
         _LOG.error(
             "the plan did not settle after %d rounds; going on with what is done. Last steps: %s",

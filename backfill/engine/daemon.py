@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -54,13 +54,21 @@ class Pace:
 class Daemon:
     """observe → changes → plan → execute → journal, until stopped."""
 
-    def __init__(self, policies: PolicySet, outside: Outside, journal: Journal, pace: Pace) -> None:
+    def __init__(
+        self,
+        policies: PolicySet,
+        outside: Outside,
+        journal: Journal,
+        pace: Pace,
+        tidy: Callable[[], object] = lambda: None,
+    ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self.world = World()
         self.journal = journal
         self.cycle = Cycle(self.world, policies, journal, self._begin, self._answer)
         self._outside = outside
         self._pace = pace
+        self._tidy = tidy  # what is to be done once an hour, such as pruning the journal
         self._workers = Workers(outside, self.inbox, pace.workers)
         self._hooks: dict[str, list[HookCall]] = {}
         self._watch = Watch(pace.watch_s)
@@ -107,6 +115,7 @@ class Daemon:
                 misfire_grace_time=None,
             )
             self._workers.observe(source)
+        self._scheduler.add_job(self._tidy, "interval", hours=1, coalesce=True)
         self._scheduler.start()
 
     def poke(self, *sources: str) -> None:

@@ -72,7 +72,7 @@ def _change(change: ch.Change) -> str:
         case ch.NodeSeen() | ch.JobSeen() | ch.InstanceSeen() | ch.InstanceGone():
             return _seen(change)
         case ch.InstanceStopped():
-            return f"{change.host} confirms that {change.name} stands still"
+            return f"{change.host} shows {change.name} as paused"
         case ch.Claimed():
             return f"Slurm gave {', '.join(change.hosts)} to job {change.job_id}"
         case ch.Woken():

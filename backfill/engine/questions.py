@@ -38,6 +38,10 @@ class Questions:
             "instances": self._instances,
             "plan": self._plan,
             "explain": self._explain,
+        }
+        # These read the journal, which may be long, so a hook must not wait for them: they run in
+        # the listener's thread and not in the daemon's own.
+        self._tellers: dict[str, Callable[[Body], Body]] = {
             "events": self._events,
         }
         self._writers: dict[str, Callable[[Body], Body]] = {
@@ -52,10 +56,17 @@ class Questions:
         act = self._writers.get(name)
         if act is not None and uid not in (0, os.getuid()):
             return {"error": f"'{name}' is for root and the daemon's own user only"}
+        if name in self._tellers:
+            return _safely(self._tellers[name], body)
         ask = act if act is not None else self._readers.get(name)
         if ask is None:
-            known = ", ".join(sorted({*self._readers, *self._writers}))
+            known = ", ".join(sorted({*self._readers, *self._writers, *self._tellers}))
             return {"error": f"unknown question '{name}'; known: {known}"}
+        answer = self._in_the_daemon(ask, body)
+        return _safely(self._with_story, answer) if name == "explain" else answer
+
+    def _in_the_daemon(self, ask: Callable[[Body], Body], body: Body) -> Body:
+        """Ask in the daemon's own thread, where the world does not change meanwhile."""
         reply: SimpleQueue[object] = SimpleQueue()
         self._daemon.inbox.put(Question(lambda: _safely(ask, body), reply))
         try:
@@ -90,7 +101,8 @@ class Questions:
         }
 
     def _nodes(self, body: Body) -> Body:
-        return {"nodes": [self._node(m) for _, m in sorted(self._world.managed.items())]}
+        nodes = [self._node(m) for _, m in sorted(self._world.managed.items())]
+        return {"now_s": self._world.now_s, "nodes": nodes}
 
     def _node(self, node: ManagedNode) -> Body:
         seen = self._world.nodes.get(node.name)
@@ -164,8 +176,7 @@ class Questions:
         world = self._world
         managed, job = world.managed.get(subject), world.jobs.get(subject)
         host, node = world.hosts.get(subject), world.nodes.get(subject)
-        if not (managed or job or host or node or self._told(subject)):
-            return {"error": f"'{subject}' is no node, host or job that this daemon has seen"}
+        # The journal's part of the answer is added outside of this thread.
         refusals = self._daemon.cycle.last.refusals
         names = {subject, f"job {subject}"}
         return {
@@ -183,8 +194,16 @@ class Questions:
             "operations": [
                 asdict(o) for o in world.operations.values() if o.key.split(":")[1] == subject
             ],
-            "story": self._told(subject),
+            "known": bool(managed or job or host or node),
         }
+
+    def _with_story(self, answer: Body) -> Body:
+        """Add what the journal tells about the subject."""
+        subject = str(answer.get("subject", ""))
+        story = self._told(subject)
+        if not answer.pop("known", True) and not story:
+            return {"error": f"'{subject}' is no node, host or job that this daemon has seen"}
+        return {**answer, "story": story}
 
     def _all_hosts(self) -> list[Body]:
         hosts = self._hosts({})["hosts"]
@@ -193,7 +212,7 @@ class Questions:
 
     def _told(self, subject: str) -> list[Body]:
         lines = [
-            {"at_s": r.at_s, "text": text}
+            {"id": r.id, "at_s": r.at_s, "text": text}
             for r in self._daemon.journal.read(subject=subject)
             if (text := story_line(r))
         ]

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TextIO
 
-from backfill.config import ConfigError, conflicts, load
+from backfill.config import ConfigError, conflicts, hints, load
 from backfill.config.model import Config
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.store.sqlite import SqliteJournal
@@ -28,6 +28,8 @@ from backfill.ui.assemble import WallClock, providers, slurm_manager
 _LOG = logging.getLogger("backfill")
 # A hook gives up by its own timeout; ours only bounds a hook that hangs.
 _HOOK_PATIENCE_S = 30.0
+# How long the story of nodes and jobs that have ended can be told.
+_KEEP_S = 30 * 86400.0
 
 OK, UNAVAILABLE, BAD_CONFIG = 0, 69, 78
 
@@ -80,10 +82,12 @@ def run(args: argparse.Namespace) -> int:
 def _against_the_cluster(
     config: Config, manager: SlurmManager, by_host: Mapping[str, InstanceProvider]
 ) -> list[str]:
-    """Everything in which the file and the living cluster contradict each other."""
+    """Everything in which the file and the living cluster contradict each other; hints are logged."""
     settings = manager.settings()
     nodes = manager.observe().nodes
     reachable = {name: provider.observe(name).host for name, provider in by_host.items()}
+    for hint in hints(config, settings, nodes, reachable):
+        _LOG.warning("%s: %s", config.source, hint)
     return list(conflicts(config, settings, nodes, reachable))
 
 
@@ -110,7 +114,13 @@ def _work(config: Config, outside: Outside, pokes: list[Daemon]) -> int:
     settings = config.daemon
     journal = SqliteJournal(Path(settings.state_dir) / "journal.db")
     pace = Pace(settings.poll_s, settings.host_poll_s, settings.watch_s, settings.workers)
-    daemon = Daemon(config.policies, outside, journal, pace)
+    daemon = Daemon(
+        config.policies,
+        outside,
+        journal,
+        pace,
+        tidy=lambda: journal.prune(_KEEP_S, outside.clock.now()),
+    )
     listener = Listener(daemon.inbox, Questions(daemon).answer, _HOOK_PATIENCE_S)
     _on_signals(daemon.inbox)
     try:
