@@ -19,6 +19,7 @@ _FIXED = (
 )  # fmt: skip
 _FREE = ("account", "qos", "reason", "reqnodes", "feature", "name")
 _UNIT = "\x1f"
+_SLACK_S = 2.0  # whole seconds on Slurm's side, and the time that the question took
 _MEMORY_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)$")
 
@@ -49,28 +50,33 @@ class JobFormat:
     def _end(self) -> str:
         return f"\x1e{self.mark}"
 
-    def read(self, output: str, known: dict[str, Job]) -> dict[str, Job]:
+    def read(self, output: str, known: dict[str, Job], now_s: float) -> dict[str, Job]:
         """All jobs of a squeue output, by their printed record.
 
         `known` is an earlier answer: a record that has not changed is not parsed again.
-        Raises BadOutputError naming the record that cannot be read.
+        `now_s` is when it was printed, epoch seconds. Raises BadOutputError naming the record
+        that cannot be read.
         """
         records = output.split(self._end + "\n")
         if records.pop() != "":
             raise BadOutputError("squeue", f"its output ends in the middle: {output[-80:]!r}")
-        return {record: known.get(record) or self._job(record) for record in records}
+        return {record: known.get(record) or self._job(record, now_s) for record in records}
 
-    def _job(self, record: str) -> Job:
+    def _job(self, record: str, now_s: float) -> Job:
         head, *free = record.split(self._free)
         fixed = head.split(_UNIT)
         try:
-            return _job(dict(zip(_FIXED, fixed, strict=True)), dict(zip(_FREE, free, strict=True)))
+            return _job(
+                dict(zip(_FIXED, fixed, strict=True)), dict(zip(_FREE, free, strict=True)), now_s
+            )
         except (ValueError, KeyError) as error:
             raise BadOutputError("squeue", f"cannot read the job {head!r}: {error}") from error
 
 
-def _job(fixed: dict[str, str], free: dict[str, str]) -> Job:
-    state, flags = job_state(fixed["state"], ended=fixed["endtime"] not in ("NONE", "N/A"))
+def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
+    # What has not ended shows no end time, or the one that its limit allows.
+    ended = 0 < _time_s(fixed["endtime"]) <= now_s + _SLACK_S
+    state, flags = job_state(fixed["state"], ended)
     num_nodes = int(fixed["numnodes"])
     return Job(
         id=fixed["jobarrayid"],

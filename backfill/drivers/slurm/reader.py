@@ -60,13 +60,10 @@ class SlurmReader:
         if not listed:
             return ClusterObservation(seen_s, nodes, {})
         try:
-            output = self._commands.run([*_SHOW_JOBS, "-w", listed], env=self._squeue_env)
+            jobs = self._squeue("-w", listed)
         except NotFoundError:  # one was deleted in this moment
-            jobs = self._format.read(self._commands.run(_SHOW_JOBS, env=self._squeue_env), {})
-            jobs = {k: j for k, j in jobs.items() if nodes.keys() & set(j.nodes)}
-        else:
-            jobs = self._format.read(output, {})
-        return ClusterObservation(seen_s, nodes, {job.id: job for job in jobs.values()})
+            jobs = [j for j in self.all_jobs().values() if nodes.keys() & set(j.nodes)]
+        return ClusterObservation(seen_s, nodes, {job.id: job for job in jobs})
 
     def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """Read these jobs fresh; ids that Slurm no longer knows are absent from the answer."""
@@ -77,13 +74,11 @@ class SlurmReader:
             # squeue itself reads all jobs as soon as it is asked for more than one.
             return {i: job for i, job in self.all_jobs().items() if i in wanted}
         (job_id,) = wanted
-        argv = [*_SHOW_JOBS, "-j", checked(job_id, JOB_ID, "job id")]
         try:
-            output = self._commands.run(argv, f"job {job_id}", self._squeue_env)
+            found = self._squeue("-j", checked(job_id, JOB_ID, "job id"))
         except NotFoundError:
             return {}
         # Asking for one task or component may answer with its siblings as well.
-        found = self._format.read(output, {}).values()
         return {job.id: job for job in found if job.id == job_id}
 
     def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
@@ -103,5 +98,9 @@ class SlurmReader:
     def all_jobs(self) -> dict[str, Job]:
         """Every job that Slurm knows, by id."""
         output = self._commands.run(_SHOW_JOBS, env=self._squeue_env)
-        self._known = jobs = self._format.read(output, self._known)
+        self._known = jobs = self._format.read(output, self._known, time.time())
         return {job.id: job for job in jobs.values()}
+
+    def _squeue(self, *chosen: str) -> list[Job]:
+        output = self._commands.run([*_SHOW_JOBS, *chosen], env=self._squeue_env)
+        return list(self._format.read(output, {}, time.time()).values())

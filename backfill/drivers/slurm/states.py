@@ -112,9 +112,9 @@ def node_state(text: str) -> tuple[NodeBase, frozenset[str]]:
 def job_state(text: str, ended: bool = True) -> tuple[JobState, frozenset[str]]:
     """Split what squeue shows as a job's state into base and flags; ValueError if unknown.
 
-    squeue shows COMPLETING instead of the base. `ended` tells whether the job has an end time:
-    while a requeued job completes it has none and is PENDING underneath; any other has ended,
-    and how it ended is shown only later, so COMPLETED stands for all of these.
+    squeue shows COMPLETING instead of the base. `ended` tells whether the job's end lies in the
+    past: a requeued job that completes its old run is PENDING underneath and has not ended; any
+    other has, and how it ended is shown only later, so COMPLETED stands for all of these.
     """
     word = text.strip().upper()
     word = _JOB_SHORT.get(word, word)

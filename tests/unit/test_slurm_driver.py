@@ -1,0 +1,112 @@
+"""What the driver asks of Slurm's tools, and above all what it never asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.driver import SlurmManager
+from backfill.ports import BadOutputError, BusyError, NodeSpec, RefusedError
+from tests.unit.slurm_tools import FakeTools
+
+NODE = (
+    "NodeName={name} CPUAlloc=0 CPUTot=2 AvailableFeatures=backfill NodeAddr=10.77.1.1 "
+    "RealMemory=500 State={state} ThreadsPerCore=1 Partitions=htc BootTime=None "
+    "SlurmdStartTime=None{reason}\n"
+)
+SPEC = NodeSpec("vn1", "10.77.1.1", 2, 500, ("backfill",))
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> FakeTools:
+    return FakeTools(tmp_path)
+
+
+@pytest.fixture
+def manager(tools: FakeTools) -> SlurmManager:
+    return SlurmManager(Commands(bin_dir=tools.directory), settle_s=0.1)
+
+
+def show(tools: FakeTools, state: str, reason: str = "", name: str = "vn1") -> None:
+    """Let scontrol show this node."""
+    text = f" Reason={reason} [root@1795232589]" if reason else ""
+    tools.answer("show node", NODE.format(name=name, state=state, reason=text))
+
+
+def test_another_admins_drain_causes_no_command(tools: FakeTools, manager: SlurmManager) -> None:
+    """Not even a harmless one is sent."""
+    show(tools, "IDLE+DRAIN", "disk broken")
+    with pytest.raises(RefusedError, match="somebody else drained it: disk broken"):
+        manager.undrain("vn1")
+    with pytest.raises(RefusedError, match="somebody else drained it: disk broken"):
+        manager.drain("vn1", "backfill: x")
+    assert tools.changes() == []
+
+
+def test_a_node_is_made_future_and_drained(tools: FakeTools, manager: SlurmManager) -> None:
+    """It is never a state that takes jobs, and it is drained before its slurmd can register."""
+    show(tools, "FUTURE+DYNAMIC_NORM")
+    manager.create_node(SPEC)
+    assert tools.changes() == ["scontrol update NodeName=vn1 State=DRAIN "
+                               "Reason=backfill: not proven yet"]  # fmt: skip
+
+
+def test_a_node_that_slurm_did_not_make_is_noticed(tools: FakeTools, manager: SlurmManager) -> None:
+    """22.05 reports success although its table is full."""
+    tools.answer("show node", "Node vn1 not found\n", status=1)
+    with pytest.raises(Exception, match="raise MaxNodeCount"):
+        manager.create_node(SPEC)
+    assert tools.changes() == [
+        "scontrol create NodeName=vn1 NodeAddr=10.77.1.1 CPUs=2 RealMemory=500 State=FUTURE "
+        "Feature=backfill"
+    ]
+
+
+def test_a_node_with_a_suspended_job_is_not_deleted(
+    tools: FakeTools, manager: SlurmManager
+) -> None:
+    """Slurm thinks that it is idle, and 22.05 would crash."""
+    show(tools, "IDLE+DRAIN+DYNAMIC_NORM", "backfill: x")
+    fixed = ["7", "7", "htc", "SUSPENDED", "root", "vn1", "1", "1", "", "0", "1", "1", "1", "1",
+             "NONE", "UNLIMITED", "0", "1"]  # fmt: skip
+    mark = manager._format.mark
+    free = "".join(f"\x1d{mark}{text}" for text in ("", "", "None", "", "", "job"))
+    tools.answer("squeue", "\x1f".join(fixed) + free + f"\x1e{mark}\n")
+    with pytest.raises(BusyError, match="job 7 holds it"):
+        manager.delete_node("vn1")
+    assert tools.changes() == []
+
+
+def test_a_text_that_is_no_job_id_reaches_no_tool(tools: FakeTools, manager: SlurmManager) -> None:
+    """`scancel -u root` would be a valid command line."""
+    for bad in ("-u", "all", "1 2", "1;2", "", "1\n"):
+        with pytest.raises(RefusedError, match="no job id"):
+            manager.cancel_job(bad)
+    assert tools.calls == []
+
+
+def test_messages_are_one_line(tools: FakeTools, manager: SlurmManager) -> None:
+    """A line break in a message could imitate output elsewhere."""
+    manager.tell("7", "pushed\naside\x1b[31m")
+    assert tools.changes() == ["scontrol update JobId=7 AdminComment=pushed aside [31m"]
+
+
+def test_an_answer_that_cannot_be_read_stops_the_observation(
+    tools: FakeTools, manager: SlurmManager
+) -> None:
+    """Half a picture is worse than none."""
+    show(tools, "IDLE")
+    tools.answer("squeue", "garbage\n")
+    with pytest.raises(BadOutputError, match="squeue"):
+        manager.observe()
+
+
+def test_free_text_is_separated_by_a_secret(tools: FakeTools) -> None:
+    """Each process has a mark of its own, and it is in no command line that users can see."""
+    one = SlurmManager(Commands(bin_dir=tools.directory))
+    other = SlurmManager(Commands(bin_dir=tools.directory))
+    assert one._format.mark != other._format.mark
+    one.observe()
+    assert one._format.mark not in "\n".join(tools.calls)

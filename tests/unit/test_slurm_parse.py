@@ -1,0 +1,219 @@
+"""Recorded output of Slurm 22.05 is read completely, and what cannot be read is shown."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill.core.cluster import Job, JobState, NodeBase
+from backfill.drivers.slurm.parse import JobFormat, read_nodes
+from backfill.ports import BadOutputError
+
+NOW_S = 1795232590.0
+FORMAT = JobFormat("MARK")
+_FIXED = {
+    "id": "7", "raw": "7", "partition": "any", "state": "RUNNING", "user": "root", "nodes": "bm2",
+    "num_nodes": "1", "cpus": "1", "tres": "cpu=1,node=1,billing=1", "memory": "0",
+    "priority": "4294901757", "submit": "1795232580", "eligible": "1795232581",
+    "start": "1795232585", "end": "NONE", "limit": "UNLIMITED", "restarts": "0", "requeue": "1",
+}  # fmt: skip
+_FREE = {
+    "account": "(null)", "qos": "(null)", "reason": "None", "required": "bm2",
+    "features": "(null)", "name": "job",
+}  # fmt: skip
+
+
+def record(**changes: str) -> str:
+    """One job as squeue prints it with FORMAT, with some fields changed."""
+    fixed = [changes.get(key, value) for key, value in _FIXED.items()]
+    free = [changes.get(key, value) for key, value in _FREE.items()]
+    return "\x1f".join(fixed) + "".join(f"\x1dMARK{text}" for text in free) + "\x1eMARK\n"
+
+
+def read(output: str) -> list[Job]:
+    """The jobs of an output."""
+    return list(FORMAT.read(output, {}, NOW_S).values())
+
+
+def test_a_running_job() -> None:
+    """Every field arrives where it belongs."""
+    (job,) = read(record(limit="1-02:03:04", tres="cpu=1,mem=1400M,node=1", memory="700M"))
+    assert job == Job(
+        id="7", raw_id=7, partition="any", state=JobState.RUNNING, user="root", name="job",
+        nodes=("bm2",), memory_mb=1400, priority=4294901757, submit_s=1795232580.0,
+        eligible_s=1795232581.0, start_s=1795232585.0, time_limit_s=93784.0,
+        required_nodes=("bm2",),
+    )  # fmt: skip
+
+
+def test_a_pending_job_has_not_started() -> None:
+    """The start that the scheduler expects is not taken for a start."""
+    (job,) = read(
+        record(
+            state="PENDING", nodes="", start="1795299999", eligible="N/A", requeue="0",
+            account="acc", qos="low", reason="JobHeldUser", features="a&b", limit="5:00",
+        )
+    )  # fmt: skip
+    assert job.start_s == 0
+    assert job.eligible_s == 0
+    assert not job.requeue
+    assert (job.account, job.qos, job.reason, job.features) == ("acc", "low", "JobHeldUser", "a&b")
+    assert job.time_limit_s == 300
+
+
+def test_array_tasks_and_het_components_keep_their_names() -> None:
+    """Ids are read as Slurm shows them, beside the number that scontrol takes."""
+    jobs = read(record(id="12_3", raw="14") + record(id="12_4", raw="12") + record(id="5+1"))
+    assert [(job.id, job.raw_id) for job in jobs] == [("12_3", 14), ("12_4", 12), ("5+1", 7)]
+
+
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        ("NONE", JobState.PENDING),
+        ("N/A", JobState.PENDING),
+        ("1795233190", JobState.PENDING),  # the end that its time limit would allow a new run
+        ("1795232589", JobState.COMPLETED),
+    ],
+)
+def test_a_completing_job_has_ended_only_if_its_end_is_past(end: str, state: JobState) -> None:
+    """squeue hides whether a completing job was requeued; its end time tells."""
+    (job,) = read(record(state="COMPLETING", end=end))
+    assert job.state is state
+    assert job.holds_nodes
+    assert not job.active
+
+
+@pytest.mark.parametrize(
+    ("memory", "tres", "nodes", "memory_mb"),
+    [
+        ("0", "cpu=1,mem=1000M,node=1", "1", 0),  # the site's default is no request
+        ("700M", "cpu=2,mem=1400M,node=2", "2", 700),
+        ("100M", "cpu=3,mem=300M,node=1", "1", 300),  # --mem-per-cpu does not show
+        ("1.50G", "cpu=1,node=1", "1", 1536),
+        ("2G", "cpu=1,mem=2G,node=1", "1", 2048),
+    ],
+)
+def test_memory_is_per_node(memory: str, tres: str, nodes: str, memory_mb: int) -> None:
+    """Requests per node and per CPU are told apart by the job's total."""
+    (job,) = read(record(memory=memory, tres=tres, num_nodes=nodes))
+    assert job.memory_mb == memory_mb
+
+
+@given(
+    name=st.text(st.characters(codec="utf-8", exclude_categories=["Cs"])),
+    account=st.sampled_from(["(null)", "a\nb", "x\x1fy", "\x1d", "\x1e\n", "q='z'|"]),
+)
+def test_no_text_of_a_user_can_imitate_a_field_or_a_job(name: str, account: str) -> None:
+    """Names and accounts come back as they are, and the jobs around are unharmed."""
+    jobs = read(record(id="1") + record(id="2", name=name, account=account) + record(id="3"))
+    assert [job.id for job in jobs] == ["1", "2", "3"]
+    assert jobs[1].name == name
+    assert jobs[1].account == ("" if account == "(null)" else account)
+
+
+def test_an_unchanged_record_is_not_parsed_again() -> None:
+    """The same objects come back, and only what changed is new."""
+    first = FORMAT.read(record(id="1") + record(id="2"), {}, NOW_S)
+    again = FORMAT.read(record(id="1") + record(id="2", state="SUSPENDED"), first, NOW_S)
+    one, two = again.values()
+    assert one is next(iter(first.values()))
+    assert two.state is JobState.SUSPENDED
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record(state="WONDERFUL"),
+        record(start="yesterday"),
+        record(limit="long"),
+        record(cpus=""),
+        record(nodes="bm[1-"),
+        "7\x1f8\x1eMARK\n",
+        "slurm_load_jobs error: something\n",
+        record()[:-9],
+    ],
+)
+def test_a_job_that_cannot_be_read_is_an_error_that_shows_it(bad: str) -> None:
+    """Nothing is dropped silently: the whole answer is refused."""
+    with pytest.raises(BadOutputError, match="squeue"):
+        read(record() + bad)
+
+
+BM1 = (
+    "NodeName=bm1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=2 CPUEfctv=4 CPUTot=4 CPULoad=1.98 "
+    "AvailableFeatures=(null) ActiveFeatures=(null) Gres=(null) NodeAddr=10.77.0.11 "
+    "NodeHostName=bm1 Version=22.05.8 OS=Linux 6.1 #1 SMP State=x y @0  RealMemory=2000 "
+    "AllocMem=0 FreeMem=21130 Sockets=4 Boards=1 State=MIXED+DRAIN ThreadsPerCore=1 TmpDisk=0 "
+    "Weight=1 Owner=N/A MCS_label=N/A Partitions=batch,any  BootTime=1795227884 "
+    "SlurmdStartTime=1795232587 LastBusyTime=1795232587 CfgTRES=cpu=4,mem=2000M,billing=4 "
+    "AllocTRES= CapWatts=n/a CurrentWatts=0 AveWatts=0 ExtSensorsJoules=n/s ExtSensorsWatts=0 "
+    "ExtSensorsTemp=n/s"
+)
+VN1 = (
+    "NodeName=vn1 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=N/A "
+    "AvailableFeatures=backfill,small ActiveFeatures=backfill,small Gres=(null) "
+    "NodeAddr=10.77.1.1 NodeHostName=vn1  RealMemory=500 AllocMem=0 FreeMem=N/A Sockets=2 "
+    "Boards=1 State=FUTURE+DRAIN+DYNAMIC_NORM ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A "
+    "MCS_label=N/A BootTime=None SlurmdStartTime=None LastBusyTime=Unknown "
+    "CfgTRES=cpu=2,mem=500M,billing=2 AllocTRES= "
+    "Reason=backfill: not proven yet [root@1795232589]"
+)
+
+
+def test_nodes() -> None:
+    """A registered and an unregistered node, also when one that was asked for is missing."""
+    nodes = read_nodes(f"{BM1}\nNode vn9 not found\n{VN1}\n")
+    bm1, vn1 = nodes["bm1"], nodes["vn1"]
+    assert set(nodes) == {"bm1", "vn1"}
+    assert (bm1.base, bm1.flags) == (NodeBase.MIXED, frozenset({"DRAIN"}))
+    assert (bm1.cpus, bm1.cpus_allocated, bm1.memory_mb) == (4, 2, 2000)
+    assert (bm1.address, bm1.partitions, bm1.features) == ("10.77.0.11", ("batch", "any"), ())
+    assert (bm1.boot_time_s, bm1.slurmd_start_s) == (1795227884.0, 1795232587.0)
+    assert (vn1.base, vn1.features, vn1.partitions) == (NodeBase.FUTURE, ("backfill", "small"), ())
+    assert (vn1.boot_time_s, vn1.slurmd_start_s) == (0.0, 0.0)
+    assert vn1.drained_by_us
+
+
+@pytest.mark.parametrize(
+    ("tail", "reason"),
+    [
+        (" Reason=disk=broken [root@1795232589]", "disk=broken"),
+        (" Reason=a [b@c] d [root@1795232589]", "a [b@c] d"),
+        (" Reason=two [root@1795232589]        lines ü", "two\nlines ü"),
+        (" Reason=x [root@1795232589] Comment=c Reason=backfill: d State=IDLE", "x"),
+        (" Reason=not signed", "not signed"),
+        (" Comment=one\nline NodeName=evil State=DOWN", ""),
+        ("", ""),
+    ],
+)
+def test_reasons_as_administrators_write_them(tail: str, reason: str) -> None:
+    """The reason is what they wrote, and no comment changes it or the node."""
+    nodes = read_nodes(f"{BM1}{tail}\n{VN1}\n")
+    assert nodes["bm1"].reason == reason
+    assert set(nodes) == {"bm1", "vn1"}
+    assert not nodes["bm1"].drained_by_us
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        BM1.replace("State=MIXED+DRAIN", "State=GREAT"),
+        BM1.replace(" State=MIXED+DRAIN", ""),
+        BM1.replace("CPUTot=4 ", ""),
+        BM1.replace("RealMemory=2000", "RealMemory=much"),
+        "scontrol: something else",
+    ],
+)
+def test_a_node_that_cannot_be_read_is_an_error_that_shows_it(bad: str) -> None:
+    """Nothing is dropped silently: the whole answer is refused."""
+    with pytest.raises(BadOutputError, match="scontrol"):
+        read_nodes(f"{bad}\n{VN1}\n")
+
+
+def test_an_empty_cluster() -> None:
+    """No node is an answer."""
+    assert read_nodes("No nodes in the system\n") == {}
+    assert read_nodes("") == {}
+    assert read("") == []
