@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 def _against_the_cluster(
     config: Config, manager: SlurmManager, by_host: Mapping[str, InstanceProvider]
 ) -> list[str]:
-    """Everything in which the file and the living cluster contradict each other; hints are logged."""
+    """Everything in which file and living cluster contradict each other; hints are logged."""
     settings = manager.settings()
     nodes = manager.observe().nodes
     reachable = {name: provider.observe(name).host for name, provider in by_host.items()}

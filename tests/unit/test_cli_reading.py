@@ -106,7 +106,7 @@ def test_a_displaced_node_is_explained_before_its_story(
     story: Story, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """First what it does, why, what it waits for and what would change it; then the story."""
-    text = shown(capsys, "explain", "vn1")
+    text = shown(capsys, "explain", "vn1", "--lines", "100")
     answer, _, told = text.partition("\nstory")
     assert answer.startswith("vn1 stands still on bm1 and its work waits, for ")
     for part in (
