@@ -1,0 +1,47 @@
+"""The daemon with a journal that ends the process, as SIGKILL does, at one named record.
+
+BACKFILL_CRASH is three words: `before` or `after` the record is stored; its kind (intent, outcome,
+phase); the action's or phase's name, such as `after intent PauseInstance`. `before outcome` is the
+moment at which an effect has happened and nobody knows of it yet.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable
+
+from backfill.drivers.store.sqlite import SqliteJournal
+from backfill.ports import Record
+from backfill.ui import daemon_command
+from backfill.ui.cli import main
+
+_WHEN, _KIND, _NAME = os.environ["BACKFILL_CRASH"].split()
+
+
+class CrashingJournal(SqliteJournal):
+    """A journal that takes the daemon with it."""
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Store all of them, or none."""
+        ours = list(records)
+        hit = any(r.kind == _KIND and _name_of(r) == _NAME for r in ours)
+        if hit and _WHEN == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().append(ours)
+        if hit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _name_of(record: Record) -> str:
+    body = record.body
+    if record.kind == "outcome":
+        return str(body["key"]).split(":")[0]
+    node = body.get("node")
+    return str(node["phase"]) if isinstance(node, dict) else str(body.get("t"))
+
+
+if __name__ == "__main__":
+    vars(daemon_command)["SqliteJournal"] = CrashingJournal
+    sys.exit(main(sys.argv[1:]))

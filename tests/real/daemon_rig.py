@@ -1,0 +1,254 @@
+"""A daemon in a lab of its own, with the hook in place: started, killed, asked, and cleared up."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import backfill
+from backfill.drivers.store.sqlite import JournalReader
+from backfill.lab import image
+from backfill.lab.cluster import Lab
+from backfill.lab.leftovers import namespaces, traces
+from backfill.lab.policyfile import write_policy
+from backfill.lab.spec import LabSpec
+from backfill.lab.waiting import wait_until
+from backfill.ports import Record
+from tests.real.jobs_rig import JobsRig
+
+# Instances stay for the next test; each test says what else it needs.
+WARM: dict[str, Any] = {"scale": {"idle_s": 600}, "daemon": {"poll_s": 1, "host_poll_s": 1}}
+PAUSE = {"rung": "pause", "within_s": 2, "for_s": 600}
+SUSPEND = {"rung": "suspend", "within_s": 40, "for_s": 3600}
+MIGRATE = {"rung": "migrate", "within_s": 30}
+REQUEUE = {"rung": "requeue", "within_s": 30}
+_ROOT = Path(backfill.__file__).parents[1]
+# What must never stand in a daemon's log, whatever happens to it.
+_DEFECTS = re.compile(r"Traceback|defect in the driver|unforeseen|did not settle|InvalidTransition")
+
+
+@contextmanager
+def daemon_lab(name: str, **spec: Any) -> Iterator[DaemonRig]:
+    """A lab with the hook in place, and a rig on it; at the end nothing of both is left."""
+    guest = image.build()
+    made = LabSpec(name=f"{name}-{os.getpid()}", **{"hooks": "slurmctld", **spec})
+    lab = Lab.up(made, tied=True)
+    spaces = namespaces(lab)
+    try:
+        rig = DaemonRig(lab, guest)
+        yield rig
+        rig.clear()
+    finally:
+        lab.down()
+    assert wait_until(lambda: not traces(lab, spaces), 15), traces(lab, spaces)
+
+
+class DaemonRig(JobsRig):
+    """One daemon at a time, in the lab's controller."""
+
+    def __init__(self, lab: Lab, guest: image.GuestImage) -> None:
+        super().__init__(lab)
+        self.image = guest
+        self.log = lab.dir / "daemon.log"
+        self.log.touch()
+        self.changes: dict[str, Any] = {}
+        self._log_from = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    # --- the daemon ----------------------------------------------------------------------------
+
+    def command(self, policy: Path, module: str = "backfill") -> list[str]:
+        """The command line of a daemon with this policy file."""
+        return [sys.executable, "-m", module, "daemon", "--config", str(policy)]
+
+    def start(self, *, crash: str = "", **changes: Any) -> None:
+        """Start a daemon with these changes to the lab's policy; wait for its first whole picture.
+
+        `crash` names the moment at which it dies by itself (see `crashing_daemon`).
+        """
+        assert self._process is None, "a daemon runs already"
+        self.changes = changes
+        policy = write_policy(self.lab, self.image, **_merged(WARM, changes))
+        env = {"PYTHONPATH": str(_ROOT), **({"BACKFILL_CRASH": crash} if crash else {})}
+        module = "tests.real.crashing_daemon" if crash else "backfill"
+        with self.log.open("a") as log:
+            self._process = self.lab.popen(
+                "ctl", self.command(policy, module), stdout=log, stderr=log, env=env
+            )
+        self.until(lambda: self._sees_all() or self.dead, 20, "the daemon's first picture")
+        assert crash or not self.dead, self.picture()
+
+    def _sees_all(self) -> bool:
+        try:
+            sources = self.ask("status")["sources"]
+        except OSError:
+            return False
+        seen = {name for name, source in sources.items() if source["seen_s"] or source["problem"]}
+        return {"slurm", *self.lab.hosts} <= seen
+
+    @property
+    def dead(self) -> bool:
+        """Whether no daemon of ours runs."""
+        return self._process is None or self._process.poll() is not None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, as a service manager would; it must end well."""
+        assert self._end(signal.SIGTERM) == 0, self.picture()
+
+    def crashed(self, limit_s: float = 20.0) -> None:
+        """Wait until the daemon has died by itself."""
+        self.until(lambda: self.dead, limit_s, "the daemon's crash")
+        self._process = None
+
+    def _end(self, number: signal.Signals) -> int:
+        assert self._process is not None
+        # The signal is for the daemon, not for the program that brought it into the lab.
+        pid = (self.lab.dir / "daemon/daemon.lock").read_text()
+        self.ctl("kill", f"-{number.value}", pid)
+        status = self._process.wait(20)
+        self._process = None
+        return status
+
+    def restart(self, **changes: Any) -> None:
+        """Stop the daemon, if one runs, and start one with another policy."""
+        if not self.dead:
+            self.stop()
+        self._process = None
+        self.start(**changes)
+
+    # --- asking --------------------------------------------------------------------------------
+
+    def ask(self, question: str, **values: Any) -> dict[str, Any]:
+        """Ask the daemon over its socket. OSError where none listens."""
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(15)
+            sock.connect(str(self.lab.daemon_socket))
+            sock.sendall(json.dumps({"ask": question, **values}).encode() + b"\n")
+            with sock.makefile("rb") as answer:
+                found = json.loads(answer.readline() or b"{}")
+        assert isinstance(found, dict)
+        return found
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """The daemon's managed nodes by name."""
+        return {node["name"]: node for node in self.ask("nodes").get("nodes", [])}
+
+    def instances(self) -> dict[str, tuple[str, str]]:
+        """Host and state of each instance."""
+        return {i["name"]: (i["host"], i["state"]) for i in self.ask("instances")["instances"]}
+
+    def phase(self, name: str) -> str:
+        """The phase of a managed node; empty when it is none."""
+        return str(self.nodes().get(name, {}).get("phase", ""))
+
+    def becomes(self, name: str, *phases: str, limit_s: float = 40.0) -> dict[str, Any]:
+        """Wait for one of these phases of a node; returns what the daemon says of it."""
+        what = f"{name} {' or '.join(phases)}"
+        self.until(lambda: self.phase(name) in phases, limit_s, what)
+        return self.nodes()[name]
+
+    def where(self, job: str) -> tuple[str, str]:
+        """The virtual node and the host on which a low-priority job is."""
+        name = self.show(job)["NodeList"]
+        return name, str(self.nodes()[name]["host"])
+
+    def other(self, host: str) -> str:
+        """The lab's other host."""
+        (found,) = set(self.lab.hosts) - {host}
+        return found
+
+    def journal(self, *kinds: str) -> list[Record]:
+        """The journal's records of these kinds since the test began."""
+        reader = JournalReader(self.lab.dir / "daemon/journal.db")
+        try:
+            return [r for r in reader.read() if r.kind in kinds and r.at_s >= self._began_s]
+        finally:
+            reader.close()
+
+    def virsh(self, host: str, *argv: str) -> str:
+        """Run virsh on a host."""
+        return self.lab.run(host, ["virsh", "-q", *argv], check=True).stdout.strip()
+
+    def domains(self) -> dict[str, list[str]]:
+        """The names of all domains, ours or not, by host."""
+        return {h: sorted(self.virsh(h, "list", "--all", "--name").split()) for h in self.lab.hosts}
+
+    def picture(self) -> str:
+        """Everything that helps to see why a test failed."""
+        journal = "\n".join(
+            f"{r.at_s:.3f} {r.kind} {r.subject} {json.dumps(r.body)[:300]}"
+            for r in self.journal("intent", "outcome", "phase", "refusal")[-40:]
+        )
+        log = "\n".join(self.log.read_text().splitlines()[-40:])
+        return f"{super().picture()}\n--- journal\n{journal}\n--- log\n{log}"
+
+    # --- between tests -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """From here on the journal, the tally and the log belong to the next test."""
+        self._began_s = time.time()
+        self._wholes.clear()
+        self._log_from = len(self.log.read_text())
+
+    def settle(self) -> None:
+        """End all jobs, wait for rest, and check what must hold after every test."""
+        self.ctl("scancel", "-u", "root")
+        if self.dead:
+            self._process = None
+            self.start()
+        self.until(lambda: not self.ctl("squeue", "-h"), what="the end of all jobs")
+        self.until(self._at_rest, what="rest: instances, managed nodes and Slurm's nodes agree")
+        said = self.judge_tally()
+        assert not said, f"{said}\n{self.picture()}"
+        defects = [
+            line for line in self.log.read_text()[self._log_from :].splitlines()
+            if _DEFECTS.search(line)
+        ]  # fmt: skip
+        assert not defects, f"{defects}\n{self.picture()}"
+
+    def _at_rest(self) -> bool:
+        managed = self.nodes()
+        ready = {name for name, node in managed.items() if node["phase"] == "ready"}
+        absent = {n for n, node in managed.items() if node["phase"] in ("failed", "given-up")}
+        slurm = self.node_states()
+        return (
+            ready | absent == managed.keys()
+            and self.instances().keys() == ready
+            and slurm.keys() == {*self.lab.hosts, *ready}
+            and all(slurm[host] == "IDLE" for host in self.lab.hosts)
+            and not any(o["running"] for o in self.ask("status")["operations"])
+        )
+
+    def clear(self) -> None:
+        """Let the daemon remove all instances, and see that nothing of them is left."""
+        self.restart(scale={"idle_s": 0})
+        for name in [n for n, node in self.nodes().items() if node["phase"] != "ready"]:
+            self.ask("retry", subject=name)
+        self.until(lambda: not self.nodes(), what="the removal of all instances")
+        assert self.domains() == {host: [] for host in self.lab.hosts}
+        assert self.node_states().keys() == set(self.lab.hosts)
+        folders = self.lab.shared / self.lab.spec.name
+        assert not folders.exists() or not list(folders.iterdir())
+        self.stop()
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = {**old, **value} if isinstance(old, dict) else value
+    return merged

@@ -1,0 +1,181 @@
+"""Jobs of a lab as the scenario tests need them: counters, jobs that last until told, the tally."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+import backfill.lab
+from backfill.lab.cluster import Lab
+from backfill.lab.tally import check_tally
+
+COUNTER = Path(backfill.lab.__file__).parent / "jobs" / "counter.sh"
+PERIOD_S = 0.05
+LIMIT_S = 40.0
+_POLL_S = 0.05
+# How long a word of a job may be on its way to the tally after its guest was stopped.
+_ON_ITS_WAY_S = 0.05
+_UNTIL_TOLD = """#!/bin/bash
+echo $EPOCHREALTIME >{home}/$SLURM_JOB_ID.new && mv {home}/$SLURM_JOB_ID.new {home}/$SLURM_JOB_ID.on
+until [ -e {home}/$SLURM_JOB_ID.go ]; do sleep 0.05; done
+"""
+_Answer = TypeVar("_Answer")
+
+
+class JobsRig:
+    """Submits jobs to a lab, watches them, and knows what they said."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self._home = lab.shared / "jobs"
+        self._home.mkdir()
+        self._script = self._write("until-told.sh", _UNTIL_TOLD.format(home=self._home))
+        # The counting job, made endless: it says `end` soon after it was told that it is enough.
+        head, _, rest = COUNTER.read_text().partition("\n")
+        self._counter = self._write("counter.sh", f"{head}\ntrap 'count=$i' USR1\n{rest}")
+        self._wholes: set[str] = set()
+        self._began_s = time.time()
+
+    def _write(self, name: str, text: str) -> str:
+        path = self._home / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return str(path)
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def until(
+        self, holds: Callable[[], _Answer], limit_s: float = LIMIT_S, what: str = ""
+    ) -> _Answer:
+        """Poll until `holds` answers something true and return it; fail with the whole picture."""
+        deadline_s = time.monotonic() + limit_s
+        while not (answer := holds()):
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"{what or 'it'}: not within {limit_s:g} s\n{self.picture()}")
+            time.sleep(_POLL_S)
+        return answer
+
+    def picture(self) -> str:
+        """What Slurm shows now, for a test that failed."""
+        nodes = self.ctl("sinfo", "-N", "-o", "%n %P %T %E", check=False)
+        return f"{self.ctl('squeue', check=False)}\n{nodes}"
+
+    # --- submitting ----------------------------------------------------------------------------
+
+    def ctl(self, *argv: str, check: bool = True) -> str:
+        """Run a command on the controller and return what it wrote."""
+        return self.lab.run("ctl", argv, check=check).stdout.strip()
+
+    def submit(self, *argv: str) -> str:
+        """sbatch; returns the job's number."""
+        return self.ctl("sbatch", "--parsable", "-o", "/dev/null", "-D", "/tmp", *argv)
+
+    def low(self, *argv: str, start: bool = True) -> str:
+        """Submit a low-priority job that counts until `finish`; with `start`, wait for words."""
+        job = self.submit("-p", "htc", *argv, self._counter, "1000000", str(PERIOD_S))
+        if start:
+            self.counting(job)
+        return job
+
+    def high(self, host: str, *argv: str, start: bool = True) -> str:
+        """Submit a job that holds `host` until `release`; with `start`, wait for its script."""
+        job = self.submit("-p", "batch", "-w", host, *argv, self._script)
+        if start:
+            self.started(job)
+        return job
+
+    def started(self, job: str, limit_s: float = LIMIT_S) -> float:
+        """When the script of a job from `high` began, epoch seconds; waits for it."""
+        path = self._home / f"{job}.on"
+        self.until(path.exists, limit_s, f"start of job {job}")
+        return float(path.read_text())
+
+    def has_started(self, job: str) -> bool:
+        """Whether the script of a job from `high` has begun."""
+        return (self._home / f"{job}.on").exists()
+
+    def release(self, *jobs: str) -> None:
+        """Let jobs from `high` end, and wait until they have."""
+        for job in jobs:
+            (self._home / f"{job}.go").touch()
+        for job in jobs:
+            self.until(lambda j=job: self.state(j) == "COMPLETED", what=f"end of job {job}")
+
+    def cancel(self, *jobs: str) -> None:
+        """scancel, without waiting."""
+        self.ctl("scancel", *jobs)
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def show(self, job: str) -> dict[str, str]:
+        """What `scontrol show job` says, by key."""
+        words = self.ctl("scontrol", "-o", "show", "job", job).split()
+        return {key: value for key, _, value in (word.partition("=") for word in words)}
+
+    def state(self, job: str) -> str:
+        """The job's state, such as RUNNING."""
+        return self.show(job)["JobState"]
+
+    def node_states(self) -> dict[str, str]:
+        """Every node that Slurm shows, with its state."""
+        lines = self.ctl("scontrol", "-F", "-o", "show", "node").splitlines()
+        words = (dict(w.partition("=")[::2] for w in line.split()) for line in lines)
+        return {w["NodeName"]: w["State"] for w in words}
+
+    # --- what the counting jobs said -----------------------------------------------------------
+
+    def tally(self, job: str = "") -> list[str]:
+        """The tally's lines since this test began, of one job or of all."""
+        lines = self.lab.tally_log.read_text().splitlines()
+        mine = (line for line in lines if float(line.split()[0]) >= self._began_s)
+        return [line for line in mine if not job or line.split()[2] == job]
+
+    def words_at_s(self, job: str) -> list[float]:
+        """When the words of a job arrived, epoch seconds."""
+        return [float(line.split()[0]) for line in self.tally(job)]
+
+    def counting(self, job: str, more: int = 3, limit_s: float = LIMIT_S) -> float:
+        """Wait for `more` new words of the job; returns when the first of them arrived."""
+        before = len(self.tally(job))
+        self.until(
+            lambda: len(self.tally(job)) >= before + more, limit_s, f"words of counting job {job}"
+        )
+        return self.words_at_s(job)[before]
+
+    def longest_silence_s(self, job: str) -> float:
+        """The longest time between two words of a job."""
+        at_s = self.words_at_s(job)
+        return max(b - a for a, b in pairwise(at_s))
+
+    def assert_silent(self, job: str, from_s: float, to_s: float) -> None:
+        """No word of the job arrived in this time: its instance did not run."""
+        said = [at_s for at_s in self.words_at_s(job) if from_s + _ON_ITS_WAY_S < at_s < to_s]
+        assert not said, f"job {job} spoke {said[0] - from_s:.3f} s after it had to stand still"
+
+    def finish(self, *jobs: str) -> None:
+        """Let counting jobs end and wait for it; the tally must then show each of them whole."""
+        for job in jobs:
+            self.counting(job)
+            self.until(lambda j=job: self._has_ended(j), what=f"end of job {job}")
+            self._wholes.add(job)
+
+    def _has_ended(self, job: str) -> bool:
+        if self.state(job) == "COMPLETED":
+            return True
+        # slurmd drops a signal while it is still busy with a suspend, so it is sent until heard.
+        self.ctl("scancel", "--batch", "--signal=USR1", job, check=False)
+        return False
+
+    def judge_tally(self) -> list[str]:
+        """Everything wrong with what this test's counting jobs said.
+
+        Only of jobs that were seen to finish an end is asked; the others were cancelled.
+        """
+        return [
+            f"job {f.job}: {f.kind}: {f.detail}"
+            for f in check_tally(self.tally())
+            if f.kind != "never ended" or f.job in self._wholes
+        ]

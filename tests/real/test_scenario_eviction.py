@@ -1,0 +1,104 @@
+"""Eviction and return on real parts: a low-priority job is pushed aside and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.real.daemon_rig import MIGRATE, PAUSE, REQUEUE, SUSPEND, DaemonRig, daemon_lab
+
+pytestmark = pytest.mark.real
+
+HOOK_PATIENCE_MS = 9000
+BY_PAUSE = {"ladder": [PAUSE, REQUEUE]}
+BY_SUSPEND = {"ladder": [SUSPEND, REQUEUE], "proof": "memory", "answer_within_s": 8}
+PAUSE_THEN_MOVE = {"ladder": [PAUSE, MIGRATE, REQUEUE]}
+SUSPEND_THEN_MOVE = {"ladder": [SUSPEND, MIGRATE, REQUEUE], "proof": "memory", "answer_within_s": 8}
+MOVE_FIRST = {"ladder": [MIGRATE, PAUSE, REQUEUE], "answer_within_s": 8}
+ONE = {"limits": {"max_instances": 1}}
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[DaemonRig]:
+    with daemon_lab("evict", hook_timeout_ms=HOOK_PATIENCE_MS) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
+    bed.begin()
+    yield bed
+    bed.settle()
+
+
+def test_pause_and_return_on_the_same_host(rig: DaemonRig) -> None:
+    """The high-priority job finds a silent host; afterwards the paused job counts on, there."""
+    rig.restart(**BY_PAUSE, **ONE)
+    low = rig.low()
+    name, host = rig.where(low)
+    high = rig.high(host)
+    began_s = rig.started(high)
+    rig.becomes(name, "displaced")
+    assert rig.instances()[name] == (host, "paused")
+    assert rig.state(low) == "SUSPENDED"
+    rig.release(high)
+    resumed_s = rig.counting(low)
+    assert rig.where(low) == (name, host)
+    rig.finish(low)
+    rig.assert_silent(low, began_s, resumed_s)
+    assert rig.show(low)["Restarts"] == "0"
+
+
+def test_suspend_frees_the_memory_first(rig: DaemonRig) -> None:
+    """With proof = memory the job starts only after the guest's emulator is gone."""
+    rig.restart(**BY_SUSPEND, **ONE)
+    low = rig.low()
+    name, host = rig.where(low)
+    high = rig.submit("-p", "batch", "-w", host, "--wrap", f"ps -e >{rig.lab.shared}/seen; sleep 1")
+    rig.becomes(name, "displaced")
+    rig.until(lambda: rig.instances()[name] == (host, "suspended"))
+    rig.until(lambda: rig.state(high) == "COMPLETED")
+    assert "qemu" not in (rig.lab.shared / "seen").read_text()
+    rig.finish(low)
+    assert rig.show(low)["Restarts"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("policy", "form"),
+    [(PAUSE_THEN_MOVE, "paused"), (SUSPEND_THEN_MOVE, "suspended")],
+    ids=["paused", "suspended"],
+)
+def test_stopped_work_goes_on_at_the_other_host(
+    rig: DaemonRig, policy: dict[str, object], form: str
+) -> None:
+    """Both hosts are wanted; the first to become free gets the work, wherever it was before."""
+    rig.restart(**policy, **ONE)
+    low = rig.low()
+    name, host = rig.where(low)
+    blocker = rig.high(rig.other(host))
+    high = rig.high(host)
+    rig.becomes(name, "displaced")
+    rig.until(lambda: rig.instances()[name] == (host, form))
+    rig.release(blocker)
+    rig.counting(low)
+    assert rig.where(low) == (name, rig.other(host))
+    assert rig.state(high) == "RUNNING"
+    rig.release(high)
+    rig.finish(low)
+    assert rig.show(low)["Restarts"] == "0"
+
+
+def test_running_instance_moves_out_of_the_way(rig: DaemonRig) -> None:
+    """With a free host and `migrate` first, the job is never suspended: it moves while it runs."""
+    rig.restart(**MOVE_FIRST, **ONE)
+    low = rig.low()
+    name, host = rig.where(low)
+    high = rig.high(host)
+    assert rig.instances()[name] == (rig.other(host), "running")
+    rig.becomes(name, "ready")
+    rig.counting(low)
+    rig.release(high)
+    rig.finish(low)
+    assert not [r for r in rig.journal("intent") if r.body["t"] == "SuspendJob"]
+    assert rig.longest_silence_s(low) < 5
