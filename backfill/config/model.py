@@ -122,6 +122,8 @@ class HardwareEntry:
     machine: str = "q35"
     # A model that libvirt knows, or a mode such as host-model.
     cpu_model: str = "qemu64"
+    # Features that the model lacks. Without rdrand a guest waits a second for randomness at boot.
+    cpu_features: tuple[str, ...] = ()
     # CPU weight against everything else on the host; null leaves it alone.
     cpu_shares: int | None = field(default=2, metadata={"least": 2, "most": 262144})
     # Other than none or directsync only where all hosts are one machine.

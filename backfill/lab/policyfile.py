@@ -52,7 +52,11 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
                 }
             },
             # All hosts of a lab are one machine, so their page cache is one as well.
-            "hardware": {"domain_type": lab.domain_type, "disk_cache": "unsafe"},
+            "hardware": {
+                "domain_type": lab.domain_type,
+                "disk_cache": "unsafe",
+                "cpu_features": ["rdrand"],
+            },
         },
         "instances": {
             "names": "vn[1-16]",

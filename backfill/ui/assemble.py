@@ -84,6 +84,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             domain_type=domain_type,
             machine=hardware.machine,
             cpu_model=hardware.cpu_model,
+            cpu_features=hardware.cpu_features,
             cpu_shares=hardware.cpu_shares,
             disk_cache=hardware.disk_cache,
         ),

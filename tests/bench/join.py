@@ -22,7 +22,7 @@ from tests.bench.rig import COUNTER, Bed, result, wait_for
 TRIALS = int(os.environ.get("BACKFILL_TRIALS", "10"))
 _STEP = re.compile(r"^BACKFILL-STEP (\w+) ([\d.]+)", re.MULTILINE)
 
-POLICY: dict[str, Any] = {"scale": {"idle_s": 1}, "limits": {"max_instances": 1}}
+POLICY: dict[str, Any] = {"scale": {"idle_s": 3}, "limits": {"max_instances": 1}}
 
 
 class Story:
@@ -40,12 +40,13 @@ class Story:
         return float(max(found))
 
     def outcome_s(self, call: str) -> float:
-        """When the newest call of that name ended."""
+        """When the first call of that name since the decision ended."""
+        since_s = self.decided_s()
         return float(
-            max(
+            min(
                 at_s
                 for at_s, kind, body in self._rows
-                if kind == "outcome" and body["key"].startswith(f"{call}:")
+                if kind == "outcome" and at_s > since_s and body["key"].startswith(f"{call}:")
             )
         )
 

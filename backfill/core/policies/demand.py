@@ -11,7 +11,7 @@ from backfill.core.fleet import Flavour
 # Reasons with which Slurm says "as soon as there is room" (squeue(1), JOB REASON CODES); a job that
 # waits for anything else (a date, another job, a person) would not start on a new node.
 _WAITS_FOR_ROOM = frozenset({"", "None", "Resources", "Priority", "NodeDown", "PartitionConfig"})
-_WAITS_PREFIX = ("ReqNodeNotAvail", "Nodes_required", "Resources")
+_WAITS_PREFIX = ("ReqNodeNotAvail", "Nodes required", "Resources")
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,8 @@ def _processor(domain: Element, hardware: Hardware) -> None:
         return
     processor = SubElement(domain, "cpu", {"mode": "custom", "match": "exact", "check": "none"})
     _text(processor, "model", hardware.cpu_model, {"fallback": "forbid"})
+    for feature in hardware.cpu_features:
+        SubElement(processor, "feature", {"policy": "require", "name": feature})
 
 
 def _devices(

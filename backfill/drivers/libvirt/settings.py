@@ -66,6 +66,8 @@ class Hardware:
     domain_type: str = "kvm"
     machine: str = "q35"
     cpu_model: str = "qemu64"
+    # Features that the model lacks. Without rdrand a guest waits a second for randomness at boot.
+    cpu_features: tuple[str, ...] = ()
     cpu_shares: int | None = 2
     disk_cache: str = "none"
 

@@ -117,6 +117,24 @@ class SlurmManager(SlurmReader):
             raise RefusedError(name, f"somebody else drained it: {node.reason}")
         if node.drained:
             self._scontrol(name, "update", f"NodeName={name}", "State=UNDRAIN")
+            self._let_it_be_noticed(name)
+
+    def _let_it_be_noticed(self, name: str) -> None:
+        """Make the scheduler look at an undrained node now instead of at its next full pass.
+
+        Lifting a drain marks the node NOT_RESPONDING until it has answered a ping, and the pass
+        that follows the update finds it so (measured on 22.05: the first job came 2 to 4 s late).
+        Any further update of the node brings another pass.
+        """
+        deadline_s = time.monotonic() + self._settle_s
+        while time.monotonic() < deadline_s:
+            node = self._node_or_none(name)
+            if node is None:
+                return
+            if node.responding:
+                self._scontrol(name, "update", f"NodeName={name}", "Comment=backfill: at work")
+                return
+            time.sleep(_POLL_S)
 
     def set_down(self, name: str, reason: str) -> None:
         """Mark the node DOWN; Slurm then requeues or ends its jobs.
