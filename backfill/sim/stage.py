@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,10 +67,16 @@ class Stage(Protocol):
 
 
 class SimulatedStage:
-    """The daemon's own cycle against the simulated cluster; nothing waits for a wall clock."""
+    """The daemon's own cycle against the simulated cluster; nothing waits for a wall clock.
 
-    def __init__(self, scenario: Scenario) -> None:
+    `after_step` is called with the simulated seconds since the beginning: a place to slow down.
+    """
+
+    def __init__(
+        self, scenario: Scenario, after_step: Callable[[float], None] | None = None
+    ) -> None:
         policies = scenario.policies
+        self._after_step = after_step
         self._sim = SimulatedWorld(
             cluster=policies.cluster,
             boot_s=scenario.costs.boot_s,
@@ -85,6 +91,7 @@ class SimulatedStage:
                 self._sim.add_host(
                     name, cpus=group.cpus, memory_mb=group.memory_mb, features=(_METAL,)
                 )
+        self._start_s = self._sim.now_s
         self._journal = MemoryJournal()
         self._ids: dict[str, JobAsk] = {}
         self._finished: set[str] = set()
@@ -127,8 +134,9 @@ class SimulatedStage:
     def step(self, until_s: float) -> None:
         """Go to the next event, or to `until_s`."""
         next_s = self._sim.next_s
-        # An event at this very moment must not keep time from passing.
         self._sim.step_to(min(until_s, math.inf if next_s is None else next_s))
+        if self._after_step is not None:
+            self._after_step(self._sim.now_s - self._start_s)
 
     def records(self, after_id: int = 0) -> Iterable[Record]:
         """The journal."""

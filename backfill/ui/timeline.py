@@ -29,9 +29,9 @@ _COLOURS = {"standard": 16, "256": 256, "truecolor": 1 << 24, "windows": 16}
 # A glyph each, so that the picture can be read without colours; colours that people with any colour
 # vision tell apart (after Okabe and Ito), and the nearest of a terminal that has only sixteen.
 STYLES: dict[Kind, tuple[str, str, str]] = {
-    Kind.METAL: ("█", "#2f7fc1", "blue"),
-    Kind.WORKING: ("█", "#1a9e77", "green"),
-    Kind.IDLE: ("░", "#1a9e77", "green"),
+    Kind.METAL: ("█", "#2b6cb0", "blue"),
+    Kind.WORKING: ("█", "#12805c", "green"),
+    Kind.IDLE: ("░", "#12805c", "green"),
     Kind.BOOTING: ("▒", "#56b4e9", "cyan"),
     Kind.EVICTING: ("▓", "#d55e00", "red"),
     Kind.PAUSED: ("=", "#e69f00", "yellow"),

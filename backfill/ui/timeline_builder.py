@@ -96,6 +96,8 @@ class TimelineBuilder:
     def add(self, record: Record) -> None:
         """Take one record."""
         at_s = record.at_s
+        if at_s <= 0:
+            return  # written before the daemon had looked at its clock
         self._start_s = min(self._start_s or at_s, at_s)
         self._end_s = max(self._end_s, at_s)
         match record.kind:

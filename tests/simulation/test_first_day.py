@@ -14,6 +14,7 @@ from backfill.sim.scenario_checks import hosts_of_jobs
 from backfill.sim.scenario_player import Outcome, play
 from backfill.sim.scenario_reader import load_scenario
 from backfill.sim.stage import SimulatedStage
+from backfill.ui import cli
 
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
 
@@ -98,3 +99,40 @@ def test_a_scenario_that_does_not_end_is_broken_off(scenario: Scenario) -> None:
     assert outcome.verdicts[0].text == "it was not over after 30 s and was broken off"
     assert not outcome.ok
     assert {j.state for j in stage.jobs().values()} <= {JobState.COMPLETED, JobState.CANCELLED}
+
+
+def test_the_command_plays_judges_and_leaves_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`backfill demo --simulated`: the story line by line, a tick for each promise, a page."""
+    page = tmp_path / "report.html"
+    assert cli.main(["demo", "--simulated", "--report", str(page)]) == 0
+    told = capsys.readouterr().out
+    assert told.count(" ✓ ") == 5
+    assert "Slurm gave bm1 to job 7 (important)" in told
+    assert "In simulated time" in page.read_text()
+
+
+def test_the_command_ends_with_one_when_a_promise_is_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that runs the demo learns from the exit status what people see as a cross."""
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(FIRST_DAY.read_text().replace("to: bm2", "to: bm1"))
+    argv = ["demo", str(broken), "--simulated", "--report", str(tmp_path / "report.html")]
+    assert cli.main(argv) == 1
+    told = capsys.readouterr().out
+    assert " ✗ not every counter went on at bm1" in told
+    assert "counter-1 ran on bm1, then bm2" in told
+
+
+def test_the_command_refuses_a_scenario_with_mistakes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is played and nothing is written; the mistake has its line."""
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(FIRST_DAY.read_text().replace("count: 300", "count: many"))
+    page = tmp_path / "report.html"
+    assert cli.main(["demo", str(wrong), "--simulated", "--report", str(page)]) == 65
+    assert "jobs[2].count is 'many'" in capsys.readouterr().err
+    assert not page.exists()
