@@ -12,9 +12,17 @@ packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
 cannot() { echo "setup: $1" >&2; exit 3; }
 say() { echo "setup: $1" >&2; }
 
+# With --python only the Python environment is made: for checks, unit tests and the simulated demo.
+only_python=
+[ "${1:-}" = --python ] && only_python=yes
+if [ -n "$only_python" ] && [ ! -w "$(dirname "$cache")" ] && [ ! -w "$cache" ]; then
+    cache=${XDG_CACHE_HOME:-$HOME/.cache}/backfill
+fi
+if [ -z "$only_python" ]; then
 [ "$(id -u)" = 0 ] || cannot "root is missing: run this as root, or watch the simulated demo."
 command -v apt-get >/dev/null && command -v dpkg-query >/dev/null ||
     cannot "apt is missing: the real demo needs Debian, the simulated one does not."
+fi
 mkdir -p "$cache"
 exec 9>"$cache/setup.lock"
 flock 9
@@ -27,7 +35,7 @@ for package in $packages; do
         *) missing="$missing $package" ;;
     esac
 done
-if [ -n "$missing" ]; then
+if [ -n "$missing" ] && [ -z "$only_python" ]; then
     say "installing$missing"
     policy=/usr/sbin/policy-rc.d
     # One with our mark was left by a run that was killed.
@@ -53,7 +61,14 @@ fi
 
 # --- Python environment from the lock file ---------------------------------------------------------
 stamp=.venv/.backfill-lock
-wanted=$(cat requirements.lock pyproject.toml | sha256sum)
+# libvirt's bindings are compiled against its headers; without those everything else still works.
+lock=requirements.lock
+if ! pkg-config --exists libvirt 2>/dev/null || ! command -v gcc >/dev/null; then
+    [ -n "$only_python" ] || cannot "libvirt's headers or gcc are missing although they were installed."
+    lock=$cache/requirements.without-libvirt
+    awk '/^[a-z]/ {skip = /^libvirt-python==/} !skip' requirements.lock >"$lock"
+fi
+wanted=$(cat "$lock" pyproject.toml | sha256sum)
 if [ ! -x .venv/bin/python ] || [ "$(cat $stamp 2>/dev/null || true)" != "$wanted" ]; then
     python=$(command -v python3.11 || command -v python3)
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
@@ -71,10 +86,12 @@ if [ ! -x .venv/bin/python ] || [ "$(cat $stamp 2>/dev/null || true)" != "$wante
     export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}" UV_NATIVE_TLS="${UV_NATIVE_TLS:-true}"
     say "making the Python environment"
     [ -x .venv/bin/python ] || "$uv" venv --quiet --python "$python" .venv
-    "$uv" pip sync --quiet --python .venv/bin/python --require-hashes requirements.lock
+    "$uv" pip sync --quiet --python .venv/bin/python --require-hashes "$lock"
     "$uv" pip install --quiet --python .venv/bin/python --no-deps -e .
     echo "$wanted" >$stamp
 fi
+
+[ -z "$only_python" ] || exit 0
 
 # --- guest image ------------------------------------------------------------------------------------
 .venv/bin/python -m backfill.lab.image >/dev/null

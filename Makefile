@@ -1,0 +1,60 @@
+# Everything a user or a developer types. Each target sets up what it needs by itself.
+PY := .venv/bin/python
+# The real tests and the demo need root and apt; what needs neither uses this smaller set-up.
+.PHONY: help demo test check unit real bench lab setup venv lock format docs clean soak
+
+help:
+	@echo "make demo            the whole story on real parts (simulated where that is impossible)"
+	@echo "make test            all tests: unit, and the real ones"
+	@echo "make check           linters and types, under a minute"
+	@echo "make unit            tests that need no real parts, under a minute"
+	@echo "make real            tests on a real one-machine cluster"
+	@echo "make bench NAME=...  one benchmark: $(notdir $(basename $(filter-out %/rig.py,$(wildcard tests/bench/*.py))))"
+	@echo "make docs            write the pages that are generated from the code"
+
+demo:
+	@scripts/setup.sh; code=$$?; \
+	if [ $$code -eq 0 ]; then exec $(PY) -m backfill demo; \
+	elif [ $$code -eq 3 ]; then $(MAKE) --no-print-directory venv && exec $(PY) -m backfill demo --simulated; \
+	else exit $$code; fi
+
+setup:
+	@scripts/setup.sh
+
+# The Python environment alone: no root, no apt.
+venv:
+	@scripts/setup.sh --python
+
+test: unit real
+
+check: venv
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports --no-cache
+	.venv/bin/codespell
+
+unit: venv
+	$(PY) -m pytest -q
+
+real: setup
+	$(PY) -m pytest -q -m real --durations=10 tests/real tests/contract
+
+bench: setup
+	@test -f "tests/bench/$(NAME).py" || { echo "make bench NAME=...: no benchmark '$(NAME)' in tests/bench" >&2; exit 2; }
+	@$(PY) -m tests.bench.$(NAME)
+
+docs: venv
+	$(PY) -m backfill.config.reference >docs/policy.md
+	$(PY) -m backfill.ui.reference >docs/cli.md
+
+lock:
+	uv pip compile -q pyproject.toml --extra libvirt --group dev --generate-hashes --no-header \
+		--no-annotate --python-version 3.11 -o requirements.lock
+
+format: venv
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis reports
