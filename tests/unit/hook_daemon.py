@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 
 class HookDaemon:
-    """Answers each request with `reply`; None: it takes the request and says nothing.
+    """Answers each request with `reply`; None: it says nothing until `answer` is called.
 
-    `requests` are the lines received, `ports` the ports from which they came (0 for unix sockets).
+    `place` is a path, an IP address, or a bound TCP socket. `requests` are the lines received,
+    `peers` the addresses and ports from which they came (empty and 0 for unix sockets).
     """
 
-    def __init__(self, place: Path | str, reply: str | None = "ok room is free") -> None:
+    def __init__(
+        self, place: Path | str | socket.socket, reply: str | None = "ok room is free"
+    ) -> None:
         self.requests: list[str] = []
-        self.ports: list[int] = []
+        self.peers: list[tuple[str, int]] = []
+        self.hangups = 0  # hooks that went away, answered or not
         self._reply = reply
         self._open: list[socket.socket] = []
         self._changed = threading.Condition()
@@ -25,9 +31,9 @@ class HookDaemon:
             self._server.bind(str(place))
             self.endpoint = f"unix:{place}"
         else:
-            self._server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            self._server.bind((place, 0))
-            self.endpoint = f"tcp:{place}:{self._server.getsockname()[1]}"
+            self._server = _listener(place) if isinstance(place, str) else place
+            host, port = self._server.getsockname()
+            self.endpoint = f"tcp:{host}:{port}"
         # A short queue, so that many hooks at once find it full; TCP would wait for a second.
         self._server.listen(1 if isinstance(place, Path) else 64)
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -40,17 +46,37 @@ class HookDaemon:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        self._server.shutdown(socket.SHUT_RDWR)
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening and hang up on everybody; can be repeated."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
         self._thread.join(5)
         self._server.close()
         for client in self._open:
-            client.close()
+            with contextlib.suppress(OSError):  # whoever serves it closes it
+                client.shutdown(socket.SHUT_RDWR)
 
     def await_requests(self, count: int) -> list[str]:
         """The requests, as soon as there are that many."""
+        self._await(lambda: len(self.requests) >= count)
+        return list(self.requests)
+
+    def await_hangups(self, count: int) -> None:
+        """Return when that many hooks have gone away."""
+        self._await(lambda: self.hangups >= count)
+
+    def answer(self, reply: str) -> None:
+        """Answer everybody who waits, and at once whoever comes from now on."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.requests) >= count, 10)
-            return list(self.requests)
+            self._reply = reply
+            for client in self._open:
+                _send(client, reply)
+
+    def _await(self, holds: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(holds, 20), self.requests
 
     def _serve(self) -> None:
         while True:
@@ -61,15 +87,28 @@ class HookDaemon:
             threading.Thread(target=self._talk, args=(client, address), daemon=True).start()
 
     def _talk(self, client: socket.socket, address: object) -> None:
-        line = client.makefile("rb").readline().decode()
+        with client, client.makefile("rb") as stream:
+            line = stream.readline().decode()
+            with self._changed:
+                self.peers.append(address if isinstance(address, tuple) else ("", 0))
+                self.requests.append(line)
+                self._open.append(client)
+                self._changed.notify_all()
+                if self._reply is not None:
+                    _send(client, self._reply)
+            with contextlib.suppress(OSError):
+                stream.read()  # returns when the hook has gone
         with self._changed:
-            self.ports.append(address[1] if isinstance(address, tuple) else 0)
-            self.requests.append(line)
-            self._open.append(client)
+            self.hangups += 1
             self._changed.notify_all()
-        if self._reply is not None:
-            try:
-                client.sendall(f"{self._reply}\n".encode())
-            except OSError:
-                return  # an epilog does not wait
-            client.shutdown(socket.SHUT_WR)
+
+
+def _listener(address: str) -> socket.socket:
+    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    server.bind((address, 0))
+    return server
+
+
+def _send(client: socket.socket, reply: str) -> None:
+    with contextlib.suppress(OSError):  # an epilog does not wait
+        client.sendall(f"{reply}\n".encode())

@@ -71,7 +71,7 @@ def test_a_prolog_asks_and_waits_for_the_answer(build: Build, tmp_path: Path) ->
 
 
 def test_on_a_host_it_speaks_for_its_own_node(build: Build, tmp_path: Path) -> None:
-    """slurmd does not tell the restart count, which is then -1."""
+    """Where Slurm does not tell the restart count it is -1."""
     with HookDaemon(tmp_path / "s") as daemon:
         run(build(daemon.endpoint), ON_HOST)
         assert daemon.requests == [
@@ -176,7 +176,7 @@ def test_tcp_comes_from_a_privileged_port(build: Build) -> None:
         calls = [subprocess.Popen([hook], env=ON_HOST) for _ in range(10)]
         assert [call.wait(30) for call in calls] == [0] * 10
         assert len(daemon.requests) == 10
-        assert all(0 < port < 1024 for port in daemon.ports)
+        assert all(0 < port < 1024 for _, port in daemon.peers)
     assert log_of(hook) == ""
 
 

@@ -189,7 +189,7 @@ int main(void) {
     at = add(line, at, "nodes", nodes);
     at = add(line, at, "partition", partition);
     at = add(line, at, "uid", uid);
-    /* slurmd does not tell its scripts how often the job was restarted. */
+    /* slurmd tells a prolog how often the job was restarted, but not an epilog. */
     at = add(line, at, "restart", *restart ? restart : "-1");
     line[at++] = '\n';
 
