@@ -43,12 +43,16 @@ def run(args: argparse.Namespace) -> int:
     from backfill.lab.spec import LabError
     from backfill.ports import DriverError
     from backfill.sim.scenario_reader import load_scenario
+    from backfill.ui import demo_lab
 
     try:
         scenario = load_scenario(args.scenario or shipped_scenario())
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return BAD_DATA
+    if not args.report.parent.is_dir():
+        say(f"the report cannot be written to {args.report}: there is no such directory")
+        return NO
     try:
         live = _live(args, scenario)
     except _CannotError as error:
@@ -60,7 +64,10 @@ def run(args: argparse.Namespace) -> int:
     except (LabError, DriverError) as error:
         say(str(error))
         return NO
-    return _conclude(outcome, args.report, live=live)
+    status = _conclude(outcome, args.report, live=live)
+    if live and args.keep:
+        print("\n" + "\n".join(demo_lab.kept()))
+    return status
 
 
 def shipped_scenario() -> Path:
@@ -108,7 +115,6 @@ def _on_lab(scenario: Scenario, *, keep: bool) -> Outcome:
     from backfill.sim.scenario_player import play
     from backfill.ui.demo_lab import demo_lab
     from backfill.ui.demo_live import LabStage
-    from backfill.ui.lab_commands import next_steps
     from backfill.ui.timeline import watcher
 
     with demo_lab(scenario, _tell, keep=keep) as lab:
@@ -120,8 +126,6 @@ def _on_lab(scenario: Scenario, *, keep: bool) -> Outcome:
             stage.close()
         if not outcome.ok:
             say(f"the logs of the daemon and of the lab's machines are kept in {lab.dir}")
-        if keep:
-            print("\n".join(next_steps(lab, lab.dir / "policy.yaml")))
         return outcome
 
 

@@ -21,6 +21,7 @@ from backfill.lab.spec import LabError, LabSpec
 from backfill.lab.waiting import wait_until
 from backfill.sim.scenario import Scenario
 from backfill.ui.client import AskError, Client
+from backfill.ui.lab_commands import next_steps
 
 NAME = "demo"
 _FIRST_PICTURE_S = 30.0
@@ -70,6 +71,8 @@ def demo_lab(scenario: Scenario, tell: Callable[[str], None], *, keep: bool) -> 
 
     At the end the daemon is stopped and, unless it is to be kept, nothing of the lab is left.
     """
+    if Lab(LabSpec(name=NAME)).status().supervisor_pid:
+        raise LabError(f"the lab of a demo is up already; end it: backfill lab down --name {NAME}")
     guest = image.build(tell)
     group = scenario.hosts[0]
     spec = LabSpec(
@@ -90,6 +93,12 @@ def demo_lab(scenario: Scenario, tell: Callable[[str], None], *, keep: bool) -> 
     finally:
         if not keep:
             lab.down()
+
+
+def kept() -> list[str]:
+    """What one can do with the lab of a demo that was left running."""
+    lab = Lab.attach(NAME)
+    return next_steps(lab, lab.dir / "policy.yaml")
 
 
 @contextmanager

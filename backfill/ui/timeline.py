@@ -142,9 +142,11 @@ def _draw(line: Text, found: Sequence[Span | None], colours: int) -> None:
 
 def _axis(timeline: Timeline, end_s: float, columns: int) -> str:
     text = [" "] * columns
-    for part in range(5):
-        label = f"{(end_s - timeline.start_s) * part / 4:.0f}s"
-        at = min(columns - len(label), columns * part // 4)
+    length_s = end_s - timeline.start_s
+    parts = 4 if length_s % 4 == 0 else 3
+    for part in range(parts + 1):
+        label = f"{length_s * part / parts:.0f}s"
+        at = min(columns - len(label), columns * part // parts)
         text[at : at + len(label)] = label
     return " " * (_NAME_COLUMNS + 1) + "".join(text)
 
