@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,8 @@ class Hypervisor:
         self._limits = limits
         self._on_event = on_event
         self._link = Link(host, uri, limits, self._watch, opener)
+        # Handles (which mean one UUID for ever) of the domains with our label, by name.
+        self._ours: dict[str, tuple[Any, str]] = {}
 
     def close(self) -> None:
         """Give back the connection."""
@@ -83,6 +86,11 @@ class Hypervisor:
         def work(connection: Any) -> tuple[Resources, list[Domain]]:
             stats = connection.getAllDomainStats(STATS, _STATS_FLAGS)
             domains = [seen(*pair) for pair in stats]
+            self._ours = {
+                domain.name: (handle, domain.label.tag.cluster)
+                for (handle, _), domain in zip(stats, domains, strict=True)
+                if domain is not None and domain.label is not None
+            }
             return self._totals(connection), [domain for domain in domains if domain is not None]
 
         return self._link.call(self.host, work)
@@ -130,19 +138,29 @@ class Hypervisor:
         """
 
         def work(connection: Any) -> tuple[int, int, bool]:
+            handle, owner = self._ours.get(name, (None, ""))
+            if handle is not None and owner == cluster and handle.connect() is connection:
+                with contextlib.suppress(libvirt.libvirtError):
+                    return self._stop(handle, name)  # spares the questions who and whose it is
             handle = lookup(connection, name)
             label = None if handle is None else label_of(handle)
             if label is None or label.tag.cluster != cluster:
                 raise NotFoundError(name, f"there is no such instance of ours on {self.host}")
-            self._stay(handle, name)
-            state, reason = handle.state()
-            if state in (states.DomainState.RUNNING, states.DomainState.BLOCKED):
-                handle.suspend()
-                state, reason = handle.state()
-            incoming = states.may_be_incoming(state, reason)
-            return int(state), int(reason), not incoming or bool(handle.isPersistent())
+            return self._stop(handle, name)
 
         return self._link.call(name, work)
+
+    def _stop(self, handle: Any, name: str) -> tuple[int, int, bool]:
+        self._stay(handle, name)
+        # What does not run cannot be stopped: the state tells what it does instead.
+        with contextlib.suppress(libvirt.libvirtError):
+            handle.suspend()
+        state, reason = handle.state()
+        if state in (states.DomainState.RUNNING, states.DomainState.BLOCKED):
+            handle.suspend()  # once more, for the error that says why it does not work
+            state, reason = handle.state()
+        incoming = states.may_be_incoming(state, reason)
+        return int(state), int(reason), not incoming or bool(handle.isPersistent())
 
     def resume(self, name: str) -> None:
         """Let the CPUs of a paused domain go on."""
