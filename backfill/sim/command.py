@@ -1,15 +1,15 @@
-"""The command `replay`: a trace on a bare cluster, who starts when, and what that is worth."""
+"""The command `replay`: a trace on a bare cluster or, with a policy, with instances on it."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from backfill.sim.machine import Cluster
+from backfill.sim.outfile import write_text
 from backfill.sim.replay import SCHEDULERS, TIES, replay
 from backfill.sim.summary import as_json, measure, text_lines
 from backfill.sim.trace import TraceError, describe_counts
@@ -24,7 +24,6 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
         type=_cluster,
-        required=True,
         metavar="NODESxCPUS",
         help="equal nodes and the processors of each, for example 128x1",
     )
@@ -43,10 +42,50 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs-csv", type=Path, metavar="OUT", help="write job_id,submit,start,end,processors"
     )
     parser.add_argument("--json", action="store_true", help="print the measures as JSON")
+    _add_policy_arguments(parser)
+
+
+def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("with instances")
+    group.add_argument("--policy", type=Path, metavar="FILE", help="the policy to replay with")
+    group.add_argument("--against", type=Path, metavar="FILE", help="a second policy to compare")
+    group.add_argument(
+        "--backlog",
+        metavar="WORK",
+        help="low-priority work: a trace, or htc:JOBS or htc:SEED:JOBS drawn from the model",
+    )
+    group.add_argument("--costs", type=Path, metavar="FILE", help="durations of steps (YAML)")
+    group.add_argument("--seed", type=int, default=1, help="of all that is drawn (1)")
+    group.add_argument(
+        "--all-nodes",
+        action="store_true",
+        help="let every node carry instances, not only the hosts of the policy",
+    )
+    group.add_argument(
+        "--saves-every",
+        default="0",
+        metavar="TIME",
+        help="low-priority jobs save themselves so often and go on from there when requeued",
+    )
+    group.add_argument("--save-takes", default="0", metavar="TIME", help="what that costs (0)")
+    group.add_argument("--node-memory", default="0", metavar="SIZE", help="memory of each node")
 
 
 def run_replay_command(args: argparse.Namespace) -> int:
     """Replay and print; return the exit status. What was left out is told on stderr."""
+    if args.policy is not None:
+        # Imported here: a bare replay is to start at once.
+        from backfill.sim.harvest_command import run_policy_command
+
+        return run_policy_command(args)
+    problem = _misuse(args)
+    if not problem:
+        return _run_bare(args)
+    sys.stderr.write(f"backfill: {problem}\n")
+    return BAD_INPUT
+
+
+def _run_bare(args: argparse.Namespace) -> int:
     try:
         trace = read_trace(args.trace, args.format)
         result = replay(trace, args.cluster, args.scheduler, args.tie)
@@ -69,19 +108,14 @@ def run_replay_command(args: argparse.Namespace) -> int:
     return OK
 
 
-def write_text(path: Path, chunks: Iterable[str]) -> None:
-    """Write a file whole or not at all; a device or pipe is written to directly."""
-    if path.exists() and not path.is_file():
-        with path.open("w", encoding="utf-8") as out:
-            out.writelines(chunks)
-        return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("w", encoding="utf-8") as out:
-            out.writelines(chunks)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+def _misuse(args: argparse.Namespace) -> str:
+    """Say which option is missing, or return an empty text."""
+    if args.cluster is None:
+        return "a trace needs --cluster NODESxCPUS, for example --cluster 128x1"
+    if args.against is not None or args.backlog is not None:
+        option = "--against" if args.against is not None else "--backlog"
+        return f"{option} needs --policy FILE: without a policy there are no instances"
+    return ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

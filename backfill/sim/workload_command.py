@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from backfill.sim.command import BAD_INPUT, OK, write_text
+from backfill.sim.command import BAD_INPUT, OK
 from backfill.sim.lublin import BATCH, INTERACTIVE, lublin
+from backfill.sim.outfile import write_text
 from backfill.sim.swf import swf_lines
 from backfill.sim.workload import Job, htc_pilot, poisson, with_estimates
 

@@ -1,0 +1,152 @@
+"""The figures of a replay with policies: what each is called, how it is shown, which way is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+from backfill.core.measures import (
+    CORE_S_PER_CORE_H,
+    Distribution,
+    EvictionMeasures,
+    Harvest,
+    PairedDelay,
+    distribution,
+    eviction_measures,
+    paired_delay,
+)
+from backfill.sim.ledger import counts_of
+from backfill.sim.policy_replay import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All measures of one run, those of the reference beside it where they are compared."""
+
+    window_s: float
+    harvest: Harvest
+    evictions: EvictionMeasures
+    delay: PairedDelay
+    own_delay_s: Distribution  # from Slurm's allocation to the script's first command
+    high_jobs: int
+    low_completed: int
+    low_attempts_lost: int
+    withdrawn: int
+    saving_core_s: float
+    paused_h: float
+    steps: Mapping[str, int]
+    refusals: Mapping[str, int]
+
+    @property
+    def useful(self) -> float:
+        """Share of the machine that did work which counted."""
+        harvest = self.harvest
+        return (harvest.high_core_s + harvest.goodput_core_s) / harvest.capacity_core_s
+
+
+def summary(run: Run, reference: Run) -> Summary:
+    """Measure a run; `reference` is the same work without instances."""
+    ledger, window = run.ledger, run.ledger.window
+    high = [tale for tale in run.tales if tale.high]
+    low = [tale for tale in run.tales if not tale.high]
+    refusals: dict[str, int] = {}
+    for (what, gist), count in run.refusals.items():
+        text = f"{what.split(' to ')[0]}: {gist}"
+        refusals[text] = refusals.get(text, 0) + count
+    return Summary(
+        window_s=window.end_s - window.start_s,
+        harvest=run.harvest,
+        evictions=eviction_measures(ledger.evictions),
+        delay=paired_delay(reference.high_starts(), run.high_starts()),
+        own_delay_s=distribution(tale.wait_s for tale in high),
+        high_jobs=len(high),
+        low_completed=sum(tale.completed and tale.end_s <= window.end_s for tale in low),
+        low_attempts_lost=sum(tale.restarts for tale in low),
+        withdrawn=run.withdrawn,
+        saving_core_s=ledger.saving_core_s,
+        paused_h=ledger.paused_s / 3600,
+        steps=counts_of(ledger.steps),
+        refusals=dict(sorted(refusals.items(), key=lambda item: (-item[1], item[0]))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row. `unit` is "%" for shares; `better`: 1 more is, -1 less is, 0 neither."""
+
+    key: str
+    title: str
+    unit: str
+    better: int
+    of: Callable[[Summary], float]
+
+    def shown(self, value: float) -> str:
+        """The value for people, with its unit."""
+        if self.unit == "%":
+            return f"{100 * value:.1f} %"
+        if self.unit == "":
+            return f"{value:.0f}"
+        if self.unit == "s" and abs(value) < 10:
+            return f"{value:.3f} s"
+        return f"{value:.1f} {self.unit}"
+
+
+def _core_h(core_s: float) -> float:
+    return core_s / CORE_S_PER_CORE_H
+
+
+FIGURES = (
+    Figure("high_utilisation", "high-priority work, share of machine", "%", 0,
+           lambda s: s.harvest.high_utilisation),
+    Figure("useful_utilisation", "useful work, share of machine", "%", 1, lambda s: s.useful),
+    Figure("total_utilisation", "all work, share of machine", "%", 0,
+           lambda s: s.harvest.total_utilisation),
+    Figure("harvested_fraction", "harvested share of idle time", "%", 1,
+           lambda s: s.harvest.harvested_fraction),
+    Figure("goodput_share", "goodput, share of what instances used", "%", 1,
+           lambda s: s.harvest.goodput_share),
+    Figure("goodput_core_h", "goodput", "core h", 1, lambda s: _core_h(s.harvest.goodput_core_s)),
+    Figure("badput_core_h", "badput (lost work)", "core h", -1, lambda s: s.harvest.lost_core_h),
+    Figure("overhead_core_h", "overhead (boot, return, idle)", "core h", -1,
+           lambda s: _core_h(s.harvest.overhead_core_s)),
+    Figure("low_completed", "low-priority jobs completed", "", 1, lambda s: s.low_completed),
+    Figure("low_attempts_lost", "low-priority jobs started anew", "", -1,
+           lambda s: s.low_attempts_lost),
+    Figure("preemptions", "instances pushed aside", "", 0, lambda s: s.evictions.vacate_s.count),
+    Figure("vacate_median_s", "room given back, median", "s", -1,
+           lambda s: s.evictions.vacate_s.median),
+    Figure("vacate_p99_s", "room given back, p99", "s", -1, lambda s: s.evictions.vacate_s.p99),
+    Figure("vacate_max_s", "room given back, slowest", "s", -1,
+           lambda s: s.evictions.vacate_s.maximum),
+    Figure("own_delay_mean_s", "high job: allocation to first command, mean", "s", -1,
+           lambda s: s.own_delay_s.mean),
+    Figure("own_delay_p99_s", "high job: allocation to first command, p99", "s", -1,
+           lambda s: s.own_delay_s.p99),
+    Figure("own_delay_max_s", "high job: allocation to first command, max", "s", -1,
+           lambda s: s.own_delay_s.maximum),
+    Figure("delay_mean_s", "high job: later than without instances, mean", "s", -1,
+           lambda s: s.delay.delay_s.mean),
+    Figure("delay_p99_s", "high job: later than without instances, p99", "s", -1,
+           lambda s: s.delay.delay_s.p99),
+    Figure("delay_max_s", "high job: later than without instances, max", "s", -1,
+           lambda s: s.delay.delay_s.maximum),
+)  # fmt: skip
+
+
+def plain(summary: Summary) -> dict[str, object]:
+    """Everything as plain values: the figures by key, then what they are made of."""
+    return {
+        **{figure.key: figure.of(summary) for figure in FIGURES},
+        "preemptions_by_rung": dict(summary.evictions.by_rung),
+        "vacate_s": asdict(summary.evictions.vacate_s),
+        "own_delay_s": asdict(summary.own_delay_s),
+        "delay_s": asdict(summary.delay.delay_s),
+        "delayed": summary.delay.delayed,
+        "unpaired": summary.delay.unpaired,
+        "high_jobs": summary.high_jobs,
+        "withdrawn": summary.withdrawn,
+        "saving_core_h": _core_h(summary.saving_core_s),
+        "paused_instance_h": summary.paused_h,
+        "steps": dict(summary.steps),
+        "refusals": dict(summary.refusals),
+    }

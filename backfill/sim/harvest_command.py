@@ -1,0 +1,157 @@
+"""`replay` with a policy: what it would have harvested, and what that would have cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from backfill.config import load
+from backfill.config.problems import ConfigError
+from backfill.config.values import AmountError, duration_s, size_mb
+from backfill.core.policy import PolicySet
+from backfill.sim.costs_file import load_costs
+from backfill.sim.figures import summary
+from backfill.sim.fitting import (
+    MisfitError,
+    depth_for,
+    everywhere,
+    low_jobs,
+    memory_for,
+    node_names,
+)
+from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
+from backfill.sim.outfile import write_text
+from backfill.sim.policy_replay import BrokenPromiseError, Run, Setting, reference, run
+from backfill.sim.replay_costs import ReplayCosts
+from backfill.sim.trace import Trace, TraceBuilder, TraceError, describe_counts
+from backfill.sim.tracereader import read_trace
+from backfill.sim.workload import htc_pilot
+
+OK, BROKEN, BAD_INPUT = 0, 1, 2
+_HTC = re.compile(r"htc:(?:(?P<seed>\d{1,9}):)?(?P<jobs>[1-9]\d{0,6})")
+
+
+def run_policy_command(args: argparse.Namespace) -> int:
+    """Replay under one policy or two and tell; return the exit status, 1 for a broken promise."""
+    try:
+        setting, policies = _input(args)
+        played = _play(setting, policies)
+        if args.jobs_csv is not None:
+            write_text(args.jobs_csv, csv_chunks(setting, played))
+    except (TraceError, ConfigError, MisfitError) as error:
+        sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
+        return BAD_INPUT
+    except OSError as error:
+        sys.stderr.write(f"backfill: cannot write {args.jobs_csv}: {error.strerror}\n")
+        return BAD_INPUT
+    except BrokenPromiseError as error:
+        lines = [f"broken promise: {text}" for text in error.violations] + error.lines
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        return BROKEN
+    if args.json:
+        sys.stdout.write(json.dumps(as_json(setting, played)) + "\n")
+    else:
+        sys.stdout.write("\n".join(text_lines(setting, played)) + "\n")
+    return OK
+
+
+def _play(setting: Setting, policies: dict[str, PolicySet]) -> list[Played]:
+    """One run without instances and one with each policy, all observed equally long."""
+    bare = reference(setting, next(iter(policies.values())))
+    end_s = bare.ledger.window.end_s
+    runs: dict[str, Run] = {name: run(setting, one, end_s) for name, one in policies.items()}
+    return [Played(name, one, summary(one, bare)) for name, one in runs.items()]
+
+
+# --- input ---------------------------------------------------------------------------------------
+
+
+def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
+    if args.cluster is None:
+        raise MisfitError("a trace needs --cluster NODESxCPUS, for example --cluster 128x1")
+    files = [args.policy] if args.against is None else [args.policy, args.against]
+    policies = _named(files, [load(path).policies for path in files])
+    if args.all_nodes:
+        policies = {name: everywhere(one, args.cluster) for name, one in policies.items()}
+    first = next(iter(policies.values()))
+    _need_same(policies)
+    high = read_trace(args.trace, args.format).fitting(args.cluster.processors)
+    if not len(high):
+        raise TraceError(args.trace, 0, "has no job that fits the cluster; check --cluster")
+    low = None if args.backlog is None else low_jobs(_backlog(args.backlog, args.seed), first)
+    for title, trace in (("trace", high), ("backlog", low)):
+        if trace is not None and trace.left_out:
+            counts = describe_counts(trace.left_out.items())
+            sys.stderr.write(f"left out of the {title}: {counts}\n")
+    memory_mb = max(memory_for(one, args.cluster) for one in policies.values())
+    setting = Setting(
+        args.cluster,
+        high,
+        low if low is not None and len(low) else None,
+        node_names(first, args.cluster),
+        _memory(args.node_memory) or memory_mb,
+        depth_for(first, args.cluster),
+        _time(args.saves_every, "--saves-every"),
+        _time(args.save_takes, "--save-takes"),
+        ReplayCosts() if args.costs is None else load_costs(args.costs),
+        args.seed,
+    )
+    return setting, policies
+
+
+def _named(files: list[Path], policies: list[PolicySet]) -> dict[str, PolicySet]:
+    """By the shortest names that tell them apart; a policy without `high` gets a partition."""
+    names = [path.name for path in files]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in files]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
+    return {
+        name: one
+        if one.priorities.high
+        else replace(one, priorities=replace(one.priorities, high=("high",)))
+        for name, one in zip(names, policies, strict=True)
+    }
+
+
+def _need_same(policies: dict[str, PolicySet]) -> None:
+    """Two policies can be compared only on the same nodes and partitions."""
+    one, *others = policies.values()
+    for other in others:
+        for what in ("cluster", "priorities", "hosts"):
+            if getattr(one, what) != getattr(other, what):
+                raise MisfitError(
+                    f"the two policies differ in {what}, so they cannot be compared on one input; "
+                    f"make {what} the same in a copy"
+                )
+
+
+def _backlog(text: str, seed: int) -> Trace:
+    """A trace, or jobs of the HTC model that all wait at the beginning."""
+    match = _HTC.fullmatch(text)
+    if match is None:
+        return read_trace(Path(text))
+    jobs = int(match["jobs"])
+    builder = TraceBuilder()
+    drawn = htc_pilot(int(match["seed"] or seed), jobs, 1.0, backlog=jobs)
+    for number, job in enumerate(drawn, 1):
+        builder.add(number, job.submit_s, job.run_s, job.processors, job.estimate_s)
+    return builder.build()
+
+
+def _time(text: str, option: str) -> float:
+    try:
+        return duration_s(text)
+    except AmountError as error:
+        raise MisfitError(f"{option}: '{text}' {error}; write 30m, for example") from None
+
+
+def _memory(text: str) -> int:
+    try:
+        return size_mb(text)
+    except AmountError as error:
+        raise MisfitError(f"--node-memory: '{text}' {error}; write 64G, for example") from None

@@ -1,0 +1,117 @@
+"""What a replay with policies prints and writes: a table, JSON, and the jobs as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from backfill.sim.compare import differences
+from backfill.sim.figures import FIGURES, Summary, plain
+from backfill.sim.policy_replay import Run, Setting
+from backfill.sim.replay import ROWS_PER_CHUNK
+from backfill.sim.trace import Trace
+from backfill.sim.trace_cluster import START_S, JobTale
+
+# The first five columns are those of a replay without instances.
+CSV_COLUMNS = (
+    "job_id", "submit", "start", "end", "processors",
+    "class", "policy", "completed", "restarts", "lost_s", "start_delay_s", "last_host",
+)  # fmt: skip
+_MOST_REFUSALS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One policy with what came of it."""
+
+    name: str
+    run: Run
+    summary: Summary
+
+
+def text_lines(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
+    """Yield the lines for a terminal: a column for each policy, then what differs."""
+    cluster, first = setting.cluster, played[0].summary
+    low = 0 if setting.low is None else len(setting.low)
+    yield (
+        f"{first.high_jobs} high-priority jobs on {cluster.nodes} x {cluster.cpus} processors, "
+        f"{low} low-priority jobs for instances, {first.window_s:.0f} s observed"
+    )
+    yield f"{'':46}" + "".join(f"{one.name[-22:]:>24}" for one in played)
+    for figure in FIGURES:
+        values = "".join(f"{figure.shown(figure.of(one.summary)):>24}" for one in played)
+        yield f"{figure.title:46}{values}"
+    for rung in sorted({rung for one in played for rung in one.summary.evictions.by_rung}):
+        values = "".join(f"{one.summary.evictions.by_rung.get(rung, 0):>24}" for one in played)
+        yield f"{'preemptions by ' + rung:46}{values}"
+    for step in first.steps:
+        values = "".join(f"{one.summary.steps[step]:>24}" for one in played)
+        yield f"{step:46}{values}"
+    for one in played:
+        yield from _refusals(one)
+    if len(played) == 2:
+        yield ""
+        yield from differences(played[0].name, played[0].summary, played[1].name, played[1].summary)
+
+
+def _refusals(one: Played) -> Iterator[str]:
+    found = list(one.summary.refusals.items())
+    if found:
+        yield f"most often refused by {one.name}:"
+    for text, count in found[:_MOST_REFUSALS]:
+        yield f"  {count:>6} x {' '.join(text.split())}"
+
+
+def as_json(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
+    """Plain values: the input, the figures of each policy, and the differences of two."""
+    found: dict[str, object] = {
+        "cluster": f"{setting.cluster.nodes}x{setting.cluster.cpus}",
+        "processors": setting.cluster.processors,
+        "high_jobs": len(setting.high),
+        "low_jobs": 0 if setting.low is None else len(setting.low),
+        "left_out": dict(setting.high.left_out),
+        "seed": setting.seed,
+        "window_s": played[0].summary.window_s,
+        "policies": {one.name: plain(one.summary) for one in played},
+    }
+    if len(played) == 2:
+        one, other = played
+        found["differences"] = list(differences(one.name, one.summary, other.name, other.summary))
+    return found
+
+
+def csv_chunks(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
+    """Yield the jobs of every run, in the trace's own time; empty where a job never got there."""
+    yield ",".join(CSV_COLUMNS) + "\n"
+    rows = (_row(setting, one.name, tale) for one in played for tale in one.run.tales)
+    while chunk := "".join(islice(rows, ROWS_PER_CHUNK)):
+        yield chunk
+
+
+def _row(setting: Setting, policy: str, tale: JobTale) -> str:
+    trace = setting.high if tale.high else setting.low
+    assert trace is not None
+    fields = (
+        trace.name(tale.index),
+        _time(setting.high, tale.submit_s),
+        _time(setting.high, tale.start_s),
+        _time(setting.high, tale.end_s),
+        str(tale.cpus),
+        "high" if tale.high else "low",
+        policy,
+        str(int(tale.completed)),
+        str(tale.restarts),
+        f"{tale.lost_s:.3f}",
+        f"{tale.wait_s:.3f}",
+        tale.host,
+    )
+    return ",".join(fields) + "\n"
+
+
+def _time(trace: Trace, at_s: float) -> str:
+    """A simulated time as the trace would have written it."""
+    if at_s < 0:
+        return ""
+    shown = at_s - START_S + trace.submit[0] / trace.ticks_per_s
+    return f"{shown:.3f}".rstrip("0").rstrip(".")

@@ -1,0 +1,169 @@
+"""The books of one replay: where core seconds went, and how every eviction ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.core.fleet import Instance, InstanceState
+from backfill.core.lifecycle import Phase, Rung
+from backfill.core.measures import Eviction, Harvest
+from backfill.core.plan import Action, SetNode
+from backfill.core.world import World
+from backfill.drivers.simulated.hardware import Segment
+from backfill.sim.trace_cluster import JobTale
+
+_RUNGS = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}
+
+
+@dataclass(slots=True)
+class Window:
+    """The observation: core seconds outside of it do not count. Epoch seconds."""
+
+    start_s: float
+    end_s: float
+
+    def part(self, start_s: float, end_s: float) -> float:
+        """How many seconds of this stretch lie inside."""
+        return max(0.0, min(end_s, self.end_s) - max(start_s, self.start_s))
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Fed with every change, every step and every attempt of a job that is over."""
+
+    window: Window
+    host_cpus: int
+    instance_cpus: int
+    high_core_s: float = 0.0
+    kept_core_s: float = 0.0
+    lost_core_s: float = 0.0
+    saving_core_s: float = 0.0  # spent by jobs on saving themselves
+    on_cpu_s: float = 0.0  # instance seconds
+    paused_s: float = 0.0  # instance seconds in memory without CPU
+    evictions: list[Eviction] = field(default_factory=list)
+    steps: Counter[str] = field(default_factory=Counter)
+    overbooked: list[str] = field(default_factory=list)
+    _running: dict[tuple[str, str], float] = field(default_factory=dict)
+    _paused: dict[tuple[str, str], float] = field(default_factory=dict)
+    _asked: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def attempt(
+        self, tale: JobTale, segments: list[Segment], kept_s: float, saving: float = 0.0
+    ) -> None:
+        """Book an attempt. `kept_s` of its computing is kept; `saving`: share spent on saving."""
+        for segment in segments:
+            length_s = segment.end_s - segment.start_s
+            good_s = min(kept_s, length_s)
+            kept_s -= good_s
+            turn_s = segment.start_s + good_s
+            good = self.window.part(segment.start_s, turn_s) * tale.cpus
+            bad = self.window.part(turn_s, segment.end_s) * tale.cpus
+            if tale.high:
+                self.high_core_s += good + bad
+            else:
+                self.kept_core_s += good * (1.0 - saving)
+                self.saving_core_s += good * saving
+                self.lost_core_s += bad
+
+    # --- instances -----------------------------------------------------------------------------
+
+    def change(self, world: World, change: ch.Change) -> None:
+        """Follow the instances; `world` has taken the change."""
+        match change:
+            case ch.InstanceSeen():
+                key = (change.instance.host, change.instance.name)
+                self._instance(key, world.instances.get(key), change.seen_s)
+            case ch.InstanceStopped() | ch.InstanceGone():
+                key = (change.host, change.name)
+                self._instance(key, world.instances.get(key), change.seen_s)
+            case _:
+                pass
+
+    def _instance(self, key: tuple[str, str], instance: Instance | None, at_s: float) -> None:
+        if instance is not None and instance.occupies_cpu:
+            self._end_pause(key, at_s)
+            if key not in self._running:
+                self._running[key] = at_s
+                self._count(key[0], at_s)
+            return
+        state = None if instance is None else instance.state
+        self._stops(key, at_s, state)
+        if state is InstanceState.PAUSED:
+            self._paused.setdefault(key, at_s)
+
+    def _count(self, host: str, at_s: float) -> None:
+        """Instances may never have more CPUs than their host: what they do would count twice."""
+        names = [name for there, name in self._running if there == host]
+        if len(names) * self.instance_cpus > self.host_cpus:
+            self.overbooked.append(
+                f"instances {', '.join(names)} of {self.instance_cpus} CPUs run on {host}, "
+                f"which has {self.host_cpus} (at {at_s:.3f})"
+            )
+
+    def _end_pause(self, key: tuple[str, str], at_s: float) -> None:
+        since_s = self._paused.pop(key, None)
+        if since_s is not None:
+            self.paused_s += self.window.part(since_s, at_s)
+
+    def _stops(self, key: tuple[str, str], at_s: float, state: InstanceState | None) -> None:
+        self._end_pause(key, at_s)
+        since_s = self._running.pop(key, None)
+        if since_s is not None:
+            self.on_cpu_s += self.window.part(since_s, at_s)
+        asked_s = self._asked.pop(key, None)
+        if asked_s is not None:
+            self.evictions.append(Eviction(self._rung(key, state).value, asked_s, at_s))
+
+    def _rung(self, key: tuple[str, str], state: InstanceState | None) -> Rung:
+        """By which rung the instance left the host's CPUs."""
+        if state is not None:
+            return _RUNGS.get(state, Rung.REQUEUE)
+        moved = any(name == key[1] and host != key[0] for host, name in self._running)
+        return Rung.MIGRATE if moved else Rung.REQUEUE
+
+    # --- steps ---------------------------------------------------------------------------------
+
+    def step(self, at_s: float, step: Action) -> None:
+        """Count what is done, and note when a host is asked back."""
+        if isinstance(step, SetNode):
+            node = step.node
+            if node.phase is Phase.EVICTING:
+                if (node.host, node.name) in self._running:
+                    self._asked.setdefault((node.host, node.name), at_s)
+            elif node.phase is Phase.RETURNING:
+                self._asked.pop((node.host, node.name), None)
+        else:
+            self.steps[type(step).__name__] += 1
+
+    # --- sums ----------------------------------------------------------------------------------
+
+    def harvest(self, cpus: int) -> Harvest:
+        """Everything on a cluster of so many CPUs. Call it when all is over."""
+        worked = self.kept_core_s + self.lost_core_s
+        on_cpu = self.on_cpu_s * self.instance_cpus
+        return Harvest(
+            capacity_core_s=cpus * (self.window.end_s - self.window.start_s),
+            high_core_s=self.high_core_s,
+            goodput_core_s=self.kept_core_s,
+            badput_core_s=self.lost_core_s,
+            overhead_core_s=max(0.0, on_cpu - worked),
+        )
+
+
+def counts_of(steps: Counter[str]) -> dict[str, int]:
+    """The steps that people care about, by a name of theirs."""
+    names: dict[str, type] = {
+        "instances made": act.CreateInstance,
+        "pauses": act.PauseInstance,
+        "suspends to disk": act.SuspendInstance,
+        "restores": act.RestoreInstance,
+        "returns": act.ThawInstance,
+        "moves": act.MigrateInstance,
+        "requeues": act.RequeueJob,
+    }
+    return {text: steps[kind.__name__] for text, kind in names.items()}

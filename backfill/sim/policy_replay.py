@@ -1,0 +1,212 @@
+"""Replays traces on a cluster with instances, decided by the daemon's own plan, or without any."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from backfill.core.lifecycle import Phase
+from backfill.core.measures import Harvest
+from backfill.core.policy import PolicySet
+from backfill.drivers.simulated.model import SimJob
+from backfill.sim.ledger import Ledger, Window
+from backfill.sim.machine import Cluster
+from backfill.sim.replay_costs import ReplayCosts
+from backfill.sim.steward import Steward
+from backfill.sim.trace import Trace
+from backfill.sim.trace_cluster import START_S, JobTale, MetalShape, TraceCluster
+
+_LONGEST_DRAIN_S = 60 * 86_400.0
+_CHUNK_S = 3600.0
+_OVER = frozenset({Phase.FAILED, Phase.GIVEN_UP})
+
+
+class BrokenPromiseError(Exception):
+    """The run broke a promise; `lines` is the story of those whom it is about."""
+
+    def __init__(self, violations: list[str], lines: list[str]) -> None:
+        self.violations, self.lines = violations, lines
+        super().__init__("; ".join(violations))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is the same in every run that is compared.
+
+    `depth`: so many low-priority jobs wait in Slurm at most, the others follow, as pilot
+    factories do it. `saves_every_s`: low-priority jobs save themselves so often, which takes
+    `save_s` each time, and go on from there after a requeue; 0: never.
+    """
+
+    cluster: Cluster
+    high: Trace
+    low: Trace | None = None
+    node_names: tuple[str, ...] = ()
+    memory_mb: int = 0
+    depth: int = 0
+    saves_every_s: float = 0.0
+    save_s: float = 0.0
+    costs: ReplayCosts = field(default_factory=ReplayCosts)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of one run. Times of `tales` are simulated; `start_s` is the trace's first."""
+
+    policies: PolicySet | None
+    tales: tuple[JobTale, ...]
+    ledger: Ledger
+    harvest: Harvest
+    withdrawn: int
+    refusals: dict[tuple[str, str], int]
+
+    def high_starts(self) -> dict[Hashable, float]:
+        """When the script of each high-priority job began, by its index in the trace."""
+        return {tale.index: tale.start_s for tale in self.tales if tale.high}
+
+
+def reference(setting: Setting, policies: PolicySet) -> Run:
+    """The same high-priority work on the same cluster without any instance."""
+    return _Replay(replace(setting, low=None), policies, None, float("inf")).run()
+
+
+def run(setting: Setting, policies: PolicySet, end_s: float) -> Run:
+    """Replay with instances; observe until `end_s`, then let what runs come to its end.
+
+    Raises BrokenPromiseError.
+    """
+    return _Replay(setting, policies, policies, end_s).run()
+
+
+class _Replay:
+    def __init__(
+        self, setting: Setting, names: PolicySet, policies: PolicySet | None, end_s: float
+    ) -> None:
+        self.setting = setting
+        self.policies = policies
+        shape = MetalShape(
+            setting.node_names,
+            setting.cluster.cpus,
+            setting.memory_mb,
+            high=names.priorities.high[0],
+            low=names.priorities.low[0],
+            virtual=names.instances.features[0],
+        )
+        costs = setting.costs
+        self.sim = TraceCluster(
+            shape, cluster=names.cluster, boot_s=costs.steps.boot_s, seed=setting.seed
+        )
+        self.sim.saves = (setting.saves_every_s, setting.save_s)
+        self.ledger = Ledger(
+            Window(START_S, end_s), setting.cluster.cpus, names.instances.flavour.cpus
+        )
+        self.sim.on_attempt = self.ledger.attempt
+        self.steward: Steward | None = None
+        if policies is not None:
+            costs.order_failures(self.sim)
+            self.steward = Steward(self.sim, policies, costs)
+            self.steward.on_change = self.ledger.change
+            self.steward.cycle.on_step = self.ledger.step
+        self._next_high = self._next_low = 0
+        self._waiting = 0
+        self._closed = False
+        self.sim.jobs.on_start = self._refill
+        self._feed_high()
+        self._feed_low()
+
+    # --- feeding -------------------------------------------------------------------------------
+
+    def _feed_high(self) -> None:
+        trace, number, now_s = self.setting.high, self._next_high, self.sim.now_s
+        ticks, first = trace.ticks_per_s, trace.submit[0]
+        while number < len(trace):
+            at_s = START_S + (trace.submit[number] - first) / ticks
+            if at_s > now_s:
+                self.sim.at(at_s, self._feed_high)
+                break
+            self.sim.add_high(
+                number,
+                trace.run[number] / ticks,
+                trace.estimate[number] / ticks,
+                trace.processors[number],
+            )
+            number += 1
+        self._next_high = number
+
+    def _feed_low(self) -> None:
+        trace, number, now_s = self.setting.low, self._next_low, self.sim.now_s
+        while trace is not None and number < len(trace) and not self._closed:
+            at_s = START_S + (trace.submit[number] - trace.submit[0]) / trace.ticks_per_s
+            if self._waiting >= self.setting.depth:
+                break
+            if at_s > now_s:
+                self.sim.at(at_s, self._feed_low)
+                break
+            run_s = trace.run[number] / trace.ticks_per_s
+            self.sim.add_low(number, run_s, trace.processors[number])
+            self._waiting += 1
+            number += 1
+        self._next_low = number
+
+    def _refill(self, job: SimJob) -> None:
+        """A job has started: if it is a low-priority one, for the first time, another may come."""
+        if job.partition == self.sim.shape.low and job.restarts == 0:
+            self._waiting -= 1
+            self._feed_low()
+
+    # --- running -------------------------------------------------------------------------------
+
+    def run(self) -> Run:
+        window = self.ledger.window
+        while self._next_high < len(self.setting.high) or self.sim.active_high:
+            self._step(_CHUNK_S, window.end_s)
+            if self.sim.now_s >= window.end_s:
+                break
+        if window.end_s == float("inf"):
+            window.end_s = max(tale.end_s for tale in self.sim.tales.values())
+        self._closed = True
+        withdrawn = self.sim.withdraw_waiting()
+        limit_s = self.sim.now_s + _LONGEST_DRAIN_S
+        while not self._quiet():
+            if self.sim.now_s > limit_s:
+                self._fail([f"after {_LONGEST_DRAIN_S:.0f} s not everything had come to rest"])
+            self._step(60.0, float("inf"))
+        self._judge()
+        tales = tuple(self.sim.tales.values())
+        refusals = {} if self.steward is None else self.steward.cycle.refusals
+        harvest = self.ledger.harvest(self.setting.cluster.processors)
+        return Run(self.policies, tales, self.ledger, harvest, withdrawn, refusals)
+
+    def _step(self, by_s: float, end_s: float) -> None:
+        self.sim.step_to(min(self.sim.now_s + by_s, end_s))
+        if self.sim.violations or self.ledger.overbooked:
+            self._judge()
+
+    def _quiet(self) -> bool:
+        if self.sim.active():
+            return False
+        return self.steward is None or not self._left()
+
+    def _left(self) -> list[str]:
+        assert self.steward is not None
+        managed = [m.name for m in self.steward.world.managed.values() if m.phase not in _OVER]
+        return managed + [name for host in self.sim.hosts.values() for name in host.instances]
+
+    # --- judging -------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        complaints = [str(violation) for violation in self.sim.audit()] + self.ledger.overbooked
+        if complaints:
+            self._fail(complaints)
+
+    def _fail(self, complaints: list[str]) -> None:
+        lines: list[str] = []
+        if self.steward is not None:
+            known = {*self.policies.instances.names} if self.policies is not None else set()
+            words = complaints[0].replace(",", " ").split()
+            jobs = {word for before, word in pairwise(words) if before == "job"}
+            for subject in sorted(known.intersection(words) | jobs):
+                lines += [f"{subject}:", *self.steward.cycle.story(subject)[-20:]]
+        raise BrokenPromiseError(complaints, lines)

@@ -1,0 +1,110 @@
+"""What steps cost in a replay: durations, transfers that share their bandwidth, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from backfill.core import actions as act
+from backfill.drivers.simulated.costs import StepCosts
+from backfill.drivers.simulated.events import Event
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.ports import UnreachableError
+
+_CALLS: Mapping[type, str] = {
+    act.CreateNode: "create_node",
+    act.DrainNode: "drain",
+    act.UndrainNode: "undrain",
+    act.CreateInstance: "create",
+    act.DeleteInstance: "delete",
+    act.PauseInstance: "pause",
+    act.ThawInstance: "thaw",
+    act.SuspendInstance: "suspend",
+    act.RestoreInstance: "restore",
+    act.MigrateInstance: "migrate",
+    act.WakeInstance: "wake",
+    act.ProbeJobs: "console",
+}
+TRANSFERS = ("suspend", "restore", "migrate")
+# Calls of the hypervisors that may be ordered to fail now and then.
+MAY_FAIL = ("create", "delete", "pause", "thaw", *TRANSFERS, "wake")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayCosts:
+    """`transfers`: so many suspends, restores and migrations go at full speed at the same time.
+
+    More of them share what there is; 0: there is enough for all. `failures`: by call, the share
+    of the calls that fail, drawn from the seed.
+    """
+
+    steps: StepCosts = field(default_factory=StepCosts)
+    transfers: int = 0
+    failures: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, action: act.DriverAction, memory_mb: int) -> tuple[float, float]:
+        """Seconds that the call takes by itself, and seconds of transfer at full speed."""
+        call = _CALLS.get(type(action), "slurm_call")
+        fixed_s = self.steps.of(call)
+        whole_s = self.steps.of(call, memory_mb)
+        return (fixed_s, whole_s - fixed_s) if self.transfers else (whole_s, 0.0)
+
+    def order_failures(self, sim: SimulatedWorld) -> None:
+        """Let calls fail now and then."""
+        for call in MAY_FAIL:
+            rate = self.failures.get(call, 0.0)
+            if rate > 0.0:
+                error = UnreachableError(call, "failed, as it was told to now and then")
+                sim.faults.fail(call, error, times=-1, rate=rate)
+
+
+@dataclass(slots=True, eq=False)
+class _Transfer:
+    left_s: float  # at full speed
+    done: Callable[[], None]
+
+
+class Transfers:
+    """Transfers under way. Up to `full` of them run at full speed, more share that equally."""
+
+    def __init__(self, sim: SimulatedWorld, full: int) -> None:
+        self._sim = sim
+        self._full = full
+        self._active: list[_Transfer] = []
+        self._seen_s = sim.now_s
+        self._next: Event | None = None
+
+    def begin(self, work_s: float, done: Callable[[], None]) -> None:
+        """Begin one that takes `work_s` when it is alone, and then do `done`."""
+        self._advance()
+        self._active.append(_Transfer(work_s, done))
+        self._plan()
+
+    def _speed(self) -> float:
+        return min(1.0, self._full / len(self._active))
+
+    def _advance(self) -> None:
+        now_s = self._sim.now_s
+        if self._active:
+            progress_s = (now_s - self._seen_s) * self._speed()
+            for transfer in self._active:
+                transfer.left_s -= progress_s
+        self._seen_s = now_s
+
+    def _plan(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if self._active:
+            least_s = min(transfer.left_s for transfer in self._active)
+            at_s = self._seen_s + max(0.0, least_s) / self._speed()
+            self._next = self._sim.at(at_s, self._end)
+
+    def _end(self) -> None:
+        self._next = None
+        self._advance()
+        over = [t for t in self._active if t.left_s <= 1e-9]
+        self._active = [t for t in self._active if t.left_s > 1e-9]
+        self._plan()
+        for transfer in over:
+            transfer.done()

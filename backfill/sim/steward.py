@@ -1,0 +1,240 @@
+"""The daemon in a replay: the same cycle and plan, fed with changes only when there are any."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.core.cluster import Job
+from backfill.core.plan import Action, AnswerClaim, Refusal, key_of, subject_of
+from backfill.core.policy import PolicySet
+from backfill.core.world import World
+from backfill.drivers.simulated.events import Event
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine.cycle import Cycle
+from backfill.engine.execute import Outside
+from backfill.engine.narrate import sentence
+from backfill.engine.observe import node_changes
+from backfill.engine.watch import Watch
+from backfill.engine.workers import attempt
+from backfill.sim.replay_costs import ReplayCosts, Transfers
+from backfill.sim.trace_cluster import TraceCluster
+
+# Slurm counts as seen without a gap when it is read at least this often (the world allows 15 s).
+_SIGHT_S = 14.0
+_KEPT_STEPS = 20_000
+_NUMBERS = re.compile(r"\d+")
+
+
+class Minutes(Cycle):
+    """A cycle that keeps its latest steps for stories instead of a journal for restarts."""
+
+    def __init__(
+        self,
+        world: World,
+        policies: PolicySet,
+        start: Callable[[act.DriverAction], None],
+        answer: Callable[[AnswerClaim], None],
+    ) -> None:
+        super().__init__(world, policies, MemoryJournal(), start, answer)
+        self.steps: deque[tuple[float, Action]] = deque(maxlen=_KEPT_STEPS)
+        self.refusals: dict[
+            tuple[str, str], int
+        ] = {}  # how often, by what and why, without numbers
+        self.on_step: Callable[[float, Action], None] = lambda at_s, step: None
+        self._told: dict[tuple[str, str], Refusal] = {}
+
+    def _apply(self, change: ch.Change) -> None:
+        self.world.apply(change)
+
+    def _tell(self, step: Action) -> None:
+        self.steps.append((self.world.now_s, step))
+        self.on_step(self.world.now_s, step)
+
+    def _note_refusals(self, refusals: Iterable[Refusal]) -> None:
+        """Count a refusal when it begins, not in every cycle."""
+        now = {(r.subject, r.what): r for r in refusals}
+        for key, refusal in now.items():
+            if key not in self._told:
+                gist = (_NUMBERS.sub("N", refusal.what), _NUMBERS.sub("N", refusal.reason))
+                self.refusals[gist] = self.refusals.get(gist, 0) + 1
+        self._told = now
+
+    def story(self, subject: str) -> list[str]:
+        """The latest steps about a node, host or job, one sentence each with its time."""
+        return [
+            f"{at_s:.3f} {sentence(step)}"
+            for at_s, step in self.steps
+            if subject_of(step) == subject or subject in sentence(step).split()
+        ]
+
+
+class Steward:
+    """Reads Slurm every `poll_s` when something changed there, and at once where a hook calls.
+
+    A reading without news changes nothing that a plan depends on but time, and a plan says itself
+    when time alone makes a difference: so those readings are left out.
+    """
+
+    def __init__(
+        self, sim: TraceCluster, policies: PolicySet, costs: ReplayCosts, poll_s: float = 2.0
+    ) -> None:
+        self.sim = sim
+        self.policies = policies
+        self.costs = costs
+        self.poll_s = poll_s
+        self.world = World()
+        self.cycle = Minutes(self.world, policies, self._begin, self._answer)
+        self.on_change: Callable[[World, ch.Change], None] = lambda world, change: None
+        self._watch = Watch(0.03)
+        self._provider = sim.provider
+        self._outside = Outside(
+            sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock
+        )
+        self._timer: Event | None = None
+        self._start_s = self._sight_s = self._hosts_s = sim.now_s
+        self._sight_every_s = min(_SIGHT_S, policies.limits.stale_after_s / 2)
+        self._memory_mb = policies.instances.flavour.memory_mb
+        self._transfers = Transfers(sim, costs.transfers)
+        self._poll_due = False
+        sim.news.on_news = self._stir
+        sim.hook(self._allocated, self._ended)
+        self._first_look()
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _first_look(self) -> None:
+        self._tick()
+        for host in self._provider.hosts:
+            seen = self._provider.observe(host)
+            self._take([ch.HostSeen(seen.host, seen.seen_s), ch.SourceSeen(host, seen.seen_s)])
+        seen_s = self.sim.now_s
+        cluster = self.sim.slurm.observe()
+        self._take(ch.NodeSeen(node, seen_s) for node in cluster.nodes.values())
+        self._take(self.sim.take_news(self.world))
+        self._take([ch.SourceSeen("slurm", seen_s)])
+        self._decide()
+
+    def _stir(self) -> None:
+        """Slurm changed: the next regular reading will see it."""
+        if self._poll_due:
+            return
+        self._poll_due = True
+        past = math.floor((self.sim.now_s - self._start_s) / self.poll_s)
+        self.sim.at(self._start_s + (past + 1) * self.poll_s, self._poll)
+
+    def _poll(self) -> None:
+        self._poll_due = False
+        self._tick()
+        self._read()
+        self._decide()
+
+    def _read(self) -> None:
+        """All of Slurm: what changed is news."""
+        self._take(self.sim.take_news(self.world))
+        self._take([ch.SourceSeen("slurm", self.sim.now_s)])
+        self._sight_s = self.sim.now_s
+
+    def _tick(self) -> None:
+        """It is now; readings without news, left out until now, have kept us in the picture."""
+        now_s, every_s = self.sim.now_s, self._sight_every_s
+        apply = self.world.apply
+        while now_s - self._sight_s > every_s:
+            self._sight_s += every_s
+            apply(ch.SourceSeen("slurm", self._sight_s))
+        if now_s - self._hosts_s > every_s:
+            self._hosts_s = now_s
+            for host in self._provider.hosts:
+                apply(ch.SourceSeen(host, now_s))
+        apply(ch.Tick(now_s))
+
+    def _take(self, changes: Iterable[ch.Change]) -> None:
+        for change in changes:
+            self.world.apply(change)
+            self.on_change(self.world, change)
+
+    def _read_nodes(self) -> None:
+        names = self._watch.due(self.sim.now_s)
+        if names:
+            self._take(node_changes(self.world, names, self.sim.slurm.observe_nodes(names)))
+            self._watch.answered(self.sim.now_s)
+
+    # --- deciding ------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        plan = self.cycle.decide()
+        now_s = self.sim.now_s
+        watched = plan.watch | self._leaving() if self._watch.leaving else plan.watch
+        self._watch.want(watched, now_s)
+        due = [] if plan.wake_at_s is None else [plan.wake_at_s]
+        if watched:
+            due.append(now_s + self._watch.due_in_s(now_s))
+        self._set_timer(min(due, default=None))
+
+    def _leaving(self) -> frozenset[str]:
+        """Nodes of hosts whose job is known to have ended: their becoming free is awaited."""
+        world = self.world
+        return frozenset(
+            node
+            for node in self._watch.leaving
+            if (host := world.host_of_node(node)) and world.takers(host)
+        )
+
+    def _set_timer(self, at_s: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if at_s is None else self.sim.at(at_s, self._wake)
+
+    def _wake(self) -> None:
+        self._tick()
+        self._read_nodes()
+        self._decide()
+
+    # --- acting --------------------------------------------------------------------------------
+
+    def _begin(self, action: act.DriverAction) -> None:
+        fixed_s, transfer_s = self.costs.of(action, self._memory_mb)
+        perform = partial(self._perform, action)
+        if transfer_s > 0.0:
+            perform = partial(self._transfers.begin, transfer_s, perform)
+        self.sim.at(self.sim.now_s + fixed_s, perform)
+
+    def _perform(self, action: act.DriverAction) -> None:
+        result = attempt(self._outside, action, self.sim.clock.now)
+        self._tick()
+        done = ch.OperationDone(key_of(action), self.sim.now_s, result.problem, result.retry)
+        self._take(result.changes)
+        self._take([done])
+        self._watch.stir(self.sim.now_s)
+        self._decide()
+
+    # --- hooks ---------------------------------------------------------------------------------
+
+    def _allocated(self, job: Job, nodes: tuple[str, ...]) -> float | None:
+        """The hook needs a moment to reach us; then Slurm waits until the room is free."""
+        hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
+        at_s = self.sim.now_s + self.costs.steps.hook_s
+        self.sim.at(at_s, partial(self._claim, job.id, hosts))
+        return None
+
+    def _claim(self, job_id: str, hosts: tuple[str, ...]) -> None:
+        self._tick()
+        self._watch.leaving -= set(hosts)
+        self._take([ch.Claimed(job_id, hosts, self.sim.now_s, waiting=True)])
+        self._decide()
+
+    def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
+        """The hook at the end of a job: Slurm is read at once."""
+        self._watch.leaving |= set(nodes)
+        self._watch.stir(self.sim.now_s)
+        self._tick()
+        self._read()
+        self._decide()
+
+    def _answer(self, answer: AnswerClaim) -> None:
+        self.sim.release(answer.job_id)

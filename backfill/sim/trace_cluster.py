@@ -1,0 +1,170 @@
+"""A simulated cluster for traces: bare metal under EASY, instances on it, jobs fed in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from backfill.core import changes as ch
+from backfill.core.cluster import JobState
+from backfill.core.world import World
+from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.hardware import Segment
+from backfill.drivers.simulated.model import SimJob
+from backfill.drivers.simulated.slurm import SimulatedSlurm
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.sim.trace_jobs import News, TraceJobs, TraceNodes, TwoQueues
+
+# Small enough for exact times, large enough that no time is 0, which means "never".
+START_S = 1_000_000.0
+METAL = "metal"
+
+
+# See Ledger.attempt.
+Attempt = Callable[["JobTale", list[Segment], float, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MetalShape:
+    """The bare-metal nodes, all equal. `low` jobs run on instances, with feature `virtual`."""
+
+    names: tuple[str, ...]
+    cpus: int
+    memory_mb: int
+    high: str
+    low: str
+    virtual: str
+
+
+@dataclass(slots=True)
+class JobTale:
+    """What became of one job: when its script first began, its end, and its attempts."""
+
+    index: int  # in its trace
+    high: bool
+    cpus: int
+    submit_s: float
+    start_s: float = -1.0
+    end_s: float = -1.0
+    wait_s: float = 0.0  # from its last allocation to its script's first command
+    host: str = ""  # of its last start
+    lost_s: float = 0.0  # computing time that was lost
+    restarts: int = 0
+    completed: bool = False
+    segments: list[Segment] = field(default_factory=list)  # of the attempt that goes on
+
+
+class TraceCluster(SimulatedWorld):
+    """Slurm decides at every change of its state, once all that is due at that moment is done."""
+
+    def __init__(self, shape: MetalShape, *, cluster: str, boot_s: float, seed: int = 0) -> None:
+        super().__init__(
+            start_s=START_S, seed=seed, cluster=cluster, boot_s=boot_s, manners=Manners(tick_s=0.0)
+        )
+        self.shape = shape
+        self.tales: dict[str, JobTale] = {}
+        self.add_partition(shape.low, tier=1, feature=shape.virtual)
+        self.add_partition(shape.high, tier=10, feature=METAL)
+        for name in shape.names:
+            self.add_host(name, cpus=shape.cpus, memory_mb=shape.memory_mb, features=(METAL,))
+        metal = [self._books.nodes[name] for name in shape.names]
+        self.news = News(self._books)
+        self.queue = TwoQueues(frozenset({shape.high}), metal)
+        self.jobs = TraceJobs(self._events, self._machines, self._books, self.queue, self.news)
+        self.jobs.before_start = self._started
+        self.jobs.on_over = self._over
+        self._jobs = self.jobs
+        self._nodes = TraceNodes(self._events, self._machines, self._books, self.jobs, self.news)
+        self._machines.listener = self._nodes
+        self.slurm = SimulatedSlurm(
+            self._events, self._books, self._jobs, self._nodes, self.faults, self._lock, cluster
+        )
+        self.provider.woken = self._nodes.register
+        self.saves = (0.0, 0.0)  # every so many seconds, and what one takes
+        self.active_high = 0
+        # (job, its attempt, seconds of it that are kept, share of them spent on saving)
+        self.on_attempt: Attempt = lambda tale, segments, kept_s, saving: None
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def add_high(self, index: int, run_s: float, estimate_s: float, processors: int) -> str:
+        """A job for bare metal, packed onto as few nodes as can hold it, equally many on each."""
+        nodes = -(-processors // self.shape.cpus)
+        id_ = self.submit(
+            self.shape.high,
+            run_s,
+            cpus=processors,
+            num_nodes=nodes,
+            time_limit_s=estimate_s,
+        )
+        used = -(-processors // nodes) * nodes
+        self.tales[id_] = JobTale(index, True, used, self.now_s)
+        self.active_high += 1
+        return id_
+
+    def add_low(self, index: int, run_s: float, processors: int) -> str:
+        """A job for instances. Saving itself makes it longer."""
+        every_s, save_s = self.saves
+        if every_s > 0.0:
+            run_s += run_s // every_s * save_s
+        id_ = self.submit(self.shape.low, run_s, cpus=processors)
+        self.tales[id_] = JobTale(index, False, processors, self.now_s)
+        return id_
+
+    def withdraw_waiting(self) -> int:
+        """End every low-priority job that waits; returns their number."""
+        waiting = [
+            job
+            for job in self._books.known.values()
+            if job.partition == self.shape.low and job.state is JobState.PENDING
+        ]
+        for job in waiting:
+            self.jobs.end(job, JobState.CANCELLED)
+        return len(waiting)
+
+    def active(self) -> int:
+        """How many jobs have not ended yet."""
+        return sum(1 for tale in self.tales.values() if tale.end_s < 0)
+
+    # --- what came of it -----------------------------------------------------------------------
+
+    def take_news(self, world: World) -> Sequence[ch.Change]:
+        """Everything of Slurm that differs from `world`."""
+        return self.news.take(world, self.now_s)
+
+    def _started(self, job: SimJob) -> None:
+        self.checks.before_start(job)
+        tale = self.tales[job.id]
+        if tale.start_s < 0:
+            tale.start_s = self.now_s
+        tale.wait_s = self.now_s - job.start_s
+        machine = self._machines.serving[job.nodes[0]]
+        tale.host = machine.host
+
+    def _over(self, job: SimJob, restart: int, done: bool) -> None:
+        """An attempt is over: what it computed is kept, wholly or as far as it was saved."""
+        self._sort_segments()
+        tale = self.tales[job.id]
+        segments, tale.segments = tale.segments, []
+        worked_s = sum(s.end_s - s.start_s for s in segments)
+        kept_s, saving = worked_s if done else 0.0, 0.0
+        every_s, save_s = self.saves
+        if every_s > 0.0 and not tale.high:
+            period_s = every_s + save_s
+            saving = save_s / period_s
+            if not done:
+                kept_s = worked_s // period_s * period_s
+                job.run_s -= kept_s  # it goes on from there
+        tale.lost_s += worked_s - kept_s
+        tale.restarts = job.restarts
+        if job.state is not JobState.PENDING:
+            tale.end_s, tale.completed = self.now_s, done
+            self.active_high -= tale.high
+        self.on_attempt(tale, segments, kept_s, saving)
+
+    def _sort_segments(self) -> None:
+        """Give what was computed to its jobs, and let it go otherwise."""
+        segments = self._machines.segments
+        for segment in segments:
+            self.tales[segment.job].segments.append(segment)
+        segments.clear()

@@ -1,0 +1,211 @@
+"""The simulated slurmctld for traces: EASY on bare metal, and a note of whatever changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from backfill.core import changes as ch
+from backfill.core.cluster import JobState
+from backfill.core.world import World
+from backfill.drivers.simulated.books import Books
+from backfill.drivers.simulated.controller import NodeControl
+from backfill.drivers.simulated.events import EventQueue
+from backfill.drivers.simulated.hardware import Machine
+from backfill.drivers.simulated.jobs import JobControl
+from backfill.drivers.simulated.machines import Machines
+from backfill.drivers.simulated.model import SimJob, SimNode
+from backfill.drivers.simulated.queue import PendingQueue
+from backfill.sim.node_easy import Ask, NodeEasy
+
+
+class News:
+    """What changed in Slurm since the daemon last looked: an observation of changes only."""
+
+    def __init__(self, books: Books) -> None:
+        self.on_news: Callable[[], None] = lambda: None
+        self._books = books
+        self._jobs: dict[str, None] = {}
+        self._nodes: dict[str, None] = {}
+
+    def job(self, job: SimJob) -> None:
+        """The job, and with it its nodes, changed."""
+        self.on_news()
+        self._jobs[job.id] = None
+        for name in job.nodes:
+            self._nodes[name] = None
+
+    def node(self, node: SimNode) -> None:
+        """The node changed."""
+        self.on_news()
+        self._nodes[node.name] = None
+
+    def forgotten(self, job: SimJob) -> None:
+        """The job ended long ago: no reason to look, but told with the next news."""
+        self._jobs[job.id] = None
+
+    def take(self, world: World, seen_s: float) -> list[ch.Change]:
+        """Everything that differs from `world`; from now on it counts as told."""
+        found = [*self._of_nodes(world, seen_s), *self._of_jobs(world, seen_s)]
+        self._jobs.clear()
+        self._nodes.clear()
+        return found
+
+    def _of_nodes(self, world: World, seen_s: float) -> Iterator[ch.Change]:
+        for name in self._nodes:
+            node = self._books.nodes.get(name)
+            if node is None and name in world.nodes:
+                yield ch.NodeGone(name, seen_s)
+            elif node is not None and world.nodes.get(name) is not node.view():
+                yield ch.NodeSeen(node.view(), seen_s)
+
+    def _of_jobs(self, world: World, seen_s: float) -> Iterator[ch.Change]:
+        for id_ in self._jobs:
+            job = self._books.known.get(id_)
+            if job is None and id_ in world.jobs:
+                yield ch.JobGone(id_, seen_s)
+            elif job is not None and world.jobs.get(id_) is not job.view():
+                yield ch.JobSeen(job.view(), seen_s)
+
+
+class TwoQueues(PendingQueue):
+    """Jobs for bare metal wait in EASY's queue, the others as Slurm's simulation has it."""
+
+    def __init__(self, high: frozenset[str], metal: Sequence[SimNode]) -> None:
+        super().__init__()
+        self.easy = NodeEasy([node.cpus for node in metal])
+        self._high = high
+        self._metal = tuple(metal)
+        self._asks: dict[str, tuple[SimJob, Ask]] = {}
+
+    def push(self, job: SimJob, tier: int) -> None:
+        """Let the job wait."""
+        if job.partition not in self._high:
+            super().push(job, tier)
+            return
+        estimate_s = job.run_s if job.time_limit_s is None else job.time_limit_s
+        order = (job.submit_s, job.order)
+        ask = Ask(job.id, order, job.num_nodes, job.cpus_per_node, estimate_s)
+        self._asks[job.id] = (job, ask)
+        self.easy.add(ask)
+
+    def schedule_metal(
+        self, now_s: float, allocate: Callable[[SimJob, list[SimNode]], None]
+    ) -> None:
+        """One pass of EASY."""
+
+        def start(ask: Ask, nodes: list[int]) -> None:
+            allocate(self._asks[ask.name][0], [self._metal[node] for node in nodes])
+
+        if self.easy.waits:
+            self.easy.schedule(now_s, start)
+
+    def leaves(self, job: SimJob) -> None:
+        """A job on bare metal has left its nodes, or waits no longer."""
+        found = self._asks.pop(job.id, None)
+        if found is None:
+            return
+        if job.state is JobState.PENDING:
+            self.easy.withdraw(job.id)
+        else:
+            self.easy.ended(found[1])
+
+
+class TraceJobs(JobControl):
+    """Jobs of traces never exceed their limit, so nobody watches for that."""
+
+    def __init__(
+        self, events: EventQueue, machines: Machines, books: Books, queue: TwoQueues, news: News
+    ) -> None:
+        super().__init__(events, machines, books)
+        self._queue: TwoQueues = queue
+        self._news = news
+        self.on_start: Callable[[SimJob], None] = lambda job: None
+        # (job, restart that is over, whether its work is done)
+        self.on_over: Callable[[SimJob, int, bool], None] = lambda job, restart, done: None
+
+    def submit(self, job: SimJob) -> None:
+        """A new job."""
+        super().submit(job)
+        self._news.job(job)
+
+    def _tick(self) -> None:
+        self._tick_due = False
+        if not self._books.up:
+            return
+        self._queue.schedule_metal(self._events.now_s, self._allocate)
+        self._queue.schedule(partial(self._try, withheld=set()))
+
+    def _allocate(self, job: SimJob, chosen: list[SimNode]) -> None:
+        super()._allocate(job, chosen)
+        self._news.job(job)
+        self.on_start(job)
+
+    def _launch(self, job: SimJob, restart: int) -> None:
+        super()._launch(job, restart)
+        self._news.job(job)
+
+    def suspend(self, job: SimJob) -> None:
+        """Stop the job's clock."""
+        super().suspend(job)
+        self._news.job(job)
+
+    def resume(self, job: SimJob) -> None:
+        """Let it go on."""
+        super().resume(job)
+        self._news.job(job)
+
+    def requeue(self, job: SimJob, delay_s: float, *, held: bool = False) -> None:
+        """Back to PENDING: what this attempt did may be lost."""
+        self._news.job(job)
+        self._queue.leaves(job)
+        restart = job.restarts
+        super().requeue(job, delay_s, held=held)
+        self.on_over(job, restart, False)
+
+    def end(self, job: SimJob, state: JobState) -> None:
+        """The job has ended."""
+        self._news.job(job)
+        self._queue.leaves(job)
+        super().end(job, state)
+        self._news.job(job)
+        self.on_over(job, job.restarts, state is JobState.COMPLETED)
+
+    def confirm(self, job: SimJob, node: SimNode) -> None:
+        """A node has nothing of the job any more."""
+        if node.name in job.completing:
+            self._news.job(job)
+            super().confirm(job, node)
+
+    def _forget(self, job: SimJob) -> None:
+        super()._forget(job)
+        self._news.forgotten(job)
+
+    def watch_limit(self, job: SimJob) -> None:
+        """Nothing: no job of a trace runs longer than its limit."""
+
+
+class TraceNodes(NodeControl):
+    """Notes every node that looks different now."""
+
+    def __init__(
+        self, events: EventQueue, machines: Machines, books: Books, jobs: JobControl, news: News
+    ) -> None:
+        super().__init__(events, machines, books, jobs)
+        self._news = news
+
+    def register(self, machine: Machine) -> None:
+        """A slurmd says what it has."""
+        super().register(machine)
+        node = self._books.nodes.get(machine.node)
+        if node is not None:
+            self._news.node(node)
+
+    def down(self, node: SimNode, reason: str, *, holds: bool) -> None:
+        """DOWN."""
+        super().down(node, reason, holds=holds)
+        self._news.node(node)
+
+    def _miss(self, node: SimNode) -> None:
+        super()._miss(node)
+        self._news.node(node)
