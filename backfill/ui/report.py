@@ -117,7 +117,8 @@ def _figures(timeline: Timeline) -> list[tuple[str, str]]:
     moved = [e for e in timeline.evictions if e.back_s and e.back_host != e.host]
     if moved:
         to = ", ".join(sorted({e.back_host for e in moved}))
-        found.append((str(len(moved)), f"instances went on at another host ({to})"))
+        many = "instance" if len(moved) == 1 else "instances"
+        found.append((str(len(moved)), f"{many} went on at another host ({to})"))
     back = [e.back_s - e.returning_s for e in timeline.evictions if e.back_s]
     if back:
         found.append((ms(median(back)), "from the way back's begin until the work went on"))

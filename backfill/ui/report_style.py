@@ -97,12 +97,12 @@ h2 { font-size: 1.2rem; margin: 2.75rem 0 .4rem; }
 p { margin: .25rem 0 .75rem; max-width: 75ch; }
 .soft { color: var(--soft); }
 .verdicts { list-style: none; padding: 0; margin: 1.25rem 0; display: grid; gap: .45rem; }
-.verdicts li { background: var(--card); border-radius: 8px; padding: .55rem .9rem .55rem 2.6rem;
+.verdicts > li { background: var(--card); border-radius: 8px; padding: .55rem .9rem .55rem 2.6rem;
   position: relative; border-left: 4px solid var(--good); }
-.verdicts li::before { content: "\\2713"; position: absolute; left: .95rem; color: var(--good);
+.verdicts > li::before { content: "\\2713"; position: absolute; left: .95rem; color: var(--good);
   font-weight: 800; }
-.verdicts li.no { border-color: var(--bad); }
-.verdicts li.no::before { content: "\\2717"; color: var(--bad); }
+.verdicts > li.no { border-color: var(--bad); }
+.verdicts > li.no::before { content: "\\2717"; color: var(--bad); }
 .verdicts ul { margin: .3rem 0 0; padding-left: 1.1rem; color: var(--soft); }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: .8rem;
   margin: 1.25rem 0 0; }

@@ -120,7 +120,9 @@ def _of_step(step: Step, before: str = "", css: str = "") -> Bar:
 
 
 def _since(seconds: float) -> str:
-    return "0" if seconds < 1e-9 else ms(seconds).replace(".0 ms", " ms").replace(".00 s", " s")
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms" if seconds > 1e-9 else "0"
+    return f"{seconds:g} s"
 
 
 def _text(x: float, y: float, text: str, css: str, anchor: str) -> str:

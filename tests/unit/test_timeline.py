@@ -214,3 +214,17 @@ def test_plain_lines_where_there_is_no_terminal(outcome: Outcome) -> None:
     assert len(lines) == len(set(lines))
     assert "  20.000 s  Slurm gave bm1 to job 7 (important)" in lines
     assert not any("probe" in line for line in lines)
+
+
+def test_a_move_that_failed_does_not_change_when_the_host_was_given_back() -> None:
+    """Displaced a second time after a failed move: the first time counts."""
+    base = {
+        "name": "vn1", "address": "10.0.0.1/24", "host": "bm1", "generation": 1,
+        "since_s": 1.0, "created_s": 1.0, "held": [{"id": "5", "restarts": 0}],
+    }  # fmt: skip
+    records = [
+        Record(at_s, "phase", "vn1", {"t": "SetNode", "node": {**base, "phase": p}, "reason": p})
+        for at_s, p in enumerate(("evicting", "displaced", "moving", "displaced"), start=1)
+    ]
+    eviction = timeline_of(records).evictions[0]
+    assert (eviction.displaced_s, eviction.moving_s, eviction.jobs) == (2, 3, ("5",))
