@@ -8,7 +8,7 @@ from backfill.core.actions import DeleteInstance
 from backfill.core.draft import Draft
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import Claim
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.scaling import plan_scale
@@ -82,8 +82,9 @@ def _over(draft: Draft, claim: Claim) -> bool:
     read_s = min((world.node_read_s(n) for n in nodes), default=world.node_read_s(""))
     if read_s <= claim.since_s:
         return False
-    job = world.jobs.get(claim.job_id)
-    return job is None or not job.holds_nodes
+    # A hook knows an array task or a component of a heterogeneous job by its raw number only.
+    there = (job for node in nodes for job in world.jobs_on(node))
+    return all(claim.job_id not in (job.id, str(job.raw_id)) for job in there)
 
 
 def occupied(draft: Draft, host: str) -> str:
@@ -91,7 +92,7 @@ def occupied(draft: Draft, host: str) -> str:
     if draft.world.arriving(host):
         return f"an instance is just coming to {host}"
     known = draft.world.hosts.get(host)
-    if known is not None and not known.reachable and draft.world.instances_on(host):
+    if known is not None and not known.reachable and _may_carry(draft.world, host):
         return f"{host} cannot be reached: {known.problem}"
     for instance in draft.world.instances_on(host):
         if instance.occupies_cpu:
@@ -99,6 +100,12 @@ def occupied(draft: Draft, host: str) -> str:
         if draft.policies.proof is Proof.MEMORY and instance.occupies_memory:
             return f"{instance.name} still holds memory of {host}"
     return ""
+
+
+def _may_carry(world: World, host: str) -> bool:
+    """Whether an instance was seen there, or is there by our books."""
+    ours = (m for m in world.managed.values() if m.phase not in ABSENT)
+    return bool(world.instances_on(host)) or any(host in (m.host, m.target) for m in ours)
 
 
 # --- orphans -----------------------------------------------------------------------------------

@@ -1,0 +1,80 @@
+"""A hook is answered when its hosts are proven free, or when its job is seen to have left."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.core import changes as ch
+from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.plan import AnswerClaim, EndClaim
+from backfill.core.planner import plan
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.quantities import Resources
+from backfill.core.world import World
+
+NOW_S = 1_000_000.0
+POLICIES = PolicySet(
+    cluster="c",
+    priorities=Priorities(low=("htc",), high=("batch",)),
+    instances=Template(("vn1",), ("10.77.1.1/16",), Flavour(cpus=1, memory_mb=256)),
+    hosts=("bm1",),
+    answer_within_s=5.0,
+)
+
+
+def claimed(job_id: str, *jobs: Job, reachable: bool = True) -> World:
+    """A hook of `job_id` waits for bm1, where vn1 runs; Slurm, read since, shows these jobs."""
+    world = World()
+    host = Host("bm1", "bm1", Resources(2, 2000), reachable, "" if reachable else "no answer")
+    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.EVICTING, NOW_S, NOW_S)
+    world.apply(ch.Tick(NOW_S))
+    world.apply(ch.NodeManaged(node))
+    world.apply(ch.HostSeen(host, NOW_S))
+    world.apply(ch.NodeSeen(Node("bm1", NodeBase.MIXED, cpus=2), NOW_S))
+    if reachable:
+        tag = Tag("c", "vn1", 1)
+        instance = Instance("vn1", "bm1", InstanceState.RUNNING, tag, Resources(1, 256))
+        world.apply(ch.InstanceSeen(instance, NOW_S))
+    world.apply(ch.Claimed(job_id, ("bm1",), NOW_S, waiting=True))
+    for job in jobs:
+        world.apply(ch.JobSeen(job, NOW_S + 1))
+    world.apply(ch.Tick(NOW_S + 1))
+    world.apply(ch.SourceSeen("slurm", NOW_S + 1))
+    return world
+
+
+def answers(world: World) -> list[tuple[str, bool]]:
+    """Which hooks are answered now, and whether the room is called free."""
+    return [(a.job_id, a.ok) for a in plan(world, POLICIES).actions if isinstance(a, AnswerClaim)]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job("7", 7, "batch", JobState.RUNNING, nodes=("bm1",)),
+        Job("5_2", 7, "batch", JobState.RUNNING, nodes=("bm1",)),
+        Job("6+1", 7, "batch", JobState.RUNNING, frozenset({"CONFIGURING"}), nodes=("bm1",)),
+    ],
+    ids=["plain", "array task", "component"],
+)
+def test_a_job_is_known_by_the_number_that_its_hook_has(job: Job) -> None:
+    """As long as Slurm shows the job on the host, its hook waits for the instance to stop."""
+    world = claimed("7", job)
+    assert answers(world) == []
+    assert not [a for a in plan(world, POLICIES).actions if isinstance(a, EndClaim)]
+
+
+def test_a_job_that_left_frees_its_hook() -> None:
+    """Slurm was asked after the claim and shows somebody else there at most."""
+    world = claimed("7", Job("8", 8, "batch", JobState.RUNNING, nodes=("bm1",)))
+    assert answers(world) == [("7", True)]
+
+
+def test_a_host_never_seen_is_not_proven_free() -> None:
+    """After a restart with the hypervisor down: our books say that an instance may run there."""
+    world = claimed("7", Job("7", 7, "batch", JobState.RUNNING, nodes=("bm1",)), reachable=False)
+    assert answers(world) == []
+    world.apply(ch.Tick(NOW_S + 6))
+    assert answers(world) == [("7", False)]
