@@ -100,17 +100,30 @@ def _free_slots(draft: Draft) -> Iterator[tuple[str, str, int]]:
         if node is None:
             if name not in world.nodes and not world.places_of(name):
                 yield name, address, 0
+        elif _warns(draft, node, last_success_s):
+            return  # the other names would only fail as well
         elif node.phase is Phase.FAILED:
-            if draft.now_s >= node.not_before_s:
-                yield name, address, node.failures
-            else:
-                draft.wake_at(node.not_before_s)
-                draft.refuse(name, "another try", node.reason)
-                return  # the others would fail for the same reason: wait for this one's turn
-        elif node.phase is Phase.GIVEN_UP:
-            draft.refuse(name, "another try", node.reason)
-            if node.since_s > last_success_s:
-                return  # nothing has booted since: more names would only fail as well
+            yield name, address, node.failures
+
+
+def _warns(draft: Draft, node: ManagedNode, last_success_s: float) -> bool:
+    """Whether this node has failed so that nothing should be begun now under any name."""
+    if node.phase is Phase.FAILED and draft.now_s < node.not_before_s:
+        draft.wake_at(node.not_before_s)
+        draft.refuse(node.name, "another try", node.reason)
+        return True
+    if node.phase is Phase.GIVEN_UP:
+        draft.refuse(node.name, "another try", node.reason)
+        return node.since_s > last_success_s
+    # How long to wait after this failure is known as soon as it is cleared away.
+    return _boot_just_failed(draft, node)
+
+
+def _boot_just_failed(draft: Draft, node: ManagedNode) -> bool:
+    """Whether a boot has failed and is being cleared away, on a host where that can succeed."""
+    host = draft.world.hosts.get(node.host)
+    clearing = node.phase is Phase.REMOVING and node.fail and not node.proven_s
+    return clearing and host is not None and host.reachable
 
 
 def _shrink(draft: Draft, waiting_cpus: int) -> None:

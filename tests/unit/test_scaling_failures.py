@@ -1,0 +1,67 @@
+"""A boot that failed delays the next one, whichever name that would have."""
+
+from __future__ import annotations
+
+from backfill.core import changes as ch
+from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.fleet import Flavour, Host
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.plan import SetNode
+from backfill.core.planner import plan
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.quantities import Resources
+from backfill.core.world import World
+
+NOW_S = 1_000_000.0
+POLICIES = PolicySet(
+    cluster="c",
+    priorities=Priorities(low=("htc",), high=("batch",)),
+    instances=Template(
+        ("vn1", "vn2"), ("10.77.1.1/16", "10.77.1.2/16"), Flavour(cpus=1, memory_mb=256)
+    ),
+    hosts=("bm1", "bm2"),
+)
+
+
+def after_failure(*, proven_s: float = 0.0, reachable: bool = True) -> World:
+    """vn1 on bm1 has failed and is being removed; a job waits, and bm2 has room."""
+    world = World()
+    world.apply(ch.Tick(NOW_S))
+    node = ManagedNode(
+        "vn1", "10.77.1.1/16", "bm1", 1, Phase.REMOVING, NOW_S, NOW_S,
+        reason="it did not register", proven_s=proven_s, fail=True,
+    )  # fmt: skip
+    world.apply(ch.NodeManaged(node))
+    for name in ("bm1", "bm2"):
+        up = reachable or name != "bm1"
+        world.apply(ch.HostSeen(Host(name, name, Resources(2, 2000), up, "gone"), NOW_S))
+        world.apply(ch.NodeSeen(Node(name, NodeBase.IDLE, cpus=2), NOW_S))
+        world.apply(ch.SourceSeen(name, NOW_S))
+    world.apply(ch.NodeSeen(Node("vn1", NodeBase.FUTURE), NOW_S))
+    world.apply(ch.JobSeen(Job("7", 7, "htc", JobState.PENDING, reason="Resources"), NOW_S))
+    world.apply(ch.SourceSeen("slurm", NOW_S))
+    return world
+
+
+def booting(world: World) -> list[str]:
+    """The nodes of which a boot is begun now."""
+    return [
+        a.node.name
+        for a in plan(world, POLICIES).actions
+        if isinstance(a, SetNode) and a.node.phase is Phase.BOOTING
+    ]
+
+
+def test_no_other_name_jumps_the_back_off() -> None:
+    """While the failed boot is cleared away its waiting time is not known yet: nothing begins."""
+    assert booting(after_failure()) == []
+
+
+def test_an_instance_that_worked_and_broke_is_replaced_at_once() -> None:
+    """That it was lost says nothing about whether another one would boot."""
+    assert booting(after_failure(proven_s=NOW_S - 60)) == ["vn2"]
+
+
+def test_a_host_that_is_lost_does_not_hold_up_the_others() -> None:
+    """What cannot be cleared away for long must not stop all growth."""
+    assert booting(after_failure(reachable=False)) == ["vn2"]
