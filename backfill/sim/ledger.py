@@ -12,7 +12,7 @@ from backfill.core.lifecycle import Phase, Rung
 from backfill.core.measures import Eviction, Harvest
 from backfill.core.plan import Action, SetNode
 from backfill.core.world import World
-from backfill.drivers.simulated.hardware import Segment
+from backfill.drivers.simulated.hardware import Segment, Violation
 from backfill.sim.trace_cluster import JobTale
 
 _RUNGS = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}
@@ -45,7 +45,7 @@ class Ledger:
     paused_s: float = 0.0  # instance seconds in memory without CPU
     evictions: list[Eviction] = field(default_factory=list)
     steps: Counter[str] = field(default_factory=Counter)
-    overbooked: list[str] = field(default_factory=list)
+    overbooked: list[Violation] = field(default_factory=list)
     _running: dict[tuple[str, str], float] = field(default_factory=dict)
     _paused: dict[tuple[str, str], float] = field(default_factory=dict)
     _asked: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -100,10 +100,11 @@ class Ledger:
         """Instances may never have more CPUs than their host: what they do would count twice."""
         names = [name for there, name in self._running if there == host]
         if len(names) * self.instance_cpus > self.host_cpus:
-            self.overbooked.append(
+            text = (
                 f"instances {', '.join(names)} of {self.instance_cpus} CPUs run on {host}, "
-                f"which has {self.host_cpus} (at {at_s:.3f})"
+                f"which has {self.host_cpus}"
             )
+            self.overbooked.append(Violation(at_s, "overbooked", text))
 
     def _end_pause(self, key: tuple[str, str], at_s: float) -> None:
         since_s = self._paused.pop(key, None)

@@ -19,6 +19,7 @@ from backfill.sim.trace_cluster import START_S, JobTale, MetalShape, TraceCluste
 
 _LONGEST_DRAIN_S = 60 * 86_400.0
 _CHUNK_S = 3600.0
+_STORY_LINES = 20
 _OVER = frozenset({Phase.FAILED, Phase.GIVEN_UP})
 
 
@@ -197,16 +198,18 @@ class _Replay:
     # --- judging -------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        complaints = [str(violation) for violation in self.sim.audit()] + self.ledger.overbooked
-        if complaints:
-            self._fail(complaints)
+        found = sorted([*self.sim.audit(), *self.ledger.overbooked], key=lambda v: v.at_s)
+        if found:
+            self._fail([str(violation) for violation in found], found[0].at_s)
 
-    def _fail(self, complaints: list[str]) -> None:
+    def _fail(self, complaints: list[str], at_s: float = float("inf")) -> None:
+        """End the run with the story, until `at_s`, of whom the first complaint is about."""
         lines: list[str] = []
         if self.steward is not None:
-            known = {*self.policies.instances.names} if self.policies is not None else set()
+            known = {*self.steward.policies.instances.names}
             words = complaints[0].replace(",", " ").split()
             jobs = {word for before, word in pairwise(words) if before == "job"}
             for subject in sorted(known.intersection(words) | jobs):
-                lines += [f"{subject}:", *self.steward.cycle.story(subject)[-20:]]
+                story = self.steward.cycle.story(subject, at_s)[-_STORY_LINES:]
+                lines += [f"{subject}:", *story]
         raise BrokenPromiseError(complaints, lines)

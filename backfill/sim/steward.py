@@ -65,12 +65,13 @@ class Minutes(Cycle):
                 self.refusals[gist] = self.refusals.get(gist, 0) + 1
         self._told = now
 
-    def story(self, subject: str) -> list[str]:
-        """The latest steps about a node, host or job, one sentence each with its time."""
+    def story(self, subject: str, until_s: float) -> list[str]:
+        """The latest steps about a node or job, one sentence each with its time."""
+        told = ((at_s, step, sentence(step)) for at_s, step in self.steps if at_s <= until_s)
         return [
-            f"{at_s:.3f} {sentence(step)}"
-            for at_s, step in self.steps
-            if subject_of(step) == subject or subject in sentence(step).split()
+            f"{at_s:.3f} {text}"
+            for at_s, step, text in told
+            if subject_of(step) == subject or subject in text.split()
         ]
 
 

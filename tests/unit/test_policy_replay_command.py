@@ -1,0 +1,173 @@
+"""The command `replay` with policies: what it prints and writes, and how it refuses bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from backfill.sim.command import main
+from backfill.sim.swf import swf_lines
+from backfill.sim.workload import Job
+from tests.unit.policy_files import text
+
+LIMITS = "limits: {max_per_host: 1}"
+SMALL = "instances: {names: 'vn[1-2]', addresses: 10.0.1.1/16, flavour: {cpus: 1, memory_mb: 512}}"
+KILL = "ladder: [{rung: requeue, within_s: 60s}]"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    jobs = [Job(0, 60, 1), Job(300, 600, 2), Job(1500, 60, 2), Job(1500, 5, 9)]
+    (tmp_path / "t.swf").write_text("".join(swf_lines(jobs, ())))
+    (tmp_path / "pause.yaml").write_text(text(LIMITS, instances=SMALL))
+    (tmp_path / "kill.yaml").write_text(text(LIMITS, KILL, instances=SMALL))
+    return tmp_path
+
+
+def replayed(files: Path, *options: str) -> int:
+    arguments = [str(files / "t.swf"), "--cluster", "2x1", "--policy", str(files / "pause.yaml")]
+    return main([*arguments, *options])
+
+
+def test_a_table_for_people(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the policy harvested and what it cost; what was left out goes to stderr."""
+    assert replayed(files, "--backlog", "htc:1:40") == 0
+    printed = capsys.readouterr()
+    assert "3 high-priority jobs on 2 x 1 processors, 40 low-priority jobs" in printed.out
+    assert "harvested share of idle time" in printed.out
+    assert "preemptions by pause" in printed.out
+    assert "left out of the trace: 1 job: more processors than the machine has" in printed.err
+
+
+def test_json_of_two_policies(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All figures by policy, and a sentence for each difference."""
+    options = ("--backlog", "htc:1:40", "--against", str(files / "kill.yaml"), "--json")
+    assert replayed(files, *options) == 0
+    printed = json.loads(capsys.readouterr().out)
+    pause, kill = printed["policies"]["pause.yaml"], printed["policies"]["kill.yaml"]
+    assert set(pause["preemptions_by_rung"]) == {"pause"}
+    assert set(kill["preemptions_by_rung"]) == {"requeue"}
+    assert pause["badput_core_h"] < kill["badput_core_h"]
+    assert pause["delay_s"]["count"] == 3
+    assert any(text.startswith("Badput (lost work): rises from") for text in printed["differences"])
+    assert printed["window_s"] == 1560
+
+
+def test_the_same_policy_twice_makes_no_difference(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Same input, same seed, same policy: the same history."""
+    same = files / "same.yaml"
+    same.write_text((files / "pause.yaml").read_text())
+    assert replayed(files, "--backlog", "htc:1:40", "--against", str(same), "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["differences"] == ["same.yaml makes no difference to pause.yaml on this input."]
+
+
+def test_jobs_csv(files: Path) -> None:
+    """One row per job, in the trace's own time, high and low; the known columns come first."""
+    out = files / "jobs.csv"
+    assert replayed(files, "--backlog", "htc:1:40", "--jobs-csv", str(out)) == 0
+    with out.open() as lines:
+        rows = list(csv.DictReader(lines))
+    first = rows[0]
+    assert list(first)[:5] == ["job_id", "submit", "start", "end", "processors"]
+    high = [row for row in rows if row["class"] == "high"]
+    assert [row["submit"] for row in high] == ["0", "300", "1500"]
+    assert [float(row["end"]) - float(row["start"]) for row in high] == pytest.approx([60, 600, 60])
+    assert {row["policy"] for row in rows} == {"pause.yaml"}
+    assert all(row["last_host"] in ("bm1", "bm2") for row in rows if row["start"])
+
+
+def test_without_low_priority_work_only_the_hook_is_felt(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No backlog, no instances: jobs begin as late as the hook takes."""
+    assert replayed(files, "--json") == 0
+    figures = json.loads(capsys.readouterr().out)["policies"]["pause.yaml"]
+    assert figures["steps"]["instances made"] == 0
+    assert figures["own_delay_max_s"] == pytest.approx(0.015)
+    assert figures["delay_max_s"] == pytest.approx(0.015)
+
+
+def test_a_trace_as_backlog_and_costs_of_ones_own(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Low-priority work may be a trace; what no instance can carry is left out and told."""
+    (files / "low.swf").write_text(
+        "".join(swf_lines([Job(0, 100, 1), Job(0, 50, 2), Job(5, 9, 1)], ()))
+    )
+    (files / "costs.yaml").write_text("boot_s: 20s\nhook_s: 500ms\ntransfers: 1\n")
+    costs = ("--costs", str(files / "costs.yaml"))
+    assert replayed(files, "--backlog", str(files / "low.swf"), *costs, "--json") == 0
+    printed = capsys.readouterr()
+    figures = json.loads(printed.out)["policies"]["pause.yaml"]
+    assert figures["low_completed"] == 2
+    assert figures["own_delay_max_s"] >= 0.5
+    assert "left out of the backlog: 1 job: more processors than an instance has" in printed.err
+
+
+def test_a_broken_promise_is_exit_status_1(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The story of those whom it is about goes to stderr; no figures are printed."""
+    (files / "costs.yaml").write_text("pause_s: 20s\n")
+    costs = ("--costs", str(files / "costs.yaml"))
+    assert replayed(files, "--backlog", "htc:1:40", *costs) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "broken promise: job" in printed.err
+    assert "is now evicting" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--policy", "no.yaml"], "no.yaml: the policy file cannot be read"),
+        (["--against", "no.yaml"], "no.yaml: the policy file cannot be read"),
+        (["--against", "other.yaml"], "the two policies differ in hosts"),
+        (["--cluster", "1x1"], "the policy has 2 hosts and the cluster 1 nodes"),
+        (["--backlog", "no.swf"], "no.swf: "),
+        (["--saves-every", "often"], "--saves-every: 'often' is not a duration"),
+        (["--node-memory", "much"], "--node-memory: 'much' is not a size"),
+        (["--costs", "bad.yaml"], "bad.yaml:1:9: boot_s is 'soon'"),
+        (["--costs", "empty.yaml"], "the file has no keys"),
+        (["--costs", "no.yaml"], "the costs cannot be read"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    sentence: str,
+) -> None:
+    """Exit status 2, one sentence with the place and the remedy, no file written."""
+    monkeypatch.chdir(files)
+    (files / "bad.yaml").write_text("boot_s: soon\n")
+    (files / "empty.yaml").write_text("")
+    hosts = "hosts: [{name: bm1, provider: simulated}]"
+    (files / "other.yaml").write_text(text(LIMITS, instances=SMALL, hosts=hosts))
+    out = files / "jobs.csv"
+    assert replayed(files, *options, "--jobs-csv", str(out)) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.out == ""
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "a trace needs --cluster NODESxCPUS"),
+        (["--cluster", "2x1", "--backlog", "htc:9"], "--backlog needs --policy FILE"),
+        (["--cluster", "2x1", "--against", "x.yaml"], "--against needs --policy FILE"),
+    ],
+)
+def test_options_that_need_others(
+    files: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
+) -> None:
+    """What is missing is said."""
+    assert main([str(files / "t.swf"), *options]) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""Two runs beside one another: a sentence for each difference, none for what is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.core.measures import (
+    Eviction,
+    Harvest,
+    distribution,
+    eviction_measures,
+    paired_delay,
+)
+from backfill.sim.compare import differences
+from backfill.sim.figures import FIGURES, Summary, plain
+
+FIRST = Summary(
+    window_s=1000.0,
+    harvest=Harvest(36_000_000, 9_000_000, 18_000_000, 3_600_000, 360_000),
+    evictions=eviction_measures([Eviction("pause", 1.0, 1.003), Eviction("pause", 2.0, 2.003)]),
+    delay=paired_delay({1: 0.0}, {1: 0.5}),
+    own_delay_s=distribution([0.02]),
+    high_jobs=1,
+    low_completed=10,
+    low_attempts_lost=0,
+    withdrawn=0,
+    saving_core_s=0.0,
+    paused_h=1.0,
+    steps={"moves": 0},
+    refusals={},
+)
+
+
+def test_every_difference_is_a_sentence_with_a_verdict() -> None:
+    """More badput is worse; a share is told in points, an amount in percent."""
+    harvest = Harvest(36_000_000, 9_000_000, 9_000_000, 7_200_000, 360_000)
+    second = replace(FIRST, harvest=harvest, evictions=eviction_measures([]))
+    found = list(differences("a", FIRST, "b", second))
+    assert (
+        "Badput (lost work): rises from 1000.0 core h with a to 2000.0 core h with b "
+        "(+100.0 %), which is worse." in found
+    )
+    assert (
+        "Useful work, share of machine: falls from 75.0 % with a to 50.0 % with b "
+        "(-25.0 points), which is worse." in found
+    )
+    assert "Preemptions by pause: 0 with b, 2 with a." in found
+    assert not any(text.startswith("Overhead") for text in found)
+
+
+def test_no_difference_is_said() -> None:
+    """Equal runs get one sentence."""
+    assert list(differences("a", FIRST, "b", FIRST)) == [
+        "b makes no difference to a on this input."
+    ]
+
+
+def test_every_figure_is_in_the_plain_values() -> None:
+    """What people see, programs get too, by unique keys."""
+    keys = [figure.key for figure in FIGURES]
+    values = plain(FIRST)
+    assert len(set(keys)) == len(keys)
+    assert values["useful_utilisation"] == 0.75
+    assert {*keys, "preemptions_by_rung", "delay_s"} <= values.keys()
