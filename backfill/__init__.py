@@ -1,1 +1,1 @@
-"""backfill: virtual nodes that fill the idle hosts of a Slurm cluster and give them back at once."""
+"""backfill: virtual nodes that fill a Slurm cluster's idle hosts and give them back at once."""

@@ -22,7 +22,6 @@ class DomainType(StrEnum):
 
     KVM = "kvm"
     QEMU = "qemu"  # in software
-    AUTO = "auto"  # KVM where the installation has proven it, in software otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class HardwareEntry:
     """The virtual machine's fixed parts; the same on all hosts, so that instances can move."""
 
     # How its CPUs are run.
-    domain_type: DomainType = DomainType.AUTO
+    domain_type: DomainType = DomainType.KVM
     # The board, as QEMU names it.
     machine: str = "q35"
     # A model that libvirt knows, or a mode such as host-model.

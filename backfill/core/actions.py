@@ -109,12 +109,13 @@ class CreateInstance:
 
 @dataclass(frozen=True, slots=True)
 class DeleteInstance:
-    """End the instance and remove what it kept."""
+    """End the instance and remove what it kept; `last_words`: save its console's end first."""
 
     name: str
     generation: int
     host: str
     reason: str
+    last_words: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,16 @@ class Kicked:
 
 
 @dataclass(frozen=True, slots=True)
+class LastWords:
+    """The end of a failed guest's console, saved before it was removed. For people only."""
+
+    name: str
+    generation: int
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class HoldSet:
     """A person pushed instances off a host or a node, or allowed them again (`backfill evict`)."""
 
@@ -227,6 +237,7 @@ Change = (
     | OperationDone
     | Woken
     | Probed
+    | LastWords
     | Kicked
     | HoldSet
 )

@@ -34,10 +34,18 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Priorities:
-    """Which partitions are pushed aside for which. Everything not low counts as high."""
+    """Whose waiting jobs are worth instances, and whose never are.
 
+    Any job to which Slurm gives a host's own node pushes the instances there aside, whatever its
+    partition: it has the hardware.
+    """
+
+    # Partitions whose waiting jobs are run on instances.
     low: tuple[str, ...]
+    # Partitions whose jobs never are, whatever their QOS.
     high: tuple[str, ...] = ()
+    # A waiting job of any other partition counts as low, too, if its QOS is one of these.
+    low_qos: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from backfill.core.cluster import Job
 from backfill.core.draft import Draft
 from backfill.core.guards import may_create
-from backfill.core.lifecycle import ABSENT, ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import candidates
 from backfill.core.plan import SetNode
 
 
 def plan_scale(draft: Draft) -> None:
     """Compare demand with supply, then make one instance at a time or let idle ones go."""
-    policies, world = draft.policies, draft.world
+    policies = draft.policies
     if draft.blind:
         return
-    pending = world.pending(policies.priorities.low)
+    pending = _waiting(draft)
     need = policies.demand.need(pending, policies.instances.flavour, draft.now_s)
     for job_id in need.misfits:
         flavour = policies.instances.flavour
@@ -31,6 +32,15 @@ def plan_scale(draft: Draft) -> None:
         _grow(draft, lacking, need.jobs)
     elif lacking <= 0:
         _shrink(draft, need.cpus)
+
+
+def _waiting(draft: Draft) -> Iterator[Job]:
+    """Pending jobs that count as low: by their partition, or by their QOS."""
+    priorities, world = draft.policies.priorities, draft.world
+    yield from world.pending(priorities.low)
+    if priorities.low_qos:
+        others = world.partitions_waiting - {*priorities.low, *priorities.high}
+        yield from (j for j in world.pending(sorted(others)) if j.qos in priorities.low_qos)
 
 
 def _supply_cpus(draft: Draft) -> int:
@@ -131,7 +141,8 @@ def _shrink(draft: Draft, waiting_cpus: int) -> None:
     scale, limits = draft.policies.scale, draft.policies.limits
     if waiting_cpus > 0:
         return
-    removing = sum(1 for m in draft.world.managed.values() if m.phase in ABSENT)
+    going = (Phase.DRAINING, Phase.REMOVING)
+    removing = sum(1 for m in draft.world.managed.values() if m.phase in going)
     idle = sorted(_idle(draft), key=lambda m: (m.idle_since_s, m.name))
     for node in idle[: max(0, len(idle) - scale.warm)]:
         due_s = node.idle_since_s + scale.idle_s

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import singledispatchmethod
 
 from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState, Node
+from backfill.core.cluster import Job, Node
 from backfill.core.fleet import Host, Instance, InstanceState
+from backfill.core.job_index import JobIndex
 from backfill.core.ledger import Claim, Operation, Source
 from backfill.core.lifecycle import ManagedNode, check_transition
 
@@ -23,7 +24,8 @@ class World:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.nodes: dict[str, Node] = {}
-        self.jobs: dict[str, Job] = {}
+        self._queue = JobIndex()
+        self.jobs = self._queue.jobs
         self.hosts: dict[str, Host] = {}
         self.instances: dict[tuple[str, str], Instance] = {}  # by (host, name)
         self.managed: dict[str, ManagedNode] = {}
@@ -32,8 +34,6 @@ class World:
         self.sources: dict[str, Source] = {}
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
         self.generations: dict[str, int] = {}  # highest generation ever used by a node's name
-        self._jobs_on: dict[str, set[str]] = {}
-        self._pending: dict[str, set[str]] = {}  # partition -> ids
         self._on_host: dict[str, set[str]] = {}
         self._host_of_node: dict[str, str] = {}
         self._seen: dict[tuple[str, str], float] = {}
@@ -48,13 +48,16 @@ class World:
 
     def jobs_on(self, node: str) -> list[Job]:
         """Jobs that Slurm shows on a node, in order of their ids."""
-        return [self.jobs[i] for i in sorted(self._jobs_on.get(node, ()))]
+        return self._queue.on(node)
+
+    @property
+    def partitions_waiting(self) -> set[str]:
+        """Partitions in which jobs wait."""
+        return self._queue.partitions_waiting()
 
     def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
         """Pending jobs of these partitions, in no order."""
-        for partition in partitions:
-            for job_id in self._pending.get(partition, ()):
-                yield self.jobs[job_id]
+        return self._queue.pending(partitions)
 
     def instances_on(self, host: str) -> list[Instance]:
         """Our instances on a host, in order of their names."""
@@ -70,10 +73,14 @@ class World:
 
     def takers(self, host: str) -> tuple[str, ...]:
         """Ids of the jobs that have, or were just given, the host's own node."""
-        found = {c.job_id for c in self.claims.values() if host in c.hosts}
         node = self.hosts[host].node if host in self.hosts else None
-        if node is not None:
-            found.update(j.id for j in self.jobs_on(node) if j.holds_nodes)
+        holders = [j for j in self.jobs_on(node) if j.holds_nodes] if node is not None else []
+        found = {j.id for j in holders}
+        # A hook knows an array task by its raw number only: 14 and 12_3 are one job.
+        known = found | {str(j.raw_id) for j in holders}
+        found.update(
+            c.job_id for c in self.claims.values() if host in c.hosts and c.job_id not in known
+        )
         if host in self.closed:
             found.add("of the operator")
         return tuple(sorted(found))
@@ -166,32 +173,14 @@ class World:
     @_apply.register
     def _(self, change: ch.JobSeen) -> None:
         if self._newer("job", change.job.id, change.seen_s):
-            self._unindex(change.job.id)
-            self.jobs[change.job.id] = change.job
-            self._index(change.job)
+            self._queue.put(change.job)
 
     @_apply.register
     def _(self, change: ch.JobGone) -> None:
         if self._newer("job", change.id, change.seen_s):
-            self._unindex(change.id)
-            self.jobs.pop(change.id, None)
+            self._queue.drop(change.id)
             self._gone.pop(change.id, None)
             self._gone[change.id] = change.seen_s
-
-    def _index(self, job: Job) -> None:
-        if job.holds_nodes:
-            for node in job.nodes:
-                self._jobs_on.setdefault(node, set()).add(job.id)
-        if job.state is JobState.PENDING:
-            self._pending.setdefault(job.partition, set()).add(job.id)
-
-    def _unindex(self, job_id: str) -> None:
-        old = self.jobs.get(job_id)
-        if old is None:
-            return
-        for node in old.nodes:
-            self._jobs_on.get(node, set()).discard(job_id)
-        self._pending.get(old.partition, set()).discard(job_id)
 
     @_apply.register
     def _(self, change: ch.HostSeen) -> None:
@@ -292,6 +281,10 @@ class World:
             at_s = change.at_s  # a kick is a suspend too, and its signal may come late as well
             after = replace(known, suspended_s=at_s, probed_s=at_s, stuck_s=0.0)
             self.managed[change.name] = after
+
+    @_apply.register
+    def _(self, change: ch.LastWords) -> None:
+        """Nothing is decided by it; it is kept in the journal."""
 
     @_apply.register
     def _(self, change: ch.HoldSet) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -12,13 +12,14 @@ from backfill.core.fence import judge
 from backfill.ports import (
     Clock,
     ClusterObservation,
+    DriverError,
     InstanceProvider,
     NodeSpec,
     RefusedError,
     WorkloadManager,
 )
 
-ReadBack = Callable[[], list[ch.Change]]
+_CONSOLE_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,9 @@ def _on_instance(
     provider = outside.providers[action.host]
     match action:
         case act.DeleteInstance():
+            told = _last_words(outside, action) if action.last_words else []
             provider.delete(action.host, action.name)
+            return told + read_instance(outside, action.host, action.name)
         case act.PauseInstance():
             provider.pause(action.host, action.name)
             # The call itself has confirmed it, and a high-priority job waits: no second question.
@@ -181,6 +184,17 @@ def _on_instance(
         case _:
             assert_never(action)
     return read_instance(outside, action.host, action.name)
+
+
+def _last_words(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
+    """Why did it never register? Its console may tell; without one it is removed all the same."""
+    try:
+        text = outside.providers[action.host].console(action.host, action.name)
+    except DriverError:
+        return []
+    lines = text.strip().splitlines()[-_CONSOLE_LINES:]
+    now_s = outside.clock.now()
+    return [ch.LastWords(action.name, action.generation, now_s, "\n".join(lines))] if lines else []
 
 
 def _migrate(outside: Outside, action: act.MigrateInstance) -> list[ch.Change]:

@@ -101,6 +101,8 @@ class Listener:
             self._inbox.put(HookGone(call))
 
     def _question(self, client: socket.socket, line: bytes) -> None:
+        if client.family != socket.AF_UNIX:
+            raise ValueError("a question came over TCP, where only hooks are heard")
         body = json.loads(line)
         if not isinstance(body, dict):
             raise ValueError("a question must be a JSON object")  # noqa: TRY004 - one error kind

@@ -69,16 +69,18 @@ def _outcome(record: Record) -> str:
 def _change(change: ch.Change) -> str:
     """Observations that a reader of a story wants to see."""
     match change:
-        case ch.NodeSeen() | ch.JobSeen() | ch.InstanceSeen() | ch.InstanceGone():
+        case (
+            ch.NodeSeen()
+            | ch.JobSeen()
+            | ch.InstanceSeen()
+            | ch.InstanceStopped()
+            | ch.InstanceGone()
+        ):
             return _seen(change)
-        case ch.InstanceStopped():
-            return f"{change.host} shows {change.name} as paused"
         case ch.Claimed():
             return f"Slurm gave {', '.join(change.hosts)} to job {change.job_id}"
-        case ch.Woken():
-            return f"the clock of {change.name} was {change.correction_s:.3f} s off and is set"
-        case ch.Probed() if change.stuck:
-            return f"the jobs on {change.name} stand still although Slurm shows them as running"
+        case ch.Woken() | ch.Probed() | ch.LastWords():
+            return _guest(change)
         case ch.HoldSet():
             return f"{change.subject} was {'closed' if change.on else 'opened'}: {change.reason}"
         case ch.SourceFailed():
@@ -87,8 +89,25 @@ def _change(change: ch.Change) -> str:
             return ""
 
 
-def _seen(change: ch.NodeSeen | ch.JobSeen | ch.InstanceSeen | ch.InstanceGone) -> str:
+def _guest(change: ch.Woken | ch.Probed | ch.LastWords) -> str:
+    """What was learnt inside of a guest."""
     match change:
+        case ch.Woken():
+            return f"the clock of {change.name} was {change.correction_s:.3f} s off and is set"
+        case ch.Probed():
+            if not change.stuck:
+                return ""
+            return f"the jobs on {change.name} stand still although Slurm shows them as running"
+        case ch.LastWords():
+            return f"the console of {change.name} ended: {' | '.join(change.text.splitlines())}"
+
+
+def _seen(
+    change: ch.NodeSeen | ch.JobSeen | ch.InstanceSeen | ch.InstanceStopped | ch.InstanceGone,
+) -> str:
+    match change:
+        case ch.InstanceStopped():
+            return f"{change.host} shows {change.name} as paused"
         case ch.NodeSeen():
             why = f" ({change.node.reason})" if change.node.reason else ""
             return f"Slurm shows {change.node.name} as {change.node.state_text}{why}"

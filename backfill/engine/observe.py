@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from backfill.core import changes as ch
+from backfill.core.fleet import Instance
 from backfill.core.world import World
 from backfill.ports import ClusterObservation, HostObservation
 
@@ -50,6 +52,15 @@ def node_changes(world: World, names: Sequence[str], seen: ClusterObservation) -
     return found
 
 
+def _differs(known: Instance | None, seen: Instance) -> bool:
+    """Whether a picture is news: memory in use flickers, and a little more of it is none."""
+    if known is None or known.rss_mb is None or seen.rss_mb is None:
+        return known != seen
+    if abs(known.rss_mb - seen.rss_mb) > max(32, known.rss_mb // 4):
+        return True
+    return replace(known, rss_mb=seen.rss_mb) != seen
+
+
 def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
     """One host was read. What an unreachable host carries is unknown, not gone."""
     at_s, host = seen.seen_s, seen.host
@@ -62,7 +73,7 @@ def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
     found += [
         ch.InstanceSeen(instance, at_s)
         for instance in seen.instances.values()
-        if world.instances.get((host.name, instance.name)) != instance
+        if _differs(world.instances.get((host.name, instance.name)), instance)
     ]
     found += [
         ch.InstanceGone(host.name, known.name, at_s)

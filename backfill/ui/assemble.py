@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backfill.config.model import Config, DomainType, HostEntry, LibvirtEntry, Provider
+from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
 from backfill.core.quantities import Resources
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
@@ -55,8 +55,6 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
     from backfill.drivers.libvirt import settings as lv
 
     hardware, limits, around = entry.hardware, entry.limits, entry.surroundings
-    # `auto` needs a trial guest, which is the installation's business: software is always right.
-    domain_type = "kvm" if hardware.domain_type is DomainType.KVM else "qemu"
     return lv.LibvirtConfig(
         cluster=config.policies.cluster,
         uris={h.name: h.uri for h in hosts},
@@ -81,7 +79,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             if h.keep_cpus or h.keep_memory_mb
         },
         hardware=lv.Hardware(
-            domain_type=domain_type,
+            domain_type=hardware.domain_type.value,
             machine=hardware.machine,
             cpu_model=hardware.cpu_model,
             cpu_features=hardware.cpu_features,

@@ -16,6 +16,7 @@ from typing import TextIO
 from backfill.config import ConfigError, conflicts, hints, load
 from backfill.config.model import Config
 from backfill.drivers.slurm.driver import SlurmManager
+from backfill.drivers.slurm.settings import check_settings
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.daemon import Daemon, Pace
 from backfill.engine.execute import Outside
@@ -88,7 +89,11 @@ def _against_the_cluster(
     reachable = {name: provider.observe(name).host for name, provider in by_host.items()}
     for hint in hints(config, settings, nodes, reachable):
         _LOG.warning("%s: %s", config.source, hint)
-    return list(conflicts(config, settings, nodes, reachable))
+    longest_s = config.policies.ladder.longest_stop_s
+    unfit = check_settings(settings, longest_s if longest_s is not None else float("inf"))
+    found = list(conflicts(config, settings, nodes, reachable))
+    # Both look at SlurmdTimeout and MaxNodeCount; the file's own words name the line to change.
+    return found or unfit
 
 
 def _only_one(state_dir: Path) -> TextIO:

@@ -103,7 +103,7 @@ def test_libvirt_hosts_and_their_pool(tmp_path: Path) -> None:
     assert config.hosts[0].provider is Provider.LIBVIRT
     assert config.libvirt is not None
     assert config.libvirt.images["default"].cmdline == "quiet"
-    assert config.libvirt.hardware.domain_type is DomainType.AUTO
+    assert config.libvirt.hardware.domain_type is DomainType.KVM
     assert config.libvirt.surroundings.conf_server == "10.0.0.1:6817"
 
 

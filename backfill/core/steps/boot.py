@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from backfill.core.actions import CreateInstance, CreateNode, UndrainNode, WakeInstance
-from backfill.core.cluster import NodeBase
+from backfill.core.actions import (
+    CreateInstance,
+    CreateNode,
+    DrainNode,
+    UndrainNode,
+    WakeInstance,
+)
+from backfill.core.cluster import OUR_REASON, NodeBase
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import InstanceSpec, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
@@ -30,6 +36,9 @@ def step_booting(draft: Draft, node: ManagedNode) -> None:
         return
     seen = draft.world.nodes.get(node.name)
     draft.watch(node.name)
+    if seen is not None and not seen.drained and node.woken_s < node.since_s:
+        # A crash came between making the node and draining it: it has not proven itself yet.
+        draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} not proven yet"))
     if seen is None or seen.slurmd_start_s <= 0 or not seen.responding:
         return
     flavour = draft.policies.instances.flavour

@@ -31,7 +31,8 @@ def step_displaced(draft: Draft, node: ManagedNode) -> None:
         return
     if _go_back(draft, node):
         return
-    if draft.policies.ladder.migrates and _move(draft, node):
+    movable = draft.policies.ladder.migrates and node.name not in draft.world.closed
+    if movable and _move(draft, node):
         return
     _climb(draft, node, instance)
 

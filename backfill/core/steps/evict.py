@@ -19,10 +19,16 @@ from backfill.core.placement import candidates
 def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> None:
     """Start to push `node` off its host."""
     jobs = ", ".join(draft.taken(node.host))
+    by_hand = draft.world.closed.get(node.name, "")
+    reason = "its instance was found stopped"
+    if jobs:
+        reason = f"host {node.host} was given to job {jobs}"
+    elif by_hand:
+        reason = f"it was closed by hand: {by_hand}"
     draft.become(
         node,
         Phase.EVICTING,
-        f"host {node.host} was given to job {jobs}" if jobs else "its instance was found stopped",
+        reason,
         rung=0,
         rung_since_s=draft.now_s,
         drained_s=0.0,
@@ -88,6 +94,9 @@ def stop(draft: Draft, node: ManagedNode) -> None:
 def _migrate_away(draft: Draft, node: ManagedNode) -> None:
     """Let it run on while it moves, where another host has room now; else the next rung."""
     rooms, _ = candidates(draft.world, draft.policies, skip=frozenset({node.host}))
+    if node.name in draft.world.closed:
+        climb(draft, node, "closed by hand, it shall not go on elsewhere")
+        return
     failed = [o for o in draft.world.operations.values() if o.problem and _moves(o.key, node)]
     if not rooms or failed:
         climb(draft, node, failed[-1].problem if failed else "no other host has room")

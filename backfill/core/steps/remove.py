@@ -62,7 +62,8 @@ def _instance_left(draft: Draft, node: ManagedNode) -> bool:
     """Delete it wherever it is seen; true while anything of it may still be there."""
     places = draft.world.places_of(node.name)
     for place in places:
-        draft.do(DeleteInstance(node.name, node.generation, place.host, node.reason))
+        last_words = node.fail and node.proven_s == 0.0
+        draft.do(DeleteInstance(node.name, node.generation, place.host, node.reason, last_words))
     if places:
         return True
     # A call that may yet bring it into being has to end first.
