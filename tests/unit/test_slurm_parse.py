@@ -181,7 +181,8 @@ def test_nodes() -> None:
     [
         (" Reason=disk=broken [root@1795232589]", "disk=broken"),
         (" Reason=a [b@c] d [root@1795232589]", "a [b@c] d"),
-        (" Reason=two [root@1795232589]        lines ü", "two\nlines ü"),
+        (" Reason=a [b@7] d [root@1795232589]", "a [b@7] d"),
+        (" Reason=two [root@1795232589]        lines [x@y] ü", "two\nlines [x@y] ü"),
         (" Reason=x [root@1795232589] Comment=c Reason=backfill: d State=IDLE", "x"),
         (" Reason=not signed", "not signed"),
         (" Comment=one\nline NodeName=evil State=DOWN", ""),

@@ -164,7 +164,8 @@ _BEHIND_REASON = re.compile(
     r"\s+(?:Comment|Extra|InstanceId|InstanceType|ReservationName|TLSCertTokenSet|Topology"
     r"|Parameters)="
 )
-_SIGNED = re.compile(r"(.*) \[[^\[\]]*@[^\[\]]*\](.*)$", re.DOTALL)
+# Name and time stand behind the first line; further lines follow after an indentation.
+_SIGNED = re.compile(r"(.*?) \[[^\[\]\s]+@(?:\d+|Unknown)\]((?:\s{4}.*)?)$", re.DOTALL)
 _NOT_FOUND = re.compile(r"Node \S+ not found$")
 
 

@@ -1,0 +1,158 @@
+"""What only a real Slurm can show about the driver: restarts, full tables, what others see."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from backfill.core.cluster import JobState, NodeBase
+from backfill.drivers.slurm.settings import check_settings
+from backfill.ports import NoCapacityError, NodeSpec, RefusedError, UnreachableError
+from tests.contract.workload_rig import REASON, await_state, job, node, running, spec
+from tests.real.slurm_lab import RealRig, manager_of, slurm_lab, until
+
+pytestmark = pytest.mark.real
+ROOM = 5
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RealRig]:
+    with slurm_lab("slurm-driver", extra_conf=(f"MaxNodeCount={ROOM}",)) as lab:
+        yield RealRig.of(lab)
+
+
+@pytest.fixture
+def rig(cluster: RealRig) -> Iterator[RealRig]:
+    yield cluster
+    cluster.reset()
+
+
+def test_an_unregistered_node_survives_a_restart_of_slurmctld(rig: RealRig) -> None:
+    """It is still there, still drained by us, and can register and take jobs afterwards."""
+    rig.manager.create_node(spec())
+    before = node(rig, "vn1")
+    rig.lab.restart("slurmctld")
+    assert node(rig, "vn1") == before
+    rig.register(spec())
+    rig.until(lambda: node(rig, "vn1").responding)
+    assert node(rig, "vn1").drained_by_us
+    waiting = rig.submit("vn1")
+    rig.manager.undrain("vn1")
+    assert await_state(rig, waiting, JobState.RUNNING).nodes == ("vn1",)
+
+
+def test_suspended_jobs_survive_a_restart_of_slurmctld(rig: RealRig) -> None:
+    """The job is still SUSPENDED on its node with its restart count, and can be resumed."""
+    going = running(rig, rig.hosts[0])
+    rig.manager.suspend_job(going)
+    rig.lab.restart("slurmctld")
+    rig.until(lambda: node(rig, rig.hosts[0]).responding)
+    seen = job(rig, going)
+    assert (seen.state, seen.nodes, seen.restarts) == (JobState.SUSPENDED, (rig.hosts[0],), 0)
+    rig.manager.resume_job(going)
+    assert await_state(rig, going, JobState.RUNNING).restarts == 0
+
+
+def test_a_hup_after_undrain_opens_the_node_at_once(rig: RealRig) -> None:
+    """undrain makes Slurm ask for a registration, which waits for silent nodes; a HUP does not."""
+    host, other = rig.hosts
+    with rig.silent(other):
+        rig.ctl("scontrol", "update", f"NodeName={other}", "State=DRAIN", f"Reason={REASON}")
+        rig.ctl("scontrol", "update", f"NodeName={other}", "State=UNDRAIN")
+        rig.manager.drain(host, REASON)
+        waiting = rig.submit(host)
+        rig.manager.undrain(host)
+        rig.lab.kill(f"slurmd@{host}", signal.SIGHUP)
+        until(lambda: node(rig, host).responding, limit_s=5)
+        assert await_state(rig, waiting, JobState.RUNNING).nodes == (host,)
+
+
+def test_a_full_node_table_is_no_room(rig: RealRig) -> None:
+    """The node that does not fit is refused, and those that fit are there."""
+    for i in range(1, ROOM - 1):
+        rig.manager.create_node(spec(f"vn{i}"))
+    with pytest.raises(NoCapacityError, match="MaxNodeCount"):
+        rig.manager.create_node(spec(f"vn{ROOM - 1}"))
+    assert len(rig.manager.observe().nodes) == ROOM
+
+
+def test_the_labs_settings_are_good(rig: RealRig) -> None:
+    """Nothing is refused here, and the room for nodes is seen."""
+    settings = rig.manager.settings()
+    assert check_settings(settings, longest_pause_s=86400) == []
+    assert settings.raw["FixedNodes"] == "2"
+    assert settings.max_node_count == ROOM
+
+
+def test_a_stopped_slurmctld_is_unreachable(rig: RealRig) -> None:
+    """A refused connection is an error within the time limit, not an empty cluster."""
+    rig.lab.kill("slurmctld", signal.SIGKILL)
+    try:
+        with pytest.raises(UnreachableError):
+            manager_of(rig.lab, timeout_s=0.5).observe()
+        with pytest.raises(UnreachableError):
+            manager_of(rig.lab, timeout_s=0.5).suspend_job("1")
+    finally:
+        rig.lab.start("slurmctld")
+    rig.until(lambda: node(rig, rig.hosts[0]).responding)
+    assert set(rig.hosts) <= set(rig.manager.observe().nodes)
+
+
+def test_the_message_is_in_admin_comment_and_nowhere_else(rig: RealRig) -> None:
+    """The owner's own comment stays."""
+    held = rig.submit(rig.hosts[0], hold=True)
+    rig.ctl("scontrol", "update", f"JobId={held}", "Comment=mine = mine")
+    rig.manager.tell(held, "pushed aside by job 7: 'bm1' is needed")
+    shown = rig.ctl("squeue", "-h", "-j", held, "-O", "admin_comment:|,comment:")
+    assert shown == "pushed aside by job 7: 'bm1' is needed|mine = mine"
+
+
+def test_components_of_a_het_job_are_refused(rig: RealRig) -> None:
+    """Slurm stops only whole het jobs; we say so, and the job goes on."""
+    script = str(rig.lab.shared / "job.sh")
+    shape = ("-p", "any", "-w", rig.hosts[0], ":", "-p", "any", "-w", rig.hosts[1])
+    leader = rig.ctl("sbatch", "--parsable", "-o", "/dev/null", "-D", "/tmp", *shape, script)
+    await_state(rig, f"{leader}+1", JobState.RUNNING)
+    with pytest.raises(RefusedError, match="heterogeneous"):
+        rig.manager.suspend_job(f"{leader}+1")
+    assert {job(rig, f"{leader}+{i}").state for i in (0, 1)} == {JobState.RUNNING}
+    rig.finish(leader)
+
+
+def test_one_task_of_an_array_is_requeued_alone(rig: RealRig) -> None:
+    """Its restart count rises, its siblings' do not."""
+    array = rig.submit(rig.hosts[0], tasks=2)
+    for task in (1, 2):
+        await_state(rig, f"{array}_{task}", JobState.RUNNING)
+    rig.manager.requeue_job(f"{array}_1")
+    assert await_state(rig, f"{array}_1", JobState.RUNNING).restarts == 1
+    assert job(rig, f"{array}_2").restarts == 0
+
+
+def test_text_of_other_users_and_admins_is_read_back(rig: RealRig) -> None:
+    """Accounts, constraints, reasons and comments with separators in them harm nothing."""
+    rig.ctl(
+        "sbatch", "-H", "-p", "any", "-o", "/dev/null", "-A", "a\nb\x1fc", "-J", "x\x1ey",
+        "--comment", "NodeName=z\nJobId=7", "--wrap", "true",
+    )  # fmt: skip
+    update = ("scontrol", "update", f"NodeName={rig.hosts[0]}")
+    rig.ctl(*update, "Comment=c State=DOWN Reason=backfill: not ours")
+    with rig.drained_by_admin(rig.hosts[0], "two\nlines = [x@y] ü"):
+        seen = rig.manager.observe()
+        assert seen.nodes[rig.hosts[0]].reason == "two\nlines = [x@y] ü"
+        assert seen.nodes[rig.hosts[0]].drained_by_others
+        assert seen.nodes[rig.hosts[0]].base is NodeBase.IDLE
+        assert ("a\nb\x1fc", "x\x1ey") in {(j.account, j.name) for j in seen.jobs.values()}
+    rig.ctl(*update, "Comment=")
+
+
+def test_a_node_made_by_somebody_else_is_left_alone(rig: RealRig) -> None:
+    """A dynamic node of another tool with our name but another shape is not taken over."""
+    rig.ctl("scontrol", "create", "NodeName=vn1", "CPUs=8", "State=FUTURE", "Feature=theirs")
+    before = node(rig, "vn1")
+    with pytest.raises(Exception, match=re.escape("CPUs 8 instead of 2")):
+        rig.manager.create_node(NodeSpec("vn1", "10.77.1.1", 2, 500, ("backfill",)))
+    assert node(rig, "vn1") == before
