@@ -63,7 +63,7 @@ class TestHypervisor(Hypervisor):
         _model, memory_mb, cpus, *_rest = connection.getInfo()
         return Resources(cpus, memory_mb)
 
-    def _stay(self, domain: Any, name: str) -> None:
+    def _refuse_if_leaving(self, domain: Any, name: str) -> None:
         assert domain.name() == name
 
     def restore(self, name: str, path: Path) -> None:

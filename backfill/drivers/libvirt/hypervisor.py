@@ -16,9 +16,9 @@ from backfill.drivers.libvirt import states
 from backfill.drivers.libvirt.domains import (
     STATS,
     Domain,
-    call_off_migration,
     label_of,
     lookup,
+    refuse_if_leaving,
     seen,
 )
 from backfill.drivers.libvirt.link import Link
@@ -133,8 +133,7 @@ class Hypervisor:
         """Stop the CPUs of `cluster`'s domain unless they stand still.
 
         Returns state, reason and persistence afterwards. As few questions as possible: this is
-        what a high-priority job waits for. A migration under way is called off first: libvirt
-        would otherwise let the guest run on the target, although it was paused here.
+        what a high-priority job waits for. BusyError while it is migrated to another host.
         """
 
         def work(connection: Any) -> tuple[int, int, bool]:
@@ -151,7 +150,7 @@ class Hypervisor:
         return self._link.call(name, work)
 
     def _stop(self, handle: Any, name: str) -> tuple[int, int, bool]:
-        self._stay(handle, name)
+        self._refuse_if_leaving(handle, name)
         # What does not run cannot be stopped: the state tells what it does instead.
         with contextlib.suppress(libvirt.libvirtError):
             handle.suspend()
@@ -243,8 +242,8 @@ class Hypervisor:
         memory_kib = connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS)["total"]
         return Resources(sum(map(bool, online)), int(memory_kib) // _KIB_PER_MIB)
 
-    def _stay(self, domain: Any, name: str) -> None:
-        call_off_migration(domain, name)
+    def _refuse_if_leaving(self, domain: Any, name: str) -> None:
+        refuse_if_leaving(domain, name)
 
     def _undefine(self, domain: Any) -> None:
         domain.undefineFlags(_UNDEFINE)

@@ -63,6 +63,8 @@ def _is_there(pool: Pool, spec: InstanceSpec) -> bool:
         )  # fmt: skip
     if instance.state in _ENDED:
         return False  # left by an interrupted creation, or an instance that ended by itself
+    if instance.state is InstanceState.BUILDING and not pool.store.has_memory(spec.name):
+        return False  # libvirtd died while it was started; nothing has run in it yet
     if instance.tag != spec.tag:
         raise AlreadyThereError(
             spec.name,
@@ -118,7 +120,7 @@ def _seed(pool: Pool, spec: InstanceSpec) -> bytes:
         conf_server=around.conf_server,
         slurmd_options=around.slurmd_options,
     )
-    return seed_tar(identity, munge_key)
+    return seed_tar(identity, munge_key, around.no_ops)
 
 
 def _clear(pool: Pool, host: str, name: str) -> None:

@@ -79,7 +79,7 @@ class LibvirtProvider:
         making.delete(self._pool, host, name)
 
     def pause(self, host: str, name: str) -> None:
-        """Stop its CPUs. Calls off a migration under way: then the instance stays on `host`."""
+        """Stop its CPUs. BusyError while it is on its way to another host."""
         seen = self._pool.on(host).pause(name, self._config.cluster)
         if instance_state(*seen, saved=False) is not InstanceState.PAUSED:
             _, instance = self._pool.need(host, name)

@@ -43,8 +43,8 @@ def is_active(state: int) -> bool:
     return state not in (DomainState.NOSTATE, DomainState.SHUTOFF, DomainState.CRASHED)
 
 
-def is_saving(state: int, reason: int) -> bool:
-    """Whether its memory is being written to disk at this moment."""
+def may_be_saving(state: int, reason: int) -> bool:
+    """Whether only its job tells if its memory is being written to disk."""
     return state == DomainState.PAUSED and reason == PausedReason.SAVE
 
 
