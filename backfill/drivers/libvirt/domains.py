@@ -49,19 +49,17 @@ def refuse_if_leaving(handle: Any, name: str) -> None:
         raise BusyError(name, "it is on its way to another host", "wait until it has left")
 
 
-def lookup(connection: Any, name: str) -> Any:
+def lookup(connection: Any, name: str, again: bool = True) -> Any:
     """The handle of the domain called `name`, or None."""
-    for last in (False, True):
-        try:
-            return connection.lookupByName(name)
-        except libvirt.libvirtError as error:
-            # The binding loses the code when Python frees another handle in the same instant.
-            if error.get_error_code() is None and not last:
-                continue
-            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-                return None
-            raise
-    return None
+    try:
+        return connection.lookupByName(name)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        # The binding loses the code when Python frees another handle in the same instant.
+        if error.get_error_code() is None and again:
+            return lookup(connection, name, again=False)
+        raise
 
 
 def seen(handle: Any, stats: dict[str, int]) -> Domain | None:

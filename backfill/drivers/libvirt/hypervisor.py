@@ -13,6 +13,7 @@ import libvirt_qemu
 
 from backfill.core.quantities import Resources
 from backfill.drivers.libvirt import states
+from backfill.drivers.libvirt.disks import Monitor, MonitorError, own_disks
 from backfill.drivers.libvirt.domains import (
     STATS,
     Domain,
@@ -207,6 +208,10 @@ class Hypervisor:
 
         self._link.call(name, work)
 
+    def own_disks(self, name: str, socket: Path) -> None:
+        """Let the emulator of a guest that stands still take over its disks (see `disks`)."""
+        self._on(name, lambda domain: self._own_disks(domain, name, socket))
+
     def migrate(self, name: str, target_uri: str, data_uri: str | None, stay_paused: bool) -> None:
         """Move an active domain to the libvirtd at `target_uri`, which the source contacts itself.
 
@@ -245,6 +250,9 @@ class Hypervisor:
     def _refuse_if_leaving(self, domain: Any, name: str) -> None:
         refuse_if_leaving(domain, name)
 
+    def _own_disks(self, domain: Any, name: str, socket: Path) -> None:
+        own_disks(_monitor(domain), name, socket)
+
     def _undefine(self, domain: Any) -> None:
         domain.undefineFlags(_UNDEFINE)
 
@@ -262,6 +270,17 @@ class Hypervisor:
     def _lifecycle(self, _connection: Any, domain: Any, *_details: Any) -> None:
         if self._on_event is not None:
             self._on_event(self.host, str(domain.name()))
+
+
+def _monitor(domain: Any) -> Monitor:
+    def ask(command: str, arguments: dict[str, object]) -> Any:
+        request = {"execute": command, "arguments": arguments}
+        answer = json.loads(libvirt_qemu.qemuMonitorCommand(domain, json.dumps(request), 0))
+        if "error" in answer:
+            raise MonitorError(answer["error"]["class"], answer["error"]["desc"])
+        return answer["return"]
+
+    return ask
 
 
 def _asker(domain: Any) -> Ask:

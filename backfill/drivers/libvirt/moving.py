@@ -27,6 +27,7 @@ def suspend(pool: Pool, host: str, name: str) -> None:
             return
         if domain.saving or instance.state not in _IN_MEMORY:
             raise BusyError(name, f"it is {_activity(domain, instance.state)} and cannot be saved")
+        _own_disks(pool, host, name, instance.state)
         # What lies there is older than the memory that is about to be written.
         pool.store.discard_memory(name)
         try:
@@ -36,6 +37,12 @@ def suspend(pool: Pool, host: str, name: str) -> None:
         except DriverError:
             if not _was_saved(pool, host, name):
                 raise
+
+
+def _own_disks(pool: Pool, host: str, name: str, state: InstanceState) -> None:
+    """An instance that stands still may have come here so: make sure that it can leave again."""
+    if state is InstanceState.PAUSED:
+        pool.on(host).own_disks(name, pool.store.home(name) / "disks.sock")
 
 
 def _was_saved(pool: Pool, host: str, name: str) -> bool:
@@ -97,6 +104,7 @@ def migrate(pool: Pool, host: str, name: str, target: str) -> None:
             destination.define(name, source.document(name))
             _finish(pool, host, name, target)
         elif instance.state in _IN_MEMORY:
+            _own_disks(pool, host, name, instance.state)
             _move_memory(pool, host, name, target, instance.state is InstanceState.PAUSED)
         else:
             raise BusyError(name, f"it is {instance.state} on {host}")

@@ -17,7 +17,7 @@ from backfill.drivers.libvirt.domain_xml import Files
 from backfill.drivers.libvirt.settings import ImageFiles
 from backfill.ports import DriverError, NoCapacityError, RefusedError
 
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 # First bytes of a complete image. libvirt writes them last: an unfinished one starts otherwise.
 _COMPLETE = (b"LibvirtQemudSave", b"TestGuestMagic")
 _CONSOLE_BYTES = 16_384
@@ -129,7 +129,7 @@ class Store:
 
 def check_name(name: str) -> str:
     """Return `name` if it can be a folder and a domain. RefusedError otherwise."""
-    if not _NAME.match(name):
+    if not _NAME.fullmatch(name):
         raise RefusedError(
             repr(name), "is no usable name", "use letters, digits, '-', '_' and '.', 63 at most"
         )

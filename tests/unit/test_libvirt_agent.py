@@ -1,0 +1,87 @@
+"""Waking a guest through its agent, against an agent of the tests."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from backfill.drivers.libvirt import agent
+from backfill.drivers.libvirt.hypervisor import AgentSilentError
+from backfill.ports import BadOutputError, DriverError, UnreachableError
+
+
+class Agent:
+    """Runs one program per call; `silent` times it does not answer at all."""
+
+    def __init__(self, output: str, complaint: str = "", code: int = 0, silent: int = 0) -> None:
+        self.output, self.complaint, self.code, self.silent = output, complaint, code, silent
+        self.commands: list[tuple[str, list[str]]] = []
+        self.polls_left = 2
+
+    def __call__(self, command: str, arguments: dict[str, Any]) -> Any:
+        if self.silent:
+            self.silent -= 1
+            raise AgentSilentError
+        if command == "guest-exec":
+            self.commands.append((arguments["path"], arguments["arg"]))
+            return {"pid": 77}
+        assert (command, arguments) == ("guest-exec-status", {"pid": 77})
+        self.polls_left -= 1
+        if self.polls_left > 0:
+            return {"exited": False}
+        return {
+            "exited": True,
+            "exitcode": self.code,
+            "out-data": base64.b64encode(self.output.encode()).decode(),
+            "err-data": base64.b64encode(self.complaint.encode()).decode(),
+        }
+
+
+def test_waking_gives_the_time_and_returns_the_correction() -> None:
+    """What passed since the call is added to the time."""
+    guest = Agent("12.500000\n")
+    assert agent.wake(guest, "vn1", 1_700_000_000.0, 5.0) == 12.5
+    ((path, (moment,)),) = guest.commands
+    assert path == agent.WAKE_PROGRAM
+    assert 0 <= float(moment) - 1_700_000_000.0 < 5.0
+
+
+def test_a_silent_agent_is_asked_again() -> None:
+    """Right after a restore it needs a moment."""
+    guest = Agent("0.1", silent=2)
+    assert agent.wake(guest, "vn1", 1_700_000_000.0, 5.0) == 0.1
+    assert len(guest.commands) == 1
+
+
+def test_an_agent_that_never_answers_is_unreachable() -> None:
+    """After the limit, with a hint where to look."""
+    with pytest.raises(UnreachableError, match=r"within 0\.01 s.*console"):
+        agent.wake(Agent("", silent=10**6), "vn1", 1_700_000_000.0, 0.01)
+
+
+def test_a_program_that_fails_is_quoted() -> None:
+    """Its complaint is what the operator needs."""
+    with pytest.raises(DriverError, match="cannot set the clock"):
+        agent.wake(Agent("", "cannot set the clock", 1), "vn1", 1_700_000_000.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "output"),
+    [
+        (lambda guest: agent.wake(guest, "vn1", 1.7e9, 5.0), "soon"),
+        (lambda guest: agent.job_processes(guest, "vn1", 5.0), "many 0"),
+        (lambda guest: agent.job_processes(guest, "vn1", 5.0), "1"),
+    ],
+)
+def test_nonsense_is_not_taken_for_an_answer(call: Callable[[Agent], Any], output: str) -> None:
+    """A guest of another image must not be believed."""
+    with pytest.raises(BadOutputError, match="answered"):
+        call(Agent(output))
+
+
+def test_job_processes_are_counted() -> None:
+    """Going and stopped."""
+    assert agent.job_processes(Agent("3 1\n"), "vn1", 5.0) == (3, 1)

@@ -1,0 +1,232 @@
+"""What the libvirt driver writes: seeds, domain documents, labels; and how states are read."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from dataclasses import replace
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from backfill.core.fleet import Flavour, InstanceSpec, InstanceState, Tag
+from backfill.core.quantities import Resources
+from backfill.drivers.libvirt.domain_xml import (
+    NAMESPACE,
+    Files,
+    Label,
+    domain_uuid,
+    domain_xml,
+    mac_address,
+    parse_label,
+)
+from backfill.drivers.libvirt.moving import data_uri
+from backfill.drivers.libvirt.seed import Identity, identity_text, seed_tar
+from backfill.drivers.libvirt.settings import Hardware, ImageFiles
+from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason, instance_state
+
+IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")
+SPEC = InstanceSpec(
+    "vn1", "bm1", Tag("grete", "vn1", 3), Flavour(2, 512), "tiny & small", "10.77.1.1/16"
+)
+IMAGE = ImageFiles("/images/vmlinuz", "/images/initrd", "/images/disk.raw", "root=/dev/vda a<b")
+FILES = Files("/shared/vn1/disk.qcow2", "/shared/vn1/seed.tar", "/shared/vn1/console.log")
+
+
+def document(hardware: Hardware | None = None, spec: InstanceSpec = SPEC) -> Xml.Element:
+    return Xml.fromstring(
+        domain_xml(spec, IMAGE, FILES, hardware or Hardware(domain_type="qemu"), "br7", 1700.5)
+    )
+
+
+# --- seed ----------------------------------------------------------------------------------------
+
+
+def test_the_same_identity_gives_the_same_seed() -> None:
+    """A repeated creation writes the same bytes."""
+    assert seed_tar(IDENTITY, b"key") == seed_tar(IDENTITY, b"key")
+    assert seed_tar(IDENTITY, b"key") != seed_tar(replace(IDENTITY, node_name="vn2"), b"key")
+
+
+def test_a_seed_is_a_whole_number_of_sectors() -> None:
+    """It is attached as a raw disk, and a disk consists of 512-byte sectors."""
+    for size in (0, 1, 511, 512, 1024, 5000):
+        assert len(seed_tar(IDENTITY, b"k" * size)) % 512 == 0
+
+
+def test_a_seed_unpacks_to_identity_and_key() -> None:
+    """Unpacked over the root directory it gives two files; the key is for its owner only."""
+    with tarfile.open(fileobj=io.BytesIO(seed_tar(IDENTITY, b"secret"))) as tar:
+        members = {member.name: member for member in tar.getmembers()}
+        assert list(members) == ["etc/backfill/identity", "etc/munge/munge.key"]
+        assert members["etc/munge/munge.key"].mode == 0o400
+        assert {member.uid for member in members.values()} == {0}
+        key = tar.extractfile("etc/munge/munge.key")
+        assert key is not None
+        assert key.read() == b"secret"
+
+
+def test_programs_can_be_made_to_do_nothing() -> None:
+    """A symbolic link to /bin/true takes the place of a program that only hosts have."""
+    with tarfile.open(fileobj=io.BytesIO(seed_tar(IDENTITY, b"", ("/etc/slurm/p.sh",)))) as tar:
+        member = tar.getmember("etc/slurm/p.sh")
+        assert (member.issym(), member.linkname) == (True, "/bin/true")
+
+
+@pytest.mark.parametrize("options", ["-Z", "", "-Z --conf 'Feature=a CPUs=1'", 'x"$(touch no)`;'])
+def test_a_shell_reads_the_identity_as_it_was_meant(options: str) -> None:
+    """Whatever the values hold, sourcing the file assigns them and does nothing else."""
+    text = identity_text(replace(IDENTITY, slurmd_options=options))
+    shown = subprocess.run(
+        ["/bin/sh", "-c", f'{text}printf "%s|%s|%s" "$NODE_NAME" "$ADDRESS" "$SLURMD_OPTIONS"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert shown == f"vn1|10.77.1.1/16|{options}"
+
+
+# --- document ------------------------------------------------------------------------------------
+
+
+def test_the_document_boots_the_kernel_from_our_files() -> None:
+    """Direct kernel boot, the overlay first, the seed read-only second; text is escaped."""
+    domain = document()
+    assert domain.findtext("os/kernel") == "/images/vmlinuz"
+    assert domain.findtext("os/cmdline") == "root=/dev/vda a<b"
+    first, second = domain.findall("devices/disk")
+    assert first.find("source[@file='/shared/vn1/disk.qcow2']") is not None
+    assert first.find("readonly") is None
+    assert second.find("source[@file='/shared/vn1/seed.tar']") is not None
+    assert second.find("readonly") is not None
+
+
+def test_the_document_gives_what_was_asked() -> None:
+    """CPUs, memory, bridge, lowest CPU weight, an agent's channel and a console that appends."""
+    domain = document()
+    assert (domain.get("type"), domain.findtext("vcpu"), domain.findtext("memory")) == (
+        "qemu",
+        "2",
+        "512",
+    )
+    assert domain.findtext("cputune/shares") == "2"
+    assert domain.find("devices/interface/source[@bridge='br7']") is not None
+    assert domain.find("devices/channel/target[@name='org.qemu.guest_agent.0']") is not None
+    assert domain.find("devices/serial/source[@append='on']") is not None
+    assert domain.find("devices/memballoon[@model='none']") is not None
+
+
+def test_a_guest_boots_once() -> None:
+    """A reboot or crash ends the instance: its job is lost and must not seem to go on."""
+    domain = document()
+    for event in ("on_poweroff", "on_reboot", "on_crash"):
+        assert domain.findtext(event) == "destroy"
+
+
+def test_hardware_can_be_chosen() -> None:
+    """Modes of libvirt instead of a named processor, no weight, another machine."""
+    chosen = Hardware("kvm", "pc-q35-7.2", "host-model", cpu_shares=None, disk_cache="writeback")
+    domain = document(chosen)
+    assert domain.find("cpu[@mode='host-model']") is not None
+    assert domain.find("cputune") is None
+    assert domain.find("os/type[@machine='pc-q35-7.2']") is not None
+    assert domain.find("features/tcg") is None
+    assert domain.find("devices/disk/driver[@cache='writeback']") is not None
+
+
+def test_a_named_processor_may_get_further_features() -> None:
+    """What the named model lacks is required by name."""
+    domain = document(Hardware("qemu", cpu_model="qemu64", cpu_features=("rdrand",)))
+    assert domain.findtext("cpu/model") == "qemu64"
+    assert domain.find("cpu/feature[@name='rdrand']") is not None
+
+
+def test_addresses_follow_from_the_names() -> None:
+    """The same name in the same cluster always has the same MAC, private and for one machine."""
+    assert mac_address("c", "vn1") == mac_address("c", "vn1")
+    many = {mac_address("c", f"vn{i}") for i in range(2000)} | {mac_address("d", "vn1")}
+    assert len(many) == 2001
+    first_bytes = {int(mac.split(":")[0], 16) for mac in many}
+    assert all(byte & 0b11 == 0b10 for byte in first_bytes)
+
+
+def test_a_generation_has_one_uuid() -> None:
+    """So the same instance is the same on every host, and the next generation is another."""
+    tag = Tag("c", "vn1", 1)
+    assert domain_uuid(tag, "vn1") == domain_uuid(tag, "vn1")
+    assert domain_uuid(tag, "vn1") != domain_uuid(replace(tag, generation=2), "vn1")
+    assert document().findtext("uuid") == domain_uuid(SPEC.tag, "vn1")
+
+
+def test_a_label_comes_back_as_it_was_written() -> None:
+    """Quotes and brackets in names do no harm."""
+    spec = replace(SPEC, tag=Tag('we "&" <you>', "vn1", 7))
+    element = document(spec=spec).find(f"metadata/{{{NAMESPACE}}}instance")
+    assert element is not None
+    assert parse_label(Xml.tostring(element, encoding="unicode")) == Label(
+        spec.tag, Resources(2, 512), 1700.5
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<",
+        "<instance/>",
+        "<instance cluster='c' node='n' generation='x' cpus='1' memory_mb='1' created_s='1'/>",
+        "<instance cluster='c' node='n' generation='1' cpus='1' memory_mb='1' created_s='soon'/>",
+    ],
+)
+def test_what_is_no_label_is_nobodys(text: str) -> None:
+    """A domain whose label cannot be read is not ours to touch."""
+    assert parse_label(text) is None
+
+
+# --- states --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "persistent", "saved", "expected"),
+    [
+        (DomainState.RUNNING, 1, True, False, InstanceState.RUNNING),
+        (DomainState.RUNNING, 1, True, True, InstanceState.RUNNING),
+        (DomainState.BLOCKED, 0, True, False, InstanceState.RUNNING),
+        (DomainState.SHUTDOWN, 0, True, False, InstanceState.RUNNING),
+        (DomainState.PAUSED, 1, True, False, InstanceState.PAUSED),
+        (DomainState.PAUSED, PausedReason.SAVE, True, False, InstanceState.PAUSED),
+        (DomainState.PAUSED, PausedReason.MIGRATION, True, True, InstanceState.PAUSED),
+        (DomainState.PAUSED, PausedReason.MIGRATION, False, False, InstanceState.MIGRATING),
+        (DomainState.PAUSED, PausedReason.STARTING_UP, False, False, InstanceState.MIGRATING),
+        (DomainState.PAUSED, PausedReason.STARTING_UP, True, False, InstanceState.BUILDING),
+        (DomainState.PMSUSPENDED, 0, True, False, InstanceState.PAUSED),
+        (DomainState.SHUTOFF, 5, True, True, InstanceState.SUSPENDED),
+        (DomainState.SHUTOFF, ShutoffReason.CRASHED, True, True, InstanceState.SUSPENDED),
+        (DomainState.SHUTOFF, ShutoffReason.CRASHED, True, False, InstanceState.CRASHED),
+        (DomainState.SHUTOFF, ShutoffReason.FAILED, True, False, InstanceState.CRASHED),
+        (DomainState.SHUTOFF, 1, True, False, InstanceState.OFF),
+        (DomainState.CRASHED, 0, True, False, InstanceState.CRASHED),
+        (DomainState.NOSTATE, 0, True, False, InstanceState.OFF),
+    ],
+)
+def test_states_are_translated(
+    state: int, reason: int, persistent: bool, saved: bool, expected: InstanceState
+) -> None:
+    """Each state of libvirt, with its reason, means one of ours."""
+    assert instance_state(state, reason, persistent, saved) is expected
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("qemu+tcp://10.77.0.11:16509/system", "tcp://10.77.0.11"),
+        ("qemu+tls://hv1.example.org/system", "tcp://hv1.example.org"),
+        ("qemu+ssh://root@hv1/system", "tcp://hv1"),
+        ("qemu+tcp://[fd00::1]/system", "tcp://[fd00::1]"),
+        ("qemu:///system", None),
+    ],
+)
+def test_memory_goes_where_the_hypervisor_is(uri: str, expected: str | None) -> None:
+    """A migration sends memory to the machine in the target's libvirt address."""
+    assert data_uri(uri) == expected

@@ -1,0 +1,206 @@
+"""The libvirt driver's connection: reopened when it broke, never hanging its caller."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import libvirt
+import pytest
+
+from backfill.drivers.libvirt.errors import kind_of
+from backfill.drivers.libvirt.link import Link
+from backfill.drivers.libvirt.settings import Limits
+from backfill.ports import (
+    AlreadyThereError,
+    BusyError,
+    DriverError,
+    NoCapacityError,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
+
+QUICK = Limits(connect_s=0.05, call_s=0.05, stuck_calls=2)
+
+
+class Host:
+    """A libvirtd that can be down, slow or dead."""
+
+    def __init__(self) -> None:
+        self.opened: list[Connection] = []
+        self.down = False
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def open(self, uri: str) -> Connection:
+        self.hold.wait(30)
+        if self.down:
+            raise libvirt.libvirtError(f"connection to {uri} refused")
+        self.opened.append(Connection())
+        return self.opened[-1]
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.alive, self.closed = True, threading.Event()
+
+    def isAlive(self) -> int:  # noqa: N802 - libvirt's own name
+        return int(self.alive)
+
+    def setKeepAlive(self, interval_s: int, count: int) -> int:  # noqa: N802 - libvirt's own name
+        assert interval_s * count > 0
+        return 0
+
+    def close(self) -> int:
+        self.closed.set()
+        return 0
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    made = Host()
+    yield made
+    made.hold.set()
+
+
+def link(host: Host, limits: Limits = QUICK) -> Link:
+    return Link("hv1", "qemu+tcp://hv1/system", limits, opener=host.open)
+
+
+def test_one_connection_serves_all_calls(host: Host) -> None:
+    """It is opened by the first call and kept."""
+    made = link(host)
+    before = made.connected
+    assert [made.call("vn1", lambda connection: connection) for _ in range(3)] == host.opened * 3
+    assert (before, made.connected) == (False, True)
+    assert len(host.opened) == 1
+
+
+def test_a_broken_connection_is_replaced(host: Host) -> None:
+    """libvirtd was restarted: the next call opens anew and the old connection is closed."""
+    made = link(host)
+    made.call("vn1", lambda connection: None)
+    host.opened[0].alive = False
+    assert not made.connected
+    made.call("vn1", lambda connection: None)
+    assert len(host.opened) == 2
+    assert host.opened[0].closed.wait(10)
+
+
+def test_a_host_that_is_down_is_unreachable_and_comes_back(host: Host) -> None:
+    """The error names the host, the address and what to do."""
+    made = link(host)
+    host.down = True
+    for _ in range(2):
+        with pytest.raises(UnreachableError, match=r"vn1: .*hv1.*refused.*check that libvirtd"):
+            made.call("vn1", lambda connection: None)
+    host.down = False
+    assert made.call("vn1", lambda connection: 7) == 7
+
+
+def test_a_silent_host_costs_its_limit_once(host: Host) -> None:
+    """Whoever comes while an attempt hangs waits no longer than the first did."""
+    made = link(host)
+    host.hold.clear()
+    with pytest.raises(UnreachableError, match=r"within 0\.05 s"):
+        made.call("vn1", lambda connection: None)
+    began_s = time.monotonic()
+    with pytest.raises(UnreachableError):
+        made.call("vn1", lambda connection: None)
+    assert time.monotonic() - began_s < 0.05
+    host.hold.set()
+    _until(lambda: made.connected)
+    assert len(host.opened) == 1
+
+
+def test_a_call_that_hangs_is_left_behind(host: Host) -> None:
+    """Its caller goes on, and the connection that it hangs in is given up."""
+    made, release = link(host), threading.Event()
+    with pytest.raises(UnreachableError, match=r"did not answer within 0\.05 s"):
+        made.call("vn1", lambda connection: release.wait(30))
+    assert host.opened[0].closed.wait(10)
+    assert made.call("vn1", lambda connection: 7) == 7
+    assert len(host.opened) == 2
+    release.set()
+
+
+def test_the_number_of_calls_left_behind_is_limited(host: Host) -> None:
+    """A host that swallows calls does not collect threads without end; it recovers."""
+    made, release = link(host), threading.Event()
+    for _ in range(QUICK.stuck_calls):
+        with pytest.raises(UnreachableError):
+            made.call("vn1", lambda connection: release.wait(30))
+    began_s = time.monotonic()
+    with pytest.raises(UnreachableError, match="2 calls to hv1 wait"):
+        made.call("vn1", lambda connection: 7)
+    assert time.monotonic() - began_s < 0.05
+    release.set()
+    _until(lambda: _answers(made))
+
+
+def test_a_limit_of_its_own(host: Host) -> None:
+    """Long work may take longer than an ordinary call."""
+    made, release = link(host), threading.Event()
+    threading.Timer(0.1, release.set).start()
+    assert made.call("vn1", lambda connection: release.wait(30), limit_s=20)
+
+
+def test_after_closing_nothing_works(host: Host) -> None:
+    """The connection is given back, and no call opens it again."""
+    made = link(host)
+    made.call("vn1", lambda connection: None)
+    made.close()
+    assert host.opened[0].closed.wait(10)
+    with pytest.raises(UnreachableError, match="closed"):
+        made.call("vn1", lambda connection: None)
+
+
+def test_driver_errors_pass_through(host: Host) -> None:
+    """What the work itself found out is not dressed up."""
+
+    def work(connection: Any) -> None:
+        raise NotFoundError("vn1", "is not there")
+
+    with pytest.raises(NotFoundError, match=r"^vn1: is not there$"):
+        link(host).call("vn1", work)
+
+
+@pytest.mark.parametrize(
+    ("code", "domain", "text", "expected"),
+    [
+        (libvirt.VIR_ERR_NO_DOMAIN, 0, "", NotFoundError),
+        (libvirt.VIR_ERR_OPERATION_INVALID, 0, "domain is not running", BusyError),
+        (libvirt.VIR_ERR_OPERATION_TIMEOUT, 0, "state change lock", BusyError),
+        (libvirt.VIR_ERR_AGENT_UNRESPONSIVE, 0, "", UnreachableError),
+        (libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_FROM_RPC, "Connection reset", UnreachableError),
+        (libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_FROM_RPC, "socket closed", UnreachableError),
+        (libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_FROM_QEMU, "Permission denied", DriverError),
+        (libvirt.VIR_ERR_OPERATION_FAILED, 0, "x: No space left on device", NoCapacityError),
+        (libvirt.VIR_ERR_INTERNAL_ERROR, 0, "cannot set up guest memory", NoCapacityError),
+        (libvirt.VIR_ERR_OPERATION_FAILED, 0, "domain 'a' already exists", AlreadyThereError),
+        (libvirt.VIR_ERR_INTERNAL_ERROR, 0, "paused due to previous migration", BusyError),
+        (libvirt.VIR_ERR_CONFIG_UNSUPPORTED, 0, "", RefusedError),
+        (libvirt.VIR_ERR_OPERATION_FAILED, 0, "something else", DriverError),
+        (0, 0, "", DriverError),
+    ],
+)
+def test_errors_are_typed(code: int, domain: int, text: str, expected: type[DriverError]) -> None:
+    """The code decides; where it only says "failed", the layer and the text do."""
+    assert kind_of(code, domain, text) is expected
+
+
+def _answers(made: Link) -> bool:
+    try:
+        return made.call("vn1", lambda connection: True)
+    except UnreachableError:
+        return False
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
