@@ -32,7 +32,7 @@ from backfill.engine.messages import (
 from backfill.engine.notify import notify
 from backfill.engine.observe import cluster_changes, host_changes, node_changes
 from backfill.engine.summary import summary
-from backfill.engine.watch import Watch
+from backfill.engine.watch import Watch, still_taken
 from backfill.engine.workers import Workers
 from backfill.ports import Journal
 
@@ -138,7 +138,8 @@ class Daemon:
             for message in messages:
                 self.cycle.take(self._changes(message, now_s))
             plan = self.cycle.decide()
-            self._watch.want(plan.watch | self._leaving(), now_s)
+            leaving = still_taken(self.world, self._watch.leaving)
+            self._watch.want(plan.watch | leaving, now_s)
             for question in questions:
                 question.reply.put(question.ask())
             self._look(now_s)
@@ -221,14 +222,6 @@ class Daemon:
         names = self._watch.due(now_s)
         if names and self._workers.observe_nodes(names):
             self._watch.asked(now_s)
-
-    def _leaving(self) -> frozenset[str]:
-        """Nodes of hosts whose job is known to have ended: their becoming free is awaited."""
-        return frozenset(
-            node
-            for node in self._watch.leaving
-            if (host := self.world.host_of_node(node)) and self.world.takers(host)
-        )
 
     # --- hooks ---------------------------------------------------------------------------------
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from backfill.core.world import World
+
 _SLOWEST_S = 0.5
 _GROWTH = 1.5
 
@@ -44,3 +48,10 @@ class Watch:
     def due(self, now_s: float) -> tuple[str, ...]:
         """The nodes to ask about now."""
         return tuple(sorted(self._names)) if self._names and now_s >= self._next_s else ()
+
+
+def still_taken(world: World, nodes: Iterable[str]) -> frozenset[str]:
+    """Of these hosts' nodes, those whose job, known to have ended, still has them in Slurm."""
+    return frozenset(
+        node for node in nodes if (host := world.host_of_node(node)) and world.takers(host)
+    )

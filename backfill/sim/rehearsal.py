@@ -17,7 +17,7 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.cycle import Cycle
 from backfill.engine.execute import Outside
 from backfill.engine.observe import cluster_changes, host_changes, node_changes
-from backfill.engine.watch import Watch
+from backfill.engine.watch import Watch, still_taken
 from backfill.engine.workers import attempt
 from backfill.ports import DriverError, Journal
 
@@ -137,7 +137,8 @@ class Rehearsal:
     def _decide(self) -> None:
         plan = self.cycle.decide()
         now_s = self.sim.now_s
-        self.watch.want(plan.watch | frozenset(self.watch.leaving), now_s)
+        leaving = still_taken(self.world, self.watch.leaving)
+        self.watch.want(plan.watch | leaving, now_s)
         wake_s = plan.wake_at_s if plan.wake_at_s is not None else now_s + 3600
         self._set_timer(min(wake_s, now_s + self.watch.due_in_s(now_s)))
 

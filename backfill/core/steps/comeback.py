@@ -38,6 +38,8 @@ def step_returning(draft: Draft, node: ManagedNode) -> None:
 
 def _by_state(draft: Draft, node: ManagedNode) -> None:
     instance = draft.instance(node)
+    if draft.busy_with(node):
+        return  # one step at a time
     problem = draft.broken(node, instance)
     if problem:
         draft.become(node, Phase.REMOVING, problem, fail=True)

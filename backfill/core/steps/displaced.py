@@ -54,6 +54,8 @@ def _not_stopped(draft: Draft, node: ManagedNode, instance: Instance | None) -> 
 def _go_back(draft: Draft, node: ManagedNode) -> bool:
     """Return to its own host once that has been free for long enough."""
     reason = closed(draft.world, node.host, draft.policies.limits)
+    if draft.busy_with(node):
+        return True  # it is just being written to disk: what comes next depends on the outcome
     if not reason and node.name in draft.world.closed:
         reason = f"{node.name} was closed by hand: {draft.world.closed[node.name]}"
     if reason:
