@@ -1,0 +1,68 @@
+"""Makes the emulator of a guest that arrived standing still own its disks, so that it may leave.
+
+An emulator that received a guest's memory takes over its disks only when the guest runs. When it is
+told before that to save or move the guest once more, QEMU aborts and the guest is lost (measured on
+7.2: "bdrv_inactivate_recurse: Assertion ... BDRV_O_INACTIVE"). QEMU 10 has a command that takes
+them over; before it, offering each disk over NBD for a moment has the same effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from backfill.ports import BusyError
+
+# Asks the emulator: command and arguments in, its answer out; MonitorError where it says no.
+Monitor = Callable[[str, dict[str, object]], Any]
+_UNKNOWN = "CommandNotFound"
+
+
+class MonitorError(Exception):
+    """The emulator refused a command; `kind` is its class of error."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def own_disks(ask: Monitor, name: str, socket: Path) -> None:
+    """Take over all disks of a guest that stands still; harmless where that has happened.
+
+    `socket` is a path in a directory that only the emulator's user can write. BusyError where it
+    cannot be done: then the guest must run before it can be saved or moved.
+    """
+    try:
+        _own(ask, socket)
+    except MonitorError as error:
+        raise BusyError(
+            name, f"it has not run since it came here and cannot leave yet ({error})"
+        ) from error
+
+
+def _own(ask: Monitor, socket: Path) -> None:
+    try:
+        ask("blockdev-set-active", {"active": True})
+    except MonitorError as error:
+        if error.kind != _UNKNOWN:
+            raise
+    else:
+        return
+    with contextlib.suppress(MonitorError):
+        ask("nbd-server-stop", {})  # one that an earlier call did not come to stop
+    socket.unlink(missing_ok=True)
+    ask("nbd-server-start", {"addr": {"type": "unix", "data": {"path": str(socket)}}})
+    try:
+        for number, disk in enumerate(_disks(ask)):
+            export = {"type": "nbd", "id": f"owned-{number}", "node-name": disk}
+            ask("block-export-add", {**export, "writable": False})
+    finally:
+        ask("nbd-server-stop", {})
+        socket.unlink(missing_ok=True)
+
+
+def _disks(ask: Monitor) -> list[str]:
+    inserted = (device.get("inserted") for device in ask("query-block", {}))
+    return [str(medium["node-name"]) for medium in inserted if medium]
