@@ -19,7 +19,7 @@ import backfill
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.lab import image
 from backfill.lab.cluster import Lab
-from backfill.lab.leftovers import namespaces, traces
+from backfill.lab.leftovers import traces
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import LabSpec
 from backfill.lab.waiting import wait_until
@@ -43,14 +43,13 @@ def daemon_lab(name: str, **spec: Any) -> Iterator[DaemonRig]:
     guest = image.build()
     made = LabSpec(name=f"{name}-{os.getpid()}", **{"hooks": "slurmctld", **spec})
     lab = Lab.up(made, tied=True)
-    spaces = namespaces(lab)
     try:
         rig = DaemonRig(lab, guest)
         yield rig
         rig.clear()
     finally:
         lab.down()
-    assert wait_until(lambda: not traces(lab, spaces), 15), traces(lab, spaces)
+    assert wait_until(lambda: not traces(lab), 15), traces(lab)
 
 
 class DaemonRig(JobsRig):
@@ -179,9 +178,36 @@ class DaemonRig(JobsRig):
         finally:
             reader.close()
 
+    def hook_complaints(self) -> str:
+        """What hooks wrote down because they could not do their work."""
+        log = self.lab.dir / "hook/hook.log"
+        return log.read_text() if log.exists() else ""
+
+    def gave_up(self) -> bool:
+        """Whether some node was given up."""
+        return any(node["phase"] == "given-up" for node in self.nodes().values())
+
+    def backfill(self, *argv: str) -> str:
+        """Run a command of ours against the daemon, as a user would; its output."""
+        socket_path = str(self.lab.daemon_socket)
+        command = [sys.executable, "-m", "backfill", *argv, "--socket", socket_path]
+        env = {"PYTHONPATH": str(_ROOT)}
+        return self.lab.run("ctl", command, env=env, check=True).stdout
+
+    def run_daemon(self, policy: Path) -> subprocess.CompletedProcess[str]:
+        """Run a daemon that is expected to end by itself."""
+        env = {"PYTHONPATH": str(_ROOT)}
+        return self.lab.run("ctl", self.command(policy), env=env, timeout_s=40)
+
     def virsh(self, host: str, *argv: str) -> str:
         """Run virsh on a host."""
         return self.lab.run(host, ["virsh", "-q", *argv], check=True).stdout.strip()
+
+    def in_guest(self, host: str, name: str, path: str, *argv: str) -> None:
+        """Start a program in a guest, behind the backs of the daemon and of Slurm."""
+        arguments = {"path": path, "arg": list(argv)}
+        request = json.dumps({"execute": "guest-exec", "arguments": arguments})
+        self.virsh(host, "qemu-agent-command", name, request)
 
     def domains(self) -> dict[str, list[str]]:
         """The names of all domains, ours or not, by host."""

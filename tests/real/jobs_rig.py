@@ -87,6 +87,13 @@ class JobsRig:
             self.started(job)
         return job
 
+    def interactive(self, tool: str, host: str) -> tuple[float, float]:
+        """Run a short command through srun or salloc; when it began and when it ended."""
+        command = ["bash", "-c", "echo $EPOCHREALTIME; sleep 1; echo $EPOCHREALTIME"]
+        done = self.lab.run("ctl", [tool, "-p", "batch", "-w", host, *command], check=True)
+        began, ended = done.stdout.split()
+        return float(began), float(ended)
+
     def started(self, job: str, limit_s: float = LIMIT_S) -> float:
         """When the script of a job from `high` began, epoch seconds; waits for it."""
         path = self._home / f"{job}.on"
@@ -97,12 +104,14 @@ class JobsRig:
         """Whether the script of a job from `high` has begun."""
         return (self._home / f"{job}.on").exists()
 
-    def release(self, *jobs: str) -> None:
-        """Let jobs from `high` end, and wait until they have."""
+    def release(self, *jobs: str) -> float:
+        """Let jobs from `high` end, and wait until they have; returns when they were told."""
+        told_s = time.time()
         for job in jobs:
             (self._home / f"{job}.go").touch()
         for job in jobs:
             self.until(lambda j=job: self.state(j) == "COMPLETED", what=f"end of job {job}")
+        return told_s
 
     def cancel(self, *jobs: str) -> None:
         """scancel, without waiting."""
@@ -112,8 +121,12 @@ class JobsRig:
 
     def show(self, job: str) -> dict[str, str]:
         """What `scontrol show job` says, by key."""
-        words = self.ctl("scontrol", "-o", "show", "job", job).split()
-        return {key: value for key, _, value in (word.partition("=") for word in words)}
+        # Of an array every task is shown, of which one has the number that was asked for.
+        for line in self.ctl("scontrol", "-o", "show", "job", job).splitlines():
+            shown = {key: value for key, _, value in (w.partition("=") for w in line.split())}
+            if shown["JobId"] == job:
+                return shown
+        raise AssertionError(f"Slurm does not show job {job}\n{self.picture()}")
 
     def state(self, job: str) -> str:
         """The job's state, such as RUNNING."""
