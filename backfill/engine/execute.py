@@ -134,6 +134,8 @@ def _on_job(
             return []
         case act.KickJob():
             manager.suspend_job(action.job_id)
+            # Both orders travel by themselves; reading in between lets the first one go ahead.
+            manager.read_jobs([action.job_id])
             manager.resume_job(action.job_id)
             kicked = ch.Kicked(action.name, action.generation, outside.clock.now())
             return [kicked, *_job(outside, action.job_id)]
