@@ -48,6 +48,11 @@ def step_removing(draft: Draft, node: ManagedNode) -> None:
     """Destroy the instance first, so that no copy can run on; then clear Slurm of the node."""
     if _instance_left(draft, node) or draft.blind:
         return
+    unsure = _unsure(draft, node)
+    if unsure:
+        # Its jobs must not start elsewhere, nor its name be used again, while a copy may run on.
+        draft.refuse(node.name, "removal", f"{unsure}: its instance may still be there")
+        return
     seen = draft.world.nodes.get(node.name)
     if seen is not None:
         draft.watch(node.name)
@@ -71,6 +76,23 @@ def _instance_left(draft: Draft, node: ManagedNode) -> bool:
         o.running and o.host and o.key.split(":")[1] == node.name
         for o in draft.world.operations.values()
     )
+
+
+def _unsure(draft: Draft, node: ManagedNode) -> str:
+    """Say which host has not been seen without the instance since the removal began."""
+    world = draft.world
+    for name in filter(None, (node.host, node.target)):
+        host = world.hosts[name]
+        if not host.reachable:
+            return f"{name} cannot be reached ({host.problem})"
+        source = world.sources.get(name)
+        read_s = max(
+            source.seen_s if source is not None else 0.0,
+            world.seen_s("instance", f"{name}/{node.name}"),
+        )
+        if read_s < node.since_s:
+            return f"{name} has not been read since"
+    return ""
 
 
 def _leave_slurm(draft: Draft, node: ManagedNode) -> None:
