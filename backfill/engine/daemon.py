@@ -90,6 +90,7 @@ class Daemon:
         """Work until a Stop message comes; returns its reason."""
         # A waiting hook must not wait for a long slice of another thread.
         sys.setswitchinterval(0.001)
+        self.cycle.tick(self._outside.clock.now())
         known = self.recall()
         self.cycle.record("daemon", "cluster", {"event": "start", "managed": known})
         _LOG.info("started; %d managed nodes are known from the journal", known)

@@ -74,7 +74,8 @@ def _complete(words: list[str]) -> int:
 def command_of(words: Sequence[str]) -> Command | None:
     """The command that a command line names, before it is read completely."""
     name = next((w for w in words if not w.startswith("-")), "")
-    if name == LIVE.name and "--live" in words:
+    scenario = any(word.endswith((".yaml", ".yml")) for word in words) and "--policy" not in words
+    if name == LIVE.name and ("--live" in words or scenario):
         return LIVE
     return BY_NAME.get(name)
 
