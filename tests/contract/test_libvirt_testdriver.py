@@ -22,7 +22,7 @@ from backfill.drivers.libvirt.settings import (
     Limits,
     Surroundings,
 )
-from backfill.ports import AlreadyThereError, BusyError, UnreachableError
+from backfill.ports import AlreadyThereError, BusyError, RefusedError, UnreachableError
 from tests.contract.instance_provider import (
     CLUSTER,
     IMAGES,
@@ -77,6 +77,17 @@ class TestHypervisor(Hypervisor):
         domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE)
 
 
+class WithoutWeights(TestHypervisor):
+    """A host that has no control group for CPU weights, and says so as libvirt does."""
+
+    __test__ = False
+
+    def start(self, name: str) -> int | None:
+        if "<cputune>" in self.document(name):
+            raise RefusedError(name, "CPU tuning is not available on this host")
+        return super().start(name)
+
+
 class TestDriverRig:
     """Two hosts: libvirt's default test host, shared by all connections, and one of a file."""
 
@@ -84,7 +95,8 @@ class TestDriverRig:
     image = "small"
     abilities = frozenset({STRANGERS, IMAGES})
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, kind: type[TestHypervisor] = TestHypervisor) -> None:
+        self._kind = kind
         (directory / "node.xml").write_text(NODE)
         for name in ("vmlinuz", "initrd", "disk.raw", "munge.key"):
             (directory / name).write_bytes(b"\0" * 512)
@@ -116,7 +128,7 @@ class TestDriverRig:
     def _hypervisor(
         self, host: str, uri: str, limits: Limits, on_event: OnEvent | None
     ) -> Hypervisor:
-        return TestHypervisor(host, uri, limits, on_event, self._open)
+        return self._kind(host, uri, limits, on_event, self._open)
 
     def _open(self, uri: str) -> Cable:
         if uri in self._cut:
@@ -188,6 +200,16 @@ def test_changes_are_reported_as_hints(rig: TestDriverRig) -> None:
     rig.keeper.lookupByName("vn1").suspend()
     rig.until(lambda: (host, "vn1") in rig.events)
     assert state(rig) is InstanceState.PAUSED
+
+
+def test_a_host_without_cpu_weights_is_used_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The instance runs at ordinary weight, and the operator is told what that means."""
+    rig = TestDriverRig(tmp_path, WithoutWeights)
+    born(rig)
+    assert "hv1 has no CPU weights" in caplog.text
+    rig.end()
 
 
 def test_deletion_leaves_no_file(rig: TestDriverRig) -> None:

@@ -168,6 +168,19 @@ def test_a_suspended_guest_survives_a_restart_of_libvirtd(guest: Guest) -> None:
     guest.run_on()
 
 
+@pytest.mark.parametrize("state", IN_MEMORY)
+def test_the_emulator_itself_refuses_a_second_start(guest: Guest, state: InstanceState) -> None:
+    """Even without our own checks two hosts cannot have the disk at the same time."""
+    guest.put(state)
+    twin = guest.provider._pool.hypervisors[guest.other]
+    document = guest.provider._pool.hypervisors[guest.host].document(NAME)
+    twin.define(NAME, document)
+    with pytest.raises(DriverError, match="lock"):
+        twin.start(NAME)
+    twin.undefine(NAME)
+    guest.run_on()
+
+
 def test_waking_after_a_pause_corrects_the_clock(guest: Guest) -> None:
     """The guest's clock stands during a pause; waking moves it by what was missed."""
     guest.provider.wake(guest.host, NAME, time.time())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Callable
 from typing import Any
 
 from backfill.drivers.libvirt.hypervisor import AgentSilentError, Ask
@@ -18,33 +19,41 @@ def wake(ask: Ask, name: str, now_s: float, limit_s: float) -> float:
     """Set the guest's clock and make slurmd report; returns the clock's correction in seconds.
 
     `now_s` is the time at which this is called; what passes until the guest is asked is added.
-    A silent agent is asked again until `limit_s` is over: running the program twice does no harm.
     """
     began_s = time.monotonic()
+
+    def program() -> list[str]:
+        return [WAKE_PROGRAM, f"{now_s + time.monotonic() - began_s:.6f}"]
+
+    output = _ask_until(ask, name, program, limit_s)
+    try:
+        return float(output)
+    except ValueError:
+        raise BadOutputError(name, f"{WAKE_PROGRAM} answered '{output[:80]}'") from None
+
+
+def job_processes(ask: Ask, name: str, limit_s: float) -> tuple[int, int]:
+    """Count the processes of Slurm jobs in the guest: (going, stopped)."""
+    output = _ask_until(ask, name, lambda: [JOBS_PROGRAM], limit_s)
+    words = output.split()
+    if len(words) != 2 or not all(w.isdigit() for w in words):
+        raise BadOutputError(name, f"{JOBS_PROGRAM} answered '{output[:80]}'")
+    return int(words[0]), int(words[1])
+
+
+def _ask_until(ask: Ask, name: str, program: Callable[[], list[str]], limit_s: float) -> str:
+    """Run the program, again while the agent is silent: running it twice does no harm."""
+    deadline_s = time.monotonic() + limit_s
     while True:
-        moment_s = now_s + time.monotonic() - began_s
         try:
-            output = _run(ask, name, [WAKE_PROGRAM, f"{moment_s:.6f}"], began_s + limit_s)
-            return _number(output, name)
+            return _run(ask, name, program(), deadline_s)
         except AgentSilentError:
-            if time.monotonic() > began_s + limit_s:
+            if time.monotonic() > deadline_s:
                 raise UnreachableError(
                     name, f"its guest agent did not answer within {limit_s:g} s",
                     "look at the instance's console",
                 ) from None  # fmt: skip
             time.sleep(_LONGEST_POLL_S)
-
-
-def job_processes(ask: Ask, name: str, limit_s: float) -> tuple[int, int]:
-    """Count the processes of Slurm jobs in the guest: (going, stopped)."""
-    try:
-        output = _run(ask, name, [JOBS_PROGRAM], time.monotonic() + limit_s)
-    except AgentSilentError:
-        raise UnreachableError(name, f"its agent did not answer within {limit_s:g} s") from None
-    words = output.split()
-    if len(words) != 2 or not all(w.isdigit() for w in words):
-        raise BadOutputError(name, f"{JOBS_PROGRAM} answered '{output[:80]}'")
-    return int(words[0]), int(words[1])
 
 
 def _run(ask: Ask, name: str, argv: list[str], deadline_s: float) -> str:
@@ -67,10 +76,3 @@ def _output(status: dict[str, Any], name: str, program: str) -> str:
     if status.get("exitcode") != 0:
         raise DriverError(name, f"{program} failed in the guest: {complaint or output}")
     return output
-
-
-def _number(output: str, name: str) -> float:
-    try:
-        return float(output)
-    except ValueError:
-        raise BadOutputError(name, f"{WAKE_PROGRAM} answered '{output[:80]}'") from None

@@ -44,9 +44,19 @@ def refuse_if_leaving(handle: Any, name: str) -> None:
     on at the target, and a cancellation in the moment of the switch-over leaves libvirt or QEMU
     waiting for ever. So nobody may interfere, and the room is free when it has left.
     """
-    job = handle.jobStats()
-    if job["type"] and job.get("operation") == _MIGRATION_OUT:
+    if _job(handle) == _MIGRATION_OUT:
         raise BusyError(name, "it is on its way to another host", "wait until it has left")
+
+
+def _job(handle: Any) -> int | None:
+    """What is being done with it at length (virDomainJobOperation); None for nothing."""
+    try:
+        job = handle.jobStats()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_OPERATION_INVALID:
+            return None  # it does not run
+        raise
+    return int(job.get("operation", 0)) if job["type"] else None
 
 
 def lookup(connection: Any, name: str, again: bool = True) -> Any:
@@ -70,7 +80,7 @@ def seen(handle: Any, stats: dict[str, int]) -> Domain | None:
         incoming = states.may_be_incoming(state, reason)
         persistent = not incoming or bool(handle.isPersistent())
         # The reason alone may be left over from a save that broke off.
-        saving = states.may_be_saving(state, reason) and bool(handle.jobStats()["type"])
+        saving = states.may_be_saving(state, reason) and _job(handle) is not None
         label = label_of(handle)
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
