@@ -148,9 +148,7 @@ class Draft:
 
     def busy_with(self, node: ManagedNode) -> bool:
         """Whether a call about this node is still in flight."""
-        return any(
-            o.running and o.key.split(":")[1] == node.name for o in self.world.operations.values()
-        )
+        return self.world.busy(node.name)
 
     def broken(self, node: ManagedNode, instance: Instance | None) -> str:
         """Say how the instance is lost, or return an empty text.

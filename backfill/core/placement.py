@@ -50,7 +50,7 @@ def room(world: World, host: str, policies: PolicySet) -> Resources:
     limits = policies.limits
     left = world.hosts[host].capacity - Resources(limits.keep_cpus, limits.keep_memory_mb)
     shape = policies.instances.flavour.resources
-    for node in world.managed.values():
+    for node in world.managed_on(host):
         left = left - _share(world, node, host, shape)
     for instance in world.instances_on(host):
         if instance.name not in world.managed and instance.occupies_memory:
@@ -60,8 +60,6 @@ def room(world: World, host: str, policies: PolicySet) -> Resources:
 
 def _share(world: World, node: ManagedNode, host: str, shape: Resources) -> Resources:
     """What one managed node takes of a host: CPUs while it may run, memory while it is in RAM."""
-    if host not in (node.host, node.target):
-        return NOTHING
     if node.phase in ON_CPU or node.phase is Phase.EVICTING or host == node.target:
         return shape
     instance = world.instances.get((host, node.name))
@@ -72,9 +70,7 @@ def _share(world: World, node: ManagedNode, host: str, shape: Resources) -> Reso
 
 def count_on(world: World, host: str) -> int:
     """Number of our nodes that are on a host or on their way to it."""
-    return sum(
-        1 for m in world.managed.values() if host in (m.host, m.target) and m.phase not in ABSENT
-    )
+    return sum(1 for m in world.managed_on(host) if m.phase not in ABSENT)
 
 
 def candidates(

@@ -8,7 +8,7 @@ from backfill.core.actions import DeleteInstance
 from backfill.core.draft import Draft
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import Claim
-from backfill.core.lifecycle import ABSENT, ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.scaling import plan_scale
@@ -23,6 +23,8 @@ from backfill.core.world import World
 # An instance with our tag of which no record exists is left alone for so long: its record may be
 # on its way, when another daemon is just being replaced by this one.
 _ORPHAN_AGE_S = 10.0
+
+_OVER = (Phase.FAILED, Phase.GIVEN_UP)
 
 # FAILED and GIVEN_UP have no step: nothing of them is left outside.
 _STEPS: dict[Phase, Callable[[Draft, ManagedNode], None]] = {
@@ -41,7 +43,7 @@ def plan(world: World, policies: PolicySet) -> Plan:
     """Decide what to do now. Pure: the same world and policies give the same plan."""
     draft = Draft(world, policies)
     _answer_claims(draft)
-    for name in sorted(world.managed):
+    for name in tuple(world.names):
         _step(draft, world.managed[name])
     _orphans(draft)
     plan_scale(draft)
@@ -104,8 +106,9 @@ def occupied(draft: Draft, host: str) -> str:
 
 def _may_carry(world: World, host: str) -> bool:
     """Whether an instance was seen there, or is there by our books."""
-    ours = (m for m in world.managed.values() if m.phase not in ABSENT)
-    return bool(world.instances_on(host)) or any(host in (m.host, m.target) for m in ours)
+    # One that is being removed may still be there; one whose removal has ended is not.
+    ours = (m for m in world.managed_on(host) if m.phase not in _OVER)
+    return bool(world.instances_on(host)) or any(ours)
 
 
 # --- orphans -----------------------------------------------------------------------------------
@@ -121,7 +124,7 @@ def _orphans(draft: Draft) -> None:
         node = draft.world.managed.get(name)
         if node is None:
             _adopt(draft, instance)
-        elif instance.tag.generation < node.generation:
+        elif instance.tag.generation < node.generation or node.phase in _OVER:
             reason = f"a stale copy (generation {instance.tag.generation})"
             draft.do(DeleteInstance(name, instance.tag.generation, host, reason))
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 
 from backfill.core import changes as ch
+from backfill.core.call_index import CallIndex, ClaimIndex
 from backfill.core.cluster import Job, Node
 from backfill.core.fleet import Host, Instance, InstanceState
+from backfill.core.fleet_index import FleetIndex
 from backfill.core.job_index import JobIndex
-from backfill.core.ledger import Claim, Operation, Source
+from backfill.core.ledger import Claim, Source
 from backfill.core.lifecycle import ManagedNode, check_transition
 
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
@@ -27,22 +28,22 @@ class World:
         self._queue = JobIndex()
         self.jobs = self._queue.jobs
         self.hosts: dict[str, Host] = {}
-        self.instances: dict[tuple[str, str], Instance] = {}  # by (host, name)
-        self.managed: dict[str, ManagedNode] = {}
-        self.claims: dict[str, Claim] = {}
-        self.operations: dict[str, Operation] = {}
+        self._fleet = FleetIndex()
+        self.instances = self._fleet.instances  # by (host, name)
+        self.managed = self._fleet.managed
+        self._claims = ClaimIndex()
+        self.claims = self._claims.claims
+        self._calls = CallIndex()
+        self.operations = self._calls.operations
         self.sources: dict[str, Source] = {}
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
         self.generations: dict[str, int] = {}  # highest generation ever used by a node's name
-        self._on_host: dict[str, set[str]] = {}
         self._host_of_node: dict[str, str] = {}
         self._seen: dict[tuple[str, str], float] = {}
-        self._first_seen: dict[tuple[str, str], float] = {}  # instances, by (host, name)
         self._gone: dict[str, float] = {}  # jobs that Slurm no longer knows, oldest first
         # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
         self.sighted_since_s = 0.0
         self._node_read: dict[str, float] = {}
-        self._created: deque[float] = deque(maxlen=10_000)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -61,11 +62,20 @@ class World:
 
     def instances_on(self, host: str) -> list[Instance]:
         """Our instances on a host, in order of their names."""
-        return [self.instances[host, name] for name in sorted(self._on_host.get(host, ()))]
+        return self._fleet.instances_on(host)
 
     def places_of(self, name: str) -> list[Instance]:
         """Every host's view of one instance; more than one only while it moves."""
-        return [self.instances[h, name] for h in sorted(self.hosts) if (h, name) in self.instances]
+        return [place for place in self._fleet.places_of(name) if place.host in self.hosts]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the managed nodes, sorted."""
+        return self._fleet.names
+
+    def managed_on(self, host: str) -> list[ManagedNode]:
+        """Managed nodes that are on a host or on their way to it, in no order."""
+        return self._fleet.managed_on(host)
 
     def host_of_node(self, node: str) -> str | None:
         """The host whose own Slurm node this is."""
@@ -78,9 +88,7 @@ class World:
         found = {j.id for j in holders}
         # A hook knows an array task by its raw number only: 14 and 12_3 are one job.
         known = found | {str(j.raw_id) for j in holders}
-        found.update(
-            c.job_id for c in self.claims.values() if host in c.hosts and c.job_id not in known
-        )
+        found.update(job_id for job_id in self._claims.on(host) if job_id not in known)
         if host in self.closed:
             found.add("of the operator")
         return tuple(sorted(found))
@@ -92,7 +100,11 @@ class World:
 
     def arriving(self, host: str) -> bool:
         """Whether an operation in flight may bring an instance onto this host's CPUs."""
-        return any(o.running and o.host == host for o in self.operations.values())
+        return self._calls.arriving(host)
+
+    def busy(self, name: str) -> bool:
+        """Whether an operation of this node is in flight."""
+        return self._calls.busy(name)
 
     def seen_s(self, kind: str, name: str) -> float:
         """When the subject was last read; 0 if never. Kinds: node, job, host, instance."""
@@ -105,11 +117,11 @@ class World:
 
     def first_seen_s(self, host: str, name: str) -> float:
         """When an instance was first seen on a host by this daemon; 0 if it is not there."""
-        return self._first_seen.get((host, name), 0.0)
+        return self._fleet.first_seen_s(host, name)
 
     def created_since(self, since_s: float) -> int:
         """How many instances we began to make after `since_s`."""
-        return sum(1 for at_s in self._created if at_s > since_s)
+        return self._fleet.created_since(since_s)
 
     # --- the only mutator ----------------------------------------------------------------------
 
@@ -193,9 +205,7 @@ class World:
     def _(self, change: ch.InstanceSeen) -> None:
         instance = change.instance
         if self._newer("instance", f"{instance.host}/{instance.name}", change.seen_s):
-            self.instances[instance.host, instance.name] = instance
-            self._first_seen.setdefault((instance.host, instance.name), change.seen_s)
-            self._on_host.setdefault(instance.host, set()).add(instance.name)
+            self._fleet.put(instance, change.seen_s)
             self._remember_generation(instance.name, instance.tag.generation)
 
     @_apply.register
@@ -209,57 +219,43 @@ class World:
     @_apply.register
     def _(self, change: ch.InstanceGone) -> None:
         if self._newer("instance", f"{change.host}/{change.name}", change.seen_s):
-            self.instances.pop((change.host, change.name), None)
-            self._first_seen.pop((change.host, change.name), None)
-            self._on_host.get(change.host, set()).discard(change.name)
+            self._fleet.drop(change.host, change.name)
 
     @_apply.register
     def _(self, change: ch.Claimed) -> None:
-        self.claims[change.job_id] = Claim(change.job_id, change.hosts, change.at_s, change.waiting)
+        self._claims.put(Claim(change.job_id, change.hosts, change.at_s, change.waiting))
 
     @_apply.register
     def _(self, change: ch.ClaimAnswered) -> None:
-        claim = self.claims.get(change.job_id)
-        if claim is not None:
-            self.claims[change.job_id] = replace(claim, waiting=False)
+        self._claims.answered(change.job_id)
 
     @_apply.register
     def _(self, change: ch.ClaimEnded) -> None:
-        self.claims.pop(change.job_id, None)
+        self._claims.drop(change.job_id)
 
     @_apply.register
     def _(self, change: ch.NodeManaged) -> None:
         known = self.managed.get(change.node.name)
         if known is not None:
             check_transition(known, change.node.phase)
-        if known is None or known.generation != change.node.generation:
-            self._created.append(change.node.created_s)
-        self.managed[change.node.name] = change.node
+        self._fleet.manage(change.node)
         self._remember_generation(change.node.name, change.node.generation)
 
     @_apply.register
     def _(self, change: ch.NodeForgotten) -> None:
-        self.managed.pop(change.name, None)
-        for key in [k for k in self.operations if k.split(":")[1] == change.name]:
-            if not self.operations[key].running:
-                del self.operations[key]
+        self._fleet.forget(change.name)
+        self._calls.forget(change.name)
 
     def _remember_generation(self, name: str, generation: int) -> None:
         self.generations[name] = max(generation, self.generations.get(name, 0))
 
     @_apply.register
     def _(self, change: ch.OperationStarted) -> None:
-        old = self.operations.get(change.key)
-        self.operations[change.key] = Operation(
-            change.key, change.host, True, change.at_s, old.attempts if old else 0
-        )
+        self._calls.started(change)
 
     @_apply.register
     def _(self, change: ch.OperationDone) -> None:
-        operation = self.operations.pop(change.key, None)
-        if operation is None or not change.problem:
-            return
-        self.operations[change.key] = operation.failed(change)
+        self._calls.done(change)
 
     @_apply.register
     def _(self, change: ch.Woken) -> None:

@@ -1,0 +1,90 @@
+"""What is ours as the world keeps it: managed nodes and instances, found by host and by name."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+
+from backfill.core.fleet import Instance
+from backfill.core.lifecycle import ManagedNode
+
+_REMEMBERED = 10_000  # creations
+
+
+class FleetIndex:
+    """Managed nodes and instances with the look-ups of planning. Only the world changes it."""
+
+    def __init__(self) -> None:
+        self.managed: dict[str, ManagedNode] = {}
+        self.instances: dict[tuple[str, str], Instance] = {}  # by (host, name)
+        self.names: list[str] = []  # of all managed nodes, sorted
+        self._managed_on: dict[str, set[str]] = {}  # host -> names that are there or go there
+        self._instances_on: dict[str, set[str]] = {}  # host -> names
+        self._places: dict[str, set[str]] = {}  # name -> hosts with such an instance
+        self._first_seen: dict[tuple[str, str], float] = {}
+        self._created: list[float] = []  # sorted
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def managed_on(self, host: str) -> list[ManagedNode]:
+        """Managed nodes that are on the host or on their way to it, in no order."""
+        return [self.managed[name] for name in self._managed_on.get(host, ())]
+
+    def instances_on(self, host: str) -> list[Instance]:
+        """Instances on a host, in order of their names."""
+        return [self.instances[host, name] for name in sorted(self._instances_on.get(host, ()))]
+
+    def places_of(self, name: str) -> list[Instance]:
+        """Every host's view of one instance, in order of the hosts."""
+        return [self.instances[host, name] for host in sorted(self._places.get(name, ()))]
+
+    def first_seen_s(self, host: str, name: str) -> float:
+        """When an instance was first seen on a host; 0 if it is not there."""
+        return self._first_seen.get((host, name), 0.0)
+
+    def created_since(self, since_s: float) -> int:
+        """How many of the latest instances we began to make after `since_s`."""
+        return len(self._created) - bisect_right(self._created, since_s)
+
+    # --- changing ------------------------------------------------------------------------------
+
+    def manage(self, node: ManagedNode) -> None:
+        """A managed node is new, or its record was replaced."""
+        old = self.managed.get(node.name)
+        if old is None:
+            insort(self.names, node.name)
+        if old is None or old.generation != node.generation:
+            insort(self._created, node.created_s)
+            del self._created[:-_REMEMBERED]
+        before = () if old is None else (old.host, old.target)
+        if before != (node.host, node.target):
+            self._leave(node.name, before)
+            for host in filter(None, (node.host, node.target)):
+                self._managed_on.setdefault(host, set()).add(node.name)
+        self.managed[node.name] = node
+
+    def forget(self, name: str) -> None:
+        """A managed node is over; unknown: nothing."""
+        old = self.managed.pop(name, None)
+        if old is not None:
+            del self.names[bisect_left(self.names, name)]
+            self._leave(name, (old.host, old.target))
+
+    def _leave(self, name: str, hosts: Iterable[str]) -> None:
+        for host in hosts:
+            self._managed_on.get(host, set()).discard(name)
+
+    def put(self, instance: Instance, seen_s: float) -> None:
+        """An instance was seen."""
+        host, name = instance.host, instance.name
+        self.instances[host, name] = instance
+        self._first_seen.setdefault((host, name), seen_s)
+        self._instances_on.setdefault(host, set()).add(name)
+        self._places.setdefault(name, set()).add(host)
+
+    def drop(self, host: str, name: str) -> None:
+        """An instance is no longer where it was; unknown: nothing."""
+        self.instances.pop((host, name), None)
+        self._first_seen.pop((host, name), None)
+        self._instances_on.get(host, set()).discard(name)
+        self._places.get(name, set()).discard(host)
