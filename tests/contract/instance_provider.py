@@ -2,85 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Protocol
-
 import pytest
 
-from backfill.core.fleet import Flavour, Instance, InstanceSpec, InstanceState, Tag
+from backfill.core.fleet import InstanceSpec, InstanceState, Tag
 from backfill.ports import (
     AlreadyThereError,
     BusyError,
     DriverError,
-    InstanceProvider,
     NotFoundError,
     RefusedError,
 )
+from tests.contract.instance_moves import InstanceMovesContract
+from tests.contract.instance_rig import (
+    CLUSTER,
+    EVERYTHING,
+    IMAGES,
+    SMALL,
+    STRANGERS,
+    WAKE,
+    Rig,
+    born,
+    spec,
+    state,
+)
 
-CLUSTER = "contract"
-SMALL = Flavour(cpus=1, memory_mb=256, disk_gb=1)
-MOVE, WAKE, STRANGERS, IMAGES = "move", "wake", "strangers", "images"
-EVERYTHING = frozenset({MOVE, WAKE, STRANGERS, IMAGES})
-
-
-class Rig(Protocol):
-    """A provider of cluster CLUSTER with two hosts, and what a test must be able to do around it.
-
-    `abilities` says which parts of the contract it can show: MOVE (migration), WAKE (guests with
-    an agent), STRANGERS (other people's instances on the same hosts), IMAGES (it refuses an
-    image that it does not know).
-    """
-
-    @property
-    def provider(self) -> InstanceProvider: ...
-
-    @property
-    def image(self) -> str: ...
-
-    @property
-    def abilities(self) -> frozenset[str]: ...
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        """Let time pass until `holds`; fails the test when that takes too long."""
-
-    def booted(self, name: str) -> None:
-        """Let time pass until the guest of `name` has booted."""
-
-    def unreachable(self, host: str) -> AbstractContextManager[None]:
-        """Inside, `host` does not answer."""
-
-    def stranger(self, host: str, name: str) -> AbstractContextManager[None]:
-        """Inside, `host` carries a running instance of another cluster with this name."""
+__all__ = ["CLUSTER", "EVERYTHING", "SMALL", "InstanceProviderContract", "born", "spec", "state"]
 
 
-def spec(rig: Rig, name: str = "vn1", generation: int = 1, host: str = "") -> InstanceSpec:
-    """An instance as the engine would ask for it, on the first host unless told otherwise."""
-    return InstanceSpec(
-        name=name,
-        host=host or rig.provider.hosts[0],
-        tag=Tag(CLUSTER, name, generation),
-        flavour=SMALL,
-        image=rig.image,
-        address=f"10.77.1.{name.removeprefix('vn')}/16",
-    )
-
-
-def state(rig: Rig, name: str = "vn1", host: str = "") -> InstanceState | None:
-    """What a fresh look at the instance says; None when the host does not have it."""
-    seen = rig.provider.read(host or rig.provider.hosts[0], name)
-    return None if seen is None else seen.state
-
-
-def born(rig: Rig, name: str = "vn1") -> str:
-    """Create an instance, wait until it runs, and return its host."""
-    wanted = spec(rig, name)
-    rig.provider.create(wanted)
-    rig.until(lambda: state(rig, name) is InstanceState.RUNNING)
-    return wanted.host
-
-
-class InstanceProviderContract:
+class InstanceProviderContract(InstanceMovesContract):
     """Shared by the simulated hypervisors, libvirt's test driver and real libvirt."""
 
     @pytest.fixture
@@ -272,62 +221,6 @@ class InstanceProviderContract:
                 call(host, "vn9")
             assert not caught.value.retry
 
-    # --- moving ----------------------------------------------------------------------------
-
-    @pytest.mark.parametrize(
-        "wanted", [InstanceState.RUNNING, InstanceState.PAUSED, InstanceState.SUSPENDED]
-    )
-    def test_migration_keeps_the_state(self, rig: Rig, wanted: InstanceState) -> None:
-        """The instance is on the target in the state it was in, and nowhere else; twice is fine."""
-        source, target = born(rig), rig.provider.hosts[1]
-        rig.booted("vn1")
-        if wanted is InstanceState.PAUSED:
-            rig.provider.pause(source, "vn1")
-        if wanted is InstanceState.SUSPENDED:
-            rig.provider.suspend(source, "vn1")
-        if MOVE not in rig.abilities and wanted is not InstanceState.SUSPENDED:
-            with pytest.raises(DriverError):
-                rig.provider.migrate(source, "vn1", target)
-            assert state(rig) is wanted
-            return
-        before = _known(rig, source)
-        for _ in range(2):
-            rig.provider.migrate(source, "vn1", target)
-            assert state(rig, host=source) is None
-            assert state(rig, host=target) is wanted
-        after = _known(rig, target)
-        assert (after.tag, after.boot_s) == (before.tag, before.boot_s)
-
-    def test_a_suspended_instance_is_restored_where_it_went(self, rig: Rig) -> None:
-        """Suspend here, restore there: the old host has nothing left."""
-        source, target = born(rig), rig.provider.hosts[1]
-        rig.provider.suspend(source, "vn1")
-        rig.provider.migrate(source, "vn1", target)
-        with pytest.raises(NotFoundError):
-            rig.provider.restore(source, "vn1")
-        rig.provider.restore(target, "vn1")
-        rig.provider.thaw(target, "vn1")
-        assert state(rig, host=target) is InstanceState.RUNNING
-        rig.provider.delete(target, "vn1")
-
-    def test_migration_to_a_silent_host_changes_nothing(self, rig: Rig) -> None:
-        """On error the source still has it."""
-        source, target = born(rig), rig.provider.hosts[1]
-        rig.provider.pause(source, "vn1")
-        with rig.unreachable(target), pytest.raises(DriverError):
-            rig.provider.migrate(source, "vn1", target)
-        rig.until(lambda: rig.provider.observe(target).host.reachable)
-        assert state(rig, host=source) is InstanceState.PAUSED
-        assert state(rig, host=target) is None
-        rig.provider.thaw(source, "vn1")
-        assert state(rig, host=source) is InstanceState.RUNNING
-
-    def test_migration_to_its_own_host_is_nothing(self, rig: Rig) -> None:
-        """There is nowhere to go."""
-        host = born(rig)
-        rig.provider.migrate(host, "vn1", host)
-        assert state(rig) is InstanceState.RUNNING
-
     # --- the guest -------------------------------------------------------------------------
 
     def test_waking_corrects_the_clock(self, rig: Rig) -> None:
@@ -374,9 +267,3 @@ class InstanceProviderContract:
             rig.provider.delete(host, "vn5")
             with pytest.raises(AlreadyThereError):
                 rig.provider.create(spec(rig, "vn5"))
-
-
-def _known(rig: Rig, host: str, name: str = "vn1") -> Instance:
-    seen = rig.provider.read(host, name)
-    assert seen is not None
-    return seen

@@ -26,7 +26,7 @@ from backfill.drivers.libvirt.settings import (
 from backfill.lab import image
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import LabSpec
-from tests.contract.instance_provider import CLUSTER, EVERYTHING
+from tests.contract.instance_rig import CLUSTER, EVERYTHING
 
 IMAGE = "tiny"
 READY = "BACKFILL-READY"
