@@ -132,6 +132,14 @@ def test_one_task_of_an_array_is_requeued_alone(rig: RealRig) -> None:
     assert job(rig, f"{array}_2").restarts == 0
 
 
+def test_a_job_survives_being_requeued_again_and_again(rig: RealRig) -> None:
+    """On one node, at any moment of a second: a restart in the same second would end the job."""
+    going = running(rig, rig.hosts[0])
+    for restarts in range(1, 6):
+        rig.manager.requeue_job(going)
+        assert await_state(rig, going, JobState.RUNNING).restarts == restarts
+
+
 def test_text_of_other_users_and_admins_is_read_back(rig: RealRig) -> None:
     """Accounts, constraints, reasons and comments with separators in them harm nothing."""
     rig.ctl(
