@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -58,6 +59,7 @@ class Bed:
             self._daemon.send_signal(signal.SIGTERM)
             self._daemon.wait(10)
         self.lab.down()
+        shutil.rmtree(self.lab.dir)
 
     def _start(self, policy: Path) -> None:
         argv = [sys.executable, "-m", "backfill", "daemon", "--config", str(policy)]
