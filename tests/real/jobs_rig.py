@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -110,8 +111,11 @@ class JobsRig:
         for job in jobs:
             (self._home / f"{job}.go").touch()
         for job in jobs:
-            self.until(lambda j=job: self.state(j) == "COMPLETED", what=f"end of job {job}")
+            self.until(partial(self._completed, job), what=f"end of job {job}")
         return told_s
+
+    def _completed(self, job: str) -> bool:
+        return self.state(job) == "COMPLETED"
 
     def cancel(self, *jobs: str) -> None:
         """scancel, without waiting."""
@@ -172,7 +176,7 @@ class JobsRig:
         """Let counting jobs end and wait for it; the tally must then show each of them whole."""
         for job in jobs:
             self.counting(job)
-            self.until(lambda j=job: self._has_ended(j), what=f"end of job {job}")
+            self.until(partial(self._has_ended, job), what=f"end of job {job}")
             self._wholes.add(job)
 
     def _has_ended(self, job: str) -> bool:
