@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ class Listener:
         self._answer = answer
         self._hook_wait_s = hook_wait_s
         self._servers: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
 
     def listen_unix(self, path: Path) -> None:
         """Listen on a unix socket; a stale one is replaced, a living daemon's is not."""
@@ -53,7 +55,13 @@ class Listener:
         self._serve(server)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and wait for the threads that did: a close alone does not wake them,
+        and the number of the closed socket may soon mean another one."""
+        for server in self._servers:
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(5.0)
         for server in self._servers:
             server.close()
 
@@ -62,7 +70,9 @@ class Listener:
     def _serve(self, server: socket.socket) -> None:
         server.listen(256)
         self._servers.append(server)
-        threading.Thread(target=self._accept, args=(server,), daemon=True, name="accept").start()
+        thread = threading.Thread(target=self._accept, args=(server,), daemon=True, name="accept")
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self, server: socket.socket) -> None:
         while True:
