@@ -143,9 +143,9 @@ class RealRig:
         )
         until(pidfile.exists)
         number = int(spec.name.removeprefix("vn"))
-        # A bridge takes the lowest address of its ports: this one must not change the host's.
+        # A bridge takes the lowest address of its ports, so this one has the highest there is.
         wires = (
-            f"ip link add {spec.name} address fe:00:00:00:00:{number:02x} type veth "
+            f"ip link add {spec.name} address fe:ff:ff:ff:ff:{number:02x} type veth "
             f"peer name eth0 netns {pidfile.read_text().strip()}"
             f" && ip link set {spec.name} master br0 up"
         )

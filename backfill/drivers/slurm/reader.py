@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from backfill.ports import ClusterObservation, DriverError, NotFoundError
 _SHOW_NODES = ("scontrol", "-F", "-o", "show", "node")
 # --local: never the jobs of a federation's other clusters; -r: one line per array task.
 _SHOW_JOBS = ("squeue", "--noheader", "--all", "--array", "--local", "--noconvert", "-t", "all")
+# Up to so many jobs it is quicker to ask for each than to read all.
+_FEW = 3
 
 
 class SlurmReader:
@@ -68,18 +71,16 @@ class SlurmReader:
     def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """Read these jobs fresh; ids that Slurm no longer knows are absent from the answer."""
         wanted = set(ids)
-        if not wanted:
-            return {}
-        if len(wanted) > 1:
+        if len(wanted) > _FEW:
             # squeue itself reads all jobs as soon as it is asked for more than one.
             return {i: job for i, job in self.all_jobs().items() if i in wanted}
-        (job_id,) = wanted
-        try:
-            found = self._squeue("-j", checked(job_id, JOB_ID, "job id"))
-        except NotFoundError:
-            return {}
-        # Asking for one task or component may answer with its siblings as well.
-        return {job.id: job for job in found if job.id == job_id}
+        found: dict[str, Job] = {}
+        for job_id in sorted(wanted):
+            with contextlib.suppress(NotFoundError):
+                # Asking for one task or component may answer with its siblings as well.
+                jobs = self._squeue("-j", checked(job_id, JOB_ID, "job id"))
+                found.update((job.id, job) for job in jobs if job.id == job_id)
+        return found
 
     def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
         """Read these nodes fresh; names that Slurm does not know are absent from the answer."""
