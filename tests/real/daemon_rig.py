@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -50,6 +51,7 @@ def daemon_lab(name: str, **spec: Any) -> Iterator[DaemonRig]:
     finally:
         lab.down()
     assert wait_until(lambda: not traces(lab), 15), traces(lab)
+    shutil.rmtree(lab.dir)  # a lab that failed keeps its logs
 
 
 class DaemonRig(JobsRig):

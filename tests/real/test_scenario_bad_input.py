@@ -109,7 +109,7 @@ def test_slurm_is_down(rig: DaemonRig) -> None:
     before = everything(rig)
     rig.lab.stop("slurmctld")
     try:
-        code, words = refusal(rig)
+        code, words = refusal(rig, slurm={"timeout_s": 2})
     finally:
         rig.lab.start("slurmctld")
     assert code == 69

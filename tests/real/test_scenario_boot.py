@@ -65,8 +65,9 @@ def test_a_guest_that_hangs_is_given_up_and_retried_by_hand(rig: DaemonRig) -> N
     node = rig.becomes("vn1", "given-up", limit_s=40)
     assert node["failures"] == 3
     assert "given up after 3 failures: it did not register with Slurm" in node["reason"]
-    waits_s = waited_s(rig)
-    assert [round(w) for w in waits_s] == [1, 2]
+    first_s, second_s = waited_s(rig)
+    assert first_s > 0.9
+    assert second_s > 1.9
     assert rig.domains() == {host: [] for host in rig.lab.hosts}
     assert rig.node_states().keys() == set(rig.lab.hosts)
     shown = rig.backfill("explain", "vn1")

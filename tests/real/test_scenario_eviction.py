@@ -42,11 +42,10 @@ def test_pause_and_return_on_the_same_host(rig: DaemonRig) -> None:
     rig.becomes(name, "displaced")
     assert rig.instances()[name] == (host, "paused")
     assert rig.state(low) == "SUSPENDED"
-    rig.release(high)
-    resumed_s = rig.counting(low)
+    rig.assert_silent(low, began_s, rig.release(high))
+    rig.counting(low)
     assert rig.where(low) == (name, host)
     rig.finish(low)
-    rig.assert_silent(low, began_s, resumed_s)
     assert rig.show(low)["Restarts"] == "0"
 
 
@@ -95,10 +94,25 @@ def test_running_instance_moves_out_of_the_way(rig: DaemonRig) -> None:
     low = rig.low()
     name, host = rig.where(low)
     high = rig.high(host)
-    assert rig.instances()[name] == (rig.other(host), "running")
     rig.becomes(name, "ready")
+    assert rig.instances()[name] == (rig.other(host), "running")
     rig.counting(low)
     rig.release(high)
     rig.finish(low)
-    assert not [r for r in rig.journal("intent") if r.body["t"] == "SuspendJob"]
+    assert "SuspendJob" not in {r.body["t"] for r in rig.journal("intent")}
     assert rig.longest_silence_s(low) < 5
+
+
+def test_the_ladder_ends_in_the_queue(rig: DaemonRig) -> None:
+    """After the last rung's time the job starts anew on the other host; the old copy is silent."""
+    short = {**PAUSE, "for_s": 1}
+    rig.restart(ladder=[short, REQUEUE], limits={"max_instances": 2})
+    low = rig.low()
+    _, host = rig.where(low)
+    high = rig.high(host)
+    rig.until(lambda: rig.show(low)["Restarts"] == "1", what=f"the requeue of job {low}")
+    rig.finish(low)
+    assert rig.state(high) == "RUNNING"
+    runs = [line.split()[3] for line in rig.tally(low)]
+    assert runs == sorted(runs)
+    rig.release(high)

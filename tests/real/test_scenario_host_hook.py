@@ -36,8 +36,7 @@ def test_batch_job_evicts(rig: DaemonRig) -> None:
     high = rig.high(host)
     began_s = rig.started(high)
     rig.becomes(name, "displaced")
-    rig.release(high)
-    rig.assert_silent(low, began_s, rig.counting(low))
+    rig.assert_silent(low, began_s, rig.release(high))
     rig.finish(low)
     assert rig.show(low)["Restarts"] == "0"
 
