@@ -173,6 +173,9 @@ def test_guest_powers_off(lab: Lab) -> None:
     """A guest that is asked to shut down does, and its host stays."""
     second = boot_guest(lab, "bm2", 2)
     assert wait_until(lambda: "READY" in second.console.read_text(), 60)
+    # Until libvirt hears the agent, it would press the power button, which nothing listens to.
+    ping = ["virsh", "qemu-agent-command", second.name, '{"execute": "guest-ping"}']
+    assert wait_until(lambda: "return" in lab.run("bm2", ping).stdout, 20)
     second.virsh("shutdown", second.name)
     assert wait_until(lambda: second.name not in second.virsh("list", "--name"), 20)
 
