@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import Enum, auto
-from math import inf
 
 from backfill.core.actions import DriverAction, PauseInstance, SuspendInstance
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.guards import stale
 from backfill.core.ledger import Operation
 from backfill.core.lifecycle import ManagedNode, Phase, check_transition
-from backfill.core.memo import Refusals
 from backfill.core.plan import Action, ForgetNode, Plan, Refusal, SetNode, key_of
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
@@ -26,15 +23,6 @@ class Progress(Enum):
     WAITING = auto()  # it failed and will be tried again later
     REFUSED = auto()  # it may not be done now
     FINAL = auto()  # it failed, and trying again cannot help
-
-
-@dataclass(slots=True)
-class _Trace:
-    """What one step led to."""
-
-    acted: bool = False
-    wake_at_s: float = inf
-    refusals: Refusals = field(default_factory=dict)
 
 
 # Giving a host back is right even when our picture of Slurm is old.
@@ -57,7 +45,6 @@ class Draft:
         self._refusals: dict[tuple[str, str], Refusal] = {}
         self._watch: set[str] = set()
         self._wake_at_s: float | None = None
-        self._trace: _Trace | None = None
 
     @property
     def now_s(self) -> float:
@@ -67,7 +54,6 @@ class Draft:
 
     def do(self, action: DriverAction) -> Progress:
         """Want `action`; it joins the plan unless it is in flight, backing off or forbidden."""
-        self._act()
         key = key_of(action)
         operation = self.world.operations.get(key)
         if (operation is not None and operation.running) or key in self._keys:
@@ -86,12 +72,10 @@ class Draft:
 
     def operation(self, action: DriverAction) -> Operation | None:
         """What is known of an action that was begun before and has not succeeded yet."""
-        self._act()
         return self.world.operations.get(key_of(action))
 
     def become(self, node: ManagedNode, phase: Phase, reason: str, **fields: object) -> None:
         """Record the next phase of `node`; its clock starts anew unless the phase is the same."""
-        self._act()
         check_transition(node, phase)
         if node.name in self._set:
             return  # one step per node and plan: the next plan, which follows at once, goes on
@@ -103,7 +87,6 @@ class Draft:
 
     def note(self, node: ManagedNode, reason: str, **fields: object) -> None:
         """Change fields of the record without a new phase."""
-        self._act()
         if node.name in self._set:
             return
         self._set.add(node.name)
@@ -111,59 +94,24 @@ class Draft:
 
     def add(self, action: Action) -> None:
         """Add a step of our own."""
-        self._act()
         self._actions.append(action)
 
     def forget(self, node: ManagedNode, reason: str) -> None:
         """Drop the record of a node of which nothing is left."""
-        self._act()
         self._actions.append(ForgetNode(node.name, reason))
 
     def refuse(self, subject: str, what: str, reason: str) -> None:
         """Say that something wanted is not done; once per subject and thing."""
-        refusal = self._refusals[subject, what] = Refusal(subject, what, reason)
-        if self._trace is not None:
-            self._trace.refusals[subject, what] = refusal
-
-    def refuse_again(self, refusals: Refusals) -> None:
-        """Say what was said before, by the same words."""
-        self._refusals.update(refusals)
+        self._refusals[subject, what] = Refusal(subject, what, reason)
 
     def watch(self, *nodes: str) -> None:
         """Look at these Slurm nodes again at once: their next change is awaited."""
-        self._act()
         self._watch.update(nodes)
 
     def wake_at(self, at_s: float) -> None:
         """Plan again at this time at the latest."""
-        trace = self._trace
-        if trace is not None and self.now_s < at_s < trace.wake_at_s:
-            trace.wake_at_s = at_s
         if at_s > self.now_s and (self._wake_at_s is None or at_s < self._wake_at_s):
             self._wake_at_s = at_s
-
-    # --- one step at a time --------------------------------------------------------------------
-
-    def step(self, node: ManagedNode, step: Callable[[Draft, ManagedNode], None]) -> None:
-        """Take a step that may lead to nothing; if it did, the next plans need not take it."""
-        memo = self.world.memo
-        settled = memo.settled.get(node.name)
-        if settled is not None and memo.holds(settled, self.now_s):
-            self._refusals.update(settled.refusals)
-            if settled.wake_at_s < inf:
-                self.wake_at(settled.wake_at_s)
-            return
-        memo.looked = False
-        trace = self._trace = _Trace()
-        step(self, node)
-        self._trace = None
-        if not trace.acted:
-            memo.settle(node.name, trace.wake_at_s, trace.refusals)
-
-    def _act(self) -> None:
-        """What is done, awaited or already under way is more than nothing."""
-        if self._trace is not None:
-            self._trace.acted = True
 
     def finish(self) -> Plan:
         """The plan."""

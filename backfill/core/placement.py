@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from backfill.core.cluster import NodeBase
 from backfill.core.guards import Limits, stale
 from backfill.core.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
-from backfill.core.memo import Rooms
 from backfill.core.policy import PolicySet
 from backfill.core.quantities import NOTHING, Resources
 from backfill.core.world import World
@@ -80,27 +77,20 @@ def candidates(
     world: World, policies: PolicySet, skip: frozenset[str] = frozenset()
 ) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
     """Hosts with room for one more instance, and for every other host why not."""
-    found = rooms(world, policies)
-    return (
-        [(host, left) for host, left in found.open if host not in skip],
-        {host: why for host, why in found.why_not.items() if host not in skip},
-    )
-
-
-def rooms(world: World, policies: PolicySet) -> Rooms:
-    """The same for all hosts, as far as possible from what earlier plans found out."""
-    return world.memo.rooms(policies, partial(_look, world, policies))
-
-
-def _look(world: World, policies: PolicySet, host: str) -> tuple[str, Resources | None]:
-    """Why a host has no room for one more instance, or how much it has."""
     shape = policies.instances.flavour.resources
-    reason = closed(world, host, policies.limits)
-    if not reason and count_on(world, host) >= policies.limits.max_per_host:
-        reason = f"limits.max_per_host = {policies.limits.max_per_host} is reached on {host}"
-    if reason:
-        return reason, None
-    left = room(world, host, policies)
-    if shape.fits(left):
-        return "", left
-    return f"{host} has {left} left, an instance takes {shape}", None
+    rooms: list[tuple[str, Resources]] = []
+    why_not: dict[str, str] = {}
+    for host in policies.hosts:
+        if host in skip:
+            continue
+        reason = closed(world, host, policies.limits)
+        if not reason and count_on(world, host) >= policies.limits.max_per_host:
+            reason = f"limits.max_per_host = {policies.limits.max_per_host} is reached on {host}"
+        if not reason:
+            left = room(world, host, policies)
+            if shape.fits(left):
+                rooms.append((host, left))
+                continue
+            reason = f"{host} has {left} left, an instance takes {shape}"
+        why_not[host] = reason
+    return rooms, why_not

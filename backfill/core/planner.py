@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
 
 from backfill.core.actions import DeleteInstance
 from backfill.core.draft import Draft
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import Claim
 from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.placement import rooms
 from backfill.core.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.scaling import plan_scale
@@ -43,38 +41,19 @@ _STEPS: dict[Phase, Callable[[Draft, ManagedNode], None]] = {
 
 def plan(world: World, policies: PolicySet) -> Plan:
     """Decide what to do now. Pure: the same world and policies give the same plan."""
-    world.memo.begin(world, policies)
     draft = Draft(world, policies)
     _answer_claims(draft)
-    if policies.ladder.migrates and world.memo.valid:
-        rooms(world, policies)  # on which findings about displaced nodes depend
     for name in tuple(world.names):
         _step(draft, world.managed[name])
     _orphans(draft)
     plan_scale(draft)
-    world.memo.end()
     return draft.finish()
 
 
 def _step(draft: Draft, node: ManagedNode) -> None:
     step = _STEPS.get(node.phase)
-    if step is None or node.host not in draft.world.hosts:
-        return
-    if draft.world.memo.valid and _may_rest(node):
-        draft.step(node, step)
-    else:
+    if step is not None and node.host in draft.world.hosts:
         step(draft, node)
-
-
-def _may_rest(node: ManagedNode) -> bool:
-    """Whether plan after plan may find nothing to do about the node, until something happens.
-
-    Only where every look at the time is announced by `wake_at`, and every reading awaited by
-    `watch`. A node whose jobs are still being proven looks at the time in between as well.
-    """
-    if node.phase is Phase.READY:
-        return not (node.suspended_s or node.stuck_s)
-    return node.phase is Phase.DISPLACED
 
 
 # --- claims ------------------------------------------------------------------------------------
@@ -100,17 +79,14 @@ def _answer_claims(draft: Draft) -> None:
 
 def _over(draft: Draft, claim: Claim) -> bool:
     """Whether Slurm, asked after the claim was made, shows that the job is not there (any more)."""
-    world, memo = draft.world, draft.world.memo
-    if claim.job_id in memo.there:
-        return False
+    world = draft.world
     nodes = [h.node for name in claim.hosts if (h := world.hosts.get(name)) and h.node]
+    read_s = min((world.node_read_s(n) for n in nodes), default=world.node_read_s(""))
+    if read_s <= claim.since_s:
+        return False
     # A hook knows an array task or a component of a heterogeneous job by its raw number only.
     there = (job for node in nodes for job in world.jobs_on(node))
-    if any(claim.job_id in (job.id, str(job.raw_id)) for job in there):
-        memo.there.add(claim.job_id)
-        return False
-    read_s = min((world.node_read_s(n) for n in nodes), default=world.node_read_s(""))
-    return read_s > claim.since_s
+    return all(claim.job_id not in (job.id, str(job.raw_id)) for job in there)
 
 
 def occupied(draft: Draft, host: str) -> str:
@@ -142,18 +118,13 @@ def _orphans(draft: Draft) -> None:
     """Instances with our tag that no record explains: adopt the present, destroy the stale."""
     if draft.blind:
         return
-    world, suspects = draft.world, draft.world.memo.suspects
-    found = [(i.host, i.name, i) for name in suspects for i in world.instances_called(name)]
-    suspects.clear()
-    for host, name, instance in sorted(found, key=itemgetter(0, 1)):
+    for (host, name), instance in sorted(draft.world.instances.items()):
         if instance.state is InstanceState.MIGRATING:
             continue
-        node = world.managed.get(name)
+        node = draft.world.managed.get(name)
         if node is None:
-            suspects.add(name)
             _adopt(draft, instance)
         elif instance.tag.generation < node.generation or node.phase in _OVER:
-            suspects.add(name)
             reason = f"a stale copy (generation {instance.tag.generation})"
             draft.do(DeleteInstance(name, instance.tag.generation, host, reason))
 

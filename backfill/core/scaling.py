@@ -8,9 +8,8 @@ from backfill.core.cluster import Job
 from backfill.core.draft import Draft
 from backfill.core.guards import may_create
 from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.placement import rooms
+from backfill.core.placement import candidates
 from backfill.core.plan import SetNode
-from backfill.core.policies.demand import Need
 
 
 def plan_scale(draft: Draft) -> None:
@@ -18,7 +17,8 @@ def plan_scale(draft: Draft) -> None:
     policies = draft.policies
     if draft.blind:
         return
-    need = _need(draft)
+    pending = _waiting(draft)
+    need = policies.demand.need(pending, policies.instances.flavour, draft.now_s)
     for job_id in need.misfits:
         flavour = policies.instances.flavour
         draft.refuse(
@@ -34,18 +34,6 @@ def plan_scale(draft: Draft) -> None:
         _shrink(draft, need.cpus)
 
 
-def _need(draft: Draft) -> Need:
-    """What the queue could use, anew only where the queue or the time may make a difference."""
-    policies, memo = draft.policies, draft.world.memo
-    if memo.valid and memo.need is not None:
-        return memo.need
-    waiting = list(_waiting(draft))
-    need = policies.demand.need(waiting, policies.instances.flavour, draft.now_s)
-    if all(job.reason != "BeginTime" for job in waiting):
-        memo.need = need
-    return need
-
-
 def _waiting(draft: Draft) -> Iterator[Job]:
     """Pending jobs that count as low: by their partition, or by their QOS."""
     priorities, world = draft.policies.priorities, draft.world
@@ -57,8 +45,6 @@ def _waiting(draft: Draft) -> Iterator[Job]:
 
 def _supply_cpus(draft: Draft) -> int:
     """CPUs that waiting jobs will find free soon without a new instance."""
-    if draft.world.memo.valid:
-        return draft.world.memo.supply_cpus
     total = 0
     cpus = draft.policies.instances.flavour.cpus
     for node in draft.world.managed.values():
@@ -72,15 +58,10 @@ def _supply_cpus(draft: Draft) -> int:
 
 
 def _idle(draft: Draft) -> list[ManagedNode]:
-    if draft.world.memo.valid:
-        return list(draft.world.memo.idle.values())
     return [m for m in draft.world.managed.values() if m.phase is Phase.READY and m.idle_since_s]
 
 
 def _idle_count(draft: Draft) -> int:
-    memo = draft.world.memo
-    if memo.valid:
-        return len(memo.idle) + len(memo.booting)
     booting = sum(1 for m in draft.world.managed.values() if m.phase is Phase.BOOTING)
     return len(_idle(draft)) + booting
 
@@ -94,9 +75,10 @@ def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
     if limit:
         draft.refuse("cluster", "a new instance", limit)
         return
-    found = rooms(draft.world, draft.policies)
-    if not found.open:
-        draft.refuse_again(found.refusals())
+    rooms, why_not = candidates(draft.world, draft.policies)
+    if not rooms:
+        for host, why in why_not.items():
+            draft.refuse(host, "a new instance", why)
         return
     slot = next(_free_slots(draft), None)
     if slot is None:
@@ -104,7 +86,7 @@ def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
         return
     name, address, failures = slot
     generation = draft.world.generations.get(name, 0) + 1
-    host = draft.policies.placement.choose(found.open)
+    host = draft.policies.placement.choose(rooms)
     node = ManagedNode(
         name,
         address,

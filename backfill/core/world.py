@@ -14,7 +14,6 @@ from backfill.core.fleet_index import FleetIndex
 from backfill.core.job_index import JobIndex
 from backfill.core.ledger import Claim, Source
 from backfill.core.lifecycle import ManagedNode, check_transition
-from backfill.core.memo import Memo
 
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
 _TOMBSTONE_S = 120.0
@@ -25,7 +24,6 @@ class World:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.memo = Memo()
         self.nodes: dict[str, Node] = {}
         self._queue = JobIndex()
         self.jobs = self._queue.jobs
@@ -70,10 +68,6 @@ class World:
         """Every host's view of one instance; more than one only while it moves."""
         return [place for place in self._fleet.places_of(name) if place.host in self.hosts]
 
-    def instances_called(self, name: str) -> list[Instance]:
-        """The same, hosts that were never seen included."""
-        return self._fleet.places_of(name)
-
     @property
     def names(self) -> Sequence[str]:
         """Names of the managed nodes, sorted."""
@@ -82,10 +76,6 @@ class World:
     def managed_on(self, host: str) -> list[ManagedNode]:
         """Managed nodes that are on a host or on their way to it, in no order."""
         return self._fleet.managed_on(host)
-
-    def claims_on(self, host: str) -> Iterable[str]:
-        """Ids of the jobs that claim a host."""
-        return self._claims.on(host)
 
     def host_of_node(self, node: str) -> str | None:
         """The host whose own Slurm node this is."""
@@ -137,7 +127,6 @@ class World:
 
     def apply(self, change: ch.Change) -> None:
         """Take one change into the picture. Observations older than what we have are ignored."""
-        self.memo.tell(self, change)
         self._apply(change)
 
     @singledispatchmethod
@@ -222,8 +211,9 @@ class World:
     @_apply.register
     def _(self, change: ch.InstanceStopped) -> None:
         known = self.instances.get((change.host, change.name))
-        key = f"{change.host}/{change.name}"
-        if known is not None and self._newer("instance", key, change.seen_s):
+        if known is not None and self._newer(
+            "instance", f"{change.host}/{change.name}", change.seen_s
+        ):
             self.instances[change.host, change.name] = replace(known, state=InstanceState.PAUSED)
 
     @_apply.register
