@@ -13,7 +13,7 @@ from backfill.drivers.simulated.model import SimJob
 from backfill.sim.ledger import Ledger, Window
 from backfill.sim.machine import Cluster
 from backfill.sim.replay_costs import ReplayCosts
-from backfill.sim.steward import DriftError, Steward, UnsettledError
+from backfill.sim.steward import Steward
 from backfill.sim.trace import Trace
 from backfill.sim.trace_cluster import START_S, JobTale, MetalShape, TraceCluster
 
@@ -181,10 +181,7 @@ class _Replay:
         return Run(self.policies, tales, self.ledger, harvest, withdrawn, refusals)
 
     def _step(self, by_s: float, end_s: float) -> None:
-        try:
-            self.sim.step_to(min(self.sim.now_s + by_s, end_s))
-        except (DriftError, UnsettledError) as error:
-            self._fail([str(error)])
+        self.sim.step_to(min(self.sim.now_s + by_s, end_s))
         if self.sim.violations or self.ledger.overbooked:
             self._judge()
 

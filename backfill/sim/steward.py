@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
-from backfill.core import planner
 from backfill.core.cluster import Job
-from backfill.core.plan import Action, AnswerClaim, Plan, Refusal, key_of, subject_of
+from backfill.core.plan import Action, AnswerClaim, Refusal, key_of, subject_of
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.events import Event
@@ -24,75 +22,32 @@ from backfill.engine.narrate import sentence
 from backfill.engine.observe import node_changes
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
-from backfill.sim.kept_plan import KeepingWorld, kept_plan
 from backfill.sim.replay_costs import ReplayCosts, Transfers
 from backfill.sim.trace_cluster import TraceCluster
 
 # Slurm counts as seen without a gap when it is read at least this often (the world allows 15 s).
 _SIGHT_S = 14.0
 _KEPT_STEPS = 20_000
-_ROUNDS = 200
-CHECK_EVERY = 1000
 _NUMBERS = re.compile(r"\d+")
 
 
-class DriftError(AssertionError):
-    """A plan differs from the plan from scratch: a defect of the replay, not of the policy."""
-
-    def __init__(self, found: Plan, anew: Plan) -> None:
-        super().__init__(f"kept: {found}; from scratch: {anew}")
-
-
-class UnsettledError(AssertionError):
-    """The plan's own steps still brought new ones after many rounds: a defect of the planner."""
-
-    def __init__(self, plan: Plan) -> None:
-        steps = "; ".join(sentence(step) for step in plan.actions[:5])
-        super().__init__(f"the plan did not settle after {_ROUNDS} rounds; last steps: {steps}")
-
-
 class Minutes(Cycle):
-    """A cycle that keeps its latest steps for stories instead of a journal for restarts.
-
-    Its plans are compared with plans from scratch once in `check_every`.
-    """
+    """A cycle that keeps its latest steps for stories instead of a journal for restarts."""
 
     def __init__(
         self,
-        world: KeepingWorld,
+        world: World,
         policies: PolicySet,
         start: Callable[[act.DriverAction], None],
         answer: Callable[[AnswerClaim], None],
     ) -> None:
         super().__init__(world, policies, MemoryJournal(), start, answer)
-        self.check_every = CHECK_EVERY
-        self.plans = 0
-        self._keeping = world
         self.steps: deque[tuple[float, Action]] = deque(maxlen=_KEPT_STEPS)
         self.refusals: dict[
             tuple[str, str], int
         ] = {}  # how often, by what and why, without numbers
         self.on_step: Callable[[float, Action], None] = lambda at_s, step: None
-        self._told: set[tuple[str, str]] = set()
-        self._latest: Sequence[Refusal] = ()
-
-    def decide(self) -> Plan:
-        """Plan, and begin what was planned, until nothing is left to decide now."""
-        for _ in range(_ROUNDS):
-            self.last = self._plan()
-            self._note_refusals(self.last.refusals)
-            if not self.last.actions or not self._carry_out(self.last.actions):
-                return self.last
-        raise UnsettledError(self.last)
-
-    def _plan(self) -> Plan:
-        self.plans += 1
-        found = kept_plan(self._keeping, self.policies)
-        if self.plans % self.check_every == 0:
-            anew = planner.plan(self.world, self.policies)
-            if _canonical(found) != _canonical(anew):
-                raise DriftError(found, anew)
-        return found
+        self._told: dict[tuple[str, str], Refusal] = {}
 
     def _apply(self, change: ch.Change) -> None:
         self.world.apply(change)
@@ -101,14 +56,11 @@ class Minutes(Cycle):
         self.steps.append((self.world.now_s, step))
         self.on_step(self.world.now_s, step)
 
-    def _note_refusals(self, refusals: Sequence[Refusal]) -> None:
+    def _note_refusals(self, refusals: Iterable[Refusal]) -> None:
         """Count a refusal when it begins, not in every cycle."""
-        if refusals == self._latest:
-            return
-        self._latest = refusals
-        now = {(r.subject, r.what) for r in refusals}
-        for refusal in refusals:
-            if (refusal.subject, refusal.what) not in self._told:
+        now = {(r.subject, r.what): r for r in refusals}
+        for key, refusal in now.items():
+            if key not in self._told:
                 gist = (_NUMBERS.sub("N", refusal.what), _NUMBERS.sub("N", refusal.reason))
                 self.refusals[gist] = self.refusals.get(gist, 0) + 1
         self._told = now
@@ -121,11 +73,6 @@ class Minutes(Cycle):
             for at_s, step, text in told
             if subject_of(step) == subject or subject in text.split()
         ]
-
-
-def _canonical(plan: Plan) -> Plan:
-    """The same plan with its refusals in one order."""
-    return replace(plan, refusals=tuple(sorted(plan.refusals, key=str)))
 
 
 class Steward:
@@ -142,7 +89,7 @@ class Steward:
         self.policies = policies
         self.costs = costs
         self.poll_s = poll_s
-        self.world = KeepingWorld()
+        self.world = World()
         self.cycle = Minutes(self.world, policies, self._begin, self._answer)
         self.on_change: Callable[[World, ch.Change], None] = lambda world, change: None
         self._watch = Watch(0.03)
