@@ -175,6 +175,12 @@ class InstanceProvider(Protocol):
     def migrate(self, host: str, name: str, target: str) -> None:
         """Move it, in the state it is in, to `target`. On error the source still has it."""
 
+    def cancel_move(self, host: str, name: str) -> None:
+        """Stop a move of it that is under way; it goes on here. Not moving: nothing to do.
+
+        BusyError when it is too late: the guest is about to go on at the target.
+        """
+
     def wake(self, host: str, name: str, now_s: float) -> float:
         """Set the guest's clock to `now_s`, make slurmd register; returns the correction in s."""
 

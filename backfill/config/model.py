@@ -146,6 +146,21 @@ class CallLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class MovesEntry:
+    """How an instance may move to another host with its memory."""
+
+    # At most so many MiB per second for one move; null: as fast as it goes.
+    bandwidth_mb_s: int | None = field(default=None, metadata={"least": 1})
+    # A move that takes longer is cancelled, and the instance goes on where it was.
+    within_s: float = 300.0
+    # After that the instance goes on at the target and fetches the rest from there: this ends
+    # every move, but the instance is lost when the network breaks meanwhile; null: never.
+    post_copy_after_s: float | None = None
+    # How long one move waits for others between the same two hosts.
+    turn_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
 class LibvirtEntry:
     """One pool of hypervisors that share a directory."""
 
@@ -161,6 +176,8 @@ class LibvirtEntry:
     hardware: HardwareEntry = field(default_factory=HardwareEntry)
     # Patience.
     limits: CallLimits = field(default_factory=CallLimits)
+    # Moves from host to host.
+    moves: MovesEntry = field(default_factory=MovesEntry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,16 @@ class MigrateInstance:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelMove:
+    """Stop a move of it that takes too long: it goes on where it is."""
+
+    name: str
+    generation: int
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ThawInstance:
     """Let its CPUs go on, if Slurm still holds every job of `held` here with the same count."""
 
@@ -227,6 +237,7 @@ DriverAction = (
     | SuspendInstance
     | RestoreInstance
     | MigrateInstance
+    | CancelMove
     | ThawInstance
     | WakeInstance
     | ProbeJobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum, auto
 
-from backfill.core.actions import DriverAction, PauseInstance, SuspendInstance
+from backfill.core.actions import CancelMove, DriverAction, PauseInstance, SuspendInstance
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.guards import stale
 from backfill.core.ledger import Operation
@@ -26,7 +26,7 @@ class Progress(Enum):
 
 
 # Giving a host back is right even when our picture of Slurm is old.
-_SAFE_WHEN_BLIND = (PauseInstance, SuspendInstance)
+_SAFE_WHEN_BLIND = (CancelMove, PauseInstance, SuspendInstance)
 
 
 class Draft:

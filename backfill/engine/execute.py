@@ -68,6 +68,7 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
             | act.PauseInstance()
             | act.SuspendInstance()
             | act.RestoreInstance()
+            | act.CancelMove()
         ):
             return _on_instance(outside, action)
         case _:
@@ -167,7 +168,11 @@ def read_instance(outside: Outside, host: str, name: str) -> list[ch.Change]:
 
 def _on_instance(
     outside: Outside,
-    action: act.DeleteInstance | act.PauseInstance | act.SuspendInstance | act.RestoreInstance,
+    action: act.DeleteInstance
+    | act.PauseInstance
+    | act.SuspendInstance
+    | act.RestoreInstance
+    | act.CancelMove,
 ) -> list[ch.Change]:
     provider = outside.providers[action.host]
     match action:
@@ -183,6 +188,8 @@ def _on_instance(
             provider.suspend(action.host, action.name)
         case act.RestoreInstance():
             provider.restore(action.host, action.name)
+        case act.CancelMove():
+            provider.cancel_move(action.host, action.name)
         case _:
             assert_never(action)
     return read_instance(outside, action.host, action.name)

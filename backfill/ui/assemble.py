@@ -96,4 +96,10 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             limits.keepalive_count,
             limits.stuck_calls,
         ),
+        moves=lv.MoveTerms(
+            entry.moves.bandwidth_mb_s,
+            entry.moves.within_s,
+            entry.moves.post_copy_after_s,
+            entry.moves.turn_s,
+        ),
     )

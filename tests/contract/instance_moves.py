@@ -60,6 +60,17 @@ class InstanceMovesContract:
         rig.provider.thaw(source, "vn1")
         assert state(rig, host=source) is InstanceState.RUNNING
 
+    def test_cancelling_a_move_that_is_none_does_nothing(self, rig: Rig) -> None:
+        """Whoever comes too late or too early changes nothing; what is not there is an error."""
+        host = born(rig)
+        rig.provider.cancel_move(host, "vn1")
+        assert state(rig) is InstanceState.RUNNING
+        rig.provider.pause(host, "vn1")
+        rig.provider.cancel_move(host, "vn1")
+        assert state(rig) is InstanceState.PAUSED
+        with pytest.raises(NotFoundError, match="vn9"):
+            rig.provider.cancel_move(host, "vn9")
+
     def test_migration_to_its_own_host_is_nothing(self, rig: Rig) -> None:
         """There is nowhere to go."""
         host = born(rig)

@@ -14,7 +14,7 @@ from typing import Any
 
 import libvirt
 
-from backfill.drivers.libvirt.hypervisor import AgentSilentError, Ask
+from backfill.drivers.libvirt.asking import AgentSilentError, Ask
 from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.drivers.libvirt.settings import (
     Hardware,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backfill.drivers.libvirt import agent
-from backfill.drivers.libvirt.hypervisor import AgentSilentError
+from backfill.drivers.libvirt.asking import AgentSilentError
 from backfill.ports import BadOutputError, DriverError, UnreachableError
 
 

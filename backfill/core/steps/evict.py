@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backfill.core.actions import (
+    CancelMove,
     DrainNode,
     MigrateInstance,
     PauseInstance,
@@ -81,6 +82,9 @@ def stop(draft: Draft, node: ManagedNode) -> None:
     draft.wake_at(limit_s)
     match rule.rung:
         case Rung.PAUSE | Rung.THROTTLE | Rung.SUSPEND:
+            if any(draft.world.running(o) for o in _moves_of(draft, node)):
+                # A move keeps a pause away: until it is over it must not be disturbed.
+                draft.do(CancelMove(node.name, node.generation, node.host, reason))
             # Also on the way to disk: its CPUs are free in milliseconds, writing takes seconds.
             progress = draft.do(PauseInstance(node.name, node.generation, node.host, reason))
         case Rung.MIGRATE:
@@ -99,7 +103,7 @@ def _migrate_away(draft: Draft, node: ManagedNode) -> None:
     if node.name in draft.world.closed:
         climb(draft, node, "closed by hand, it shall not go on elsewhere")
         return
-    failed = [o for o in draft.world.operations.values() if o.problem and _moves(o.key, node)]
+    failed = [o for k in _moves_of(draft, node) if (o := draft.world.operations[k]).problem]
     if not rooms or failed:
         climb(draft, node, failed[-1].problem if failed else "no other host has room")
         return
@@ -107,8 +111,10 @@ def _migrate_away(draft: Draft, node: ManagedNode) -> None:
     draft.become(node, Phase.MOVING, f"{node.reason}; {target} has room", target=target)
 
 
-def _moves(key: str, node: ManagedNode) -> bool:
-    return key.startswith(f"{MigrateInstance.__name__}:{node.name}:{node.generation}:")
+def _moves_of(draft: Draft, node: ManagedNode) -> list[str]:
+    """Keys of its moves, in flight or failed."""
+    start = f"{MigrateInstance.__name__}:{node.name}:{node.generation}:"
+    return [key for key in draft.world.operations if key.startswith(start)]
 
 
 def climb(draft: Draft, node: ManagedNode, why: str) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from backfill.drivers.libvirt.hypervisor import AgentSilentError, Ask
+from backfill.drivers.libvirt.asking import AgentSilentError, Ask
 from backfill.ports import BadOutputError, DriverError, UnreachableError
 
 WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import libvirt
-import libvirt_qemu
 
 from backfill.core.quantities import Resources
-from backfill.drivers.libvirt import states
-from backfill.drivers.libvirt.disks import Monitor, MonitorError, own_disks
+from backfill.drivers.libvirt import migration, states
+from backfill.drivers.libvirt.asking import Ask, agent_of, monitor_of
+from backfill.drivers.libvirt.disks import own_disks
 from backfill.drivers.libvirt.domains import (
     STATS,
     Domain,
@@ -23,8 +22,8 @@ from backfill.drivers.libvirt.domains import (
     seen,
 )
 from backfill.drivers.libvirt.link import Link
-from backfill.drivers.libvirt.settings import Limits
-from backfill.ports import NotFoundError
+from backfill.drivers.libvirt.settings import Limits, MoveTerms
+from backfill.ports import BusyError, NotFoundError
 
 _Answer = TypeVar("_Answer")
 OnEvent = Callable[[str, str], None]
@@ -37,21 +36,6 @@ _UNDEFINE = (
     | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
     | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
 )
-_MIGRATE = (
-    libvirt.VIR_MIGRATE_LIVE
-    | libvirt.VIR_MIGRATE_PEER2PEER
-    | libvirt.VIR_MIGRATE_PERSIST_DEST
-    | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
-    | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
-    | libvirt.VIR_MIGRATE_AUTO_CONVERGE
-)
-_AGENT_WAIT_S = 2
-_SILENT = (libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED)
-Ask = Callable[[str, dict[str, object]], Any]
-
-
-class AgentSilentError(Exception):
-    """The guest agent did not answer this time; it may be starting, or the guest is busy."""
 
 
 class Hypervisor:
@@ -212,24 +196,44 @@ class Hypervisor:
         """Let the emulator of a guest that stands still take over its disks (see `disks`)."""
         self._on(name, lambda domain: self._own_disks(domain, name, socket))
 
-    def migrate(self, name: str, target_uri: str, data_uri: str | None, stay_paused: bool) -> None:
+    def migrate(
+        self, name: str, target_uri: str, data_uri: str | None, stay_paused: bool, terms: MoveTerms
+    ) -> None:
         """Move an active domain to the libvirtd at `target_uri`, which the source contacts itself.
 
         `data_uri` is where the target receives memory, such as tcp://10.0.0.2.
         """
-        parameters = {libvirt.VIR_MIGRATE_PARAM_URI: data_uri} if data_uri else {}
-        flags = _MIGRATE | (libvirt.VIR_MIGRATE_PAUSED if stay_paused else 0)
+        self._on(
+            name,
+            lambda domain: migration.move(domain, target_uri, data_uri, stay_paused, terms),
+            self._limits.long_s,
+        )
+
+    def progress(self, name: str) -> migration.Progress | None:
+        """How far its way to another host is; None when it is not leaving."""
+        seen: migration.Progress | None = self._on(name, migration.progress)
+        return seen
+
+    def post_copy(self, name: str) -> None:
+        """Let the guest go on at the target now; what it lacks is fetched when it is needed."""
+        self._on(name, lambda domain: domain.migrateStartPostCopy())
+
+    def cancel_move(self, name: str) -> None:
+        """Stop its way to another host; not leaving is fine. BusyError: it is too late for that."""
 
         def work(domain: Any) -> None:
-            try:
-                domain.migrateToURI3(target_uri, parameters, flags)
-            except libvirt.libvirtError as error:
-                if error.get_error_code() != libvirt.VIR_ERR_MIGRATE_UNSAFE:
-                    raise
-                # libvirt cannot see that the directory is shared; the configuration says it is.
-                domain.migrateToURI3(target_uri, parameters, flags | libvirt.VIR_MIGRATE_UNSAFE)
+            seen = migration.progress(domain)
+            if seen is not None and not seen.cancellable:
+                raise BusyError(name, "it is about to go on at the other host", "wait for it")
+            if seen is not None:
+                domain.abortJob()
 
-        self._on(name, work, self._limits.long_s)
+        self._on(name, work)
+
+    def last_downtime_s(self, name: str) -> float | None:
+        """How long the guest stood still in the move that brought it here, by QEMU's own count."""
+        downtime_s: float | None = self._on(name, migration.last_downtime_s)
+        return downtime_s
 
     def abort_job(self, name: str) -> None:
         """Stop a running save or migration; the domain goes on where it was."""
@@ -237,7 +241,7 @@ class Hypervisor:
 
     def with_agent(self, name: str, work: Callable[[Ask], _Answer], limit_s: float) -> _Answer:
         """Run `work` with a function that asks the guest agent; see `agent.wake`."""
-        answer: _Answer = self._on(name, lambda domain: work(_asker(domain)), limit_s)
+        answer: _Answer = self._on(name, lambda domain: work(agent_of(domain)), limit_s)
         return answer
 
     def _totals(self, connection: Any) -> Resources:
@@ -251,7 +255,7 @@ class Hypervisor:
         refuse_if_leaving(domain, name)
 
     def _own_disks(self, domain: Any, name: str, socket: Path) -> None:
-        own_disks(_monitor(domain), name, socket)
+        own_disks(monitor_of(domain), name, socket)
 
     def _undefine(self, domain: Any) -> None:
         domain.undefineFlags(_UNDEFINE)
@@ -270,28 +274,3 @@ class Hypervisor:
     def _lifecycle(self, _connection: Any, domain: Any, *_details: Any) -> None:
         if self._on_event is not None:
             self._on_event(self.host, str(domain.name()))
-
-
-def _monitor(domain: Any) -> Monitor:
-    def ask(command: str, arguments: dict[str, object]) -> Any:
-        request = {"execute": command, "arguments": arguments}
-        answer = json.loads(libvirt_qemu.qemuMonitorCommand(domain, json.dumps(request), 0))
-        if "error" in answer:
-            raise MonitorError(answer["error"]["class"], answer["error"]["desc"])
-        return answer["return"]
-
-    return ask
-
-
-def _asker(domain: Any) -> Ask:
-    def ask(command: str, arguments: dict[str, object]) -> Any:
-        request = {"execute": command, "arguments": arguments}
-        try:
-            answer = libvirt_qemu.qemuAgentCommand(domain, json.dumps(request), _AGENT_WAIT_S, 0)
-        except libvirt.libvirtError as error:
-            if error.get_error_code() in _SILENT:
-                raise AgentSilentError from error
-            raise
-        return json.loads(answer)["return"]
-
-    return ask

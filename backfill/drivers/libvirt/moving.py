@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 from backfill.core.fleet import InstanceState
 from backfill.drivers.libvirt.domains import Domain
+from backfill.drivers.libvirt.escort import Escort
+from backfill.drivers.libvirt.migration import Step
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.ports import (
     AlreadyThereError,
@@ -104,10 +106,16 @@ def migrate(pool: Pool, host: str, name: str, target: str) -> None:
             destination.define(name, source.document(name))
             _finish(pool, host, name, target)
         elif instance.state in _IN_MEMORY:
-            _own_disks(pool, host, name, instance.state)
-            _move_memory(pool, host, name, target, instance.state is InstanceState.PAUSED)
+            with pool.lanes.between(name, host, target, pool.config.moves.turn_s):
+                _move_memory(pool, host, name, target)
         else:
             raise BusyError(name, f"it is {instance.state} on {host}")
+
+
+def cancel(pool: Pool, host: str, name: str) -> None:
+    """Stop its way to another host. See `InstanceProvider.cancel_move`."""
+    pool.need(host, name)
+    pool.on(host).cancel_move(name)
 
 
 def _is_over(mine: Domain | None, theirs: Domain | None) -> bool:
@@ -139,17 +147,10 @@ def _finish(pool: Pool, host: str, name: str, target: str) -> None:
     pool.store.claim(name, {target})
 
 
-def _move_memory(pool: Pool, host: str, name: str, target: str, paused: bool) -> None:
-    source, uri = pool.on(host), pool.config.uris[target]
-    failure: DriverError | None = None
-    try:
-        source.migrate(name, uri, data_uri(uri), stay_paused=paused)
-    except UnreachableError as error:
-        failure = error
-        with contextlib.suppress(DriverError):
-            source.abort_job(name)
-    except DriverError as error:
-        failure = error
+def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
+    _, instance = pool.need(host, name)  # it may have been stopped while it waited for its turn
+    _own_disks(pool, host, name, instance.state)
+    failure = _send(pool, host, name, target, instance.state is InstanceState.PAUSED)
     # The error code does not tell where the instance is now; the hosts do.
     mine, theirs = pool.find(host, name), pool.find(target, name)
     if _is_over(mine, theirs):
@@ -161,6 +162,26 @@ def _move_memory(pool: Pool, host: str, name: str, target: str, paused: bool) ->
     if theirs is None:
         pool.store.claim(name, {host})
     raise failure or BusyError(name, f"it did not leave {host}, although libvirt reported success")
+
+
+def _send(pool: Pool, host: str, name: str, target: str, paused: bool) -> DriverError | None:
+    """Send its memory over; returns what went wrong."""
+    source, uri, terms = pool.on(host), pool.config.uris[target], pool.config.moves
+    escort = Escort(source, name, terms)
+    try:
+        with escort:
+            source.migrate(name, uri, data_uri(uri), paused, terms)
+    except UnreachableError as error:
+        with contextlib.suppress(DriverError):
+            source.abort_job(name)
+        return error
+    except DriverError as error:
+        if Step.CANCEL in escort.asked:
+            return BusyError(
+                name, f"its move to {target} took longer than {terms.within_s:g} s, was cancelled"
+            )
+        return error
+    return None
 
 
 def data_uri(uri: str) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from backfill.core.fleet import Instance, InstanceState
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.hypervisor import Hypervisor
+from backfill.drivers.libvirt.lanes import Lanes
 from backfill.drivers.libvirt.settings import LibvirtConfig
 from backfill.drivers.libvirt.states import instance_state
 from backfill.drivers.libvirt.store import Store
@@ -25,6 +26,7 @@ class Pool:
     config: LibvirtConfig
     store: Store
     hypervisors: dict[str, Hypervisor]
+    lanes: Lanes = field(default_factory=Lanes)
     _changing: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -9,7 +9,8 @@ from typing import TypeVar
 from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
 from backfill.core.quantities import NOTHING, Resources
 from backfill.drivers.libvirt import agent, making, moving
-from backfill.drivers.libvirt.hypervisor import Ask, Hypervisor, OnEvent
+from backfill.drivers.libvirt.asking import Ask
+from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import LibvirtConfig, Limits
 from backfill.drivers.libvirt.states import instance_state
@@ -100,6 +101,10 @@ class LibvirtProvider:
     def migrate(self, host: str, name: str, target: str) -> None:
         """Move it to `target` in the state it is in."""
         moving.migrate(self._pool, host, name, target)
+
+    def cancel_move(self, host: str, name: str) -> None:
+        """Stop its way to another host; it goes on here."""
+        moving.cancel(self._pool, host, name)
 
     def wake(self, host: str, name: str, now_s: float) -> float:
         """Set the guest's clock and make slurmd report; returns the correction in seconds."""

@@ -73,6 +73,23 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveTerms:
+    """How a guest with memory may change hosts.
+
+    `bandwidth_mb_s`: at most so much (MiB/s) for one move; None: as fast as it goes. `within_s`:
+    after that it is cancelled and the guest goes on where it was. `post_copy_after_s`: after that
+    the guest goes on at the target and fetches the rest from there, which ends every move but loses
+    the guest when the network breaks meanwhile; None: never. `turn_s`: patience for other moves
+    between the same two hosts.
+    """
+
+    bandwidth_mb_s: int | None = None
+    within_s: float = 300.0
+    post_copy_after_s: float | None = None
+    turn_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
 class LibvirtConfig:
     """One pool of hypervisors that share `directory`, an absolute path that is the same everywhere.
 
@@ -91,6 +108,7 @@ class LibvirtConfig:
     reserve: dict[str, Resources] = field(default_factory=dict)
     hardware: Hardware = field(default_factory=Hardware)
     limits: Limits = field(default_factory=Limits)
+    moves: MoveTerms = field(default_factory=MoveTerms)
 
     def reserved_on(self, host: str) -> Resources:
         """What `host` keeps for itself."""

@@ -167,6 +167,11 @@ class SimulatedProvider:
             self._machines.move(instance.machine, target)
             self.watch(instance)
 
+    def cancel_move(self, host: str, name: str) -> None:
+        """Moves act at once here, so there is never one under way."""
+        with self._call("cancel_move", host, name) as found:
+            self._instance(found, name)
+
     def wake(self, host: str, name: str, now_s: float) -> float:
         """Set the guest's clock and make its slurmd register."""
         with self._call("wake", host, name) as found:

@@ -1,0 +1,125 @@
+"""A running guest's way to another host as libvirt sees it: begun, watched, cancelled, finished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import libvirt
+
+from backfill.drivers.libvirt.settings import MoveTerms
+
+_FLAGS = (
+    libvirt.VIR_MIGRATE_LIVE
+    | libvirt.VIR_MIGRATE_PEER2PEER
+    | libvirt.VIR_MIGRATE_PERSIST_DEST
+    | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
+    | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
+    | libvirt.VIR_MIGRATE_AUTO_CONVERGE
+)
+_OUT = libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT
+_NO_JOB = (libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_NO_SUPPORT)
+_POST_COPY = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
+_MB = 1_000_000
+# What is left must take so long that an order to stop arrives well before the switch-over:
+# a cancellation in that moment leaves libvirt or QEMU waiting for ever (measured, libvirt 9.0).
+_SAFE_S = 0.5
+
+
+class Step(Enum):
+    """What is to be done with a move now."""
+
+    WAIT = auto()
+    POST_COPY = auto()
+    CANCEL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a move is. `rate_mb_s` 0: not known yet. `rounds`: passes over changed memory."""
+
+    left_mb: float
+    rate_mb_s: float
+    rounds: int
+    post_copy: bool = False
+
+    @property
+    def cancellable(self) -> bool:
+        """Whether an order to stop will arrive before the guest changes sides."""
+        if self.post_copy or self.rounds == 0:
+            return not self.post_copy
+        return self.left_mb > self.rate_mb_s * _SAFE_S
+
+
+def move(
+    domain: Any, target_uri: str, data_uri: str | None, stay_paused: bool, terms: MoveTerms
+) -> None:
+    """Send the domain to the libvirtd at `target_uri`; returns when it is there.
+
+    `data_uri` is where the target receives memory, such as tcp://10.0.0.2.
+    """
+    parameters: dict[str, object] = {}
+    if data_uri:
+        parameters[libvirt.VIR_MIGRATE_PARAM_URI] = data_uri
+    if terms.bandwidth_mb_s is not None:
+        parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = terms.bandwidth_mb_s
+    flags = _FLAGS
+    if stay_paused:
+        flags |= libvirt.VIR_MIGRATE_PAUSED
+    elif terms.post_copy_after_s is not None:
+        flags |= libvirt.VIR_MIGRATE_POSTCOPY
+    try:
+        domain.migrateToURI3(target_uri, parameters, flags)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_MIGRATE_UNSAFE:
+            raise
+        # libvirt cannot see that the directory is shared; the configuration says it is.
+        domain.migrateToURI3(target_uri, parameters, flags | libvirt.VIR_MIGRATE_UNSAFE)
+
+
+def progress(domain: Any) -> Progress | None:
+    """How far the domain's way out is; None when it is not leaving."""
+    try:
+        job = domain.jobStats()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() in _NO_JOB:
+            return None
+        raise
+    if not job["type"] or job.get("operation", 0) != _OUT:
+        return None
+    passes = int(job.get("memory_iteration", 0))
+    return Progress(
+        left_mb=int(job.get("memory_remaining", 0)) / _MB,
+        rate_mb_s=int(job.get("memory_bps", 0)) / _MB,
+        # Before the first figures nothing is known of what is left: that is the beginning.
+        rounds=passes if job.get("memory_total") else 0,
+        post_copy=_in_post_copy(domain),
+    )
+
+
+def last_downtime_s(domain: Any) -> float | None:
+    """Seconds for which the guest stood still in its last move; None when that is not known."""
+    job = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
+    downtime_ms = job.get("downtime")
+    return None if downtime_ms is None else int(downtime_ms) / 1000
+
+
+def _in_post_copy(domain: Any) -> bool:
+    state, reason = domain.state()
+    return bool(state == libvirt.VIR_DOMAIN_PAUSED and reason in _POST_COPY)
+
+
+def decide(terms: MoveTerms, elapsed_s: float, seen: Progress, asked: frozenset[Step]) -> Step:
+    """What to do with a move that has taken `elapsed_s`; `asked`: what was ordered already. Pure.
+
+    A guest that has switched to post-copy is on both hosts at once: it can only go on.
+    """
+    if seen.post_copy:
+        return Step.WAIT
+    late = terms.post_copy_after_s is not None and elapsed_s >= terms.post_copy_after_s
+    if late and seen.rounds and Step.POST_COPY not in asked:
+        return Step.POST_COPY
+    if elapsed_s >= terms.within_s and seen.cancellable and Step.CANCEL not in asked:
+        return Step.CANCEL
+    return Step.WAIT

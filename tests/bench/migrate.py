@@ -1,0 +1,73 @@
+"""Migration: how long a guest takes to another host, and how long nobody hears it meanwhile.
+
+Two hosts on one machine, shared directory, software-emulated or KVM guests of 256 MB. `*_total_s`
+is the driver's call; `*_downtime_s` is the longest silence seen from outside, by pings every 5 ms.
+QEMU's own figure is shorter: the network and the guest need time until they answer again. One
+line of JSON comes last; seconds, medians.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from statistics import median
+
+from backfill.core.fleet import InstanceState
+from tests.bench.pings import Pings
+from tests.bench.rig import result
+from tests.contract.instance_rig import spec
+from tests.real.libvirt_guest import NAME, Guest
+from tests.real.libvirt_rig import LibvirtRig, running_lab
+
+TRIALS = int(os.environ.get("BACKFILL_TRIALS", "5"))
+ADDRESS = "10.77.1.1"
+# Writes to 48 MB of memory again and again, which pre-copy has to send again and again.
+_BUSY = (
+    "mkdir -p /tmp/busy && mount -t tmpfs tmpfs /tmp/busy; (while :; do dd if=/dev/zero"
+    " of=/tmp/busy/x bs=1M count=48 conv=notrunc 2>/dev/null; done) >/dev/null 2>&1 </dev/null &"
+)
+
+
+def one_move(guest: Guest) -> dict[str, float]:
+    """Move it to the other host; seconds of the call, of silence, and by QEMU's own count."""
+    source, target = guest.host, guest.other
+    with Pings(ADDRESS) as pings:
+        pings.heard()
+        began_s = pings.now()
+        guest.provider.migrate(source, NAME, target)
+        took_s = pings.now() - began_s
+        pings.heard()
+    assert guest.state is InstanceState.RUNNING
+    connection = guest.provider._pool.on(target)
+    return {
+        "total_s": took_s,
+        "downtime_s": pings.longest_silence_s(since_s=began_s),
+        "qemu_downtime_s": connection.last_downtime_s(NAME) or 0.0,
+    }
+
+
+def main() -> int:
+    """TRIALS moves of an idle guest and of one that writes to its memory."""
+    figures: dict[str, list[float]] = defaultdict(list)
+    with running_lab(f"bench-migrate-{os.getpid()}") as lab:
+        rig = LibvirtRig(lab)
+        rig.provider.create(spec(rig, NAME))
+        rig.booted(NAME)
+        guest = Guest(rig)
+        for load in ("idle", "busy"):
+            if load == "busy":
+                rig.in_guest(guest.host, NAME, _BUSY)
+            for trial in range(TRIALS + 1):
+                found = one_move(guest)
+                print(f"{load} {trial} of {TRIALS}: {found}", file=sys.stderr)
+                for name, value in found.items() if trial else ():
+                    figures[f"{load}_{name}"].append(value)
+        rig.end()
+    medians = {name: round(median(values), 4) for name, values in figures.items()}
+    result(benchmark="migrate", trials=TRIALS, **medians)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

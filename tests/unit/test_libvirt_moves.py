@@ -1,0 +1,74 @@
+"""Moves between hosts: one at a time between two of them, and ended only while that is safe."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from backfill.drivers.libvirt.lanes import Lanes
+from backfill.drivers.libvirt.migration import Progress, Step, decide
+from backfill.drivers.libvirt.settings import MoveTerms
+from backfill.ports import BusyError
+
+NOTHING: frozenset[Step] = frozenset()
+EARLY, LATE_IN_A_PASS, ALMOST_OVER = Progress(0, 0, 0), Progress(200, 50, 3), Progress(5, 50, 3)
+ON_BOTH = Progress(100, 50, 2, post_copy=True)
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "seen", "step"),
+    [
+        (1.0, LATE_IN_A_PASS, Step.WAIT),
+        (10.0, LATE_IN_A_PASS, Step.CANCEL),
+        (10.0, EARLY, Step.CANCEL),
+        (10.0, ALMOST_OVER, Step.WAIT),  # it is about to switch over: an order would come too late
+        (10.0, ON_BOTH, Step.WAIT),
+    ],
+)
+def test_a_slow_move_is_cancelled_while_that_is_safe(
+    elapsed_s: float, seen: Progress, step: Step
+) -> None:
+    """Only when an order to stop arrives well before the guest changes sides."""
+    assert decide(MoveTerms(within_s=10.0), elapsed_s, seen, NOTHING) is step
+
+
+def test_post_copy_is_ordered_once_and_only_where_the_policy_says_so() -> None:
+    """After a first pass over the memory; a move in post-copy is never cancelled."""
+    terms = MoveTerms(within_s=10.0, post_copy_after_s=5.0)
+    assert decide(terms, 6.0, EARLY, NOTHING) is Step.WAIT
+    assert decide(terms, 6.0, LATE_IN_A_PASS, NOTHING) is Step.POST_COPY
+    assert decide(terms, 6.0, LATE_IN_A_PASS, frozenset({Step.POST_COPY})) is Step.WAIT
+    assert decide(terms, 11.0, ON_BOTH, frozenset({Step.POST_COPY})) is Step.WAIT
+    assert decide(MoveTerms(), 200.0, LATE_IN_A_PASS, NOTHING) is Step.WAIT
+
+
+def test_moves_between_two_hosts_take_turns_in_both_directions() -> None:
+    """The second waits until the first is over; between other hosts nobody waits."""
+    lanes, entered, done = Lanes(), threading.Event(), []
+
+    def second() -> None:
+        entered.set()
+        with lanes.between("vn2", "hv2", "hv1", 10.0):
+            done.append("second")
+
+    with lanes.between("vn1", "hv1", "hv2", 0.0):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        entered.wait(5)
+        with lanes.between("vn3", "hv1", "hv3", 0.0):
+            done.append("elsewhere")
+        done.append("first")
+    waiting.join(5)
+    assert done == ["elsewhere", "first", "second"]
+
+
+def test_who_waits_too_long_for_a_lane_is_told_to_come_back() -> None:
+    """BusyError is tried again by the engine."""
+    lanes = Lanes()
+    with (
+        lanes.between("vn1", "hv1", "hv2", 0.0),
+        pytest.raises(BusyError, match="moving between"),
+        lanes.between("vn2", "hv1", "hv2", 0.01),
+    ):
+        pass
