@@ -119,6 +119,15 @@ class WorkloadManager(Protocol):
     def undrain(self, name: str) -> None:
         """Lift our own drain. RefusedError when the drain is somebody else's."""
 
+    def nudge(self, name: str) -> None:
+        """Let the scheduler look at a node that was released a moment ago, when it answers."""
+
+    def set_address(self, name: str, address: str) -> None:
+        """Look for the node's slurmd at this bare IP; NOWHERE: what is sent to it fails at once.
+
+        NotFoundError: no such node. RefusedError: no bare IP.
+        """
+
     def set_down(self, name: str, reason: str) -> None:
         """Mark the node DOWN; Slurm then requeues or ends its jobs."""
 

@@ -41,10 +41,21 @@ class DrainNode:
 
 @dataclass(frozen=True, slots=True)
 class UndrainNode:
-    """Release the node to jobs: it has proven itself."""
+    """Release the node to jobs: it has proven itself. Its slurmd, on `host`, reports at once."""
 
     name: str
     generation: int
+    reason: str
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAddress:
+    """Tell Slurm where the node's slurmd is, or, by NOWHERE, that nothing shall reach it."""
+
+    name: str
+    generation: int
+    address: str  # bare IP
     reason: str
 
 
@@ -226,6 +237,7 @@ DriverAction = (
     | DeleteNode
     | DrainNode
     | UndrainNode
+    | SetAddress
     | DownNode
     | SuspendJob
     | ResumeJob

@@ -142,9 +142,10 @@ class NodeManaged:
 
 @dataclass(frozen=True, slots=True)
 class NodeForgotten:
-    """A managed node is over: nothing of it is left outside."""
+    """A managed node is over: nothing of it is left outside. Its generation is never used again."""
 
     name: str
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

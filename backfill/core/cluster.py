@@ -41,6 +41,9 @@ ENDED = frozenset(JobState) - ACTIVE - {JobState.PENDING}
 # Drain reasons that we set start so; a drain with any other reason belongs to somebody else.
 OUR_REASON = "backfill:"
 
+# Where slurmctld finds nobody: what it sends there fails at once instead of waiting for an answer.
+NOWHERE = "255.255.255.255"
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -76,6 +79,11 @@ class Node:
     @property
     def drained_by_others(self) -> bool:
         return self.drained and not self.drained_by_us
+
+    @property
+    def hidden(self) -> bool:
+        """True while nothing that slurmctld sends can reach its slurmd, by our own doing."""
+        return self.address == NOWHERE
 
     @property
     def responding(self) -> bool:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum, auto
 
-from backfill.core.actions import CancelMove, DriverAction, PauseInstance, SuspendInstance
+from backfill.core.actions import (
+    CancelMove,
+    DriverAction,
+    PauseInstance,
+    SetAddress,
+    SuspendInstance,
+)
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.guards import stale
 from backfill.core.ledger import Operation
@@ -98,7 +104,7 @@ class Draft:
 
     def forget(self, node: ManagedNode, reason: str) -> None:
         """Drop the record of a node of which nothing is left."""
-        self._actions.append(ForgetNode(node.name, reason))
+        self._actions.append(ForgetNode(node.name, reason, node.generation))
 
     def refuse(self, subject: str, what: str, reason: str) -> None:
         """Say that something wanted is not done; once per subject and thing."""
@@ -171,6 +177,15 @@ class Draft:
     def host_is_free(self, host: str) -> bool:
         """Whether nobody but us may use the host's CPUs now."""
         return not self.unread and not self.taken(host)
+
+    def show(self, node: ManagedNode) -> bool:
+        """Whether Slurm looks for the node where it is; where it does not, that is changed."""
+        seen = self.world.nodes.get(node.name)
+        if seen is None or not seen.hidden:
+            return True
+        address = node.address.split("/")[0]
+        self.do(SetAddress(node.name, node.generation, address, "its instance can be reached"))
+        return False
 
     def stopped(self, instance: Instance | None) -> bool:
         """Whether the instance stands still with its work kept."""

@@ -13,6 +13,7 @@ from backfill.core.actions import (
     RequeueJob,
     RestoreInstance,
     ResumeJob,
+    SetAddress,
     SuspendJob,
     TellJob,
     ThawInstance,
@@ -34,6 +35,7 @@ class ForgetNode:
 
     name: str
     reason: str
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ def key_of(action: DriverAction) -> str:
             extra = f":{action.job_id}"
         case MigrateInstance():
             extra = f":{action.target}"
+        case SetAddress():
+            extra = f":{action.address}"
         case _:
             pass
     return f"{type(action).__name__}:{action.name}:{action.generation}{extra}"

@@ -104,7 +104,9 @@ def remembered(bodies: Iterable[Plain]) -> list[changes.Change]:
             case changes.NodeManaged():
                 last[f"node {change.node.name}"] = change
             case changes.NodeForgotten():
+                # Kept for its generation: a copy that turns up again must not look like a new one.
                 last.pop(f"node {change.name}", None)
+                last[f"forgotten {change.name}"] = change
             case changes.Woken():
                 _woken(last, change)
             case changes.HoldSet():

@@ -245,6 +245,7 @@ class World:
     def _(self, change: ch.NodeForgotten) -> None:
         self._fleet.forget(change.name)
         self._calls.forget(change.name)
+        self._remember_generation(change.name, change.generation)
 
     def _remember_generation(self, name: str, generation: int) -> None:
         self.generations[name] = max(generation, self.generations.get(name, 0))

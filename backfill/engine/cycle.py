@@ -123,7 +123,7 @@ class Cycle:
             case SetNode():
                 return ch.NodeManaged(step.node)
             case ForgetNode():
-                return ch.NodeForgotten(step.name)
+                return ch.NodeForgotten(step.name, step.generation)
             case AnswerClaim():
                 return ch.ClaimAnswered(step.job_id, now_s)
             case EndClaim():

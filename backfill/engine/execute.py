@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
@@ -42,6 +43,7 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
             | act.DeleteNode()
             | act.DrainNode()
             | act.UndrainNode()
+            | act.SetAddress()
             | act.DownNode()
         ):
             return _on_node(outside, action)
@@ -80,7 +82,12 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
 
 def _on_node(
     outside: Outside,
-    action: act.CreateNode | act.DeleteNode | act.DrainNode | act.UndrainNode | act.DownNode,
+    action: act.CreateNode
+    | act.DeleteNode
+    | act.DrainNode
+    | act.UndrainNode
+    | act.SetAddress
+    | act.DownNode,
 ) -> list[ch.Change]:
     manager = outside.manager
     match action:
@@ -94,12 +101,30 @@ def _on_node(
         case act.DrainNode():
             manager.drain(action.name, action.reason)
         case act.UndrainNode():
-            manager.undrain(action.name)
+            _release(outside, action)
+        case act.SetAddress():
+            manager.set_address(action.name, action.address)
         case act.DownNode():
             manager.set_down(action.name, action.reason)
         case _:
             assert_never(action)
     return read_node(outside, action.name)
+
+
+def _release(outside: Outside, action: act.UndrainNode) -> None:
+    """Undrain, and do not wait until slurmctld asks: its next ping may be far away.
+
+    A node whose drain was lifted counts as NOT_RESPONDING until it has been heard. A report of its
+    slurmd is heard within 30 ms, an answer to the ping that slurmctld sends within 0.5 to 10 s
+    (measured on 22.05; the longer, the more other nodes are silent).
+    """
+    outside.manager.undrain(action.name)
+    provider = outside.providers.get(action.host)
+    if provider is not None:
+        # Without it the node is heard all the same, only later.
+        with contextlib.suppress(DriverError):
+            provider.wake(action.host, action.name, outside.clock.now())
+    outside.manager.nudge(action.name)
 
 
 def read_node(outside: Outside, name: str) -> list[ch.Change]:

@@ -6,6 +6,7 @@ import re
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
+from backfill.core.cluster import NOWHERE
 from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, Refusal, SetNode
 from backfill.core.records import decode
 from backfill.ports import Record
@@ -36,9 +37,13 @@ def sentence(step: object) -> str:
         case act.CreateInstance():
             return f"create instance {step.name} on {step.spec.host}: {step.reason}"
         case _:
-            words = _WORDS.sub(" ", type(step).__name__).lower()
-            name = getattr(step, "name", "")
-            return f"{words} {name}: {getattr(step, 'reason', '')}"
+            return f"{_verb(step)} {getattr(step, 'name', '')}: {getattr(step, 'reason', '')}"
+
+
+def _verb(step: object) -> str:
+    if isinstance(step, act.SetAddress):
+        return "hide node" if step.address == NOWHERE else "show node"
+    return _WORDS.sub(" ", type(step).__name__).lower()
 
 
 def story_line(record: Record) -> str:

@@ -248,7 +248,7 @@ class Questions:
         node = self._world.managed.get(subject)
         if node is None or node.phase not in (Phase.GIVEN_UP, Phase.FAILED):
             return {"error": f"'{subject}' is not a node that failed or was given up"}
-        self._daemon.cycle.take([ch.NodeForgotten(subject)])
+        self._daemon.cycle.take([ch.NodeForgotten(subject, node.generation)])
         self._daemon.cycle.decide()
         return {"subject": subject}
 

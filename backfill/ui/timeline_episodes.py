@@ -8,7 +8,7 @@ from typing import Any
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState
+from backfill.core.cluster import NOWHERE, Job, JobState
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.plan import AnswerClaim, EndClaim, SetNode, key_of
 from backfill.ui.timeline_data import Boot, ClaimSeen, Eviction, Step
@@ -163,10 +163,12 @@ class Episodes:
 
 
 def step_name(key: str) -> str:
-    """An operation's key in words: `pause instance`, `suspend job 5`, `migrate to bm2`."""
+    """An operation's key in words: `pause instance`, `suspend job 5`, `hide node`."""
     kind, _, _, *rest = key.split(":")
     if kind == "MigrateInstance":
         return f"migrate to {rest[0]}" if rest else "migrate"
+    if kind == act.SetAddress.__name__:
+        return "hide node" if rest == [NOWHERE] else "show node"
     words = _WORDS.sub(" ", kind).lower()
     return f"{words} {rest[0]}" if rest else words
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.cluster import JobState, NodeBase
+from backfill.core.cluster import NOWHERE, JobState, NodeBase
 from backfill.ports import AlreadyThereError, BusyError, NodeSpec, NotFoundError, RefusedError
 from tests.contract.workload_rig import REASON, Rig, await_state, job, node, running, spec
 
@@ -155,11 +155,40 @@ class NodeContract:
             assert job(rig, going).restarts == 1
             assert job(rig, going).priority > 0
 
+    def test_what_is_sent_to_a_hidden_node_does_not_wait_for_it(self, rig: Rig) -> None:
+        """Hidden and suspended while silent, shown again and resumed: the job goes on, the same."""
+        rig.manager.create_node(spec())
+        rig.register(spec())
+        rig.until(lambda: node(rig, "vn1").responding)
+        rig.manager.undrain("vn1")
+        rig.manager.nudge("vn1")
+        going = running(rig, "vn1")
+        with rig.silent("vn1"):
+            rig.manager.set_address("vn1", NOWHERE)
+            rig.manager.set_address("vn1", NOWHERE)
+            assert node(rig, "vn1").hidden
+            rig.manager.suspend_job(going)
+            assert job(rig, going).state is JobState.SUSPENDED
+            rig.manager.set_address("vn1", spec().address)
+        assert node(rig, "vn1").address == spec().address
+        rig.until(lambda: node(rig, "vn1").responding)
+        rig.manager.resume_job(going)
+        assert await_state(rig, going, JobState.RUNNING).restarts == 0
+
+    def test_an_address_is_a_bare_ip(self, rig: Rig) -> None:
+        """A name would have to be looked up, and wedges slurmctld where it cannot be."""
+        before = node(rig, rig.hosts[0])
+        with pytest.raises(RefusedError):
+            rig.manager.set_address(rig.hosts[0], "bm1.example")
+        assert node(rig, rig.hosts[0]) == before
+
     def test_an_unknown_node_is_an_error(self, rig: Rig) -> None:
         """Draining, releasing or downing what is not there says so."""
         with pytest.raises(NotFoundError):
             rig.manager.drain("vn250", REASON)
         with pytest.raises(NotFoundError):
             rig.manager.undrain("vn250")
+        with pytest.raises(NotFoundError):
+            rig.manager.set_address("vn250", NOWHERE)
         with pytest.raises(NotFoundError):
             rig.manager.set_down("vn250", REASON)

@@ -154,11 +154,17 @@ class RealRig:
 
     @contextmanager
     def silent(self, node: str) -> Iterator[None]:
-        self.lab.kill(f"slurmd@{node}", signal.SIGSTOP)
+        self._signal(node, signal.SIGSTOP)
         try:
             yield
         finally:
-            self.lab.kill(f"slurmd@{node}", signal.SIGCONT)
+            self._signal(node, signal.SIGCONT)
+
+    def _signal(self, node: str, number: signal.Signals) -> None:
+        if node in self._slurmds:
+            self._slurmds[node].send_signal(number)
+        else:
+            self.lab.kill(f"slurmd@{node}", number)
 
     @contextmanager
     def drained_by_admin(self, node: str, reason: str) -> Iterator[None]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from backfill.core.cluster import NOWHERE
 from tests.real.daemon_rig import MIGRATE, PAUSE, REQUEUE, SUSPEND, DaemonRig, daemon_lab
 
 pytestmark = pytest.mark.real
@@ -47,6 +48,11 @@ def test_pause_and_return_on_the_same_host(rig: DaemonRig) -> None:
     assert rig.where(low) == (name, host)
     rig.finish(low)
     assert rig.show(low)["Restarts"] == "0"
+    # Slurm's stop signal could not be sent to the hidden node, so nothing had to be set going.
+    asked = [r.body["t"] for r in rig.journal("intent")]
+    assert "KickJob" not in asked
+    assert asked.index("SetAddress") < asked.index("SuspendJob")
+    assert NOWHERE not in rig.lab.run("ctl", ["scontrol", "show", "node", name], check=True).stdout
 
 
 def test_suspend_frees_the_memory_first(rig: DaemonRig) -> None:

@@ -12,6 +12,7 @@ from backfill.core.plan import SetNode
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.quantities import Resources
+from backfill.core.records import encode, remembered
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -84,3 +85,14 @@ def test_a_hook_is_served_even_then() -> None:
     world.apply(ch.NodeManaged(step.node))
     actions = [a for a in plan(world, POLICIES).actions if isinstance(a, DriverAction)]
     assert [type(a) for a in actions] == [PauseInstance]
+
+
+def test_a_generation_is_never_used_twice() -> None:
+    """A node that is over leaves its generation behind, also for a daemon that starts anew."""
+    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 4, Phase.REMOVING, NOW_S, NOW_S)
+    told = [ch.NodeManaged(node), ch.NodeForgotten("vn1", 4)]
+    world = World()
+    for change in remembered(map(encode, told)):
+        world.apply(change)
+    assert world.managed == {}
+    assert world.generations == {"vn1": 4}

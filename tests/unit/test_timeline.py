@@ -99,8 +99,8 @@ def test_an_eviction_is_taken_apart(timeline: Timeline) -> None:
     assert eviction.stopped_s - eviction.wanted_s == pytest.approx(0.003, abs=1e-6)
     assert eviction.stopped_s < eviction.displaced_s < eviction.moving_s < eviction.returning_s
     assert [s.name for s in eviction.steps] == [
-        "pause instance", "drain node", "suspend job 5", "migrate to bm2", "thaw instance",
-        "wake instance", "resume job 5", "undrain node",
+        "pause instance", "drain node", "hide node", "suspend job 5", "migrate to bm2", "show node",
+        "thaw instance", "wake instance", "resume job 5", "undrain node",
     ]  # fmt: skip
     assert all(s.end_s >= s.start_s > 0 and not s.problem for s in eviction.steps)
 

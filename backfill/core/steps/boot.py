@@ -117,7 +117,7 @@ def prove(draft: Draft, node: ManagedNode) -> None:
     if draft.world.node_read_s(node.name) < node.woken_s:
         return  # what we know of the node is from before the proof
     if seen.drained_by_us:
-        draft.do(UndrainNode(node.name, node.generation, "it has proven itself"))
+        draft.do(UndrainNode(node.name, node.generation, "it has proven itself", node.host))
         return
     if seen.base is not NodeBase.DOWN:
         draft.become(

@@ -48,6 +48,7 @@ def _by_state(draft: Draft, node: ManagedNode) -> None:
         case InstanceState.SUSPENDED:
             _try(draft, node, RestoreInstance(node.name, node.generation, node.host, node.reason))
         case InstanceState.PAUSED:
+            draft.show(node)  # at the same time: nothing that was meant for it is on its way now
             _try(
                 draft,
                 node,
@@ -68,6 +69,8 @@ def _try(draft: Draft, node: ManagedNode, action: RestoreInstance | ThawInstance
 
 def _running(draft: Draft, node: ManagedNode) -> None:
     """It has CPUs again: set its clock, wait until Slurm hears it, then let its jobs go on."""
+    if not draft.show(node):
+        return
     if node.woken_s < node.since_s:
         wake = WakeInstance(node.name, node.generation, node.host, "its clock stood still")
         if draft.do(wake) is Progress.FINAL:
@@ -95,7 +98,7 @@ def _let_go_on(draft: Draft, node: ManagedNode, seen: Node) -> None:
     if stopped:
         return
     if seen.drained_by_us:
-        draft.do(UndrainNode(node.name, node.generation, "it has proven itself again"))
+        draft.do(UndrainNode(node.name, node.generation, "it has proven itself again", node.host))
         return
     if seen.base is not NodeBase.DOWN:
         draft.become(

@@ -7,10 +7,11 @@ from backfill.core.actions import (
     DrainNode,
     MigrateInstance,
     PauseInstance,
+    SetAddress,
     SuspendInstance,
     SuspendJob,
 )
-from backfill.core.cluster import OUR_REASON, JobState
+from backfill.core.cluster import NOWHERE, OUR_REASON, Job, JobState, Node
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
@@ -141,10 +142,8 @@ def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
         return  # a job may have been given to the node just before the drain: look once more
     jobs = [j for j in draft.world.jobs_on(node.name) if j.active]
     running = [j for j in jobs if j.state is not JobState.SUSPENDED]
-    for job in running:
-        reason = f"its instance stands still: {node.reason}"
-        draft.do(SuspendJob(node.name, node.generation, job.id, reason))
     if running:
+        _suspend(draft, node, seen, running)
         return
     if node.doomed or not jobs:
         draft.become(node, Phase.REMOVING, f"{node.reason}; no job was on it")
@@ -158,6 +157,20 @@ def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
         stuck_s=0.0,
         evictions=node.evictions + 1,
     )
+
+
+def _suspend(draft: Draft, node: ManagedNode, seen: Node, running: list[Job]) -> None:
+    """Hide the node first: a stop signal sent to a paused guest waits and comes after its return.
+
+    To a node that cannot be found it is not sent at all, and the guest needs none.
+    """
+    if not seen.hidden:
+        reason = "nothing shall wait for it while it stands still"
+        draft.do(SetAddress(node.name, node.generation, NOWHERE, reason))
+        return
+    for job in running:
+        reason = f"its instance stands still: {node.reason}"
+        draft.do(SuspendJob(node.name, node.generation, job.id, reason))
 
 
 def form_of(instance: Instance) -> str:

@@ -46,10 +46,11 @@ def _in_slurm(draft: Draft, node: ManagedNode) -> None:
     if seen is None:
         draft.become(node, Phase.REMOVING, "somebody deleted the node in Slurm", fail=True)
         return
+    draft.show(node)  # a crash in the middle of a return may have left it hidden
     if seen.drained_by_others:
         draft.refuse(node.name, "undrain", f"somebody else drained it: {seen.reason}")
     elif seen.drained_by_us:
-        draft.do(UndrainNode(node.name, node.generation, "it is ready"))
+        draft.do(UndrainNode(node.name, node.generation, "it is ready", node.host))
     if node.suspended_s:
         _prove_jobs(draft, node)
     busy = bool(draft.world.jobs_on(node.name))

@@ -38,8 +38,9 @@ def step_draining(draft: Draft, node: ManagedNode) -> None:
     if draft.world.node_read_s(node.name) <= node.drained_s:
         return  # a job may have come just before the drain: look once more
     if draft.world.jobs_on(node.name):
-        draft.do(UndrainNode(node.name, node.generation, "a job came just before the drain"))
-        draft.become(node, Phase.READY, "a job came just before the drain", idle_since_s=0.0)
+        reason = "a job came just before the drain"
+        draft.do(UndrainNode(node.name, node.generation, reason, node.host))
+        draft.become(node, Phase.READY, reason, idle_since_s=0.0)
         return
     draft.become(node, Phase.REMOVING, node.reason)
 

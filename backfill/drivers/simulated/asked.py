@@ -18,6 +18,14 @@ def check_job_id(text: str) -> None:
         raise RefusedError(repr(text), "this is no job id")
 
 
+def check_address(name: str, address: str) -> None:
+    """Raise RefusedError for anything but a bare IP."""
+    try:
+        ipaddress.ip_address(address)
+    except ValueError as error:
+        raise RefusedError(name, f"its address '{address}' is not an IP address") from error
+
+
 def check_spec(spec: NodeSpec) -> None:
     """Raise RefusedError for a node that cannot be made."""
     if _NODE.fullmatch(spec.name) is None:
@@ -25,11 +33,6 @@ def check_spec(spec: NodeSpec) -> None:
     for feature in spec.features:
         if _FEATURE.fullmatch(feature) is None:
             raise RefusedError(repr(feature), "this is no feature")
-    try:
-        ipaddress.ip_address(spec.address)
-    except ValueError as error:
-        raise RefusedError(
-            spec.name, f"its address '{spec.address}' is not an IP address"
-        ) from error
+    check_address(spec.name, spec.address)
     if spec.cpus < 1 or spec.memory_mb < 1:
         raise RefusedError(spec.name, "it needs at least 1 CPU and 1 MB")

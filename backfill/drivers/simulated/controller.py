@@ -66,6 +66,15 @@ class NodeControl:
                 self._jobs.watch_limit(job)
         self._jobs.kick()
 
+    def look_at(self, node: SimNode, address: str) -> None:
+        """Look for its slurmd at `address` from now on."""
+        node.address = address
+        machine = self._machines.serving.get(node.name)
+        if machine is not None:
+            machine.findable = not node.lost
+            self._machines.update(machine)
+        self._books.refresh(node)
+
     # --- Listener -------------------------------------------------------------------------
 
     def answers(self, machine: Machine, *, registers: bool) -> None:
@@ -87,7 +96,8 @@ class NodeControl:
         for job in tuple(node.jobs.values()):
             run = self._machines.find(job.id, job.restarts)
             if run is not None and machine in run.machines and not run.stale:
-                self._machines.signal(run, stopped=job.state is JobState.SUSPENDED)
+                stopped = job.state is JobState.SUSPENDED and not job.stop_failed
+                self._machines.signal(run, stopped=stopped)
                 if run.finished:
                     self.finishes(run)
         for run in machine.runs:

@@ -56,6 +56,7 @@ class Machine:
     on: bool = False  # its CPUs may run (state of the instance)
     powered: bool = True  # the hardware below has power
     connected: bool = True  # its network works
+    findable: bool = True  # slurmctld looks for its slurmd where it is
     booted: bool = False
     booted_s: float = 0.0  # when its slurmd came up
     boot_left_s: float | None = None  # None: it never gets there

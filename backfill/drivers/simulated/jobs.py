@@ -140,6 +140,7 @@ class JobControl:
         """Stop the job's clock now, and its processes as soon as they can be reached."""
         job.paid_s += self._events.now_s - job.clock_s
         job.state = JobState.SUSPENDED
+        job.stop_failed = any(self._books.nodes[name].lost for name in job.nodes)
         self._signal(job)
 
     def resume(self, job: SimJob) -> None:

@@ -115,7 +115,8 @@ class Machines:
         self._tell(machine, registers=True)
 
     def _tell(self, machine: Machine, *, registers: bool) -> None:
-        answering = machine.alive and machine.booted and machine.connected
+        reachable = machine.connected and machine.findable
+        answering = machine.alive and machine.booted and reachable
         if answering == machine.answering or self.listener is None:
             return
         machine.answering = answering

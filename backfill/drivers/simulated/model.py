@@ -66,6 +66,7 @@ class SimJob(Viewed):
     clock_s: float = 0.0  # since when its time limit is counted down
     paid_s: float = 0.0  # run time before that
     admin_comment: str = ""
+    stop_failed: bool = False  # the stop signal could not even be sent
     limit: Event | None = None
     queued: int = 0  # which of its entries in the queue is the valid one
 
@@ -123,6 +124,7 @@ class SimNode(Viewed):
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     host: str | None = None
+    home: str = ""  # where its slurmd really is
     registered: bool = False
     down: bool = False
     drain: str | None = None  # the reason while drained
@@ -139,6 +141,14 @@ class SimNode(Viewed):
         if not isinstance(self._view, Node):
             self._view = self._picture()
         return self._view
+
+    def __post_init__(self) -> None:
+        self.home = self.home or self.address
+
+    @property
+    def lost(self) -> bool:
+        """slurmctld looks for its slurmd where it is not."""
+        return self.address != self.home
 
     @property
     def schedulable(self) -> bool:

@@ -15,7 +15,7 @@ from backfill.core.cluster import (
     SlurmSettings,
     SlurmVersion,
 )
-from backfill.drivers.simulated.asked import check_job_id, check_spec
+from backfill.drivers.simulated.asked import check_address, check_job_id, check_spec
 from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.controller import NodeControl
 from backfill.drivers.simulated.events import EventQueue
@@ -152,6 +152,19 @@ class SimulatedSlurm:
                 raise RefusedError(name, f"is drained by somebody else: {node.drain}")
             node.drain = None
             self._books.refresh(node)
+
+    def nudge(self, name: str) -> None:
+        """Let the scheduler look at the node on its next tick."""
+        with self._call("nudge", name):
+            self._jobs.kick()
+
+    def set_address(self, name: str, address: str) -> None:
+        """Look for the node's slurmd at this bare IP."""
+        check_address(name, address)
+        with self._call("set_address", name):
+            node = self._node(name)
+            if node.address != address:
+                self._nodes.look_at(node, address)
 
     def set_down(self, name: str, reason: str) -> None:
         """DOWN; its jobs are requeued and, unlike after SlurmdTimeout, never held."""

@@ -20,18 +20,23 @@ def checked(text: str, pattern: re.Pattern[str], what: str) -> str:
     return text
 
 
+def check_address(name: str, address: str) -> None:
+    """Raise RefusedError for anything but a bare IP."""
+    try:
+        ipaddress.ip_address(address)
+    except ValueError as error:
+        # A name that does not resolve wedges slurmctld for seconds at each use.
+        raise RefusedError(
+            name, f"its address '{address}' is not an IP address", "give a bare IP"
+        ) from error
+
+
 def check_spec(spec: NodeSpec) -> None:
     """Raise RefusedError for a node that Slurm must not be asked for."""
     checked(spec.name, NODE_NAME, "node name")
     for feature in spec.features:
         checked(feature, FEATURE, "feature")
-    try:
-        ipaddress.ip_address(spec.address)
-    except ValueError as error:
-        # A name that does not resolve wedges slurmctld for seconds at each use.
-        raise RefusedError(
-            spec.name, f"its address '{spec.address}' is not an IP address", "give a bare IP"
-        ) from error
+    check_address(spec.name, spec.address)
     if spec.cpus < 1 or spec.memory_mb < 1:
         raise RefusedError(spec.name, "it needs at least 1 CPU and 1 MB")
 

@@ -17,6 +17,7 @@ from backfill.core.cluster import (
 )
 from backfill.drivers.slurm.checks import (
     JOB_ID,
+    check_address,
     check_spec,
     checked,
     difference,
@@ -117,9 +118,8 @@ class SlurmManager(SlurmReader):
             raise RefusedError(name, f"somebody else drained it: {node.reason}")
         if node.drained:
             self._scontrol(name, "update", f"NodeName={name}", "State=UNDRAIN")
-            self._let_it_be_noticed(name)
 
-    def _let_it_be_noticed(self, name: str) -> None:
+    def nudge(self, name: str) -> None:
         """Make the scheduler look at an undrained node now instead of at its next full pass.
 
         Lifting a drain marks the node NOT_RESPONDING until it has answered a ping, and the pass
@@ -136,6 +136,16 @@ class SlurmManager(SlurmReader):
                 self._scontrol(name, "update", f"NodeName={name}", f"NodeAddr={node.address}")
                 return
             time.sleep(_POLL_S)
+
+    def set_address(self, name: str, address: str) -> None:
+        """Look for the node's slurmd at this bare IP; NOWHERE: what is sent to it fails at once.
+
+        NotFoundError: no such node. RefusedError: no bare IP.
+        """
+        check_address(name, address)
+        node = self._node(name)
+        if node.address != address:
+            self._scontrol(name, "update", f"NodeName={name}", f"NodeAddr={address}")
 
     def set_down(self, name: str, reason: str) -> None:
         """Mark the node DOWN; Slurm then requeues or ends its jobs.
