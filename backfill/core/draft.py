@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from math import inf
+from typing import TypeVar
 
 from backfill.core.actions import (
     CancelMove,
@@ -12,13 +15,17 @@ from backfill.core.actions import (
     SetAddress,
     SuspendInstance,
 )
+from backfill.core.findings import Finding, Findings, Refusals
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.guards import stale
 from backfill.core.ledger import Operation
+from backfill.core.lens import Lens, plain_times
 from backfill.core.lifecycle import ManagedNode, Phase, check_transition
 from backfill.core.plan import Action, ForgetNode, Plan, Refusal, SetNode, key_of
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
+
+T = TypeVar("T")
 
 
 class Progress(Enum):
@@ -29,6 +36,15 @@ class Progress(Enum):
     WAITING = auto()  # it failed and will be tried again later
     REFUSED = auto()  # it may not be done now
     FINAL = auto()  # it failed, and trying again cannot help
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What one step led to."""
+
+    acted: bool = False
+    wake_at_s: float = inf
+    refusals: Refusals = field(default_factory=dict)
 
 
 # Giving a host back is right even when our picture of Slurm is old.
@@ -51,15 +67,48 @@ class Draft:
         self._refusals: dict[tuple[str, str], Refusal] = {}
         self._watch: set[str] = set()
         self._wake_at_s: float | None = None
+        self._findings: Findings | None = None
+        self._lens: Lens | None = None
+        self._trace = _Trace()
 
     @property
     def now_s(self) -> float:
         return self.world.now_s
 
+    # --- one step at a time --------------------------------------------------------------------
+
+    def go_on_from(self, findings: Findings) -> None:
+        """Keep to what earlier plans found out and still holds, and keep what is found now."""
+        self._findings, self._lens = findings, Lens(self.world, findings)
+        findings.begin(self.world, self.policies, self._lens.as_world)
+        self._refusals.update(findings.said)
+        if findings.wake_at_s() < inf:
+            self.wake_at(findings.wake_at_s())
+
+    def step(self, subject: str, take: Callable[[Draft, T], None], about: T) -> None:
+        """Take a step. If it leads to nothing, later plans need not take it until that may differ.
+
+        A step looks at the world, the policies and the time by way of this draft alone.
+        """
+        if self._lens is None or self._findings is None:
+            take(self, about)
+            return
+        world, notes = self.world, self._lens.begin()
+        trace = self._trace = _Trace()
+        self.world = self._lens.as_world()
+        try:
+            take(self, about)
+        finally:
+            self.world = world
+        if not trace.acted and not notes.fleeting:
+            until_s = min(notes.until_s, trace.wake_at_s)
+            self._findings.settle(subject, notes, Finding(until_s, trace.wake_at_s, trace.refusals))
+
     # --- collecting ----------------------------------------------------------------------------
 
     def do(self, action: DriverAction) -> Progress:
         """Want `action`; it joins the plan unless it is in flight, backing off or forbidden."""
+        self._trace.acted = True
         key = key_of(action)
         operation = self.world.operations.get(key)
         if (operation is not None and operation.running) or key in self._keys:
@@ -82,6 +131,7 @@ class Draft:
 
     def become(self, node: ManagedNode, phase: Phase, reason: str, **fields: object) -> None:
         """Record the next phase of `node`; its clock starts anew unless the phase is the same."""
+        self._trace.acted = True
         check_transition(node, phase)
         if node.name in self._set:
             return  # one step per node and plan: the next plan, which follows at once, goes on
@@ -89,33 +139,41 @@ class Draft:
         if phase is not node.phase:
             fields.setdefault("since_s", self.now_s)
         after = replace(node, phase=phase, reason=reason, **fields)  # type: ignore[arg-type]
-        self._actions.append(SetNode(after, reason))
+        self.add(SetNode(after, reason))
 
     def note(self, node: ManagedNode, reason: str, **fields: object) -> None:
         """Change fields of the record without a new phase."""
+        self._trace.acted = True
         if node.name in self._set:
             return
         self._set.add(node.name)
-        self._actions.append(SetNode(replace(node, **fields), reason))  # type: ignore[arg-type]
+        self.add(SetNode(replace(node, **fields), reason))  # type: ignore[arg-type]
 
     def add(self, action: Action) -> None:
         """Add a step of our own."""
+        self._trace.acted = True
+        if isinstance(action, SetNode) and self._lens is not None:
+            action = SetNode(plain_times(action.node), action.reason)
         self._actions.append(action)
 
     def forget(self, node: ManagedNode, reason: str) -> None:
         """Drop the record of a node of which nothing is left."""
-        self._actions.append(ForgetNode(node.name, reason, node.generation))
+        self.add(ForgetNode(node.name, reason, node.generation))
 
     def refuse(self, subject: str, what: str, reason: str) -> None:
         """Say that something wanted is not done; once per subject and thing."""
-        self._refusals[subject, what] = Refusal(subject, what, reason)
+        refusal = Refusal(subject, what, reason)
+        self._refusals[subject, what] = self._trace.refusals[subject, what] = refusal
 
     def watch(self, *nodes: str) -> None:
         """Look at these Slurm nodes again at once: their next change is awaited."""
+        self._trace.acted = True  # whoever awaits a change looks for it in every plan
         self._watch.update(nodes)
 
     def wake_at(self, at_s: float) -> None:
         """Plan again at this time at the latest."""
+        if self.now_s < at_s < self._trace.wake_at_s:
+            self._trace.wake_at_s = at_s
         if at_s > self.now_s and (self._wake_at_s is None or at_s < self._wake_at_s):
             self._wake_at_s = at_s
 

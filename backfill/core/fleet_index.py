@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 
 from backfill.core.fleet import Instance
-from backfill.core.lifecycle import ManagedNode
+from backfill.core.lifecycle import ManagedNode, Phase
 
 _REMEMBERED = 10_000  # creations
 
@@ -23,6 +23,7 @@ class FleetIndex:
         self._places: dict[str, set[str]] = {}  # name -> hosts with such an instance
         self._first_seen: dict[tuple[str, str], float] = {}
         self._created: list[float] = []  # sorted
+        self._phases: dict[Phase, set[str]] = {phase: set() for phase in Phase}
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -46,6 +47,10 @@ class FleetIndex:
         """How many of the latest instances we began to make after `since_s`."""
         return len(self._created) - bisect_right(self._created, since_s)
 
+    def in_phase(self, phases: Iterable[Phase]) -> set[str]:
+        """Names of the managed nodes in any of these phases."""
+        return set().union(*(self._phases[phase] for phase in phases))
+
     # --- changing ------------------------------------------------------------------------------
 
     def manage(self, node: ManagedNode) -> None:
@@ -61,6 +66,10 @@ class FleetIndex:
             self._leave(node.name, before)
             for host in filter(None, (node.host, node.target)):
                 self._managed_on.setdefault(host, set()).add(node.name)
+        if old is None or old.phase is not node.phase:
+            if old is not None:
+                self._phases[old.phase].discard(node.name)
+            self._phases[node.phase].add(node.name)
         self.managed[node.name] = node
 
     def forget(self, name: str) -> None:
@@ -68,6 +77,7 @@ class FleetIndex:
         old = self.managed.pop(name, None)
         if old is not None:
             del self.names[bisect_left(self.names, name)]
+            self._phases[old.phase].discard(name)
             self._leave(name, (old.host, old.target))
 
     def _leave(self, name: str, hosts: Iterable[str]) -> None:

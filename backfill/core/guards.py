@@ -29,14 +29,13 @@ class Limits:
 
 def stale(world: World, source: str, limits: Limits) -> str:
     """Say why our picture of `source` may not be acted upon, or return an empty text."""
+    if world.fresh(source, limits.stale_after_s):
+        return ""
     seen = world.sources.get(source)
     if seen is None or seen.seen_s == 0.0:
         problem = seen.problem if seen is not None else ""
         return f"{source} has not been read yet" + (f" ({problem})" if problem else "")
-    age_s = world.now_s - seen.seen_s
-    if age_s <= limits.stale_after_s:
-        return ""
-    return f"our picture of {source} is {age_s:.0f} s old" + (
+    return f"our picture of {source} is {world.now_s - seen.seen_s:.0f} s old" + (
         f" ({seen.problem})" if seen.problem else ""
     )
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from backfill.core.cluster import Job, JobState
 
+_TOMBSTONE_S = 120.0
+
 
 class JobIndex:
     """All known jobs with the two look-ups that planning needs. Only the world changes it."""
@@ -14,6 +16,7 @@ class JobIndex:
         self.jobs: dict[str, Job] = {}
         self._on: dict[str, set[str]] = {}  # node -> ids
         self._pending: dict[str, set[str]] = {}  # partition -> ids
+        self._gone: dict[str, float] = {}  # jobs that Slurm no longer knows, oldest first
 
     def put(self, job: Job) -> None:
         """Take in a new or changed job."""
@@ -25,10 +28,23 @@ class JobIndex:
         if job.state is JobState.PENDING:
             self._pending.setdefault(job.partition, set()).add(job.id)
 
-    def drop(self, job_id: str) -> None:
-        """Forget a job that Slurm has forgotten."""
+    def drop(self, job_id: str, seen_s: float) -> None:
+        """Forget a job that Slurm has forgotten, as was seen at `seen_s`."""
         self._forget(job_id)
         self.jobs.pop(job_id, None)
+        self._gone.pop(job_id, None)
+        self._gone[job_id] = seen_s
+
+    def bury(self, seen_s: float) -> list[str]:
+        """Ids of jobs gone for so long that no reading that was under way then brings them back."""
+        buried = []
+        for job_id, gone_s in self._gone.items():
+            if seen_s - gone_s < _TOMBSTONE_S:
+                break  # they are in the order of time
+            buried.append(job_id)
+        for job_id in buried:
+            del self._gone[job_id]
+        return [job_id for job_id in buried if job_id not in self.jobs]
 
     def on(self, node: str) -> list[Job]:
         """Jobs that hold `node`, in order of their ids."""

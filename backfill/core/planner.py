@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from backfill.core.actions import DeleteInstance
 from backfill.core.draft import Draft
@@ -39,15 +39,55 @@ _STEPS: dict[Phase, Callable[[Draft, ManagedNode], None]] = {
 }
 
 
-def plan(world: World, policies: PolicySet) -> Plan:
-    """Decide what to do now. Pure: the same world and policies give the same plan."""
+def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Plan:
+    """Decide what to do now. Pure: the same world and policies give the same plan.
+
+    What earlier plans found out about this world, and what still holds, is not found out again,
+    unless `from_scratch`: the plan is the same, perhaps with its refusals in another order.
+    """
     draft = Draft(world, policies)
-    _answer_claims(draft)
-    for name in tuple(world.names):
-        _step(draft, world.managed[name])
-    _orphans(draft)
-    plan_scale(draft)
+    if from_scratch or draft.blind:
+        for claim in list(world.claims.values()):
+            _step_claim(draft, claim)
+        for name in tuple(world.names):
+            _step(draft, world.managed[name])
+        _orphans(draft, {name for _, name in world.instances})
+        plan_scale(draft)
+    else:
+        try:
+            _go_on(draft, world)
+        except BaseException:
+            world.findings.doubt()
+            raise
     return draft.finish()
+
+
+def _go_on(draft: Draft, world: World) -> None:
+    """The same, of what may lead to something now."""
+    findings = world.findings
+    draft.go_on_from(findings)
+    for claim in _in_order(world, findings.take_claims()):
+        draft.step(f"claim {claim.job_id}", _step_claim, claim)
+        findings.stay_awake(f"claim {claim.job_id}")
+    for name in sorted(findings.take_nodes()):
+        if name in world.managed:
+            draft.step(f"node {name}", _step, world.managed[name])
+            findings.stay_awake(f"node {name}")
+    _orphans(draft, findings.suspects)
+    findings.suspects = {name for name in findings.suspects if _suspect(world, name)}
+    if "scale" not in findings:
+        draft.step("scale", _scale, None)
+
+
+def _in_order(world: World, awake: set[str]) -> list[Claim]:
+    """These claims in the order in which the world has them."""
+    if len(awake) < 2:
+        return [world.claims[job_id] for job_id in awake if job_id in world.claims]
+    return [claim for job_id, claim in world.claims.items() if job_id in awake]
+
+
+def _scale(draft: Draft, _: None) -> None:
+    plan_scale(draft)
 
 
 def _step(draft: Draft, node: ManagedNode) -> None:
@@ -59,34 +99,33 @@ def _step(draft: Draft, node: ManagedNode) -> None:
 # --- claims ------------------------------------------------------------------------------------
 
 
-def _answer_claims(draft: Draft) -> None:
-    for claim in list(draft.world.claims.values()):
-        if _over(draft, claim):
-            draft.add(EndClaim(claim.job_id, "the job has left its nodes"))
-            if claim.waiting:
-                draft.add(AnswerClaim(claim.job_id, True, "the job has left its nodes"))
-            continue
-        if not claim.waiting:
-            continue
-        busy = [why for h in claim.hosts if (why := occupied(draft, h))]
-        limit_s = claim.since_s + draft.policies.answer_within_s
-        draft.wake_at(limit_s)
-        if not busy:
-            draft.add(AnswerClaim(claim.job_id, True, "no instance uses the hosts"))
-        elif draft.now_s >= limit_s:
-            draft.add(AnswerClaim(claim.job_id, False, "; ".join(busy)))
+def _step_claim(draft: Draft, claim: Claim) -> None:
+    if _over(draft, claim):
+        draft.add(EndClaim(claim.job_id, "the job has left its nodes"))
+        if claim.waiting:
+            draft.add(AnswerClaim(claim.job_id, True, "the job has left its nodes"))
+        return
+    if not claim.waiting:
+        return
+    busy = [why for h in claim.hosts if (why := occupied(draft, h))]
+    limit_s = claim.since_s + draft.policies.answer_within_s
+    draft.wake_at(limit_s)
+    if not busy:
+        draft.add(AnswerClaim(claim.job_id, True, "no instance uses the hosts"))
+    elif draft.now_s >= limit_s:
+        draft.add(AnswerClaim(claim.job_id, False, "; ".join(busy)))
 
 
 def _over(draft: Draft, claim: Claim) -> bool:
     """Whether Slurm, asked after the claim was made, shows that the job is not there (any more)."""
     world = draft.world
     nodes = [h.node for name in claim.hosts if (h := world.hosts.get(name)) and h.node]
-    read_s = min((world.node_read_s(n) for n in nodes), default=world.node_read_s(""))
-    if read_s <= claim.since_s:
-        return False
     # A hook knows an array task or a component of a heterogeneous job by its raw number only.
     there = (job for node in nodes for job in world.jobs_on(node))
-    return all(claim.job_id not in (job.id, str(job.raw_id)) for job in there)
+    if any(claim.job_id in (job.id, str(job.raw_id)) for job in there):
+        return False
+    read_s = min((world.node_read_s(n) for n in nodes), default=world.node_read_s(""))
+    return read_s > claim.since_s
 
 
 def occupied(draft: Draft, host: str) -> str:
@@ -114,11 +153,19 @@ def _may_carry(world: World, host: str) -> bool:
 # --- orphans -----------------------------------------------------------------------------------
 
 
-def _orphans(draft: Draft) -> None:
+def _suspect(world: World, name: str) -> bool:
+    """Whether an instance of this name is one that its record, if there is one, does not want."""
+    node = world.managed.get(name)
+    generation = -1 if node is None or node.phase in _OVER else node.generation
+    return any(i.tag.generation != generation for i in world.instances_called(name))
+
+
+def _orphans(draft: Draft, names: Iterable[str]) -> None:
     """Instances with our tag that no record explains: adopt the present, destroy the stale."""
     if draft.blind:
         return
-    for (host, name), instance in sorted(draft.world.instances.items()):
+    found = {(i.host, i.name): i for name in names for i in draft.world.instances_called(name)}
+    for (host, name), instance in sorted(found.items()):
         if instance.state is InstanceState.MIGRATING:
             continue
         node = draft.world.managed.get(name)

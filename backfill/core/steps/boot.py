@@ -134,11 +134,7 @@ def _why_late(draft: Draft, node: ManagedNode) -> str:
     within_s = draft.policies.scale.boot_within_s
     instance = draft.instance(node)
     state = instance.state.value if instance is not None else "missing"
-    problems = [
-        o.problem
-        for o in draft.world.operations.values()
-        if o.problem and o.key.split(":")[1] == node.name
-    ]
+    problems = [o.problem for o in draft.world.operations_of(node.name) if o.problem]
     why = f": {problems[-1]}" if problems else ""
     return f"it did not register with Slurm within {within_s:.0f} s (its guest is {state}){why}"
 

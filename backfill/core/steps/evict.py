@@ -14,6 +14,7 @@ from backfill.core.actions import (
 from backfill.core.cluster import NOWHERE, OUR_REASON, Job, JobState, Node
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import Instance, InstanceState
+from backfill.core.ledger import Operation
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.placement import candidates
 
@@ -83,7 +84,7 @@ def stop(draft: Draft, node: ManagedNode) -> None:
     draft.wake_at(limit_s)
     match rule.rung:
         case Rung.PAUSE | Rung.THROTTLE | Rung.SUSPEND:
-            if any(draft.world.running(o) for o in _moves_of(draft, node)):
+            if any(move.running for move in _moves_of(draft, node)):
                 # A move keeps a pause away: until it is over it must not be disturbed.
                 draft.do(CancelMove(node.name, node.generation, node.host, reason))
             # Also on the way to disk: its CPUs are free in milliseconds, writing takes seconds.
@@ -104,7 +105,7 @@ def _migrate_away(draft: Draft, node: ManagedNode) -> None:
     if node.name in draft.world.closed:
         climb(draft, node, "closed by hand, it shall not go on elsewhere")
         return
-    failed = [o for k in _moves_of(draft, node) if (o := draft.world.operations[k]).problem]
+    failed = [o for o in _moves_of(draft, node) if o.problem]
     if not rooms or failed:
         climb(draft, node, failed[-1].problem if failed else "no other host has room")
         return
@@ -112,10 +113,10 @@ def _migrate_away(draft: Draft, node: ManagedNode) -> None:
     draft.become(node, Phase.MOVING, f"{node.reason}; {target} has room", target=target)
 
 
-def _moves_of(draft: Draft, node: ManagedNode) -> list[str]:
-    """Keys of its moves, in flight or failed."""
+def _moves_of(draft: Draft, node: ManagedNode) -> list[Operation]:
+    """Its moves, in flight or failed."""
     start = f"{MigrateInstance.__name__}:{node.name}:{node.generation}:"
-    return [key for key in draft.world.operations if key.startswith(start)]
+    return [o for o in draft.world.operations_of(node.name) if o.key.startswith(start)]
 
 
 def climb(draft: Draft, node: ManagedNode, why: str) -> None:

@@ -73,10 +73,7 @@ def _instance_left(draft: Draft, node: ManagedNode) -> bool:
     if places:
         return True
     # A call that may yet bring it into being has to end first.
-    return any(
-        o.running and o.host and o.key.split(":")[1] == node.name
-        for o in draft.world.operations.values()
-    )
+    return any(o.running and o.host for o in draft.world.operations_of(node.name))
 
 
 def _unsure(draft: Draft, node: ManagedNode) -> str:

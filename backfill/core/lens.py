@@ -1,0 +1,275 @@
+"""The world as a step sees it whose findings are kept: whatever is looked at is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from backfill.core.findings import Finding, Findings, Notes
+
+if TYPE_CHECKING:
+    from backfill.core.cluster import Job
+    from backfill.core.fleet import Instance
+    from backfill.core.ledger import Operation
+    from backfill.core.lifecycle import ManagedNode, Phase
+    from backfill.core.world import World
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+class Now(float):
+    """The present time, which notes every time with which it is compared.
+
+    Reckoning with it gives a plain number: what comes of that is not kept.
+    """
+
+    __slots__ = ("notes",)
+    notes: Notes
+
+    def _compared(self, other: float) -> None:
+        if float.__ge__(other, self) and other < self.notes.until_s:
+            self.notes.until_s = float(other)
+
+    def __lt__(self, other: float) -> bool:
+        self._compared(other)
+        return float.__lt__(self, other)
+
+    def __le__(self, other: float) -> bool:
+        self._compared(other)
+        return float.__le__(self, other)
+
+    def __gt__(self, other: float) -> bool:
+        self._compared(other)
+        return float.__gt__(self, other)
+
+    def __ge__(self, other: float) -> bool:
+        self._compared(other)
+        return float.__ge__(self, other)
+
+    def _plain(self) -> float:
+        self.notes.fleeting = True
+        return float(self)
+
+    def __add__(self, other: float) -> float:
+        return self._plain() + other
+
+    __radd__ = __add__
+
+    def __sub__(self, other: float) -> float:
+        return self._plain() - other
+
+    def __rsub__(self, other: float) -> float:
+        return other - self._plain()
+
+    def __mul__(self, other: float) -> float:
+        return self._plain() * other
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: float) -> float:
+        return self._plain() / other
+
+    def __floordiv__(self, other: float) -> float:
+        return self._plain() // other
+
+    def __mod__(self, other: float) -> float:
+        return self._plain() % other
+
+    def __format__(self, spec: str) -> str:
+        return format(self._plain(), spec)
+
+    def __str__(self) -> str:
+        return str(self._plain())
+
+    def __int__(self) -> int:
+        return int(self._plain())
+
+    def __round__(self, digits: Any = None) -> Any:
+        return round(self._plain(), digits)
+
+
+class _Noted(Mapping[K, V]):
+    """A part of the world; `name` says of a key what is looked at, `whole` of all of it."""
+
+    __slots__ = ("_all", "_lens", "_name", "_whole")
+
+    def __init__(
+        self, lens: Lens, every: Mapping[K, V], name: Callable[[K], str], whole: str
+    ) -> None:
+        self._lens, self._all, self._name, self._whole = lens, every, name, whole
+
+    def __getitem__(self, key: K) -> V:
+        self._lens.notes.reads.add(self._name(key))
+        return self._all[key]
+
+    def get(self, key: K, default: Any = None) -> Any:
+        self._lens.notes.reads.add(self._name(key))
+        return self._all.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._lens.notes.reads.add(self._name(key))  # type: ignore[arg-type]  # as in a dict
+        return key in self._all
+
+    def __iter__(self) -> Iterator[K]:
+        self._lens.notes.reads.add(self._whole)
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        self._lens.notes.reads.add(self._whole)
+        return len(self._all)
+
+    def values(self) -> Any:
+        self._lens.notes.reads.add(self._whole)
+        return self._all.values()
+
+    def items(self) -> Any:
+        self._lens.notes.reads.add(self._whole)
+        return self._all.items()
+
+
+class Lens:
+    """Looks like a World to steps and policies. What it does not know it reads unnoted: then what
+    came of it is not kept.
+    """
+
+    def __init__(self, world: World, findings: Findings) -> None:
+        self._world = world
+        self._findings = findings
+        self.notes = Notes()
+        self.nodes = _Noted(self, world.nodes, _itself, "*nodes")
+        self.jobs = _Noted(self, world.jobs, "job {}".format, "*jobs")
+        self.hosts = _Noted(self, world.hosts, _itself, "*hosts")
+        self.instances = _Noted(self, world.instances, _name_of, "*instances")
+        self.managed = _Noted(self, world.managed, _itself, "*managed")
+        self.claims = _Noted(self, world.claims, "claim {}".format, "*claims")
+        self.operations = _Noted(self, world.operations, _node_of, "*operations")
+        self.closed = _Noted(self, world.closed, _itself, "*closed")
+        self.generations = _Noted(self, world.generations, _itself, "*managed")
+        self.begin()
+
+    def __getattr__(self, name: str) -> Any:
+        self.notes.fleeting = True
+        return getattr(self._world, name)
+
+    def as_world(self) -> World:
+        """This, for whoever takes a World and only reads it."""
+        return cast("World", self)
+
+    def begin(self) -> Notes:
+        """Note what is looked at from here on."""
+        self.notes = Notes()
+        now = Now(self._world.now_s)
+        now.notes = self.notes
+        self.now_s = now
+        return self.notes
+
+    def keep(self, subject: str, work_out: Callable[[World], T]) -> T:
+        """A value that is worked out from the world and the policies alone, unless it is known."""
+        outer, outer_now = self.notes, self.now_s
+        outer.reads.add(f"={subject}")
+        found = self._findings.value(subject)
+        if found is not None:
+            return cast(T, found.value)
+        notes = self.begin()
+        value = work_out(cast("World", self))
+        self.notes, self.now_s = outer, outer_now
+        if notes.fleeting:
+            outer.fleeting = True
+        else:
+            kept = Finding(notes.until_s, value=value, work_out=work_out)
+            self._findings.settle(subject, notes, kept)
+        return value
+
+    # --- what the world tells, noted -----------------------------------------------------------
+
+    @property
+    def sighted_since_s(self) -> float:
+        self.notes.reads.add("*sight")
+        return self._world.sighted_since_s
+
+    def jobs_on(self, node: str) -> list[Job]:
+        self.notes.reads.add(node)
+        return self._world.jobs_on(node)
+
+    @property
+    def partitions_waiting(self) -> set[str]:
+        self.notes.reads.add("*queue")
+        return self._world.partitions_waiting
+
+    def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
+        self.notes.reads.add("*queue")
+        return self._world.pending(partitions)
+
+    def instances_on(self, host: str) -> list[Instance]:
+        self.notes.reads.add(host)
+        return self._world.instances_on(host)
+
+    def places_of(self, name: str) -> list[Instance]:
+        self.notes.reads.add(name)
+        return self._world.places_of(name)
+
+    def managed_on(self, host: str) -> list[ManagedNode]:
+        self.notes.reads.add(host)
+        return self._world.managed_on(host)
+
+    def host_of_node(self, node: str) -> str | None:
+        self.notes.reads.add(node)
+        return self._world.host_of_node(node)
+
+    def takers(self, host: str) -> tuple[str, ...]:
+        self.notes.reads.add(host)
+        return self._world.takers(host)
+
+    def in_phase(self, *phases: Phase) -> set[str]:
+        self.notes.reads.add("*managed")
+        return self._world.in_phase(*phases)
+
+    def operations_of(self, name: str) -> list[Operation]:
+        self.notes.reads.add(name)
+        return self._world.operations_of(name)
+
+    def arriving(self, host: str) -> bool:
+        self.notes.reads.add(host)
+        return self._world.arriving(host)
+
+    def busy(self, name: str) -> bool:
+        self.notes.reads.add(name)
+        return self._world.busy(name)
+
+    def running(self, key: str) -> bool:
+        self.notes.reads.add(_node_of(key))
+        return self._world.running(key)
+
+    def fresh(self, source: str, stale_after_s: float) -> bool:
+        """A fresh picture stays so for a known time; how old an old one is changes always."""
+        known = self._world.sources.get(source)
+        if known is None or not self._world.fresh(source, stale_after_s):
+            self.notes.fleeting = True
+            return False
+        self.notes.until_s = min(self.notes.until_s, known.seen_s + stale_after_s)
+        return True
+
+
+def _itself(key: str) -> str:
+    return key
+
+
+def _name_of(key: tuple[str, str]) -> str:
+    return key[1]
+
+
+def _node_of(key: str) -> str:
+    return key.partition(":")[2].partition(":")[0]
+
+
+def plain_times(node: ManagedNode) -> ManagedNode:
+    """The same record with plain numbers where the present time was put in."""
+    found = {
+        field.name: float(value)
+        for field in fields(node)
+        if type(value := getattr(node, field.name)) is Now
+    }
+    return replace(node, **found) if found else node  # type: ignore[arg-type]  # all of them floats

@@ -1,0 +1,148 @@
+"""The indexed picture of everything we know, as everybody may read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Self, TypeVar
+
+from backfill.core.call_index import CallIndex, ClaimIndex
+from backfill.core.cluster import Job, Node
+from backfill.core.findings import Findings
+from backfill.core.fleet import Host, Instance
+from backfill.core.fleet_index import FleetIndex
+from backfill.core.job_index import JobIndex
+from backfill.core.ledger import Claim, Operation, Source
+from backfill.core.lifecycle import ManagedNode, Phase
+
+T = TypeVar("T")
+
+
+class Picture:
+    """What is known now. Nobody but `World.apply` changes it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.findings = Findings()  # of the latest plans
+        self._touch = self.findings.touch
+        self.nodes: dict[str, Node] = {}
+        self._queue = JobIndex()
+        self.jobs: Mapping[str, Job] = self._queue.jobs
+        self.hosts: dict[str, Host] = {}
+        self._fleet = FleetIndex()
+        # By (host, name).
+        self.instances: Mapping[tuple[str, str], Instance] = self._fleet.instances
+        self.managed: Mapping[str, ManagedNode] = self._fleet.managed
+        self._claims = ClaimIndex()
+        self.claims: Mapping[str, Claim] = self._claims.claims
+        self._calls = CallIndex()
+        self.operations: Mapping[str, Operation] = self._calls.operations
+        self.sources: dict[str, Source] = {}
+        self.closed: dict[str, str] = {}  # host or node -> why a person closed it
+        self.generations: dict[str, int] = {}  # highest generation ever used by a node's name
+        self._host_of_node: dict[str, str] = {}
+        self._seen: dict[tuple[str, str], float] = {}
+        # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
+        self.sighted_since_s = 0.0
+        self._node_read: dict[str, float] = {}
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def jobs_on(self, node: str) -> list[Job]:
+        """Jobs that Slurm shows on a node, in order of their ids."""
+        return self._queue.on(node)
+
+    @property
+    def partitions_waiting(self) -> set[str]:
+        """Partitions in which jobs wait."""
+        return self._queue.partitions_waiting()
+
+    def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
+        """Pending jobs of these partitions, in no order."""
+        return self._queue.pending(partitions)
+
+    def instances_on(self, host: str) -> list[Instance]:
+        """Our instances on a host, in order of their names."""
+        return self._fleet.instances_on(host)
+
+    def places_of(self, name: str) -> list[Instance]:
+        """Every host's view of one instance; more than one only while it moves."""
+        return [place for place in self._fleet.places_of(name) if place.host in self.hosts]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the managed nodes, sorted."""
+        return self._fleet.names
+
+    def managed_on(self, host: str) -> list[ManagedNode]:
+        """Managed nodes that are on a host or on their way to it, in no order."""
+        return self._fleet.managed_on(host)
+
+    def host_of_node(self, node: str) -> str | None:
+        """The host whose own Slurm node this is."""
+        return self._host_of_node.get(node)
+
+    def takers(self, host: str) -> tuple[str, ...]:
+        """Ids of the jobs that have, or were just given, the host's own node."""
+        node = self.hosts[host].node if host in self.hosts else None
+        holders = [j for j in self.jobs_on(node) if j.holds_nodes] if node is not None else []
+        found = {j.id for j in holders}
+        # A hook knows an array task by its raw number only: 14 and 12_3 are one job.
+        known = found | {str(j.raw_id) for j in holders}
+        found.update(job_id for job_id in self._claims.on(host) if job_id not in known)
+        if host in self.closed:
+            found.add("of the operator")
+        return tuple(sorted(found))
+
+    def running(self, key: str) -> bool:
+        """Whether the operation is in flight."""
+        operation = self.operations.get(key)
+        return operation is not None and operation.running
+
+    def arriving(self, host: str) -> bool:
+        """Whether an operation in flight may bring an instance onto this host's CPUs."""
+        return self._calls.arriving(host)
+
+    def busy(self, name: str) -> bool:
+        """Whether an operation of this node is in flight."""
+        return self._calls.busy(name)
+
+    def seen_s(self, kind: str, name: str) -> float:
+        """When the subject was last read; 0 if never. Kinds: node, job, host, instance."""
+        return self._seen.get((kind, name), 0.0)
+
+    def node_read_s(self, name: str) -> float:
+        """When the node and the jobs on it were last read, changed or not."""
+        slurm = self.sources.get("slurm")
+        return max(self._node_read.get(name, 0.0), slurm.seen_s if slurm else 0.0)
+
+    def first_seen_s(self, host: str, name: str) -> float:
+        """When an instance was first seen on a host by this daemon; 0 if it is not there."""
+        return self._fleet.first_seen_s(host, name)
+
+    def in_phase(self, *phases: Phase) -> set[str]:
+        """Names of the managed nodes in any of these phases."""
+        return self._fleet.in_phase(phases)
+
+    def operations_of(self, name: str) -> list[Operation]:
+        """Operations of one node, in flight or failed, oldest first."""
+        found = [self.operations[key] for key in self._calls.of(name)]
+        return sorted(found, key=lambda operation: (operation.since_s, operation.key))
+
+    def created_since(self, since_s: float) -> int:
+        """How many instances we began to make after `since_s`."""
+        return self._fleet.created_since(since_s)
+
+    def instances_called(self, name: str) -> list[Instance]:
+        """Every host's view of one instance, hosts that were never seen included."""
+        return self._fleet.places_of(name)
+
+    def fresh(self, source: str, stale_after_s: float) -> bool:
+        """Whether the source was read, and not longer ago than that."""
+        known = self.sources.get(source)
+        if known is None or known.seen_s == 0.0:
+            return False
+        return self.now_s - known.seen_s <= stale_after_s
+
+    def keep(self, subject: str, work_out: Callable[[Self], T]) -> T:
+        """What comes of `work_out`; seen through a Lens it may be known from an earlier plan."""
+        return work_out(self)
