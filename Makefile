@@ -53,7 +53,7 @@ docs: venv
 	$(PY) -m backfill.ui.reference >docs/cli.md
 
 lock:
-	uv pip compile -q pyproject.toml --extra libvirt --group dev --generate-hashes --no-header \
+	uv pip compile -q pyproject.toml --extra libvirt --extra openstack --group dev --generate-hashes --no-header \
 		--no-annotate --python-version 3.11 -o requirements.lock
 
 format: venv

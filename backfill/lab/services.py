@@ -29,10 +29,17 @@ class _Running:
 class Services:
     """The machine's programs by name. Single-threaded; `reap` must be called on SIGCHLD."""
 
-    def __init__(self, services: tuple[Service, ...], root: str, log_dir: Path) -> None:
+    def __init__(
+        self,
+        services: tuple[Service, ...],
+        root: str,
+        log_dir: Path,
+        ready_timeout_s: float = READY_TIMEOUT_S,
+    ) -> None:
         self._all = {service.name: _Running(service) for service in services}
         self._root = root
         self._log_dir = log_dir
+        self._ready_s = ready_timeout_s
 
     def boot(self) -> None:
         """Start all in order, each when its condition holds; LabError names the one that fails."""
@@ -47,14 +54,18 @@ class Services:
         if running.pid:
             raise LabError(f"{name} already runs")
         service = running.service
-        if not wait_until(lambda: accepts(service.after), READY_TIMEOUT_S):
-            raise LabError(f"{name} waited {READY_TIMEOUT_S:.0f} s in vain for {service.after}")
+        if not wait_until(lambda: accepts(service.after), self._ready_s):
+            raise LabError(f"{name} waited {self._ready_s:.0f} s in vain for {service.after}")
         running.pid = self._fork(service)
         running.ended = ""
         # munged must answer before anything that comes after it starts.
         if wait or service.ready.startswith("unix:"):
             self._await_ready(running)
         return running.pid
+
+    def await_ready(self, name: str) -> None:
+        """Return when a started service answers; LabError with its last line if it ends instead."""
+        self._await_ready(self._find(name))
 
     def stop(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """SIGTERM, then SIGKILL when the time is over; children of the program stay alive."""
@@ -108,14 +119,14 @@ class Services:
 
     def _await_ready(self, running: _Running) -> None:
         service = running.service
-        ready = wait_until(lambda: self._gone(running) or accepts(service.ready), READY_TIMEOUT_S)
+        ready = wait_until(lambda: self._gone(running) or accepts(service.ready), self._ready_s)
         if not ready or not running.pid:
             last = self._log_of(service).read_text(errors="replace").splitlines()[-1:]
             raise LabError(f"{service.name} did not come up ({running.ended}): {' '.join(last)}")
         if service.warm:
             # Reaping goes on meanwhile: libvirtd waits for its dead probes to be collected.
             running.warming_pid = self._fork(replace(service, argv=service.warm, nice=0))
-            wait_until(lambda: self._warmed(running), READY_TIMEOUT_S)
+            wait_until(lambda: self._warmed(running), self._ready_s)
 
     def _log_of(self, service: Service) -> Path:
         return self._log_dir / f"{service.name}.out"

@@ -13,6 +13,7 @@ from backfill.lab.cluster import Lab
 from backfill.lab.layout import SLURM_TOOLS_PATH
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import LabError, LabSpec, lab_root
+from backfill.ui import lab_cloud
 from backfill.ui.codes import NO, OK
 from backfill.ui.parser import add_verbs, did_you_mean, say
 from backfill.ui.terminal import table
@@ -24,6 +25,7 @@ _VERBS = {
     "shell": "a shell on a machine of the lab",
     "run": "run one command on a machine of the lab",
     "list": "the labs of this machine",
+    "cloud": "a real OpenStack on this machine",
 }
 
 
@@ -42,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words", metavar="-- CMD", nargs=argparse.REMAINDER, help="the command"
     )
     _add_shape(verbs["up"])
+    lab_cloud.add_arguments(verbs["cloud"])
 
 
 def _add_shape(up: argparse.ArgumentParser) -> None:
@@ -64,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         "shell": _shell,
         "run": _run,
         "list": _list,
+        "cloud": lab_cloud.run,
     }
     try:
         return verbs[args.verb](args)

@@ -43,11 +43,18 @@ def _command(command: Command, suffix: str = "") -> Iterator[str]:
     yield f"\n### `{title}`\n\n{command.help[0].upper()}{command.help[1:]}.\n"
     if not below:
         yield from _arguments(title, parser)
-    for name, verb in below.items():
-        yield f"\n#### `{title} {name}`\n\n{verb.description}\n"
-        yield from _arguments(f"{title} {name}", verb)
+    yield from _verbs(title, parser)
     if parser.epilog:
         yield f"\n```\n{parser.epilog}\n```\n"
+
+
+def _verbs(title: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    for name, verb in command_parsers(parser).items():
+        if command_parsers(verb):
+            yield from _verbs(f"{title} {name}", verb)
+            continue
+        yield f"\n#### `{title} {name}`\n\n{verb.description}\n"
+        yield from _arguments(f"{title} {name}", verb)
 
 
 def _arguments(title: str, parser: argparse.ArgumentParser) -> Iterator[str]:

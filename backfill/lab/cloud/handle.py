@@ -1,0 +1,256 @@
+"""The test cloud as its users see it: bring it up, enter its network, take it down."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from backfill.lab.cloud import environment
+from backfill.lab.layout import SLURM_TOOLS_PATH
+from backfill.lab.spec import LabError, lab_root
+from backfill.lab.waiting import POLL_S, lock_holder, wait_until
+
+Progress = Callable[[str], None]
+FAKE = "fake.FakeLiveMigrateDriver"
+_CLONE_NEWNET = 0x40000000
+_MAKE_S = 420.0
+_UP_S = 240.0
+_DOWN_S = 30.0
+_SEED = ("db", "images", "etc/keystone", "clouds.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class CloudStatus:
+    """`phase` is down, starting, up or failed; `services` are pids inside the cloud (0: down)."""
+
+    name: str
+    phase: str
+    detail: str
+    directory: str
+    pid: int
+    services: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for json.dumps."""
+        return asdict(self)
+
+
+class Cloud:
+    """A handle on a test cloud by name; it holds no process."""
+
+    def __init__(self, name: str = "cloud") -> None:
+        self.name = name
+        self.dir = lab_root() / "clouds" / name
+
+    @property
+    def clouds_yaml(self) -> Path:
+        """Credentials: `admin`, and the projects `east` and `west`."""
+        return self.dir / "clouds.yaml"
+
+    @property
+    def pid(self) -> int:
+        """Its first process, 0 when it is down."""
+        return lock_holder(self.dir / "lock")
+
+    def up(
+        self,
+        progress: Progress = lambda line: None,
+        tied: bool = False,
+        computes: Sequence[str] = ("c1", "c2"),
+    ) -> None:
+        """Start it and return when all services answer; `tied`: it ends with the caller."""
+        _check_machine()
+        env = environment.ensure(progress)
+        seed = _ensure_seed(env, progress)
+        self.dir.mkdir(parents=True, exist_ok=True)
+        with (self.dir / "up.lock").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            if self.pid:
+                raise LabError(f"cloud {self.name!r} is up already; use it or take it down first")
+            _clear(self.dir)
+            for part in _SEED:
+                target = self.dir / part
+                target.parent.mkdir(parents=True, exist_ok=True)
+                subprocess.run(["cp", "-a", "--reflink=auto", seed / part, target], check=True)
+            _write_spec(self.dir, env, computes)
+            try:
+                _launch(self.dir, tied)
+                _await(self.dir, "up", _UP_S, progress)
+            except BaseException:
+                self.down()
+                raise
+
+    def down(self) -> None:
+        """End it and remove its files; nothing to do when it is down."""
+        _kill(self.dir)
+        _clear(self.dir)
+
+    def status(self) -> CloudStatus:
+        """What is there now."""
+        state, pid = _state(self.dir), self.pid
+        phase = str(state.get("phase", "down"))
+        if not pid and phase != "failed":
+            phase = "down"
+        elif pid and phase not in ("up", "failed"):
+            phase = "starting"
+        services = {
+            name: int(service["pid"]) for name, service in state.get("services", {}).items()
+        }
+        detail = str(state.get("detail", ""))
+        return CloudStatus(
+            self.name, phase, detail, str(self.dir), pid, services if phase == "up" else {}
+        )
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command line that runs `argv` in the cloud's network, with its credentials."""
+        pid = self._need()
+        return ["nsenter", "-t", str(pid), "-n", "--", "setpriv", "--pdeathsig", "KILL",
+                "env", f"OS_CLIENT_CONFIG_FILE={self.clouds_yaml}", *argv]  # fmt: skip
+
+    @contextmanager
+    def network(self) -> Iterator[None]:
+        """The calling thread, and threads that it starts inside, are in the cloud's network."""
+        setns = ctypes.CDLL(None, use_errno=True).setns
+        own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        other = os.open(f"/proc/{self._need()}/ns/net", os.O_RDONLY)
+        try:
+            if setns(other, _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "cannot enter the cloud's network")
+            yield
+        finally:
+            setns(own, _CLONE_NEWNET)
+            os.close(own)
+            os.close(other)
+
+    def _need(self) -> int:
+        pid = self.pid
+        if not pid:
+            raise LabError(f"cloud {self.name!r} is not up; start it with: backfill lab cloud up")
+        return pid
+
+
+def _ensure_seed(env: Path, progress: Progress) -> Path:
+    """Filled databases, made once for these services and this code."""
+    here = Path(__file__).parent
+    sources = sorted([here / "files.py", here / "init.py", *here.glob("inside/*.py")])
+    code = b"".join(source.read_bytes() for source in sources)
+    mark = hashlib.sha256(env.name.encode() + code).hexdigest()[:16]
+    seed = environment.home() / f"seed-{mark}"
+    with (environment.home() / "seed.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if (seed / "complete").exists():
+            return seed
+        progress("preparing the test cloud's databases (once)")
+        _kill(seed)
+        shutil.rmtree(seed, ignore_errors=True)
+        seed.mkdir(parents=True)
+        _write_spec(seed, env, ("c1", "c2"))
+        try:
+            _launch(seed, tied=True, mode="--make")
+            _await(seed, "made", _MAKE_S, progress)
+        finally:
+            _kill(seed)
+        (seed / "complete").touch()
+    return seed
+
+
+def _write_spec(directory: Path, env: Path, computes: Sequence[str]) -> None:
+    spec = {"env": str(env), "driver": FAKE, "computes": list(computes)}
+    (directory / "cloud.json").write_text(json.dumps(spec) + "\n")
+
+
+def _launch(directory: Path, tied: bool, mode: str = "") -> None:
+    """Start the cloud's first process in namespaces of its own; it is nobody's child."""
+    owner = os.pidfd_open(os.getpid()) if tied else -1
+    argv = [
+        "setsid", "--fork",
+        "unshare", "--pid", "--net", "--mount", "--uts", "--ipc", "--fork", "--kill-child",
+        "--mount-proc", "--propagation", "private", "--",
+        sys.executable, "-m", "backfill.lab.cloud.init",
+        str(directory), str(owner) if tied else "-", *([mode] if mode else []),
+    ]  # fmt: skip
+    environ = {
+        "PATH": SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "PYTHONPATH": str(Path(__file__).parents[3]),
+    }  # fmt: skip
+    try:
+        with (directory / "init.log").open("w") as log:
+            subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, cwd="/",
+                env=environ, pass_fds=[owner] if tied else [],
+            )  # fmt: skip
+    finally:
+        if tied:
+            os.close(owner)
+    if not wait_until(lambda: bool(lock_holder(directory / "lock") or _state(directory)), 20):
+        raise LabError(f"the test cloud did not start; see {directory}/init.log")
+
+
+def _await(directory: Path, phase: str, limit_s: float, progress: Progress) -> None:
+    shown = 0
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        alive = lock_holder(directory / "lock")
+        state = _state(directory)
+        for step, took_s in state.get("steps", [])[shown:]:
+            progress(f"cloud: {step} ({took_s} s)")
+            shown += 1
+        if state.get("phase") == phase:
+            return
+        if not alive:
+            break
+        time.sleep(POLL_S)
+    why = _state(directory).get("detail") or f"see {directory}/init.log"
+    raise LabError(f"the test cloud did not come up: {why}")
+
+
+def _state(directory: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((directory / "state.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return state
+
+
+def _kill(directory: Path) -> None:
+    """End the first process, and with it, by the kernel, everything in its namespaces."""
+    pid = lock_holder(directory / "lock")
+    if pid:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        if not wait_until(lambda: not lock_holder(directory / "lock"), _DOWN_S):
+            raise LabError(f"process {pid} of the test cloud does not end")
+
+
+def _clear(directory: Path) -> None:
+    """Remove the files; the locks stay, somebody may hold them."""
+    for entry in directory.glob("*"):
+        if entry.name in ("lock", "up.lock"):
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _check_machine() -> None:
+    if os.geteuid() != 0:
+        raise LabError("the test cloud needs root")
+    needed = ("mariadbd", "mariadb-install-db", "unshare", "nsenter", "setpriv", "ip")
+    missing = [tool for tool in needed if shutil.which(tool, path=SLURM_TOOLS_PATH) is None]
+    if missing:
+        raise LabError(f"the test cloud needs {', '.join(missing)}: run scripts/setup.sh")

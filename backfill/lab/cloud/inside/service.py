@@ -1,0 +1,126 @@
+"""One service of the test cloud: service.py NAME DIRECTORY, in the services' own environment.
+
+Nova's API, conductor, scheduler and compute hosts share one process, so that no message broker is
+needed; the others are one process each.
+"""
+
+import os
+import shlex
+import signal
+import sys
+import uuid
+from pathlib import Path
+
+PORTS = {"keystone": 5000, "placement": 8778, "glance": 9292, "neutron": 9696, "nova": 8774}
+_ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - inside a network namespace of the cloud's own
+
+
+def serve(app, port, threads):
+    """Serve a WSGI application for ever."""
+    from cheroot import wsgi
+
+    address = (_ALL_ADDRESSES, port)
+    server = wsgi.Server(address, app, numthreads=threads, request_queue_size=128)
+    server.shutdown_timeout = 1
+    server.safe_start()
+
+
+def nova(etc, computes):
+    """All of Nova."""
+    from nova import monkey_patch
+
+    monkey_patch.patch(backend="threading")
+    import os_brick
+    import os_vif
+    from nova import config, objects, utils
+    from nova.conf import CONF
+    from oslo_log import log
+    from oslo_privsep import priv_context
+
+    config.parse_args(["nova"], default_config_files=[str(etc / "nova.conf")])
+    log.setup(CONF, "nova")
+    priv_context.init(root_helper=shlex.split(utils.get_root_helper()))
+    objects.register_all()
+    os_brick.setup(CONF)
+    os_vif.initialize()
+    _be_privileged_in_this_process()
+    if CONF.compute_driver.startswith("fake."):
+        _steady_fake_hosts()
+    return _start_nova(etc, computes)
+
+
+def _be_privileged_in_this_process():
+    import nova.privsep
+    from vif_plug_linux_bridge import privsep as linux_bridge
+
+    nova.privsep.sys_admin_pctxt.set_client_mode(False)
+    linux_bridge.vif_plug.set_client_mode(False)
+
+
+def _steady_fake_hosts():
+    """The fake driver invents node ids in every process; a restart must find its hosts again."""
+    from nova.compute import manager
+    from nova.virt import fake
+
+    class Steady:
+        def __getattr__(self, name):
+            return str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+
+    fake.uuids = Steady()
+    manager.ComputeManager._ensure_existing_node_identity = lambda self, ref: None
+
+
+def _start_nova(etc, computes):
+    from nova import context, service
+    from nova.api.openstack import wsgi_app
+    from nova.compute import rpcapi as compute_rpc
+    from nova.conductor import rpcapi as conductor_rpc
+    from nova.objects import host_mapping
+    from nova.scheduler import rpcapi as scheduler_rpc
+    from paste import deploy
+
+    def start(binary, topic, host, **more):
+        service.Service.create(binary=binary, topic=topic, host=host, **more).start()
+
+    start("nova-conductor", conductor_rpc.RPC_TOPIC, "ctl")
+    start("nova-scheduler", scheduler_rpc.RPC_TOPIC, "ctl")
+    for host in computes:
+        start("nova-compute", compute_rpc.RPC_TOPIC, host, topic_alt=compute_rpc.RPC_TOPIC_ALT)
+    host_mapping.discover_hosts(context.get_admin_context())
+    os.environ["OS_NOVA_CONFIG_DIR"] = str(etc)
+    wsgi_app._setup_service("ctl", "osapi_compute")
+    return deploy.loadapp(f"config:{etc / 'api-paste.ini'}", name="osapi_compute")
+
+
+def application(name, etc, computes):
+    """The WSGI application of one service."""
+    if name == "nova":
+        return nova(etc, computes)
+    os.environ[f"OS_{name.upper()}_CONFIG_DIR"] = str(etc)
+    os.environ["OS_NEUTRON_CONFIG_FILES"] = "neutron.conf"
+    if name == "keystone":
+        from keystone.wsgi.api import application as app
+    elif name == "placement":
+        from placement.wsgi.api import application as app
+    elif name == "glance":
+        from glance.wsgi.api import application as app
+    else:
+        from neutron.wsgi.api import application as app
+    return app
+
+
+def main():
+    """Run the service named on the command line."""
+    name, root = sys.argv[1], Path(sys.argv[2])
+    computes = sys.argv[3].split(",") if len(sys.argv) > 3 else []
+    # Nova opens guests' consoles without O_NOCTTY: as a leader of its session it would get one as
+    # its terminal, and die of a hang-up when that guest ends.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.argv = [name]
+    sys.path.insert(0, str(root / "plugins"))
+    os.environ["OS_NOVA_DISABLE_EVENTLET_PATCHING"] = "1"
+    app = application(name, root / "etc" / name, computes)
+    serve(app, PORTS[name], 32 if name == "nova" else 16)
+
+
+main()

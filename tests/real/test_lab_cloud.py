@@ -1,0 +1,67 @@
+"""The test cloud comes up from nothing, and nothing of it is left after its end or crash."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backfill.lab.cloud.handle import Cloud
+from backfill.lab.spec import LabError
+from backfill.lab.waiting import wait_until
+from tests.real.cloud_rig import running_cloud
+
+pytestmark = pytest.mark.real
+
+
+def _left(spaces: set[str]) -> list[str]:
+    """Processes that are in one of these namespaces."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            held = {os.readlink(link) for link in process.glob("ns/*")}
+        except OSError:
+            continue
+        if held & spaces:
+            found.append(process.name)
+    return found
+
+
+def test_services_answer_in_a_network_of_their_own() -> None:
+    """Every service has a process; Keystone answers inside and nowhere else."""
+    cloud = running_cloud()
+    status = cloud.status()
+    assert status.phase == "up"
+    assert set(status.services) == {
+        "mariadb", "keystone", "placement", "glance", "neutron", "nova",
+    }  # fmt: skip
+    assert all(status.services.values())
+    probe = ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/5000"]
+    subprocess.run(cloud.command(probe), check=True, timeout=10)
+    own, theirs = os.readlink("/proc/self/ns/net"), os.readlink(f"/proc/{cloud.pid}/ns/net")
+    assert own != theirs
+    with pytest.raises(LabError, match="is up already"):
+        cloud.up()
+
+
+def test_nothing_is_left_after_a_crash() -> None:
+    """SIGKILL to its first process ends all; down removes the files; twice is fine."""
+    cloud = Cloud("test-crash")
+    cloud.down()
+    cloud.up(tied=True)
+    pid = cloud.pid
+    kinds = ("net", "mnt", "pid")
+    spaces = {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in kinds}
+    spaces -= {os.readlink(f"/proc/self/ns/{kind}") for kind in kinds}
+    assert len(spaces) == len(kinds)
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not _left(spaces), 10)
+    assert cloud.status().phase == "down"
+    for _ in range(2):
+        cloud.down()
+    assert {entry.name for entry in cloud.dir.iterdir()} <= {"lock", "up.lock"}
+    with pytest.raises(LabError, match="backfill lab cloud up"):
+        cloud.command(["true"])
