@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from backfill.core.cron import parse_cron
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_SHARE = re.compile(r"[0-9]{1,6}|(100|[0-9]{1,2})%")
 _SCHEMES = ("qemu", "test")
 
 ALLOWED = {
@@ -16,6 +20,8 @@ ALLOWED = {
     "ip": "an IP address, such as 10.0.0.1",
     "endpoint": "an IP address with a port, such as 10.0.0.1:6817",
     "uri": "a libvirt address, such as qemu+tcp://10.0.0.11/system",
+    "share": "a whole number, or a share such as 20%",
+    "schedule": "a time as cron has it, in UTC, such as '0 8 * * mon-fri' or '@daily'",
 }
 
 
@@ -23,19 +29,16 @@ def wrong(form: str, text: str) -> str:
     """Say what is wrong with `text` for this form, or return an empty text."""
     if not text.isprintable():
         return "has a line break or another control character"
-    match form:
-        case "name":
-            return "" if _NAME.fullmatch(text) else "is not a name"
-        case "path":
-            return "" if text.startswith("/") else "is not an absolute path"
-        case "ip":
-            return "" if address_in(text) else "is not an IP address"
-        case "endpoint":
-            return "" if _is_endpoint(text) else "is not an address with a port"
-        case "uri":
-            return "" if _is_uri(text) else "is not a libvirt address"
-        case _:
-            return ""
+    find = _WRONG.get(form)
+    return find(text) if find is not None else ""
+
+
+def _wrong_schedule(text: str) -> str:
+    try:
+        parse_cron(text)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _is_endpoint(text: str) -> bool:
@@ -70,3 +73,19 @@ def address_of_uri(text: str) -> str | None:
     """The IP address in a URI; None when it names its machine otherwise or not at all."""
     hostname = urlsplit(text).hostname if text else None
     return address_in(hostname) if hostname else None
+
+
+def _unless(good: Callable[[str], object], what: str) -> Callable[[str], str]:
+    return lambda text: "" if good(text) else what
+
+
+# What is wrong with a text, by its form.
+_WRONG: dict[str, Callable[[str], str]] = {
+    "name": _unless(_NAME.fullmatch, "is not a name"),
+    "path": _unless(lambda text: text.startswith("/"), "is not an absolute path"),
+    "ip": _unless(lambda text: address_in(text), "is not an IP address"),
+    "endpoint": _unless(_is_endpoint, "is not an address with a port"),
+    "uri": _unless(_is_uri, "is not a libvirt address"),
+    "share": _unless(_SHARE.fullmatch, "is no share"),
+    "schedule": _wrong_schedule,
+}

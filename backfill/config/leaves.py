@@ -65,7 +65,8 @@ def read(shape: Shape, tree: Tree) -> Any:
 
 
 def _text(shape: Text, tree: Scalar) -> str:
-    if tree.plain and (_NUMBER.fullmatch(tree.text) or tree.text in _FLAGS):
+    number = _NUMBER.fullmatch(tree.text) and shape.form != "share"
+    if tree.plain and (number or tree.text in _FLAGS):
         remedy = f'write {allowed(shape)}; if this is meant, put it in quotes: "{tree.text[:40]}"'
         raise WrongError(tree.place, f"is {kind(tree)}", remedy)
     if tree.text == "":

@@ -174,8 +174,11 @@ def _default_list(key: Key) -> str:
     """The default of a section that is written as a list, as YAML; empty for other keys."""
     if not isinstance(key.shape, Section) or not key.shape.listed or key.default is MISSING:
         return ""
+    items = getattr(key.default, key.shape.listed)
+    if not items:
+        return ""
     lines = ["When the key is left out:", "", "```yaml", f"{key.name}:"]
-    for item in getattr(key.default, key.shape.listed):
+    for item in items:
         pairs = ((f.name, getattr(item, f.name)) for f in fields(item))
         texts = [f"{name}: {_written(v).strip('`')}" for name, v in pairs if v is not None]
         lines.append(f"  - {{{', '.join(texts)}}}")

@@ -58,6 +58,9 @@ def _leaf(shape: Text | Amount | Flag | Choice) -> dict[str, Any]:
             return {"enum": list(shape.known)}
         case Flag():
             return {"type": "boolean"}
+        case Text(form="share"):
+            kinds = [{"type": "integer", "minimum": 0}, {"type": "string"}]
+            return {"anyOf": kinds, "description": forms.ALLOWED["share"]}
         case Text():
             least = {} if shape.may_be_empty else {"minLength": 1}
             return {"type": "string", "description": forms.ALLOWED[shape.form], **least}

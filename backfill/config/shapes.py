@@ -122,12 +122,18 @@ _SPECIAL: dict[tuple[str, str], Shape] = {
     ("Template", "image"): Text("name"),
     ("Template", "features"): Many(Text("name")),
     ("PolicySet", "cluster"): Text("name"),
+    ("Quota", "cpus"): Amount(whole=True, open=False),
     ("Priorities", "low"): Many(Text("name")),
     ("Priorities", "high"): Many(Text("name")),
     # The core treats these two as their neighbours, so a policy that names them would be a lie.
     ("RungRule", "rung"): Choice(Rung, but=frozenset({Rung.THROTTLE, Rung.CANCEL})),
 }
-_MAY_BE_ZERO = {("Comeback", "move_after_s"), ("Scale", "idle_s"), ("Flavour", "memory_margin_mb")}
+_MAY_BE_ZERO = {
+    ("Comeback", "move_after_s"),
+    ("Scale", "idle_s"),
+    ("Flavour", "memory_margin_mb"),
+    ("Victims", "protect_after"),
+}
 
 
 @functools.cache

@@ -61,6 +61,8 @@ class Node:
     features: tuple[str, ...] = ()
     boot_time_s: float = 0.0
     slurmd_start_s: float = 0.0
+    planned_s: float = 0.0  # when Slurm means to use it next (a job, a reservation); 0: not known
+    maintenance_s: float = 0.0  # when its next maintenance begins, or began; 0: none is known
 
     @property
     def drained(self) -> bool:
@@ -125,6 +127,7 @@ class Job:
     reason: str = ""
     required_nodes: tuple[str, ...] = ()
     features: str = ""
+    deadline_s: float = 0.0  # it must have ended by then (sbatch --deadline); 0: none
 
     @property
     def active(self) -> bool:

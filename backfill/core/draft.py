@@ -17,12 +17,15 @@ from backfill.core.actions import (
 )
 from backfill.core.findings import Finding, Findings, Refusals
 from backfill.core.fleet import Instance, InstanceState
+from backfill.core.foresight import maintenance_s
 from backfill.core.guards import stale
 from backfill.core.ledger import Operation
 from backfill.core.lens import Lens, plain_times
-from backfill.core.lifecycle import ManagedNode, Phase, check_transition
+from backfill.core.lifecycle import ManagedNode, Phase, Rung, check_transition
 from backfill.core.plan import Action, ForgetNode, Plan, Refusal, SetNode, key_of
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
+from backfill.core.pressure import above_budget, decided_s, leavers, most_instances, on_cpu
 from backfill.core.world import World
 
 T = TypeVar("T")
@@ -229,8 +232,58 @@ class Draft:
         return ""
 
     def taken(self, host: str) -> tuple[str, ...]:
-        """Ids of the jobs to which Slurm gave the host."""
-        return self.world.takers(host)
+        """Ids of the jobs to which Slurm gave the host, or what else takes it as a whole."""
+        found = self.world.takers(host)
+        due_s = maintenance_s(self.world, host)
+        if not found and due_s is not None:
+            clear_s = self.policies.gaps.clear_at_s(due_s)
+            if self.now_s >= clear_s:
+                return ("of the maintenance",)
+            self.wake_at(clear_s)
+        return found
+
+    def must_leave(self, node: ManagedNode) -> bool:
+        """Whether a node at work has to leave its host now."""
+        if node.name in self.world.closed or node.name in self.above_budget():
+            return True
+        if not self.taken(node.host):
+            return False
+        if not self.world.takers(node.host):
+            return True  # the whole host is maintained
+        names = leavers(self.world, self.policies, node.host)
+        if names is not None and not names:
+            own = self.world.hosts[node.host].node
+            self.watch(*filter(None, (own,)))  # how much did the job get there?
+            self.wake_at(decided_s(self.world, self.policies, node.host))
+        return names is None or node.name in names
+
+    def above_budget(self) -> frozenset[str]:
+        """Names of the nodes that leave because a budget allows fewer now."""
+        policies = self.policies
+        if not policies.budgets.windows:
+            return frozenset()
+        self.wake_at(policies.budgets.changes_s(self.now_s) or 0.0)
+        return self.world.keep("above budget", lambda world: above_budget(world, policies))
+
+    def budget_full(self) -> str:
+        """Say why a budget lets no further instance work now, or return an empty text."""
+        most = most_instances(self.world, self.policies)
+        if most is None or on_cpu(self.world) < most:
+            return ""
+        self.wake_at(self.policies.budgets.changes_s(self.now_s) or 0.0)
+        return f"a budget allows {most} instances at this hour"
+
+    def rule(self, node: ManagedNode) -> RungRule:
+        """The present rung of a node: one that would start its jobs anew spares the protected."""
+        ladder = self.policies.ladder
+        rule = ladder.rule(node.rung)
+        if rule.rung is not Rung.REQUEUE or node.rung >= len(ladder.rungs):
+            return rule  # past the last rung nothing else has worked: the host comes first
+        jobs = [j for j in self.world.jobs_on(node.name) if j.active]
+        kept = self.policies.victims.keeps([j.restarts for j in jobs])
+        if kept or any(not j.requeue for j in jobs):
+            return RungRule(Rung.SUSPEND, within_s=rule.within_s)
+        return rule
 
     def host_is_free(self, host: str) -> bool:
         """Whether nobody but us may use the host's CPUs now."""

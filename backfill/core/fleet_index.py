@@ -24,6 +24,7 @@ class FleetIndex:
         self._first_seen: dict[tuple[str, str], float] = {}
         self._created: list[float] = []  # sorted
         self._phases: dict[Phase, set[str]] = {phase: set() for phase in Phase}
+        self._left: list[float] = []  # when idle ones began to leave, sorted
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -51,6 +52,18 @@ class FleetIndex:
         """Names of the managed nodes in any of these phases."""
         return set().union(*(self._phases[phase] for phase in phases))
 
+    def left_since(self, since_s: float) -> int:
+        """How many of the latest idle instances began to leave after `since_s`."""
+        return len(self._left) - bisect_right(self._left, since_s)
+
+    def created_back_s(self, count: int) -> float:
+        """When the `count`-th last instance was begun; 0 if there were fewer."""
+        return self._created[-count] if 0 < count <= len(self._created) else 0.0
+
+    def left_back_s(self, count: int) -> float:
+        """When the `count`-th last idle instance began to leave; 0 if there were fewer."""
+        return self._left[-count] if 0 < count <= len(self._left) else 0.0
+
     # --- changing ------------------------------------------------------------------------------
 
     def manage(self, node: ManagedNode) -> None:
@@ -61,6 +74,9 @@ class FleetIndex:
         if old is None or old.generation != node.generation:
             insort(self._created, node.created_s)
             del self._created[:-_REMEMBERED]
+        if node.phase is Phase.DRAINING and (old is None or old.phase is not Phase.DRAINING):
+            insort(self._left, node.since_s)
+            del self._left[:-_REMEMBERED]
         before = () if old is None else (old.host, old.target)
         if before != (node.host, node.target):
             self._leave(node.name, before)

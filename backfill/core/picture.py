@@ -128,6 +128,11 @@ class Picture:
         found = [self.operations[key] for key in self._calls.of(name)]
         return sorted(found, key=lambda operation: (operation.since_s, operation.key))
 
+    @property
+    def fleet(self) -> FleetIndex:
+        """What was begun and what left lately, for ramps."""
+        return self._fleet
+
     def created_since(self, since_s: float) -> int:
         """How many instances we began to make after `since_s`."""
         return self._fleet.created_since(since_s)

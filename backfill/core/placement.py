@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from backfill.core.cluster import NodeBase
+from backfill.core.foresight import maintenance_s, wanted_again_s
 from backfill.core.guards import Limits, stale
 from backfill.core.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
 from backfill.core.policy import PolicySet
 from backfill.core.quantities import NOTHING, Resources
 from backfill.core.world import World
 
-_SHUT_FLAGS = frozenset(
-    {"MAINT", "RESERVED", "PLANNED", "REBOOT_REQUESTED", "POWERED_DOWN", "FAIL"}
-)
+# PLANNED is among them only where it is not known for when.
+_SHUT_FLAGS = frozenset({"MAINT", "RESERVED", "REBOOT_REQUESTED", "POWERED_DOWN", "FAIL"})
 
 
 def closed(world: World, host: str, limits: Limits) -> str:
@@ -39,10 +39,20 @@ def _shut(world: World, host: str, node_name: str | None) -> str:
     node = world.nodes.get(node_name)
     if node is None:
         return f"Slurm does not know {node_name}, the node of host {host}"
-    if node.base is not NodeBase.IDLE or node.drained or node.flags & _SHUT_FLAGS:
+    planned = "PLANNED" in node.flags and not node.planned_s
+    if node.base is not NodeBase.IDLE or node.drained or planned or node.flags & _SHUT_FLAGS:
         why = f" ({node.reason})" if node.reason else ""
         return f"Slurm shows {node_name} as {node.state_text}{why}"
     return ""
+
+
+def too_short(world: World, host: str, policies: PolicySet, pays_s: float) -> str:
+    """Say why the time until the host is wanted again is not worth it, or return an empty text."""
+    clear_s = maintenance_s(world, host)
+    if clear_s is not None and world.now_s >= policies.gaps.clear_at_s(clear_s):
+        return f"{host} is left for its maintenance"
+    why = policies.gaps.too_short(world.now_s, wanted_again_s(world, host), pays_s)
+    return f"{host} is no gap worth it: {why}" if why else ""
 
 
 def room(world: World, host: str, policies: PolicySet) -> Resources:
@@ -74,9 +84,12 @@ def count_on(world: World, host: str) -> int:
 
 
 def candidates(
-    world: World, policies: PolicySet, skip: frozenset[str] = frozenset()
+    world: World, policies: PolicySet, pays_s: float, skip: frozenset[str] = frozenset()
 ) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
-    """Hosts with room for one more instance, and for every other host why not."""
+    """Hosts with room for one more instance, and for every other host why not.
+
+    `pays_s`: for so long the host must not be wanted again, as far as that is known.
+    """
     shape = policies.instances.flavour.resources
     rooms: list[tuple[str, Resources]] = []
     why_not: dict[str, str] = {}
@@ -84,6 +97,8 @@ def candidates(
         if host in skip:
             continue
         reason = closed(world, host, policies.limits)
+        if not reason:
+            reason = too_short(world, host, policies, pays_s)
         if not reason and count_on(world, host) >= policies.limits.max_per_host:
             reason = f"limits.max_per_host = {policies.limits.max_per_host} is reached on {host}"
         if not reason:

@@ -11,6 +11,7 @@ from backfill.core.ledger import Claim
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.policy import PolicySet, Proof
+from backfill.core.pressure import fits_beside
 from backfill.core.scaling import plan_scale
 from backfill.core.steps.boot import step_booting
 from backfill.core.steps.comeback import step_returning
@@ -135,6 +136,8 @@ def occupied(draft: Draft, host: str) -> str:
     known = draft.world.hosts.get(host)
     if known is not None and not known.reachable and _may_carry(draft.world, host):
         return f"{host} cannot be reached: {known.problem}"
+    if fits_beside(draft.world, draft.policies, host):
+        return ""
     for instance in draft.world.instances_on(host):
         if instance.occupies_cpu:
             return f"{instance.name} still runs on {host}"

@@ -7,11 +7,15 @@ from enum import StrEnum
 
 from backfill.core.fleet import Flavour
 from backfill.core.guards import Limits
+from backfill.core.policies.budgets import Budgets
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.demand import Demand
+from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder
+from backfill.core.policies.quotas import Quotas
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Spread
+from backfill.core.policies.victims import Victims
 
 
 class Proof(StrEnum):
@@ -61,6 +65,10 @@ class PolicySet:
     scale: Scale = field(default_factory=Scale)
     comeback: Comeback = field(default_factory=Comeback)
     placement: Spread = field(default_factory=Spread)
+    victims: Victims = field(default_factory=Victims)
+    gaps: Gaps = field(default_factory=Gaps)
+    budgets: Budgets = field(default_factory=Budgets)
+    quotas: Quotas = field(default_factory=Quotas)
     limits: Limits = field(default_factory=Limits)
     proof: Proof = Proof.CPU
     # Seconds after which a hook that still waits is told that the room is not free.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from backfill.core.cluster import Job
 from backfill.core.draft import Draft
@@ -10,6 +10,9 @@ from backfill.core.guards import may_create
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import candidates
 from backfill.core.plan import SetNode
+from backfill.core.pressure import most_disruptions
+
+_MINUTE_S = 60.0
 
 
 def plan_scale(draft: Draft) -> None:
@@ -17,7 +20,7 @@ def plan_scale(draft: Draft) -> None:
     policies = draft.policies
     if draft.blind:
         return
-    pending = _waiting(draft)
+    pending = _admitted(draft)
     need = policies.demand.need(pending, policies.instances.flavour, draft.now_s)
     for job_id in need.misfits:
         flavour = policies.instances.flavour
@@ -25,9 +28,12 @@ def plan_scale(draft: Draft) -> None:
             f"job {job_id}",
             "an instance",
             f"it wants more than one instance offers ({flavour.cpus} CPUs, "
-            f"{flavour.node_memory_mb} MB on one node)",
+            f"{flavour.node_memory_mb} MB on one node), or more than demand.max_nodes = "
+            f"{policies.demand.max_nodes} nodes",
         )
     lacking = need.cpus - _supply_cpus(draft)
+    if need.nodes > 1 and lacking <= 0:
+        lacking = need.nodes - _usable(draft)  # a job over several nodes needs them all at once
     if lacking > 0 or _idle_count(draft) < policies.scale.warm:
         _grow(draft, lacking, need.jobs)
     elif lacking <= 0:
@@ -41,6 +47,28 @@ def _waiting(draft: Draft) -> Iterator[Job]:
     if priorities.low_qos:
         others = world.partitions_waiting - {*priorities.low, *priorities.high}
         yield from (j for j in world.pending(sorted(others)) if j.qos in priorities.low_qos)
+
+
+def _admitted(draft: Draft) -> Iterable[Job]:
+    """The waiting jobs that the quotas let count."""
+    quotas, world = draft.policies.quotas, draft.world
+    if not quotas.ceilings:
+        return _waiting(draft)
+    running = {j.id: j for m in world.managed.values() for j in world.jobs_on(m.name) if j.active}
+    admitted, refused = quotas.admit(_waiting(draft), running.values())
+    for job_id, reason in refused.items():
+        draft.refuse(f"job {job_id}", "an instance", reason)
+    return admitted
+
+
+def _usable(draft: Draft) -> int:
+    """How many instances are there, or will be soon, whatever runs on them now."""
+    world = draft.world
+    return sum(
+        m.phase is Phase.BOOTING
+        or (m.phase is Phase.READY and m.name in world.nodes and not world.nodes[m.name].drained)
+        for m in world.managed.values()
+    )
 
 
 def _supply_cpus(draft: Draft) -> int:
@@ -71,11 +99,11 @@ def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
     reason = f"{jobs} waiting jobs could use {lacking_cpus} more CPUs"
     if lacking_cpus <= 0:
         reason = f"scale.warm = {draft.policies.scale.warm} idle instances are wanted"
-    limit = may_create(draft.world, draft.policies.limits)
+    limit = may_create(draft.world, draft.policies.limits) or draft.budget_full() or _ramp(draft)
     if limit:
         draft.refuse("cluster", "a new instance", limit)
         return
-    rooms, why_not = candidates(draft.world, draft.policies)
+    rooms, why_not = candidates(draft.world, draft.policies, draft.policies.gaps.boot_pays_s)
     if not rooms:
         for host, why in why_not.items():
             draft.refuse(host, "a new instance", why)
@@ -99,6 +127,17 @@ def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
         failures=failures,
     )
     draft.add(SetNode(node, reason))
+
+
+def _ramp(draft: Draft) -> str:
+    """Say why the ramp lets no further instance begin now, or return an empty text."""
+    scale, world = draft.policies.scale, draft.world
+    if not scale.grow_per_min:
+        return ""
+    why = scale.ramp(scale.grow_per_min, world.created_since(draft.now_s - _MINUTE_S))
+    if why:
+        draft.wake_at(world.fleet.created_back_s(scale.grow_per_min) + _MINUTE_S)
+    return f"scale.grow_per_min: {why}" if why else ""
 
 
 def _free_slots(draft: Draft) -> Iterator[tuple[str, str, int]]:
@@ -143,6 +182,8 @@ def _shrink(draft: Draft, waiting_cpus: int) -> None:
         return
     going = (Phase.DRAINING, Phase.REMOVING)
     removing = sum(1 for m in draft.world.managed.values() if m.phase in going)
+    most = most_disruptions(draft.world, draft.policies)
+    leaving = draft.world.fleet.left_since(draft.now_s - _MINUTE_S) if scale.shrink_per_min else 0
     idle = sorted(_idle(draft), key=lambda m: (m.idle_since_s, m.name))
     for node in idle[: max(0, len(idle) - scale.warm)]:
         due_s = node.idle_since_s + scale.idle_s
@@ -152,6 +193,16 @@ def _shrink(draft: Draft, waiting_cpus: int) -> None:
         if removing >= limits.removals_at_once:
             draft.refuse(node.name, "removal", f"limits.removals_at_once = {removing} is reached")
             return
+        if most is not None and removing >= most:
+            draft.refuse(node.name, "removal", f"a budget allows {most} at the same time now")
+            draft.wake_at(draft.policies.budgets.changes_s(draft.now_s) or 0.0)
+            return
+        slow = scale.ramp(scale.shrink_per_min, leaving)
+        if slow:
+            draft.refuse(node.name, "removal", f"scale.shrink_per_min: {slow}")
+            draft.wake_at(draft.world.fleet.left_back_s(scale.shrink_per_min) + _MINUTE_S)
+            return
+        leaving += 1
         removing += 1
         draft.become(
             node, Phase.DRAINING, f"idle for {scale.idle_s:.0f} s, nobody waits", drained_s=0.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backfill.core.policies.ladder import Ladder
+from backfill.core.policies.victims import Victims
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.figures import Summary, summary
@@ -91,9 +94,12 @@ def test_moving_helps_where_hosts_are_left_over() -> None:
 PULSE = [Job(0, 1, 1), *(Job(600 + 180 * i, 60, 2, 60) for i in range(40))]
 
 
-def long_job(ladder: Ladder, saves: tuple[float, float] = (0.0, 0.0)) -> JobTale:
+def long_job(
+    ladder: Ladder, saves: tuple[float, float] = (0.0, 0.0), protect_after: int = 0
+) -> JobTale:
     low = [Job(550, 600, 1, 600)]
-    given, policies = setting(PULSE, Cluster(2, 1), policy(ladder), low, saves=saves)
+    rules = replace(policy(ladder), victims=Victims(protect_after=protect_after))
+    given, policies = setting(PULSE, Cluster(2, 1), rules, low, saves=saves)
     return next(t for t in played(given, policies)[0].tales if not t.high)
 
 
@@ -109,10 +115,17 @@ def test_a_long_job_gets_through_although_it_is_pushed_aside_again_and_again(
 
 
 def test_killing_starts_a_long_job_for_ever() -> None:
-    """The livelock that the ladders avoid: a start in every gap, and no end."""
-    tale = long_job(KILL)
+    """The livelock that ladders and protection avoid: a start in every gap, and no end."""
+    tale = long_job(KILL, protect_after=0)
     assert not tale.completed
     assert tale.restarts == 40
+
+
+def test_a_protected_job_is_killed_so_often_and_no_more() -> None:
+    """Protection ends the livelock even of a ladder that kills: then its work is kept."""
+    tale = long_job(KILL, protect_after=3)
+    assert tale.completed
+    assert tale.restarts == 3
 
 
 def test_a_job_that_saves_itself_gets_through_even_when_killed() -> None:

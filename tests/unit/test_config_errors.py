@@ -68,12 +68,13 @@ SENTENCES = [
     ),
     (
         text("demand:"),
-        "10:8: demand has no value; write the keys min_jobs, or leave it out",
+        "10:8: demand has no value; write the keys min_jobs, max_nodes, ahead_s, or leave it out",
     ),
     (
         text("memory_mb: 3"),
         "10:1: memory_mb is not a known key; did you mean instances.flavour.memory_mb? known keys "
         "here: cluster, priorities, instances, hosts, ladder, demand, scale, comeback, placement, "
+        "victims, gaps, budgets, quotas, "
         "limits, proof, answer_within_s, daemon, slurm, libvirt",
     ),
     (
@@ -129,7 +130,8 @@ SENTENCES = [
         text("cluster2: &a {x: 1}\n"),
         "10:1: cluster2 is not a known key; did you mean cluster, which is there already? known "
         "keys here: cluster, priorities, instances, hosts, ladder, demand, scale, comeback, "
-        "placement, limits, proof, answer_within_s, daemon, slurm, libvirt",
+        "placement, victims, gaps, budgets, quotas, limits, proof, answer_within_s, daemon, slurm, "
+        "libvirt",
     ),
     (
         text("scale:\n  <<: {warm: 1}"),

@@ -16,46 +16,57 @@ _WAITS_PREFIX = ("ReqNodeNotAvail", "Nodes required", "Resources")
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What the queue could use: CPUs that fit our flavour, and the jobs that never will."""
+    """What the queue could use: CPUs that fit our flavour, and the jobs that never will.
+
+    `nodes`: so many instances are wanted at the same time, by the widest job.
+    """
 
     cpus: int
     jobs: int
-    misfits: tuple[str, ...]  # ids of jobs that no instance of ours can carry
+    misfits: tuple[str, ...]  # ids of jobs that no instances of ours can carry
+    nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Which waiting jobs count. A job counts when it waits for room and fits one instance."""
+    """Which waiting jobs count: those that wait for room and fit. Each array task is a job."""
 
     # Jobs wanted at least before the first instance is made for them.
     min_jobs: int = 1
+    # A job may want so many instances at the same time; wider ones never count.
+    max_nodes: int = 1
+    # A job that may begin within this time counts already, so that its instance is ready by then.
+    ahead_s: float = 0.0
 
     def need(self, pending: Iterable[Job], flavour: Flavour, now_s: float) -> Need:
         """Add up the jobs that a new instance could start."""
-        cpus = jobs = 0
+        cpus = jobs = nodes = 0
         misfits = []
         for job in pending:
-            if not _waits_for_room(job, now_s):
+            if not self._waits_for_room(job, now_s):
                 continue
-            if not fits(job, flavour):
+            if not self._fits(job, flavour):
                 misfits.append(job.id)
                 continue
             cpus += job.cpus
             jobs += 1
+            nodes = max(nodes, job.num_nodes)
         if jobs < self.min_jobs:
-            cpus = 0
-        return Need(cpus, jobs, tuple(sorted(misfits)))
+            cpus = nodes = 0
+        return Need(cpus, jobs, tuple(sorted(misfits)), nodes)
 
+    def _waits_for_room(self, job: Job, now_s: float) -> bool:
+        """Slurm throttles arrays and users by other reasons: those tasks wait for no room."""
+        reason = job.reason
+        if reason == "BeginTime":
+            return 0.0 < job.eligible_s <= now_s + self.ahead_s
+        return reason in _WAITS_FOR_ROOM or reason.startswith(_WAITS_PREFIX)
 
-def _waits_for_room(job: Job, now_s: float) -> bool:
-    reason = job.reason
-    if reason == "BeginTime" and job.eligible_s <= now_s:
-        return True
-    return reason in _WAITS_FOR_ROOM or reason.startswith(_WAITS_PREFIX)
-
-
-def fits(job: Job, flavour: Flavour) -> bool:
-    """Tell whether one instance can carry the whole job."""
-    return (
-        job.num_nodes == 1 and job.cpus <= flavour.cpus and job.memory_mb <= flavour.node_memory_mb
-    )
+    def _fits(self, job: Job, flavour: Flavour) -> bool:
+        """Whether instances can carry the job, an equal share on each of its nodes."""
+        share = -(-job.cpus // max(1, job.num_nodes))
+        return (
+            job.num_nodes <= self.max_nodes
+            and share <= flavour.cpus
+            and job.memory_mb <= flavour.node_memory_mb
+        )

@@ -13,6 +13,10 @@ class Scale:
     idle_s: float = 300.0
     # So many idle instances are kept although nobody needs them now.
     warm: int = 0
+    # So many instances are begun in a minute at most; 0: no ramp.
+    grow_per_min: int = 0
+    # So many idle instances are let go in a minute at most; 0: no ramp.
+    shrink_per_min: int = 0
     # A guest that has not registered with Slurm after this time has failed.
     boot_within_s: float = 180.0
     # After a failed boot, wait this long; doubled with every further failure.
@@ -23,3 +27,9 @@ class Scale:
     def backoff_s(self, failures: int) -> float:
         """How long to wait after the given number of failures, seconds."""
         return float(self.retry_after_s * 2 ** max(0, failures - 1))
+
+    def ramp(self, per_min: int, last_minute: int) -> str:
+        """Say why no further step may be made now, after so many in the last minute, or ""."""
+        if per_min == 0 or last_minute < per_min:
+            return ""
+        return f"{last_minute} in the last minute, and the ramp allows {per_min}"

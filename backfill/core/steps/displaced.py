@@ -6,8 +6,11 @@ from backfill.core.actions import MigrateInstance, RequeueJob, SuspendInstance
 from backfill.core.draft import Draft, Progress
 from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
+from backfill.core.foresight import free_again_s, free_since_s, left_s
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
-from backfill.core.placement import candidates, closed
+from backfill.core.placement import candidates, closed, too_short
+from backfill.core.policies.gaps import late
+from backfill.core.policies.ladder import RungRule
 from backfill.core.steps.evict import climb
 
 
@@ -53,9 +56,13 @@ def _not_stopped(draft: Draft, node: ManagedNode, instance: Instance | None) -> 
 
 def _go_back(draft: Draft, node: ManagedNode) -> bool:
     """Return to its own host once that has been free for long enough."""
-    reason = closed(draft.world, node.host, draft.policies.limits)
+    world, policies = draft.world, draft.policies
+    reason = closed(world, node.host, policies.limits)
     if draft.busy_with(node):
         return True  # it is just being written to disk: what comes next depends on the outcome
+    if not reason:
+        reason = too_short(world, node.host, policies, policies.gaps.return_pays_s)
+    reason = reason or draft.budget_full() or _unsettled(draft, node)
     if not reason and node.name in draft.world.closed:
         reason = f"{node.name} was closed by hand: {draft.world.closed[node.name]}"
     if reason:
@@ -65,15 +72,28 @@ def _go_back(draft: Draft, node: ManagedNode) -> bool:
     return True
 
 
+def _unsettled(draft: Draft, node: ManagedNode) -> str:
+    """Say since when too short a time the host has been free, or return an empty text."""
+    settle_s = draft.policies.comeback.settle_s
+    if not settle_s:
+        return ""
+    due_s = free_since_s(draft.world, node.host) + settle_s
+    if draft.now_s >= due_s:
+        return ""
+    draft.wake_at(due_s)
+    return f"{node.host} has not been free for comeback.settle_s = {settle_s:g} s yet"
+
+
 def _move(draft: Draft, node: ManagedNode) -> bool:
     """Move to another host that has room; say why where none has."""
     ready_s = node.since_s + draft.policies.comeback.move_after_s
     if draft.now_s < ready_s:
         draft.wake_at(ready_s)
         return False
-    rooms, why_not = candidates(draft.world, draft.policies, skip=frozenset({node.host}))
-    if not rooms:
-        for reason in why_not.values():
+    pays_s, full = draft.policies.gaps.return_pays_s, draft.budget_full()
+    rooms, why_not = candidates(draft.world, draft.policies, pays_s, skip=frozenset({node.host}))
+    if not rooms or full:
+        for reason in [full] if full else why_not.values():
             draft.refuse(node.name, "move", reason)
         return False
     target = draft.policies.placement.choose(rooms)
@@ -87,8 +107,7 @@ def _move(draft: Draft, node: ManagedNode) -> bool:
 
 def _climb(draft: Draft, node: ManagedNode, instance: Instance) -> None:
     """Stay on the rung for its time, then take the next."""
-    ladder = draft.policies.ladder
-    rule = ladder.rule(node.rung)
+    rule = draft.rule(node)
     match rule.rung:
         case Rung.SUSPEND if instance.state is InstanceState.PAUSED:
             _suspend(draft, node)
@@ -101,6 +120,10 @@ def _climb(draft: Draft, node: ManagedNode, instance: Instance) -> None:
             return
         case _:
             pass
+    hopeless = _hopeless(draft, node, rule)
+    if hopeless:
+        climb(draft, node, hopeless)
+        return
     if rule.for_s is None:
         return
     if draft.now_s >= node.rung_since_s + rule.for_s:
@@ -109,8 +132,26 @@ def _climb(draft: Draft, node: ManagedNode, instance: Instance) -> None:
         draft.wake_at(node.rung_since_s + rule.for_s)
 
 
+def _hopeless(draft: Draft, node: ManagedNode, rule: RungRule) -> str:
+    """Say why to wait on here would be in vain, as far as the hours ahead are known, or ""."""
+    if not draft.taken(node.host):
+        return ""
+    world, ladder = draft.world, draft.policies.ladder
+    free_s = free_again_s(world, node.host)
+    over_s = None if rule.for_s is None else node.rung_since_s + rule.for_s
+    if draft.policies.gaps.pointless(over_s, free_s):
+        return f"{node.host} is busy, by its jobs' limits, until after {rule.rung} is over"
+    if ladder.rule(node.rung + 1).rung is Rung.REQUEUE:
+        return ""  # to start anew takes longer still
+    jobs = [world.jobs[held.id] for held in node.held if held.id in world.jobs]
+    for job in jobs:
+        if late(draft.now_s, left_s([job], node.since_s), free_s, job.deadline_s):
+            return f"job {job.id} would miss its deadline if it waited for {node.host}"
+    return ""
+
+
 def _suspend(draft: Draft, node: ManagedNode) -> None:
-    rule = draft.policies.ladder.rule(node.rung)
+    rule = draft.rule(node)
     reason = f"stood still for long: its memory goes to disk ({node.reason})"
     progress = draft.do(SuspendInstance(node.name, node.generation, node.host, reason))
     draft.wake_at(node.rung_since_s + rule.within_s)

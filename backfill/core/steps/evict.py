@@ -28,6 +28,8 @@ def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> Non
         reason = f"host {node.host} was given to job {jobs}"
     elif by_hand:
         reason = f"it was closed by hand: {by_hand}"
+    elif node.name in draft.above_budget():
+        reason = draft.budget_full()
     draft.become(
         node,
         Phase.EVICTING,
@@ -52,12 +54,12 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
         return
     if not draft.stopped(instance):
         free = draft.host_is_free(node.host) and node.name not in draft.world.closed
-        if free and not node.doomed:
+        if free and not node.doomed and not draft.budget_full():
             draft.become(node, Phase.RETURNING, f"host {node.host} was given back before the stop")
             return
         stop(draft, node)
         return
-    rung = draft.policies.ladder.rule(node.rung).rung
+    rung = draft.rule(node).rung
     if rung is Rung.SUSPEND and instance.state is InstanceState.PAUSED and not node.doomed:
         draft.do(SuspendInstance(node.name, node.generation, node.host, node.reason))
     if not draft.blind:
@@ -77,7 +79,7 @@ def _without_instance(draft: Draft, node: ManagedNode) -> None:
 
 def stop(draft: Draft, node: ManagedNode) -> None:
     """Ask for the present rung; when it fails or takes too long, take the next one."""
-    rule = draft.policies.ladder.rule(node.rung)
+    rule = draft.rule(node)
     reason = node.reason
     limit_s = draft.rung_since(node) + rule.within_s
     overdue = draft.now_s >= limit_s
@@ -101,12 +103,13 @@ def stop(draft: Draft, node: ManagedNode) -> None:
 
 def _migrate_away(draft: Draft, node: ManagedNode) -> None:
     """Let it run on while it moves, where another host has room now; else the next rung."""
-    rooms, _ = candidates(draft.world, draft.policies, skip=frozenset({node.host}))
+    pays_s = draft.policies.gaps.return_pays_s
+    rooms, _ = candidates(draft.world, draft.policies, pays_s, skip=frozenset({node.host}))
     if node.name in draft.world.closed:
         climb(draft, node, "closed by hand, it shall not go on elsewhere")
         return
     failed = [o for o in _moves_of(draft, node) if o.problem]
-    if not rooms or failed:
+    if not rooms or failed or draft.budget_full():
         climb(draft, node, failed[-1].problem if failed else "no other host has room")
         return
     target = draft.policies.placement.choose(rooms)

@@ -22,7 +22,7 @@ _SETTLES_S = 3.5
 
 def step_ready(draft: Draft, node: ManagedNode) -> None:
     """Watch over one node that takes jobs."""
-    if draft.taken(node.host) or node.name in draft.world.closed:
+    if draft.must_leave(node):
         begin_eviction(draft, node)
         return
     if not draft.world.hosts[node.host].reachable:

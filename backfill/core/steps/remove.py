@@ -19,7 +19,7 @@ from backfill.core.steps.evict import begin_eviction
 
 def step_draining(draft: Draft, node: ManagedNode) -> None:
     """Nobody needs it: wait for the drain and the last job, then remove it."""
-    if draft.taken(node.host):
+    if draft.must_leave(node):
         begin_eviction(draft, node, doomed=True)
         return
     if draft.blind:

@@ -18,6 +18,7 @@ class Checks:
 
     def __init__(self, events: EventQueue, books: Books, hosts: dict[str, SimHost]) -> None:
         self.violations: list[Violation] = []
+        self.shared = False  # whether jobs may start beside instances that leave them room
         self._events = events
         self._books = books
         self._hosts = hosts
@@ -56,8 +57,10 @@ class Checks:
             host = self._hosts.get(self._books.nodes[name].host or "")
             if host is None:
                 continue
-            for instance in host.instances.values():
-                if instance.machine.alive:
+            alive = [i for i in host.instances.values() if i.machine.alive]
+            used = self._books.nodes[name].cpus_used + sum(i.spec.flavour.cpus for i in alive)
+            for instance in alive:
+                if not self.shared or used > host.capacity.cpus:
                     self.complain(
                         "room",
                         f"job {job.id} started on {name} {self._events.now_s - job.start_s:.3f} s "

@@ -131,6 +131,8 @@ class SimNode(Viewed):
     silent: bool = False  # NOT_RESPONDING
     reason: str = ""
     boot_time_s: float = 0.0
+    planned_s: float = 0.0
+    maintenance_s: float = 0.0
     cpus_used: int = 0
     memory_used_mb: int = 0
     jobs: dict[str, SimJob] = field(default_factory=dict)
@@ -191,4 +193,6 @@ class SimNode(Viewed):
             features=self.features,
             boot_time_s=self.boot_time_s,
             slurmd_start_s=self.boot_time_s,
+            planned_s=self.planned_s,
+            maintenance_s=self.maintenance_s,
         )

@@ -241,6 +241,13 @@ class SimulatedSlurm:
             raise BusyError(f"job {job_id}", "is pending and has no processes to stop or resume")
         return job
 
+    # --- what an admin does ---------------------------------------------------------------
+
+    def announce(self, name: str, *, planned_s: float = 0.0, maintenance_s: float = 0.0) -> None:
+        """Let the node be wanted from then on, by a planned job or for maintenance; 0: no more."""
+        node = self._books.nodes[name]
+        node.planned_s, node.maintenance_s = planned_s, maintenance_s
+
 
 def _differs(node: SimNode, spec: NodeSpec) -> bool:
     made = (node.address, node.cpus, node.memory_mb, set(node.features))

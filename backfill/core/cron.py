@@ -1,0 +1,113 @@
+"""Times of day in cron's five fields (minute, hour, day, month, weekday), all in UTC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_FIELDS = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day", 1, 31, ()),
+    ("month", 1, 12, _MONTHS),
+    ("weekday", 0, 7, _DAYS),
+)
+_SHORT = {
+    "@yearly": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+# 29 February comes back after eight years at the latest (1896, 1904).
+_FARTHEST_DAYS = 8 * 366 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A parsed schedule. `either`: day and weekday are both given, and one of them suffices."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]  # 0 is Sunday
+    either: bool
+
+    def last(self, now_s: float) -> float | None:
+        """The latest moment of the schedule up to `now_s`, epoch seconds."""
+        return self._seek(now_s, -1)
+
+    def after(self, now_s: float) -> float | None:
+        """The first moment of the schedule after `now_s`, epoch seconds."""
+        return self._seek(now_s, 1)
+
+    def _seek(self, now_s: float, way: int) -> float | None:
+        moment = datetime.fromtimestamp(now_s // 60 * 60, UTC)
+        midnight = moment.replace(hour=0, minute=0)
+        for _ in range(_FARTHEST_DAYS):
+            if self._on(midnight):
+                times = (midnight + timedelta(hours=h, minutes=m)
+                         for h in self.hours[::way] for m in self.minutes[::way])  # fmt: skip
+                for at in times:
+                    if (at <= moment) if way < 0 else (at > moment):
+                        return at.timestamp()
+            midnight += timedelta(days=way)
+        return None
+
+    def _on(self, day: datetime) -> bool:
+        if day.month not in self.months:
+            return False
+        by_date, by_name = day.day in self.days, day.isoweekday() % 7 in self.weekdays
+        return (by_date or by_name) if self.either else (by_date and by_name)
+
+
+@lru_cache(maxsize=256)
+def parse_cron(text: str) -> Cron:
+    """Read `0 8 * * mon-fri` or `@daily`. ValueError says which field is wrong."""
+    words = _SHORT.get(text, text).lower().split()
+    if len(words) != len(_FIELDS):
+        raise ValueError(f"has {len(words)} fields instead of 5 (minute hour day month weekday)")
+    minutes, hours, days, months, weekdays = (
+        _field(word, *field) for word, field in zip(words, _FIELDS, strict=True)
+    )
+    cron = Cron(
+        tuple(sorted(minutes)),
+        tuple(sorted(hours)),
+        days,
+        months,
+        frozenset(day % 7 for day in weekdays),
+        "*" not in (words[2][0], words[4][0]),
+    )
+    if cron.after(0.0) is None:
+        raise ValueError("never comes")
+    return cron
+
+
+def _field(word: str, name: str, least: int, most: int, names: tuple[str, ...]) -> frozenset[int]:
+    found: set[int] = set()
+    for part in word.split(","):
+        span, _, step = part.partition("/")
+        first, dash, last = span.partition("-")
+        if span == "*":
+            begin, end = least, most
+        else:
+            begin = _number(first, name, least, most, names)
+            end = _number(last, name, least, most, names) if dash else begin
+            end = most if step and not dash else end
+        by = _number(step, name, 1, most, ()) if step else 1
+        if begin > end:
+            raise ValueError(f"has {part} as {name}, which ends before it begins")
+        found.update(range(begin, end + 1, by))
+    return frozenset(found)
+
+
+def _number(text: str, name: str, least: int, most: int, names: tuple[str, ...]) -> int:
+    if text in names:
+        return names.index(text) + least
+    if text.isascii() and text.isdigit() and len(text) < 3 and least <= int(text) <= most:
+        return int(text)
+    raise ValueError(f"has '{text}' as {name}; it goes from {least} to {most}")

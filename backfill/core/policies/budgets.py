@@ -1,0 +1,85 @@
+"""Budgets: how many instances there may be, or may be taken away, in certain hours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from math import floor
+
+from backfill.core.cron import parse_cron
+
+
+class Of(StrEnum):
+    """What a budget bounds."""
+
+    INSTANCES = "instances"  # at work at the same time; those above it leave by the ladder
+    DISRUPTIONS = "disruptions"  # being taken away of our own accord at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A ceiling that holds from each moment of `schedule` on for `duration_s`; else: always."""
+
+    # How many, as a number or as a share such as 20%, rounded down.
+    nodes: str = field(metadata={"form": "share"})
+    # What it bounds.
+    of: Of = Of.INSTANCES
+    # When it begins to hold, as cron has it, in UTC: "0 8 * * mon-fri". Empty: it always holds.
+    schedule: str = field(default="", metadata={"form": "schedule"})
+    # How long it holds each time.
+    duration_s: float = 3600.0
+
+    def until_s(self, now_s: float) -> float | None:
+        """When it ceases to hold; None if it does not hold now, infinity if it always does."""
+        if not self.schedule:
+            return float("inf")
+        begun_s = _last_s(self.schedule, now_s // 60 * 60)
+        if begun_s is None or now_s >= begun_s + self.duration_s:
+            return None
+        return begun_s + self.duration_s
+
+    def allows(self, whole: int) -> int:
+        """The ceiling, where all are `whole`."""
+        if self.nodes.endswith("%"):
+            return floor(whole * int(self.nodes[:-1]) / 100)
+        return int(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Ceilings by time of day; of those that hold at the same time the lowest counts."""
+
+    # In any order.
+    windows: tuple[Budget, ...] = ()
+
+    def ceiling(self, of: Of, whole: int, now_s: float) -> int | None:
+        """The lowest ceiling that holds now; None: none does."""
+        found = [
+            budget.allows(whole)
+            for budget in self.windows
+            if budget.of is of and budget.until_s(now_s) is not None
+        ]
+        return min(found, default=None)
+
+    def changes_s(self, now_s: float) -> float | None:
+        """When the next budget begins or ceases to hold; None: never."""
+        moments = []
+        for budget in self.windows:
+            until_s = budget.until_s(now_s)
+            if until_s is None:
+                until_s = _next_s(budget.schedule, now_s // 60 * 60)
+            if until_s is not None and until_s != float("inf"):
+                moments.append(until_s)
+        return min(moments, default=None)
+
+
+# A plan asks several times a second, and the answer is the same for a minute.
+@lru_cache(maxsize=256)
+def _last_s(schedule: str, minute_s: float) -> float | None:
+    return parse_cron(schedule).last(minute_s)
+
+
+@lru_cache(maxsize=256)
+def _next_s(schedule: str, minute_s: float) -> float | None:
+    return parse_cron(schedule).after(minute_s)

@@ -1,0 +1,51 @@
+"""Gaps: which stretches of free time are long enough to be worth beginning something in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """What is known of the hours ahead: reservations, and starts that Slurm plans. In seconds."""
+
+    # No instance is made on a host that is known to be wanted again sooner: it could not pay back
+    # what its boot costs.
+    boot_pays_s: float = 0.0
+    # Nothing returns or moves to a host that is known to be wanted again sooner.
+    return_pays_s: float = 0.0
+    # Instances leave a host so long before its maintenance begins.
+    clear_before_s: float = 0.0
+    # Leave a rung at once when the host is known, by time limits, to stay busy until after it.
+    foresee: bool = False
+
+    def too_short(self, now_s: float, wanted_s: float | None, pays_s: float) -> str:
+        """Say why a host that is wanted at `wanted_s` (None: not known) is not worth it, or ""."""
+        if wanted_s is None or wanted_s - now_s >= pays_s:
+            return ""
+        if wanted_s <= now_s:
+            return "Slurm means to use it now"
+        return (
+            f"Slurm wants it again in {wanted_s - now_s:.0f} s, which is less than {pays_s:.0f} s"
+        )
+
+    def clear_at_s(self, maintenance_s: float) -> float:
+        """When a host must be left for a maintenance that begins then."""
+        return maintenance_s - self.clear_before_s
+
+    def pointless(self, rung_over_s: float | None, free_again_s: float | None) -> bool:
+        """Whether to wait on a rung that is over before its host can be free (None: unknown)."""
+        if not self.foresee or rung_over_s is None or free_again_s is None:
+            return False
+        return free_again_s > rung_over_s
+
+
+def late(now_s: float, left_s: float, free_again_s: float | None, deadline_s: float) -> bool:
+    """Predicted finish against deadline: does waiting for the own host miss it?
+
+    `left_s`: what the job may still run by its limit. Without a deadline (0), or where the host's
+    return is unknown, nothing is late.
+    """
+    if deadline_s <= 0.0 or free_again_s is None:
+        return False
+    return max(now_s, free_again_s) + left_s > deadline_s

@@ -1,0 +1,74 @@
+"""Quotas: how many CPUs of instances the jobs of one account, user or QOS are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from backfill.core.cluster import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A ceiling for the jobs that match everything that is given here."""
+
+    # CPUs on instances, running and asked for, at the same time.
+    cpus: int
+    # Whose jobs; what is left out matches all.
+    account: str = ""
+    # Of which user.
+    user: str = ""
+    # With which QOS.
+    qos: str = ""
+
+    def covers(self, job: Job) -> bool:
+        """Whether the job counts here."""
+        return (
+            self.account in ("", job.account)
+            and self.user in ("", job.user)
+            and self.qos in ("", job.qos)
+        )
+
+    def __str__(self) -> str:
+        whose = (("account", self.account), ("user", self.user), ("QOS", self.qos))
+        return " and ".join(f"{what} {name}" for what, name in whose if name) or "everybody"
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Ceilings for demand: a job beyond one waits without an instance being made for it."""
+
+    # Each ceiling holds by itself.
+    ceilings: tuple[Quota, ...] = ()
+
+    def admit(
+        self, pending: Iterable[Job], running: Iterable[Job]
+    ) -> tuple[list[Job], dict[str, str]]:
+        """The pending jobs that count, and for the others (by id) which ceiling is reached.
+
+        Those that Slurm would start first are admitted first: by priority, then as they came.
+        """
+        used = [0] * len(self.ceilings)
+        for job in running:
+            self._add(used, job)
+        admitted: list[Job] = []
+        refused: dict[str, str] = {}
+        for job in sorted(pending, key=lambda j: (-j.priority, j.submit_s, j.raw_id, j.id)):
+            full = self._full(used, job)
+            if full is None:
+                self._add(used, job)
+                admitted.append(job)
+            else:
+                refused[job.id] = f"the quota of {full.cpus} CPUs for {full} is reached"
+        return admitted, refused
+
+    def _add(self, used: list[int], job: Job) -> None:
+        for number, quota in enumerate(self.ceilings):
+            if quota.covers(job):
+                used[number] += job.cpus
+
+    def _full(self, used: Sequence[int], job: Job) -> Quota | None:
+        for number, quota in enumerate(self.ceilings):
+            if quota.covers(job) and used[number] + job.cpus > quota.cpus:
+                return quota
+        return None

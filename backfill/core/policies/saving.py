@@ -1,0 +1,49 @@
+"""Saving: how often running work is saved, by Young and Daly, with the time to the next eviction.
+
+J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974;
+J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future
+Generation Computer Systems 22(3), 2006, equation 37.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """When a checkpoint of a running instance is due. Times in seconds."""
+
+    # The time between two evictions that is assumed before any were seen, and how many evictions
+    # this assumption weighs.
+    expected_s: float = 86400.0
+    weight: float = 1.0
+    # Never more often, never less often than this.
+    least_s: float = 300.0
+    most_s: float = 86400.0
+
+    def mean_to_eviction_s(self, exposed_s: float, evictions: int) -> float:
+        """Expected time to the next eviction, after `evictions` in `exposed_s` of running."""
+        return (self.expected_s * self.weight + exposed_s) / (self.weight + evictions)
+
+    def interval_s(self, cost_s: float, mean_s: float) -> float:
+        """How long to compute between two checkpoints that take `cost_s` each."""
+        return min(self.most_s, max(self.least_s, daly_s(cost_s, mean_s)))
+
+    def due_s(self, last_s: float, cost_s: float, exposed_s: float, evictions: int) -> float:
+        """When the next checkpoint is due after one (or the start) at `last_s`."""
+        return last_s + self.interval_s(cost_s, self.mean_to_eviction_s(exposed_s, evictions))
+
+
+def young_s(cost_s: float, mean_s: float) -> float:
+    """Young's interval: first order, right while a checkpoint costs far less than `mean_s`."""
+    return sqrt(2.0 * cost_s * mean_s)
+
+
+def daly_s(cost_s: float, mean_s: float) -> float:
+    """Daly's interval: computing time between two checkpoints that loses least on average."""
+    if cost_s >= 2.0 * mean_s:
+        return mean_s
+    ratio = cost_s / (2.0 * mean_s)
+    return sqrt(2.0 * cost_s * mean_s) * (1.0 + sqrt(ratio) / 3.0 + ratio / 9.0) - cost_s
