@@ -87,7 +87,7 @@ def test_the_protected_are_spared_while_others_suffice(
     rule: Victims, fields: dict[str, object]
 ) -> None:
     """The young, the nearly done and those who were victims before go last, but they do go."""
-    both = [one("protected", **fields), one("other", priority=99, started_s=1.0)]
+    both = [one("protected", 1, **fields), one("other", priority=99, started_s=1.0)]
     assert rule.choose(both, Resources(1, 0), NOW) == ("other",)
     assert rule.choose(both, Resources(2, 0), NOW) == ("other", "protected")
 
