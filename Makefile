@@ -41,6 +41,7 @@ unit: venv
 # clocks, daemons and software-emulated guests. Without CI set, a failure is a failure.
 REAL := $(PY) -m pytest -q -m real tests/real tests/contract
 real: setup
+	@$(PY) -m backfill.lab.roots
 	@$(REAL) --durations=10 || { [ -n "$$CI" ] && echo "=== FAILED ABOVE; once more, only these:" && \
 		$(REAL) --last-failed --last-failed-no-failures none; }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from backfill.lab import cgroups, control, kvm
-from backfill.lab.layout import SLURM_TOOLS_PATH, daemon_socket
+from backfill.lab.layout import SLURM_TOOLS_PATH, daemon_socket, tools_dir
+from backfill.lab.needs import check_machine
 from backfill.lab.spec import LIBVIRT_PORT, LabError, LabSpec, host_address, lab_root
 from backfill.lab.status import LabStatus, MachineStatus
 from backfill.lab.waiting import POLL_S, lock_holder, wait_until
@@ -24,7 +24,6 @@ Progress = Callable[[str], None]
 UP_TIMEOUT_S = 120.0
 DOWN_TIMEOUT_S = 30.0
 START_TIMEOUT_S = 10.0
-_NEEDED = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "setpriv", "ip")
 
 
 class Lab:
@@ -70,6 +69,16 @@ class Lab:
         return self.spec.host_names
 
     @property
+    def tools(self) -> Path | None:
+        """Slurm's tools of the lab's release, for use in its machines; None: as PATH says."""
+        return tools_dir(self.dir) if self.spec.roots else None
+
+    @property
+    def path(self) -> str:
+        """PATH inside the lab's machines."""
+        return f"{self.tools}:{SLURM_TOOLS_PATH}" if self.tools else SLURM_TOOLS_PATH
+
+    @property
     def domain_type(self) -> str:
         """ "kvm" where a probe boot has succeeded on this machine since it started, else "qemu"."""
         return kvm.domain_type()
@@ -87,7 +96,7 @@ class Lab:
         With `tied` the lab ends when the calling process ends, in whatever way. Raises LabError
         when a lab of that name is up already, or with the reason why it cannot start.
         """
-        _check_machine(spec)
+        check_machine(spec)
         lab = cls(spec)
         lab.dir.mkdir(parents=True, exist_ok=True)
         with (lab.dir / "up.lock").open("w") as turn:
@@ -152,20 +161,21 @@ class Lab:
     def command(
         self, machine: str, argv: Sequence[str], env: Mapping[str, str] | None = None
     ) -> list[str]:
-        """The full command line that runs `argv` as root in the machine (for exec or a shell)."""
+        """The full command line that runs `argv` as root in the machine (for exec or a shell).
+
+        Slurm's tools are those of the lab's release; everything else is this machine's own.
+        """
         state = self._state()
         pid = state.get("machines", {}).get(machine)
         if pid is None or not self._supervisor():
             known = ", ".join(self.spec.machines)
             raise LabError(f"lab {self.spec.name!r} has no running machine {machine!r}: {known}")
         join = cgroups.joining(self.dir, machine) if state["weights"] else []
-        root = self.spec.root_of(machine)
-        environment = {"PATH": SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "HOME": "/root", **(env or {})}
+        environment = {"PATH": self.path, "LANG": "C.UTF-8", "HOME": "/root", **(env or {})}
         return [
             *join, "nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--",
             "setpriv", "--pdeathsig", "KILL",
-            "env", "-i", *(f"{key}={value}" for key, value in environment.items()),
-            *(() if root == "/" else ("chroot", root)), *argv,
+            "env", "-i", *(f"{key}={value}" for key, value in environment.items()), *argv,
         ]  # fmt: skip
 
     def shell_command(self, node: str) -> list[str]:
@@ -281,15 +291,6 @@ class Lab:
             time.sleep(POLL_S)
         why = self._state().get("detail") or f"see {self.dir}/supervisor.log"
         raise LabError(f"lab {self.spec.name!r} did not come up: {why}")
-
-
-def _check_machine(spec: LabSpec) -> None:
-    if os.geteuid() != 0:
-        raise LabError("a lab needs root; use the simulated demo without it")
-    needed = (*_NEEDED, *(("libvirtd", "virsh") if spec.hypervisor else ()))
-    missing = [tool for tool in needed if shutil.which(tool, path=SLURM_TOOLS_PATH) is None]
-    if missing:
-        raise LabError(f"a lab needs {', '.join(missing)}: run scripts/setup.sh")
 
 
 def _signal(pid: int, number: int) -> None:

@@ -28,6 +28,19 @@ from backfill.lab.spec import (
 )
 
 SLURM_TOOLS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Where a machine whose Slurm is of another release has that release's root.
+ROOT_MOUNT = "/run/root"
+_TOOLS = (
+    "scontrol", "squeue", "sinfo", "sbatch", "srun", "salloc", "scancel", "sprio", "sdiag",
+    "strigger", "munge", "unmunge",
+)  # fmt: skip
+_DAEMONS = ("slurmctld", "slurmd", "slurmrestd")
+# Runs the release's own program, in the caller's directory if that exists there. A job has these
+# in its PATH too, and is inside already.
+_TOOL = """#!/bin/sh
+[ -d {root}/usr ] || exec {path} "$@"
+exec chroot {root} /bin/sh -c 'cd "$0" 2>/dev/null; exec "$@"' "$PWD" {path} "$@"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,11 @@ def plan_path(lab_dir: Path, machine: str) -> Path:
     return lab_dir / "machines" / machine / "plan.json"
 
 
+def tools_dir(lab_dir: Path) -> Path:
+    """Where a lab of another Slurm release has that release's tools, for every machine."""
+    return lab_dir / "bin"
+
+
 def daemon_socket(lab_dir: Path) -> Path:
     """Where the lab's own hook expects the daemon; the path is the same in every machine."""
     return lab_dir / "run" / "daemon.sock"
@@ -81,13 +99,15 @@ def daemon_socket(lab_dir: Path) -> Path:
 
 def write(spec: LabSpec, lab_dir: Path, cgroups: bool) -> None:
     """Write everything afresh; what an earlier lab of this name left is removed."""
-    for old in ("etc", "machines", "shared", "run", "hook"):
+    for old in ("etc", "machines", "shared", "run", "hook", "bin"):
         shutil.rmtree(lab_dir / old, ignore_errors=True)
     for new in ("etc/slurm", "etc/munge", "machines", "shared", "run"):
         (lab_dir / new).mkdir(parents=True)
     (lab_dir / "shared").chmod(0o1777)
     (lab_dir / "tally.log").unlink(missing_ok=True)
     _write_common(spec, lab_dir)
+    if spec.roots:
+        _write_tools(tools_dir(lab_dir))
     for machine in spec.machines:
         plan = _plan(spec, lab_dir, machine, cgroups)
         home = lab_dir / "machines" / machine
@@ -120,6 +140,15 @@ def _write_common(spec: LabSpec, lab_dir: Path) -> None:
     os.chown(etc / "munge", owner.pw_uid, owner.pw_gid)
     key.chmod(0o400)
     (etc / "munge").chmod(0o700)
+
+
+def _write_tools(directory: Path) -> None:
+    directory.mkdir()
+    for folder, names in (("/usr/bin", _TOOLS), ("/usr/sbin", _DAEMONS)):
+        for name in names:
+            tool = directory / name
+            tool.write_text(_TOOL.format(root=ROOT_MOUNT, path=f"{folder}/{name}"))
+            tool.chmod(0o755)
 
 
 def _build_hook(spec: LabSpec, lab_dir: Path) -> str:

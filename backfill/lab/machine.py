@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from backfill.lab import cgroups, control
-from backfill.lab.layout import MachinePlan
+from backfill.lab.layout import ROOT_MOUNT, MachinePlan
 from backfill.lab.services import Services
 from backfill.lab.spec import LabError
 
@@ -42,10 +42,7 @@ def mount_all(plan: MachinePlan) -> None:
     if plan.cgroups:
         _mount_cgroups()
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
-    root = "" if plan.root == "/" else plan.root
-    if root:
-        for shared in ("/proc", "/dev", "/sys", "/run", plan.lab_dir):
-            _bind(shared, root + shared, MS_REC)
+    root = "" if plan.root == "/" else _mount_root(plan)
     for source, target in plan.binds:
         _bind(source, root + target)
         if root and not target.startswith("/var/spool"):
@@ -56,6 +53,18 @@ def mount_all(plan: MachinePlan) -> None:
     home = Path(plan.lab_dir, "machines", plan.name)
     for path in ("/run/munge", home / "munge-lib", home / "munge-log"):
         os.chown(path, owner.pw_uid, owner.pw_gid)
+
+
+def _mount_root(plan: MachinePlan) -> str:
+    """Lay a private writable copy of the other release's root over the cached one."""
+    for directory in (ROOT_MOUNT, "/run/over/upper", "/run/over/work"):
+        Path(directory).mkdir(parents=True)
+    layers = f"lowerdir={plan.root},upperdir=/run/over/upper,workdir=/run/over/work"
+    mount("overlay", ROOT_MOUNT, "overlay", options=layers)
+    for shared in ("/proc", "/dev", "/sys", plan.lab_dir):
+        _bind(shared, ROOT_MOUNT + shared, MS_REC)
+    _bind("/run", ROOT_MOUNT + "/run")
+    return ROOT_MOUNT
 
 
 def _bind(source: str, target: str, flags: int = 0) -> None:
@@ -161,7 +170,8 @@ def main(plan_file: str) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(notify, warn_on_full_buffer=False)
     lab_dir = Path(plan.lab_dir)
-    services = Services(plan.services, plan.root, lab_dir / "machines" / plan.name / "log")
+    root = "/" if plan.root == "/" else ROOT_MOUNT
+    services = Services(plan.services, root, lab_dir / "machines" / plan.name / "log")
     control_point = Control(services)
     server = control.listen(lab_dir / "run" / f"{plan.name}.sock")
     try:

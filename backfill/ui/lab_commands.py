@@ -8,9 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from backfill.lab import image
+from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
-from backfill.lab.layout import SLURM_TOOLS_PATH
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import LabError, LabSpec, lab_root
 from backfill.ui import lab_cloud
@@ -26,6 +25,7 @@ _VERBS = {
     "run": "run one command on a machine of the lab",
     "list": "the labs of this machine",
     "cloud": "a real OpenStack on this machine",
+    "roots": "build what labs of other Slurm releases need, and show where it is",
 }
 
 
@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_shape(verbs["up"])
     lab_cloud.add_arguments(verbs["cloud"])
+    verbs["roots"].add_argument(
+        "releases", metavar="RELEASE", nargs="*", help="such as 24.11; all when left out"
+    )
 
 
 def _add_shape(up: argparse.ArgumentParser) -> None:
@@ -52,6 +55,13 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
     up.add_argument("--cpus", type=int, default=2, metavar="N", help="CPUs of each host (2)")
     up.add_argument(
         "--memory-mb", type=int, default=2000, metavar="MB", help="memory of each host (2000)"
+    )
+    up.add_argument(
+        "--slurm",
+        default=roots.INSTALLED,
+        choices=roots.RELEASES,
+        help=f"release of controller and hosts ({roots.INSTALLED}); guests come with "
+        f"{roots.INSTALLED} only, so other releases have no guest image",
     )
     up.add_argument(
         "--no-image", action="store_true", help="no guest image and no policy file: bare Slurm"
@@ -68,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         "run": _run,
         "list": _list,
         "cloud": lab_cloud.run,
+        "roots": _roots,
     }
     try:
         return verbs[args.verb](args)
@@ -77,17 +88,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    lab = Lab.up(
-        LabSpec(
-            name=args.name,
-            hosts=args.hosts,
-            cpus=args.cpus,
-            memory_mb=args.memory_mb,
-            hooks="slurmctld",
-        ),
-        progress=_tell,
+    spec = LabSpec(
+        name=args.name,
+        hosts=args.hosts,
+        cpus=args.cpus,
+        memory_mb=args.memory_mb,
+        hooks="slurmctld",
+        slurm_version=args.slurm,
     )
-    policy = None if args.no_image else write_policy(lab, image.build(_tell))
+    lab = Lab.up(roots.equip(spec, _tell), progress=_tell)
+    # A guest's slurmd is 22.05, too old to register with a later release's slurmctld.
+    bare = args.no_image or args.slurm != roots.INSTALLED
+    policy = None if bare else write_policy(lab, image.build(_tell))
     for line in next_steps(lab, policy):
         print(line)
     return OK
@@ -179,6 +191,15 @@ def _list(args: argparse.Namespace) -> int:
     return OK
 
 
+def _roots(args: argparse.Namespace) -> int:
+    for release in args.releases or roots.SUITES:
+        if release == roots.INSTALLED:
+            print(f"{release} /")
+        else:
+            print(f"{release} {roots.build(release, _tell)}")
+    return OK
+
+
 def _shell(args: argparse.Namespace) -> int:
     lab = Lab.attach(args.name)
     if args.node.startswith("vn"):
@@ -201,7 +222,7 @@ def _run(args: argparse.Namespace) -> int:
 def _environment(lab: Lab) -> dict[str, str]:
     """In the lab `backfill` is found, and finds the daemon that runs there."""
     ours = str(Path(sys.executable).parent)
-    return {"PATH": f"{ours}:{SLURM_TOOLS_PATH}", "BACKFILL_SOCKET": str(lab.daemon_socket)}
+    return {"PATH": f"{ours}:{lab.path}", "BACKFILL_SOCKET": str(lab.daemon_socket)}
 
 
 def _become(argv: list[str]) -> int:

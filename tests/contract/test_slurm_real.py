@@ -1,4 +1,4 @@
-"""The WorkloadManager contract, held by the Slurm driver on a real cluster."""
+"""The WorkloadManager contract, held by the Slurm driver on real clusters of three releases."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from backfill.lab.roots import RELEASES
 from tests.contract.workload_manager import WorkloadManagerContract
 from tests.real.slurm_lab import RealRig, slurm_lab
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RealRig]:
-    with slurm_lab("slurm-contract") as lab:
+@pytest.fixture(scope="module", params=RELEASES)
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealRig]:
+    with slurm_lab("slurm-contract", release=request.param) as lab:
         yield RealRig.of(lab)
 
 

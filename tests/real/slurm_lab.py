@@ -15,7 +15,9 @@ import pytest
 
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
+from backfill.lab import roots
 from backfill.lab.cluster import Lab
+from backfill.lab.layout import ROOT_MOUNT
 from backfill.lab.spec import CONTROLLER_ADDRESS, LabSpec, host_address
 from backfill.ports import NodeSpec, WorkloadManager
 from tests.contract.workload_rig import EVERYTHING
@@ -34,6 +36,7 @@ while [ ! -e {done}/$SLURM_JOB_ID ]; do sleep 0.05 & wait $!; done
 """
 # What a guest does: its own network, its own directories, then slurmd without a slurm.conf.
 _SLURMD = """
+set -e
 echo $$ > {pidfile}.new && mv {pidfile}.new {pidfile}
 hostname {name}
 mount -t tmpfs none /var/spool && mkdir -p /var/spool/slurmd /var/spool/munge
@@ -61,20 +64,21 @@ def manager_of(lab: Lab, timeout_s: float = 10.0) -> SlurmManager:
     # Slurm's clocks are those of this machine, so only the namespaces differ.
     pid = lab.status().machines["ctl"].pid
     prefix = ("nsenter", "-t", str(pid), "-m", "-u", "-n", "-p", "-i", "--")
-    return SlurmManager(Commands(prefix=prefix, timeout_s=timeout_s))
+    return SlurmManager(Commands(prefix=prefix, bin_dir=lab.tools, timeout_s=timeout_s))
 
 
 @contextmanager
-def slurm_lab(name: str, hosts: int = 2, **options: object) -> Iterator[Lab]:
+def slurm_lab(
+    name: str, hosts: int = 2, release: str = roots.INSTALLED, **options: object
+) -> Iterator[Lab]:
     """A lab without hypervisors that ends with the test run, in whatever way that ends."""
     extra = (*EXTRA_CONF, *options.pop("extra_conf", ()))  # type: ignore[misc]  # always a tuple
-    lab = Lab.up(
-        LabSpec(
-            name=f"{name}-{os.getpid()}", hosts=hosts, cpus=4, hypervisor=False, tally=False,
-            extra_conf=extra, **options,  # type: ignore[arg-type]  # LabSpec checks them
-        ),
-        tied=True,
+    spec = LabSpec(
+        name=f"{name}-{os.getpid()}", hosts=hosts, cpus=4, hypervisor=False, tally=False,
+        slurm_version=release, extra_conf=extra,
+        **options,  # type: ignore[arg-type]  # LabSpec checks them
     )  # fmt: skip
+    lab = Lab.up(roots.equip(spec), tied=True)
     try:
         yield lab
     finally:
@@ -135,9 +139,10 @@ class RealRig:
             pidfile=pidfile, name=spec.name, address=spec.address, controller=CONTROLLER_ADDRESS
         )
         host = self.hosts[0]
+        inside = ("chroot", ROOT_MOUNT) if self.lab.spec.roots else ()
         self._slurmds[spec.name] = self.lab.popen(
             host,
-            ["unshare", "--net", "--uts", "--mount", "sh", "-c", script],
+            [*inside, "unshare", "--net", "--uts", "--mount", "sh", "-c", script],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -10,6 +10,7 @@ import pytest
 
 from backfill.core.cluster import JobState, NodeBase
 from backfill.drivers.slurm.settings import check_settings
+from backfill.lab.roots import RELEASES
 from backfill.ports import NoCapacityError, NodeSpec, RefusedError, UnreachableError
 from tests.contract.workload_rig import REASON, await_state, job, node, running, spec
 from tests.real.slurm_lab import RealRig, manager_of, slurm_lab, until
@@ -18,9 +19,11 @@ pytestmark = pytest.mark.real
 ROOM = 5
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RealRig]:
-    with slurm_lab("slurm-driver", extra_conf=(f"MaxNodeCount={ROOM}",)) as lab:
+@pytest.fixture(scope="module", params=RELEASES)
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealRig]:
+    with slurm_lab(
+        "slurm-driver", release=request.param, extra_conf=(f"MaxNodeCount={ROOM}",)
+    ) as lab:
         yield RealRig.of(lab)
 
 

@@ -1,0 +1,21 @@
+"""What this machine must have before a lab can start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from backfill.lab.layout import SLURM_TOOLS_PATH
+from backfill.lab.spec import LabError, LabSpec
+
+_NEEDED = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "setpriv", "ip")
+
+
+def check_machine(spec: LabSpec) -> None:
+    """Raise LabError with what is missing and the remedy."""
+    if os.geteuid() != 0:
+        raise LabError("a lab needs root; use the simulated demo without it")
+    needed = (*_NEEDED, *(("libvirtd", "virsh") if spec.hypervisor else ()))
+    missing = [tool for tool in needed if shutil.which(tool, path=SLURM_TOOLS_PATH) is None]
+    if missing:
+        raise LabError(f"a lab needs {', '.join(missing)}: run scripts/setup.sh")

@@ -1,0 +1,49 @@
+"""Roots with other Slurm releases: where they are and which lab uses one, without building any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backfill.lab import layout, roots
+from backfill.lab.cluster import Lab
+from backfill.lab.layout import SLURM_TOOLS_PATH
+from backfill.lab.spec import LabError, LabSpec
+
+
+def test_the_installed_release_needs_no_root() -> None:
+    """Such a lab runs on the machine's own files and PATH."""
+    spec = roots.equip(LabSpec())
+    assert spec == LabSpec()
+    assert Lab(spec).tools is None
+    assert Lab(spec).path == SLURM_TOOLS_PATH
+
+
+def test_a_release_without_a_suite_is_refused() -> None:
+    """One sentence that names the releases that there are."""
+    with pytest.raises(LabError, match=r"Slurm 23\.02; there are 22\.05, 24\.11, 26\.05"):
+        roots.equip(LabSpec(slurm_version="23.02"))
+
+
+def test_machines_of_another_release_get_its_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the switch, and Slurm's tools stand first in the PATH of commands."""
+    monkeypatch.setenv("BACKFILL_CACHE", str(tmp_path))
+    assert roots.find("24.11") is None
+    cached = roots._place("24.11")
+    cached.mkdir(parents=True)
+    spec = roots.equip(LabSpec(hosts=1, slurm_version="24.11"))
+    assert spec.roots == (("ctl", str(cached)), ("bm1", str(cached)))
+    lab = Lab(spec)
+    assert lab.path == f"{lab.dir / 'bin'}:{SLURM_TOOLS_PATH}"
+
+
+def test_tools_enter_the_root_only_from_outside(tmp_path: Path) -> None:
+    """A job has them in its PATH as well, where the root is the only one that there is."""
+    layout._write_tools(tmp_path / "bin")
+    tool = tmp_path / "bin/scontrol"
+    assert tool.stat().st_mode & 0o777 == 0o755
+    assert "[ -d /run/root/usr ] || exec /usr/bin/scontrol" in tool.read_text()
+    assert "exec /usr/sbin/slurmd" in (tmp_path / "bin/slurmd").read_text()
