@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from backfill.core.cluster import Job, Node, SlurmSettings
-from backfill.core.fleet import Host, Instance, InstanceSpec
+from backfill.core.fleet import Checkpoint, Host, Instance, InstanceSpec
 
 
 class DriverError(Exception):
@@ -175,8 +175,11 @@ class InstanceProvider(Protocol):
     def thaw(self, host: str, name: str) -> None:
         """Let a paused instance's CPUs go on. Callers must have checked the fence."""
 
-    def suspend(self, host: str, name: str) -> None:
-        """Write memory to disk and free it; works from running and from paused."""
+    def suspend(self, host: str, name: str) -> float:
+        """Write memory to disk and free it; works from running and from paused.
+
+        Returns how much was written, MB; 0 when it was suspended already.
+        """
 
     def restore(self, host: str, name: str) -> None:
         """Bring a suspended instance back into memory, paused."""
@@ -201,6 +204,35 @@ class InstanceProvider(Protocol):
 
     def close(self) -> None:
         """Give back connections."""
+
+
+@runtime_checkable
+class CheckpointKeeper(Protocol):
+    """Saved states of instances, kept like data. As for instances: blocking, safe, idempotent."""
+
+    def keep(self, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
+        """Keep a suspended instance's memory and disk; the same id again: nothing to do.
+
+        BusyError unless it is suspended, NoCapacityError when the quota or the disk is full.
+        """
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """All of them, the oldest first; a damaged one has a `problem`."""
+
+    def verify(self, identity: str) -> None:
+        """Read it all again. BadOutputError names what is missing or damaged."""
+
+    def put_back(self, host: str, name: str, identity: str) -> None:
+        """Give the instance, at rest on `host` or gone, this state; it is suspended afterwards.
+
+        A checkpoint that cannot be verified is refused before the old state is given up.
+        """
+
+    def drop(self, identity: str) -> None:
+        """Remove it with all its parts. Gone already: nothing to do."""
+
+    def tend(self) -> None:
+        """Finish what was interrupted; called now and then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backfill.core.fleet import InstanceSpec
+from backfill.core.fleet import Checkpoint, InstanceSpec
 from backfill.core.lifecycle import HeldJob
 
 
@@ -141,11 +141,24 @@ class PauseInstance:
 
 @dataclass(frozen=True, slots=True)
 class SuspendInstance:
-    """Write its memory to disk and free it."""
+    """Write its memory to disk and free it. `expected_s`: by what was learned; 0: not known."""
 
     name: str
     generation: int
     host: str
+    reason: str
+    expected_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCheckpoint:
+    """Keep the saved memory and the disk of a suspended instance."""
+
+    name: str
+    generation: int
+    host: str
+    wanted: Checkpoint
+    quota_mb: int | None
     reason: str
 
 
@@ -247,6 +260,7 @@ DriverAction = (
     | DeleteInstance
     | PauseInstance
     | SuspendInstance
+    | KeepCheckpoint
     | RestoreInstance
     | MigrateInstance
     | CancelMove

@@ -207,6 +207,29 @@ class LastWords:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryWritten:
+    """A suspend wrote `written_mb` in `took_s`; `expected_s` was predicted, 0: nothing was."""
+
+    host: str
+    name: str
+    at_s: float
+    written_mb: float
+    took_s: float
+    expected_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointKept:
+    """The ordered checkpoint of a node is on disk."""
+
+    name: str
+    generation: int
+    at_s: float
+    id: str
+    size_mb: float
+
+
+@dataclass(frozen=True, slots=True)
 class HoldSet:
     """A person pushed instances off a host or a node, or allowed them again (`backfill evict`)."""
 
@@ -240,5 +263,7 @@ Change = (
     | Probed
     | LastWords
     | Kicked
+    | MemoryWritten
+    | CheckpointKept
     | HoldSet
 )

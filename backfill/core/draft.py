@@ -128,6 +128,14 @@ class Draft:
         self._actions.append(action)
         return Progress.BEGUN
 
+    def under_way(self, kind: str, but: str) -> set[str]:
+        """Nodes, other than `but`, with an action of this kind in flight or in this plan."""
+        self._trace.acted = True  # what other steps of this plan do is not noted
+        keys = {k for k in self._keys if k.startswith(kind)}
+        keys |= {o.key for o in self.world.operations.values()
+                 if o.running and o.key.startswith(kind)}  # fmt: skip
+        return {key.split(":")[1] for key in keys} - {but}
+
     def operation(self, action: DriverAction) -> Operation | None:
         """What is known of an action that was begun before and has not succeeded yet."""
         return self.world.operations.get(key_of(action))

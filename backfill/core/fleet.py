@@ -67,6 +67,31 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One instance's saved state. Those of a parallel job share an `id` and name each other.
+
+    `stopped_s`, `created_s`, `expires_s`: epoch seconds. `checksum` is empty until it is sealed;
+    `problem` says why it is of no use.
+    """
+
+    id: str
+    name: str  # the instance, and its node
+    job: str = ""
+    restarts: int = 0
+    generation: int = 0
+    host: str = ""
+    members: tuple[str, ...] = ()
+    created_s: float = 0.0
+    expires_s: float = 0.0
+    size_mb: float = 0.0
+    checksum: str = ""
+    compression: str = "none"
+    compression_why: str = ""
+    where: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Flavour:
     """The shape of our instances."""
 

@@ -83,6 +83,9 @@ class ManagedNode:
     suspended_s: float = 0.0  # when its jobs were last suspended in Slurm
     probed_s: float = 0.0  # when its jobs' processes were last looked at
     stuck_s: float = 0.0  # since when they were all found stopped; 0: they go on
+    checkpoint: str = ""  # id of the checkpoint that was ordered and is not kept yet
+    checkpoint_s: float = 0.0  # when it was ordered
+    checkpoint_of: tuple[str, ...] = ()  # all nodes of that order
     failures: int = 0
     not_before_s: float = 0.0
     evictions: int = 0

@@ -13,6 +13,7 @@ from backfill.core.fleet_index import FleetIndex
 from backfill.core.job_index import JobIndex
 from backfill.core.ledger import Claim, Operation, Source
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.rates import WriteRate
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ class Picture:
         self.sources: dict[str, Source] = {}
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
         self.generations: dict[str, int] = {}  # highest generation ever used by a node's name
+        self.rates: dict[str, WriteRate] = {}  # by host: how fast memory reaches the disk
         self._host_of_node: dict[str, str] = {}
         self._seen: dict[tuple[str, str], float] = {}
         # Since when we see Slurm without a gap: deadlines do not run while nobody could act.

@@ -8,6 +8,7 @@ from backfill.core.actions import (
     CancelJob,
     CreateInstance,
     DriverAction,
+    KeepCheckpoint,
     KickJob,
     MigrateInstance,
     RequeueJob,
@@ -90,6 +91,8 @@ def key_of(action: DriverAction) -> str:
             extra = f":{action.target}"
         case SetAddress():
             extra = f":{action.address}"
+        case KeepCheckpoint():
+            extra = f":{action.wanted.id}"
         case _:
             pass
     return f"{type(action).__name__}:{action.name}:{action.generation}{extra}"

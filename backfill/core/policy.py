@@ -8,8 +8,10 @@ from enum import StrEnum
 from backfill.core.fleet import Flavour
 from backfill.core.guards import Limits
 from backfill.core.policies.budgets import Budgets
+from backfill.core.policies.checkpoints import Checkpoints
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.demand import Demand
+from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder
 from backfill.core.policies.quotas import Quotas
@@ -70,6 +72,8 @@ class PolicySet:
     budgets: Budgets = field(default_factory=Budgets)
     quotas: Quotas = field(default_factory=Quotas)
     limits: Limits = field(default_factory=Limits)
+    disk_queue: DiskQueue = field(default_factory=DiskQueue)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     proof: Proof = Proof.CPU
     # Seconds after which a hook that still waits is told that the room is not free.
     answer_within_s: float = 1.5

@@ -85,7 +85,14 @@ def _same(value: Any) -> Any:
 
 
 # Changes that no observation can bring back: a restarted daemon takes them from the journal.
-_REMEMBERED = (changes.NodeManaged, changes.NodeForgotten, changes.HoldSet, changes.Woken)
+_REMEMBERED = (
+    changes.NodeManaged,
+    changes.NodeForgotten,
+    changes.HoldSet,
+    changes.Woken,
+    changes.CheckpointKept,
+    changes.MemoryWritten,
+)
 
 
 def remembered(bodies: Iterable[Plain]) -> list[changes.Change]:
@@ -97,27 +104,38 @@ def remembered(bodies: Iterable[Plain]) -> list[changes.Change]:
     last: dict[str, changes.Change] = {}
     names = {t.__name__ for t in _REMEMBERED}
     for body in bodies:
-        if body.get("t") not in names:
-            continue
-        change = decode(body)
-        match change:
-            case changes.NodeManaged():
-                last[f"node {change.node.name}"] = change
-            case changes.NodeForgotten():
-                # Kept for its generation: a copy that turns up again must not look like a new one.
-                last.pop(f"node {change.name}", None)
-                last[f"forgotten {change.name}"] = change
-            case changes.Woken():
-                _woken(last, change)
-            case changes.HoldSet():
-                last[f"hold {change.subject}"] = change
-            case _:
-                pass
+        if body.get("t") in names:
+            _fold(last, decode(body))
     return list(last.values())
 
 
-def _woken(last: dict[str, changes.Change], woken: changes.Woken) -> None:
-    known = last.get(f"node {woken.name}")
-    if isinstance(known, changes.NodeManaged) and known.node.generation == woken.generation:
-        node = dataclasses.replace(known.node, woken_s=woken.at_s)
-        last[f"node {woken.name}"] = changes.NodeManaged(node)
+def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
+    match change:
+        case changes.NodeManaged():
+            last[f"node {change.node.name}"] = change
+        case changes.NodeForgotten():
+            # Kept for its generation: a copy that turns up again must not look like a new one.
+            last.pop(f"node {change.name}", None)
+            last[f"forgotten {change.name}"] = change
+        case changes.Woken():
+            _note(last, change, woken_s=change.at_s)
+        case changes.CheckpointKept():
+            _note(last, change, checkpoint="", checkpoint_of=())
+        case changes.MemoryWritten():
+            last[f"rate {change.host}"] = change
+        case changes.HoldSet():
+            last[f"hold {change.subject}"] = change
+        case _:
+            pass
+
+
+def _note(
+    last: dict[str, changes.Change],
+    change: changes.Woken | changes.CheckpointKept,
+    **fields: object,
+) -> None:
+    """What the world does with such a change, done to the record in the journal."""
+    known = last.get(f"node {change.name}")
+    if isinstance(known, changes.NodeManaged) and known.node.generation == change.generation:
+        node = dataclasses.replace(known.node, **fields)  # type: ignore[arg-type]
+        last[f"node {change.name}"] = changes.NodeManaged(node)

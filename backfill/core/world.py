@@ -12,6 +12,7 @@ from backfill.core.fleet import InstanceState
 from backfill.core.ledger import Claim, Source
 from backfill.core.lifecycle import ManagedNode, check_transition
 from backfill.core.picture import Picture
+from backfill.core.rates import WriteRate
 
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
 
@@ -211,11 +212,18 @@ class World(Picture):
         fields = {"suspended_s": at_s, "probed_s": at_s, "stuck_s": 0.0}
         self._note(change.name, change.generation, **fields)
 
-    def _note(self, name: str, generation: int, **times: float) -> None:
-        """Times that are about one generation of a managed node; of another one: nothing."""
+    def _checkpoint_kept(self, change: ch.CheckpointKept) -> None:
+        self._note(change.name, change.generation, checkpoint="", checkpoint_of=())
+
+    def _memory_written(self, change: ch.MemoryWritten) -> None:
+        known = self.rates.get(change.host, WriteRate())
+        self.rates[change.host] = known.learn(change.written_mb, change.took_s)
+
+    def _note(self, name: str, generation: int, **values: object) -> None:
+        """Fields that are about one generation of a managed node; of another one: nothing."""
         known = self.managed.get(name)
         if known is not None and known.generation == generation:
-            node = replace(known, **times)  # type: ignore[arg-type]  # all of them are seconds
+            node = replace(known, **values)  # type: ignore[arg-type]  # its own fields
             self._fleet.managed[name] = node
             self._record_moved(node)
 
@@ -255,6 +263,8 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.Woken: World._woken,
     ch.Probed: World._probed,
     ch.Kicked: World._kicked,
+    ch.CheckpointKept: World._checkpoint_kept,
+    ch.MemoryWritten: World._memory_written,
     ch.LastWords: World._last_words,
     ch.HoldSet: World._hold_set,
 }

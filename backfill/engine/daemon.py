@@ -16,7 +16,7 @@ from backfill.core.policy import PolicySet
 from backfill.core.records import remembered
 from backfill.core.world import World
 from backfill.engine.cycle import Cycle
-from backfill.engine.execute import Outside
+from backfill.engine.looking import Outside
 from backfill.engine.messages import (
     ClusterPicture,
     HookCall,

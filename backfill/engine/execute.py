@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.fence import judge
+from backfill.engine.looking import Outside, read_instance, read_node, read_node_and_jobs
 from backfill.ports import (
-    Clock,
-    ClusterObservation,
     DriverError,
-    InstanceProvider,
     NodeSpec,
     RefusedError,
-    WorkloadManager,
 )
 
 _CONSOLE_LINES = 12
-
-
-@dataclass(frozen=True)
-class Outside:
-    """Every port that actions go through. `providers` is keyed by host."""
-
-    manager: WorkloadManager
-    providers: Mapping[str, InstanceProvider]
-    clock: Clock
 
 
 def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
@@ -71,6 +57,7 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
             | act.SuspendInstance()
             | act.RestoreInstance()
             | act.CancelMove()
+            | act.KeepCheckpoint()
         ):
             return _on_instance(outside, action)
         case _:
@@ -127,15 +114,6 @@ def _release(outside: Outside, action: act.UndrainNode) -> None:
     outside.manager.nudge(action.name)
 
 
-def read_node(outside: Outside, name: str) -> list[ch.Change]:
-    """One Slurm node, fresh."""
-    seen_s = outside.clock.now()
-    node = outside.manager.read_nodes([name]).get(name)
-    if node is None:
-        return [ch.NodeGone(name, seen_s)]
-    return [ch.NodeSeen(node, seen_s)]
-
-
 def _on_job(
     outside: Outside,
     action: act.SuspendJob
@@ -182,22 +160,14 @@ def _job(outside: Outside, job_id: str) -> list[ch.Change]:
 # --- instances ---------------------------------------------------------------------------------
 
 
-def read_instance(outside: Outside, host: str, name: str) -> list[ch.Change]:
-    """One instance on one host, fresh."""
-    seen_s = outside.clock.now()
-    instance = outside.providers[host].read(host, name)
-    if instance is None:
-        return [ch.InstanceGone(host, name, seen_s)]
-    return [ch.InstanceSeen(instance, seen_s)]
-
-
 def _on_instance(
     outside: Outside,
     action: act.DeleteInstance
     | act.PauseInstance
     | act.SuspendInstance
     | act.RestoreInstance
-    | act.CancelMove,
+    | act.CancelMove
+    | act.KeepCheckpoint,
 ) -> list[ch.Change]:
     provider = outside.providers[action.host]
     match action:
@@ -210,14 +180,37 @@ def _on_instance(
             # The call itself has confirmed it, and a high-priority job waits: no second question.
             return [ch.InstanceStopped(action.host, action.name, outside.clock.now())]
         case act.SuspendInstance():
-            provider.suspend(action.host, action.name)
+            return _suspend(outside, action)
         case act.RestoreInstance():
             provider.restore(action.host, action.name)
         case act.CancelMove():
             provider.cancel_move(action.host, action.name)
+        case act.KeepCheckpoint():
+            return _keep(outside, action)
         case _:
             assert_never(action)
     return read_instance(outside, action.host, action.name)
+
+
+def _suspend(outside: Outside, action: act.SuspendInstance) -> list[ch.Change]:
+    """Memory to disk; how long that took is compared with what was predicted."""
+    began_s = outside.clock.now()
+    written_mb = outside.providers[action.host].suspend(action.host, action.name)
+    now_s = outside.clock.now()
+    written = ch.MemoryWritten(
+        action.host, action.name, now_s, written_mb, now_s - began_s, action.expected_s
+    )
+    told: list[ch.Change] = [written] if written_mb else []
+    return told + read_instance(outside, action.host, action.name)
+
+
+def _keep(outside: Outside, action: act.KeepCheckpoint) -> list[ch.Change]:
+    keeper = outside.keepers.get(action.host)
+    if keeper is None:
+        raise RefusedError(action.name, f"the provider of {action.host} keeps no checkpoints")
+    kept = keeper.keep(action.host, action.wanted, action.quota_mb)
+    now_s = outside.clock.now()
+    return [ch.CheckpointKept(action.name, action.generation, now_s, kept.id, kept.size_mb)]
 
 
 def _last_words(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
@@ -273,14 +266,3 @@ def _probe(outside: Outside, action: act.ProbeJobs) -> list[ch.Change]:
     going, stopped = outside.providers[action.host].job_processes(action.host, action.name)
     now_s = outside.clock.now()
     return [ch.Probed(action.name, action.generation, now_s, stuck=stopped > 0 and going == 0)]
-
-
-def read_node_and_jobs(outside: Outside, name: str) -> list[ch.Change]:
-    """One node with its jobs, fresh; every subject is reported, changed or not."""
-    seen: ClusterObservation = outside.manager.observe_nodes([name])
-    found: list[ch.Change] = [ch.NodeSeen(n, seen.seen_s) for n in seen.nodes.values()]
-    found += [ch.JobSeen(j, seen.seen_s) for j in seen.jobs.values()]
-    if name not in seen.nodes:
-        found.append(ch.NodeGone(name, seen.seen_s))
-    found.append(ch.NodesRead((name,), seen.seen_s))
-    return found

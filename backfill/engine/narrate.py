@@ -84,6 +84,8 @@ def _change(change: ch.Change) -> str:
             return _seen(change)
         case ch.Claimed():
             return f"Slurm gave {', '.join(change.hosts)} to job {change.job_id}"
+        case ch.MemoryWritten() | ch.CheckpointKept():
+            return _written(change)
         case ch.Woken() | ch.Probed() | ch.LastWords():
             return _guest(change)
         case ch.HoldSet():
@@ -92,6 +94,21 @@ def _change(change: ch.Change) -> str:
             return f"{change.source} could not be read: {change.problem}"
         case _:
             return ""
+
+
+def _written(change: ch.MemoryWritten | ch.CheckpointKept) -> str:
+    """What went to disk, and how that compares with what was predicted."""
+    match change:
+        case ch.CheckpointKept():
+            return f"checkpoint {change.id} of {change.name} is kept: {change.size_mb:.0f} MB"
+        case ch.MemoryWritten():
+            told = f"{change.expected_s:.2f} s were predicted" if change.expected_s else (
+                "nothing was predicted: the first one from this host"
+            )  # fmt: skip
+            return (
+                f"{change.host} wrote {change.written_mb:.0f} MB of {change.name} in "
+                f"{change.took_s:.2f} s; {told}"
+            )
 
 
 def _guest(change: ch.Woken | ch.Probed | ch.LastWords) -> str:

@@ -13,6 +13,7 @@ from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.planner import plan
 from backfill.core.records import encode
 from backfill.core.world import World
+from backfill.engine.checkpoint_order import OrderError, checkpoint_order
 from backfill.engine.messages import Question
 from backfill.engine.narrate import sentence, story_line
 from backfill.engine.summary import summary
@@ -48,6 +49,7 @@ class Questions:
             "evict": self._evict,
             "retry": self._retry,
             "poke": self._poke,
+            "checkpoint": self._checkpoint,
         }
 
     def answer(self, body: Body, uid: int) -> Body:
@@ -252,6 +254,13 @@ class Questions:
         self._daemon.cycle.decide()
         return {"subject": subject}
 
+    def _checkpoint(self, body: Body) -> Body:
+        """Order a checkpoint of a job's nodes: all of them, or a sentence why not."""
+        identity, nodes = checkpoint_order(self._world, str(body.get("job", "")))
+        self._daemon.cycle.take([ch.NodeManaged(node) for node in nodes])
+        self._daemon.cycle.decide()
+        return {"id": identity, "nodes": [node.name for node in nodes]}
+
     def _poke(self, body: Body) -> Body:
         self._daemon.poke()
         return {}
@@ -261,5 +270,7 @@ def _safely(ask: Callable[[Body], Body], body: Body) -> Body:
     """A bad question must not end the daemon's thread."""
     try:
         return ask(body)
+    except OrderError as error:
+        return {"error": str(error)}
     except (ValueError, KeyError) as error:
         return {"error": f"the question cannot be read: {error}"}

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 from backfill.core.actions import DriverAction
-from backfill.engine.execute import Outside, perform
+from backfill.engine.execute import perform
+from backfill.engine.looking import Outside
 from backfill.engine.messages import (
     ClusterPicture,
     HostPicture,

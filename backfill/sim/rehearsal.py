@@ -15,7 +15,7 @@ from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.events import Event
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.cycle import Cycle
-from backfill.engine.execute import Outside
+from backfill.engine.looking import Outside
 from backfill.engine.observe import cluster_changes, host_changes, node_changes
 from backfill.engine.watch import Watch, still_taken
 from backfill.engine.workers import attempt
@@ -61,9 +61,8 @@ class Rehearsal:
         self.on_step: Callable[[str], bool] | None = None
         self.alive = False
         self._life = 0
-        self._outside = Outside(
-            sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock
-        )
+        by_host = dict.fromkeys(sim.provider.hosts, sim.provider)
+        self._outside = Outside(sim.slurm, by_host, sim.clock, by_host)
         self._timer: Event | None = None
         if hooks:
             sim.hook(self._allocated, self._ended)

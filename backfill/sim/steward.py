@@ -17,7 +17,7 @@ from backfill.core.world import World
 from backfill.drivers.simulated.events import Event
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
-from backfill.engine.execute import Outside
+from backfill.engine.looking import Outside
 from backfill.engine.narrate import sentence
 from backfill.engine.observe import node_changes
 from backfill.engine.watch import Watch

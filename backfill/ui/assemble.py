@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
 from backfill.core.quantities import Resources
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.ports import InstanceProvider
+from backfill.ports import CheckpointKeeper, InstanceProvider
 
 if TYPE_CHECKING:
     from backfill.drivers.libvirt.settings import LibvirtConfig
@@ -48,6 +48,16 @@ def providers(config: Config, on_event: OnEvent) -> Mapping[str, InstanceProvide
 
     pool = LibvirtProvider(libvirt_config(config, config.libvirt, hosts), on_event)
     return {h.name: pool for h in hosts}
+
+
+def keepers(by_host: Mapping[str, InstanceProvider]) -> Mapping[str, CheckpointKeeper]:
+    """Those of the providers that keep checkpoints, by host."""
+    return {host: p for host, p in by_host.items() if isinstance(p, CheckpointKeeper)}
+
+
+def distinct(found: Iterable[CheckpointKeeper]) -> list[CheckpointKeeper]:
+    """Each keeper once: all hosts of one pool have the same."""
+    return list({id(keeper): keeper for keeper in found}.values())
 
 
 def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) -> LibvirtConfig:

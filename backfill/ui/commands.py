@@ -41,6 +41,7 @@ COMMANDS = (
     Command("plan", "backfill.ui.show_plan", "what would be done now, and what not", _ASK),
     Command("events", "backfill.ui.show_events", "what was done, in order of time", _ASK),
     Command("evict", "backfill.ui.evict_command", "clear a host or node by hand", _ACT),
+    Command("checkpoint", "backfill.ui.checkpoint_command", "saved states of jobs", _ACT),
     Command("retry", "backfill.ui.retry_command", "try a given-up node again", _ACT),
     Command("poke", "backfill.ui.poke_command", "make the daemon look at everything now", _ACT),
     Command("daemon", "backfill.ui.daemon_command", "run the node manager", _WORK),

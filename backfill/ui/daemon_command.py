@@ -19,12 +19,12 @@ from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.settings import check_settings
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.daemon import Daemon, Pace
-from backfill.engine.execute import Outside
 from backfill.engine.listener import Listener
+from backfill.engine.looking import Outside
 from backfill.engine.messages import Message, Stop
 from backfill.engine.questions import Questions
 from backfill.ports import DriverError, InstanceProvider
-from backfill.ui.assemble import WallClock, providers, slurm_manager
+from backfill.ui.assemble import WallClock, distinct, keepers, providers, slurm_manager
 
 _LOG = logging.getLogger("backfill")
 # A hook gives up by its own timeout; ours only bounds a hook that hangs.
@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         return OK
     try:
         with _only_one(Path(config.daemon.state_dir)):
-            return _work(config, Outside(manager, by_host, WallClock()), pokes)
+            outside = Outside(manager, by_host, WallClock(), keepers(by_host))
+            return _work(config, outside, pokes)
     except (DriverError, RuntimeError) as error:
         return _refuse(str(error), UNAVAILABLE)
 
@@ -115,6 +116,20 @@ def _only_one(state_dir: Path) -> TextIO:
     return lock
 
 
+def _tidy(config: Config, outside: Outside, journal: SqliteJournal) -> None:
+    """Once an hour: old stories, and checkpoints whose time is over."""
+    now_s = outside.clock.now()
+    journal.prune(_KEEP_S, now_s)
+    for keeper in distinct(outside.keepers.values()):
+        try:
+            keeper.tend()
+            for identity in config.policies.checkpoints.expired(keeper.checkpoints(), now_s):
+                keeper.drop(identity)
+                _LOG.info("checkpoint %s is removed: its time is over", identity)
+        except DriverError as error:
+            _LOG.warning("checkpoints could not be tidied: %s", error)
+
+
 def _work(config: Config, outside: Outside, pokes: list[Daemon]) -> int:
     settings = config.daemon
     journal = SqliteJournal(Path(settings.state_dir) / "journal.db")
@@ -124,7 +139,7 @@ def _work(config: Config, outside: Outside, pokes: list[Daemon]) -> int:
         outside,
         journal,
         pace,
-        tidy=lambda: journal.prune(_KEEP_S, outside.clock.now()),
+        tidy=lambda: _tidy(config, outside, journal),
     )
     listener = Listener(daemon.inbox, Questions(daemon).answer, _HOOK_PATIENCE_S)
     _on_signals(daemon.inbox)

@@ -24,8 +24,8 @@ TRIALS = int(os.environ.get("BACKFILL_TRIALS", "5"))
 ADDRESS = "10.77.1.1"
 # Writes to 48 MB of memory again and again, which pre-copy has to send again and again.
 _BUSY = (
-    "mkdir -p /tmp/busy && mount -t tmpfs tmpfs /tmp/busy; (while :; do dd if=/dev/zero"
-    " of=/tmp/busy/x bs=1M count=48 conv=notrunc 2>/dev/null; done) >/dev/null 2>&1 </dev/null &"
+    "(while :; do dd if=/dev/zero of=/dev/shm/busy bs=1M count=48 conv=notrunc 2>/dev/null; done)"
+    " >/dev/null 2>&1 </dev/null & sleep 2; stat -c %s /dev/shm/busy"
 )
 
 
@@ -57,7 +57,8 @@ def main() -> int:
         guest = Guest(rig)
         for load in ("idle", "busy"):
             if load == "busy":
-                rig.in_guest(guest.host, NAME, _BUSY)
+                written = rig.in_guest(guest.host, NAME, _BUSY).strip()
+                assert written == str(48 << 20), f"the guest writes nothing: {written}"
             for trial in range(TRIALS + 1):
                 found = one_move(guest)
                 print(f"{load} {trial} of {TRIALS}: {found}", file=sys.stderr)

@@ -12,6 +12,7 @@ from backfill.ports import (
     NotFoundError,
     RefusedError,
 )
+from tests.contract.instance_checkpoints import InstanceCheckpointsContract
 from tests.contract.instance_moves import InstanceMovesContract
 from tests.contract.instance_rig import (
     CLUSTER,
@@ -29,7 +30,7 @@ from tests.contract.instance_rig import (
 __all__ = ["CLUSTER", "EVERYTHING", "SMALL", "InstanceProviderContract", "born", "spec", "state"]
 
 
-class InstanceProviderContract(InstanceMovesContract):
+class InstanceProviderContract(InstanceMovesContract, InstanceCheckpointsContract):
     """Shared by the simulated hypervisors, libvirt's test driver and real libvirt."""
 
     @pytest.fixture

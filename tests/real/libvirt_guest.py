@@ -71,7 +71,7 @@ def counting_guest(rig: LibvirtRig) -> Guest:
     return made
 
 
-def in_background(work: Callable[[], None]) -> Future[None]:
+def in_background(work: Callable[[], object]) -> Future[None]:
     future: Future[None] = Future()
 
     def run() -> None:
@@ -86,12 +86,14 @@ def in_background(work: Callable[[], None]) -> Future[None]:
     return future
 
 
-def patiently(work: Callable[[], None], limit_s: float = 30.0) -> None:
+def patiently(work: Callable[[], object], limit_s: float = 30.0) -> None:
     """Repeat what is refused for the moment, as the engine does in its cycles."""
     deadline_s = time.monotonic() + limit_s
     while True:
         try:
-            return work()
+            work()
         except BusyError:
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
+        else:
+            return

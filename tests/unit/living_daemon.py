@@ -19,8 +19,8 @@ from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.daemon import Daemon, Pace
-from backfill.engine.execute import Outside
 from backfill.engine.listener import Listener
+from backfill.engine.looking import Outside
 from backfill.engine.messages import HookCall, Question, Stop
 from backfill.engine.questions import Questions
 
@@ -63,7 +63,8 @@ class LivingDaemon:
 
     def start(self) -> None:
         """Start the daemon, with what the journal remembers."""
-        outside = Outside(self.sim.slurm, dict.fromkeys(HOSTS, self.sim.provider), self.sim.clock)
+        by_host = dict.fromkeys(HOSTS, self.sim.provider)
+        outside = Outside(self.sim.slurm, by_host, self.sim.clock, by_host)
         pace = Pace(poll_s=0.1, host_poll_s=0.1, watch_s=0.01, workers=4)
         self.daemon = Daemon(self._policy, outside, self._journal, pace)
         self._listener = Listener(self.daemon.inbox, Questions(self.daemon).answer, 30.0)

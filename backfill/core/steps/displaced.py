@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backfill.core.actions import MigrateInstance, RequeueJob, SuspendInstance
+from backfill.core.actions import MigrateInstance, RequeueJob
 from backfill.core.draft import Draft, Progress
 from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
@@ -12,6 +12,7 @@ from backfill.core.placement import candidates, closed, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.steps.evict import climb
+from backfill.core.steps.to_disk import keep_checkpoint, suspend
 
 
 def step_displaced(draft: Draft, node: ManagedNode) -> None:
@@ -32,8 +33,14 @@ def step_displaced(draft: Draft, node: ManagedNode) -> None:
     if verdict.keep != node.held:
         draft.note(node, node.reason, held=verdict.keep)
         return
-    if _go_back(draft, node):
-        return
+    if node.checkpoint:
+        keep_checkpoint(draft, node, instance)
+    elif not _go_back(draft, node):
+        _wait_aside(draft, node, instance)
+
+
+def _wait_aside(draft: Draft, node: ManagedNode, instance: Instance) -> None:
+    """Its own host is busy: go on elsewhere, or by the ladder."""
     movable = draft.policies.ladder.migrates and node.name not in draft.world.closed
     if movable and _move(draft, node):
         return
@@ -153,7 +160,7 @@ def _hopeless(draft: Draft, node: ManagedNode, rule: RungRule) -> str:
 def _suspend(draft: Draft, node: ManagedNode) -> None:
     rule = draft.rule(node)
     reason = f"stood still for long: its memory goes to disk ({node.reason})"
-    progress = draft.do(SuspendInstance(node.name, node.generation, node.host, reason))
+    progress = suspend(draft, node, reason)
     draft.wake_at(node.rung_since_s + rule.within_s)
     if progress is Progress.FINAL:
         climb(draft, node, "suspend did not work")

@@ -8,7 +8,6 @@ from backfill.core.actions import (
     MigrateInstance,
     PauseInstance,
     SetAddress,
-    SuspendInstance,
     SuspendJob,
 )
 from backfill.core.cluster import NOWHERE, OUR_REASON, Job, JobState, Node
@@ -17,6 +16,7 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import Operation
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.placement import candidates
+from backfill.core.steps.to_disk import suspend
 
 
 def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> None:
@@ -30,6 +30,8 @@ def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> Non
         reason = f"it was closed by hand: {by_hand}"
     elif node.name in draft.above_budget():
         reason = draft.budget_full()
+    elif node.checkpoint:
+        reason = f"checkpoint {node.checkpoint} was ordered"
     draft.become(
         node,
         Phase.EVICTING,
@@ -54,6 +56,7 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
         return
     if not draft.stopped(instance):
         free = draft.host_is_free(node.host) and node.name not in draft.world.closed
+        free = free and not node.checkpoint
         if free and not node.doomed and not draft.budget_full():
             draft.become(node, Phase.RETURNING, f"host {node.host} was given back before the stop")
             return
@@ -61,7 +64,7 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
         return
     rung = draft.rule(node).rung
     if rung is Rung.SUSPEND and instance.state is InstanceState.PAUSED and not node.doomed:
-        draft.do(SuspendInstance(node.name, node.generation, node.host, node.reason))
+        suspend(draft, node, node.reason)
     if not draft.blind:
         _tell_slurm(draft, node)
 

@@ -22,7 +22,7 @@ _SETTLES_S = 3.5
 
 def step_ready(draft: Draft, node: ManagedNode) -> None:
     """Watch over one node that takes jobs."""
-    if draft.must_leave(node):
+    if draft.must_leave(node) or node.checkpoint:
         begin_eviction(draft, node)
         return
     if not draft.world.hosts[node.host].reachable:

@@ -21,12 +21,12 @@ from backfill.ports import (
 _IN_MEMORY = frozenset({InstanceState.RUNNING, InstanceState.PAUSED})
 
 
-def suspend(pool: Pool, host: str, name: str) -> None:
-    """Write memory to the shared directory. See `InstanceProvider.suspend`."""
+def suspend(pool: Pool, host: str, name: str) -> float:
+    """Write memory to the shared directory; returns MB. See `InstanceProvider.suspend`."""
     with pool.changing(name):
         domain, instance = pool.need(host, name)
         if instance.state is InstanceState.SUSPENDED:
-            return
+            return 0.0
         if domain.saving or instance.state not in _IN_MEMORY:
             raise BusyError(name, f"it is {_activity(domain, instance.state)} and cannot be saved")
         _own_disks(pool, host, name, instance.state)
@@ -39,6 +39,7 @@ def suspend(pool: Pool, host: str, name: str) -> None:
         except DriverError:
             if not _was_saved(pool, host, name):
                 raise
+        return pool.store.memory(name).stat().st_size / 1_000_000
 
 
 def _own_disks(pool: Pool, host: str, name: str, state: InstanceState) -> None:

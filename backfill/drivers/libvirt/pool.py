@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from backfill.core.fleet import Instance, InstanceState
+from backfill.drivers.libvirt.checkpoints import Checkpoints
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.hypervisor import Hypervisor
 from backfill.drivers.libvirt.lanes import Lanes
@@ -27,8 +28,12 @@ class Pool:
     store: Store
     hypervisors: dict[str, Hypervisor]
     lanes: Lanes = field(default_factory=Lanes)
+    checkpoints: Checkpoints = field(init=False)
     _changing: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.checkpoints = Checkpoints(self.store)
 
     def on(self, host: str) -> Hypervisor:
         """The hypervisor of `host`. NotFoundError when it is none of ours."""

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
+from backfill.core.fleet import Checkpoint, Host, Instance, InstanceSpec, InstanceState
 from backfill.core.quantities import NOTHING, Resources
-from backfill.drivers.libvirt import agent, making, moving
+from backfill.drivers.libvirt import agent, keeping, making, moving
 from backfill.drivers.libvirt.asking import Ask
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.pool import Pool
@@ -90,9 +90,9 @@ class LibvirtProvider:
         """Let a paused instance's CPUs go on."""
         moving.thaw(self._pool, host, name)
 
-    def suspend(self, host: str, name: str) -> None:
-        """Memory to the shared directory, RAM freed."""
-        moving.suspend(self._pool, host, name)
+    def suspend(self, host: str, name: str) -> float:
+        """Memory to the shared directory, RAM freed; returns MB."""
+        return moving.suspend(self._pool, host, name)
 
     def restore(self, host: str, name: str) -> None:
         """Memory back into RAM, paused."""
@@ -105,6 +105,30 @@ class LibvirtProvider:
     def cancel_move(self, host: str, name: str) -> None:
         """Stop its way to another host; it goes on here."""
         moving.cancel(self._pool, host, name)
+
+    def keep(self, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
+        """Keep the state of a suspended instance as a checkpoint."""
+        return keeping.keep(self._pool, host, wanted, quota_mb)
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """All checkpoints, the oldest first."""
+        return tuple(self._pool.checkpoints.all())
+
+    def verify(self, identity: str) -> None:
+        """Compare every file of a checkpoint with its checksum."""
+        self._pool.checkpoints.verify(identity)
+
+    def put_back(self, host: str, name: str, identity: str) -> None:
+        """Replace an instance's state by a checkpoint's; it is suspended afterwards."""
+        keeping.put_back(self._pool, host, name, identity)
+
+    def drop(self, identity: str) -> None:
+        """Remove a checkpoint."""
+        self._pool.checkpoints.drop(identity)
+
+    def tend(self) -> None:
+        """Finish what an interrupted daemon left unfinished."""
+        self._pool.checkpoints.tend()
 
     def wake(self, host: str, name: str, now_s: float) -> float:
         """Set the guest's clock and make slurmd report; returns the correction in seconds."""

@@ -36,6 +36,11 @@ class Store:
         """The instance's own folder. RefusedError for a name that cannot be one."""
         return self._root / check_name(name)
 
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are kept; no instance's folder can have this name."""
+        return self._root / ".checkpoints"
+
     def files(self, name: str) -> Files:
         """Where libvirt finds disk, seed and console."""
         home = self.home(name)

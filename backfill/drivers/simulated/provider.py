@@ -11,6 +11,7 @@ from backfill.core.fleet import Instance, InstanceSpec, InstanceState
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
+from backfill.drivers.simulated.keeper import SimulatedKeeper
 from backfill.drivers.simulated.machines import Machines
 from backfill.ports import (
     AlreadyThereError,
@@ -27,7 +28,7 @@ _IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
 _ENDED = (InstanceState.OFF, InstanceState.CRASHED)
 
 
-class SimulatedProvider:
+class SimulatedProvider(SimulatedKeeper):
     """InstanceProvider over the simulation; every call acts at once."""
 
     def __init__(
@@ -39,6 +40,7 @@ class SimulatedProvider:
         lock: threading.RLock,
         cluster: str,
     ) -> None:
+        super().__init__(self._reachable)
         self.boot_s = 5.0
         self.images: frozenset[str] | None = None  # None: every image is known
         self.watch: Callable[[SimInstance], None] = lambda instance: None
@@ -131,13 +133,15 @@ class SimulatedProvider:
                 self._change(instance, InstanceState.RUNNING)
                 self.watch(instance)
 
-    def suspend(self, host: str, name: str) -> None:
-        """RUNNING or PAUSED to SUSPENDED; its memory is free."""
+    def suspend(self, host: str, name: str) -> float:
+        """RUNNING or PAUSED to SUSPENDED; its memory is free. Returns MB."""
         with self._call("suspend", host, name) as found:
             instance = self._instance(found, name)
             if instance.state is not InstanceState.SUSPENDED:
                 self._need(instance, *_IN_MEMORY)
                 self._change(instance, InstanceState.SUSPENDED)
+                return float(instance.spec.flavour.memory_mb)
+            return 0.0
 
     def restore(self, host: str, name: str) -> None:
         """SUSPENDED to PAUSED."""

@@ -1,0 +1,103 @@
+"""Memory to disk in turns, and a checkpoint of it where one was ordered."""
+
+from __future__ import annotations
+
+from backfill.core.actions import KeepCheckpoint, SuspendInstance
+from backfill.core.draft import Draft, Progress
+from backfill.core.fleet import Checkpoint, Instance, InstanceState
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.plan import key_of
+
+_KIND = f"{SuspendInstance.__name__}:"
+_STILL = (InstanceState.PAUSED, InstanceState.SUSPENDED)
+
+
+def suspend(draft: Draft, node: ManagedNode, reason: str) -> Progress:
+    """Write the instance's memory to disk when it is its turn."""
+    world, queue = draft.world, draft.policies.disk_queue
+    expected_s = _expected_s(draft, node)
+    action = SuspendInstance(node.name, node.generation, node.host, reason, expected_s)
+    if world.running(key_of(action)):
+        return Progress.RUNNING
+    writing = draft.under_way(_KIND, but=node.name)
+    here = [name for name in writing if (n := world.managed.get(name)) and n.host == node.host]
+    refusal = queue.refusal(len(here), len(writing))
+    if refusal:
+        others = ", ".join(sorted(writing))
+        draft.refuse(node.name, "suspend", f"{refusal}: {others} first")
+        return Progress.WAITING
+    return draft.do(action)
+
+
+def _expected_s(draft: Draft, node: ManagedNode) -> float:
+    """By what this host did before; 0 when it has not been learned."""
+    instance = draft.instance(node)
+    rate = draft.world.rates.get(node.host)
+    if instance is None or rate is None:
+        return 0.0
+    used_mb = instance.rss_mb or instance.resources.memory_mb
+    return rate.predict_s(min(used_mb, instance.resources.memory_mb)) or 0.0
+
+
+def keep_checkpoint(draft: Draft, node: ManagedNode, instance: Instance) -> None:
+    """The order of a checkpoint: all members stand still, then memory to disk, then keep it."""
+    members = _members(draft, node)
+    late_s = max(m.drained_s for m in members) - node.checkpoint_s
+    window_s = draft.policies.checkpoints.window_s
+    stopped = all(_stopped(draft, m) for m in members)
+    if late_s > window_s or (not stopped and draft.now_s > node.checkpoint_s + window_s):
+        _no_checkpoint(draft, node, f"its nodes did not all stop within {window_s:g} s")
+        return
+    if not stopped:
+        draft.wake_at(node.checkpoint_s + window_s)
+        return
+    if instance.state is InstanceState.PAUSED:
+        if suspend(draft, node, f"for checkpoint {node.checkpoint}") is Progress.FINAL:
+            _no_checkpoint(draft, node, "its memory could not be written")
+        return
+    action = KeepCheckpoint(
+        node.name,
+        node.generation,
+        node.host,
+        _wanted(draft, node, members),
+        draft.policies.checkpoints.quota_mb,
+        f"checkpoint {node.checkpoint} was ordered",
+    )
+    operation = draft.operation(action)
+    if operation is not None and operation.problem and not operation.running:
+        _no_checkpoint(draft, node, operation.problem)
+        return
+    draft.do(action)
+
+
+def _members(draft: Draft, node: ManagedNode) -> list[ManagedNode]:
+    """All nodes of the same order that have not got theirs yet, this one included."""
+    managed = draft.world.managed.values()
+    return [m for m in managed if m.checkpoint == node.checkpoint]
+
+
+def _stopped(draft: Draft, node: ManagedNode) -> bool:
+    instance = draft.instance(node)
+    still = instance is not None and instance.state in _STILL
+    return still and node.phase is Phase.DISPLACED
+
+
+def _wanted(draft: Draft, node: ManagedNode, members: list[ManagedNode]) -> Checkpoint:
+    held = node.held[0]
+    names = sorted({*node.checkpoint_of, *(m.name for m in members)})
+    return Checkpoint(
+        id=node.checkpoint,
+        name=node.name,
+        job=held.id,
+        restarts=held.restarts,
+        generation=node.generation,
+        host=node.host,
+        members=tuple(names),
+        created_s=float(draft.now_s),
+        expires_s=draft.now_s + draft.policies.checkpoints.keep_s,
+    )
+
+
+def _no_checkpoint(draft: Draft, node: ManagedNode, why: str) -> None:
+    """It is given up and the instance goes back to work; the story tells why."""
+    draft.note(node, f"no checkpoint {node.checkpoint}: {why}", checkpoint="", checkpoint_of=())

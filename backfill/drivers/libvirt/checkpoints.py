@@ -1,0 +1,253 @@
+"""Checkpoints as folders beside the instances': kept, sealed, verified, put back, dropped.
+
+`<directory>/<cluster>/.checkpoints/<id>/<instance>/` holds memory, disk and manifest. Keeping costs
+a hard link of the memory image and a copy of the overlay, because the instance stands still
+meanwhile; packing and checksums ("sealing") follow when it is back at work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from backfill.core.fleet import Checkpoint
+from backfill.drivers.libvirt import manifest as books
+from backfill.drivers.libvirt import packing
+from backfill.drivers.libvirt.manifest import Manifest, Part
+from backfill.drivers.libvirt.store import Store
+from backfill.ports import (
+    BadOutputError,
+    BusyError,
+    DriverError,
+    NoCapacityError,
+    NotFoundError,
+    RefusedError,
+)
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_MEMORY, _DISK, _SEED = "memory.save", "disk.qcow2", "seed.tar"
+_MB = 1_000_000
+_COPY_LIMIT_S = 3600.0
+
+
+class Checkpoints:
+    """All checkpoints of one cluster. Safe from several threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._root = store.checkpoints
+        self._sealing = threading.Lock()
+
+    def folder(self, identity: str, name: str) -> Path:
+        """Where one instance's part is. RefusedError for an id that cannot be a folder."""
+        if not _ID.fullmatch(identity):
+            raise RefusedError(repr(identity), "is no id of a checkpoint")
+        return self._root / identity / self._store.home(name).name
+
+    def all(self) -> Iterator[Checkpoint]:
+        """Every complete part, the oldest first. Damaged manifests are shown as such."""
+        found = [self._read(folder) for folder in sorted(self._root.glob("*/*"))
+                 if books.present(folder)]  # fmt: skip
+        yield from sorted(found, key=lambda c: (c.created_s, c.id, c.name))
+
+    def _read(self, folder: Path) -> Checkpoint:
+        try:
+            return books.read(folder).checkpoint
+        except BadOutputError as error:
+            return Checkpoint(
+                id=folder.parent.name, name=folder.name, where=str(folder),
+                size_mb=_size_mb(folder), problem=error.problem,
+            )  # fmt: skip
+
+    def parts_of(self, identity: str) -> list[Path]:
+        """Folders of all parts. NotFoundError when there is none."""
+        found = [f for f in sorted((self._root / identity).glob("*")) if books.present(f)]
+        if not _ID.fullmatch(identity) or not found:
+            raise NotFoundError(identity, "there is no such checkpoint", "backfill checkpoint list")
+        return found
+
+    # --- keeping ---------------------------------------------------------------------------
+
+    def keep(self, wanted: Checkpoint, document: str, quota_mb: float | None) -> Checkpoint:
+        """Keep the memory and disk of a suspended instance; kept already: that one is returned."""
+        folder = self.folder(wanted.id, wanted.name)
+        if books.present(folder):
+            return books.read(folder).checkpoint
+        home = self._store.home(wanted.name)
+        size_mb = sum(_used_bytes(home / part) for part in (_MEMORY, _DISK, _SEED)) / _MB
+        self._need_room(wanted, size_mb, quota_mb)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700, parents=True)
+        try:
+            (folder / _MEMORY).hardlink_to(home / _MEMORY)
+            _copy(wanted.name, home / _DISK, folder / _DISK)
+            kept = replace(wanted, size_mb=round(size_mb, 3), where=str(folder))
+            _copy(wanted.name, home / _SEED, folder / _SEED)
+            # The memory stands last: only with it a state that is put back is whole.
+            parts = tuple(Part(part, part) for part in (_DISK, _SEED, _MEMORY))
+            books.write(folder, Manifest(kept, parts, document))
+        except (OSError, DriverError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, DriverError):
+                raise
+            raise DriverError(wanted.name, f"cannot keep a checkpoint: {error}") from error
+        return kept
+
+    def _need_room(self, wanted: Checkpoint, size_mb: float, quota_mb: float | None) -> None:
+        used_mb = sum(c.size_mb for c in self.all())
+        if quota_mb is not None and used_mb + size_mb > quota_mb:
+            raise NoCapacityError(
+                wanted.name,
+                f"its checkpoint of {size_mb:.0f} MB does not fit: {used_mb:.0f} of "
+                f"{quota_mb:.0f} MB are used",
+                "delete old checkpoints, or raise checkpoints.quota_mb",
+            )
+        free_mb = shutil.disk_usage(self._store.home(wanted.name)).free / _MB
+        if size_mb > free_mb:
+            raise NoCapacityError(
+                wanted.name, f"its checkpoint of {size_mb:.0f} MB needs more than the "
+                f"{free_mb:.0f} MB that are free", "delete old checkpoints",
+            )  # fmt: skip
+
+    # --- sealing ---------------------------------------------------------------------------
+
+    def seal(self, folder: Path) -> Manifest:
+        """Pack the files where that pays and note their checksums; sealed already is fine."""
+        with self._sealing:
+            manifest = books.read(folder)
+            if manifest.sealed:
+                return manifest
+            choice = packing.choose(packing.measure(folder / _stored(manifest, _MEMORY)))
+            parts = tuple(_seal_part(folder, part, choice.level) for part in manifest.parts)
+            checkpoint = replace(
+                manifest.checkpoint,
+                size_mb=round(sum((folder / p.stored).stat().st_size for p in parts) / _MB, 3),
+                compression=choice.method,
+                compression_why=choice.why,
+                checksum=parts[-1].checksum,
+            )
+            sealed = Manifest(checkpoint, parts, manifest.document)
+            books.write(folder, sealed)
+            for before, after in zip(manifest.parts, parts, strict=True):
+                if before.stored != after.stored:
+                    (folder / before.stored).unlink(missing_ok=True)
+            return sealed
+
+    def verify(self, identity: str) -> list[Manifest]:
+        """All parts, when every member is there and every file is as it was when it was sealed.
+
+        BadOutputError names what is missing or damaged.
+        """
+        manifests = [self.seal(folder) for folder in self.parts_of(identity)]
+        members = {name for m in manifests for name in m.checkpoint.members}
+        missing = members - {m.checkpoint.name for m in manifests}
+        if missing:
+            raise BadOutputError(
+                identity, f"it is not complete: {', '.join(sorted(missing))} is missing",
+                "delete it and make another one",
+            )  # fmt: skip
+        for manifest in manifests:
+            _verify_parts(identity, manifest)
+        return manifests
+
+    # --- putting back ----------------------------------------------------------------------
+
+    def unpack(self, manifest: Manifest) -> list[tuple[Path, Path]]:
+        """Lay the files ready in the instance's folder: pairs of what lies there and its place."""
+        home = self._store.home(manifest.checkpoint.name)
+        home.mkdir(mode=0o711, parents=True, exist_ok=True)
+        ready = []
+        for part in manifest.parts:
+            source = Path(manifest.checkpoint.where) / part.stored
+            draft = home / f"{part.name}.back"
+            if part.stored == part.name:
+                _copy(manifest.checkpoint.name, source, draft)
+            else:
+                packing.unpack(source, draft)
+            ready.append((draft, home / part.name))
+        return ready
+
+    # --- dropping --------------------------------------------------------------------------
+
+    def drop(self, identity: str) -> None:
+        """Remove a checkpoint; gone already is fine."""
+        if not _ID.fullmatch(identity):
+            raise RefusedError(repr(identity), "is no id of a checkpoint")
+        whole = self._root / identity
+        with self._sealing:
+            # A folder without a manifest is none: an interrupted removal leaves no half checkpoint.
+            for folder in whole.glob("*"):
+                with contextlib.suppress(FileNotFoundError):
+                    (folder / "manifest.json").unlink()
+            shutil.rmtree(whole, ignore_errors=True)
+        if whole.exists():
+            raise DriverError(identity, f"cannot remove {whole}", "check the shared directory")
+
+    def tend(self) -> None:
+        """Seal what an interrupted daemon left unsealed, remove what it left half made."""
+        for folder in sorted(self._root.glob("*/*")):
+            if books.present(folder):
+                with contextlib.suppress(DriverError):
+                    self.seal(folder)
+
+
+def _stored(manifest: Manifest, name: str) -> str:
+    return next(part.stored for part in manifest.parts if part.name == name)
+
+
+def _seal_part(folder: Path, part: Part, level: int) -> Part:
+    plain = folder / part.stored
+    if level and part.stored == part.name:
+        packed = folder / f"{part.name}.zst"
+        packing.pack(plain, packed, level)
+        return Part(part.name, packed.name, packing.checksum(packed))
+    packing.flush(plain)
+    return Part(part.name, part.stored, packing.checksum(plain))
+
+
+def _verify_parts(identity: str, manifest: Manifest) -> None:
+    folder = Path(manifest.checkpoint.where)
+    for part in manifest.parts:
+        try:
+            found = packing.checksum(folder / part.stored)
+        except OSError as error:
+            raise BadOutputError(
+                identity, f"{folder / part.stored} cannot be read: {error.strerror}",
+                "delete this checkpoint",
+            ) from error  # fmt: skip
+        if found != part.checksum:
+            raise BadOutputError(
+                identity, f"{folder / part.stored} is damaged: its checksum has changed",
+                "delete this checkpoint",
+            )  # fmt: skip
+
+
+def _copy(name: str, source: Path, target: Path) -> None:
+    """A copy that shares blocks where the file system can, and keeps holes."""
+    try:
+        done = subprocess.run(
+            ["cp", "--reflink=auto", "--sparse=always", str(source), str(target)],
+            capture_output=True, text=True, timeout=_COPY_LIMIT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DriverError(name, f"cannot copy {source}: {error}") from error
+    if done.returncode:
+        kind = NoCapacityError if "No space left" in done.stderr else DriverError
+        raise kind(name, f"cannot copy {source}: {done.stderr.strip()}")
+
+
+def _used_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except FileNotFoundError as error:
+        raise BusyError(path.parent.name, f"it is not suspended: {path.name} is missing") from error
+
+
+def _size_mb(folder: Path) -> float:
+    return round(sum(f.stat().st_size for f in folder.iterdir() if f.is_file()) / _MB, 3)

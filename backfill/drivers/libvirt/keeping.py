@@ -1,0 +1,73 @@
+"""Checkpoints of instances: made of suspended ones, put back in their place, never half."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+from backfill.core.fleet import Checkpoint, InstanceState
+from backfill.drivers.libvirt.manifest import Manifest
+from backfill.drivers.libvirt.pool import AT_REST, Pool
+from backfill.ports import AlreadyThereError, BusyError, DriverError, NotFoundError
+
+
+def keep(pool: Pool, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
+    """Keep the state of a suspended instance. See `CheckpointKeeper.keep`."""
+    with pool.changing(wanted.name):
+        _, instance = pool.need(host, wanted.name)
+        if instance.state is not InstanceState.SUSPENDED:
+            raise BusyError(wanted.name, f"it is {instance.state}, not suspended")
+        document = pool.on(host).document(wanted.name)
+        kept = pool.checkpoints.keep(wanted, document, quota_mb)
+    folder = Path(kept.where)
+    # The instance stands still for the copy only; packing goes on while it works again. Where the
+    # daemon dies meanwhile, the hourly tidying or the first verification seals it.
+    threading.Thread(target=_seal, args=(pool, folder), name="seal", daemon=True).start()
+    return kept
+
+
+def _seal(pool: Pool, folder: Path) -> None:
+    with contextlib.suppress(DriverError, OSError):
+        pool.checkpoints.seal(folder)
+
+
+def put_back(pool: Pool, host: str, name: str, identity: str) -> None:
+    """Replace an instance's state by a checkpoint's. See `CheckpointKeeper.put_back`."""
+    with pool.changing(name):
+        # Everything that may fail comes first: the old state is given up at the very end.
+        manifest = _part(pool.checkpoints.verify(identity), identity, name)
+        _check_place(pool, host, manifest)
+        ready = pool.checkpoints.unpack(manifest)
+        if pool.find(host, name) is None:
+            pool.on(host).define(name, manifest.document)
+        pool.store.claim(name, {host})
+        # Old memory must never meet the new disk, nor new memory the old one.
+        pool.store.discard_memory(name)
+        for draft, place in ready:  # the memory, which makes it whole, comes last
+            draft.replace(place)
+
+
+def _part(manifests: list[Manifest], identity: str, name: str) -> Manifest:
+    for manifest in manifests:
+        if manifest.checkpoint.name == name:
+            return manifest
+    raise NotFoundError(identity, f"it has no part of {name}")
+
+
+def _check_place(pool: Pool, host: str, manifest: Manifest) -> None:
+    name = manifest.checkpoint.name
+    pool.refuse_if_elsewhere(host, name)
+    domain = pool.on(host).find(name)
+    if domain is None:
+        return
+    instance = pool.instance(host, domain)
+    if instance is None:
+        raise AlreadyThereError(name, f"{host} has a machine of this name that is not ours")
+    if instance.tag.generation != manifest.checkpoint.generation:
+        raise AlreadyThereError(
+            name, f"generation {instance.tag.generation} of it is on {host}, the checkpoint is of "
+            f"generation {manifest.checkpoint.generation}", "delete that one first",
+        )  # fmt: skip
+    if instance.state not in AT_REST:
+        raise BusyError(name, f"it is {instance.state} on {host}", "suspend it first")

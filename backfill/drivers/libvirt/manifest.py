@@ -1,0 +1,68 @@
+"""What a checkpoint's folder says about itself: one JSON file, written last and in one step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from backfill.core.fleet import Checkpoint
+from backfill.drivers.libvirt.packing import flush
+from backfill.ports import BadOutputError
+
+_NAME = "manifest.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file: its name when it is put back, how it is kept, and the checksum of what is kept."""
+
+    name: str
+    stored: str
+    checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A checkpoint and its files. It is sealed when every file has its checksum."""
+
+    checkpoint: Checkpoint
+    parts: tuple[Part, ...]
+    document: str  # the domain document with which a host can define the instance again
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it can be verified."""
+        return all(part.checksum for part in self.parts)
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Replace the folder's manifest in one step."""
+    body = {"version": _VERSION, **asdict(manifest)}
+    draft = folder / f"{_NAME}.new"
+    draft.write_text(json.dumps(body, indent=1), encoding="utf-8")
+    flush(draft)
+    draft.replace(folder / _NAME)
+
+
+def read(folder: Path) -> Manifest:
+    """The folder's manifest. BadOutputError for one that we cannot have written."""
+    try:
+        body = json.loads((folder / _NAME).read_text(encoding="utf-8"))
+        said = body["checkpoint"]
+        said["members"] = tuple(said["members"])
+        parts = tuple(Part(**part) for part in body["parts"])
+        manifest = Manifest(Checkpoint(**said), parts, str(body["document"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"its manifest cannot be read: {error}"
+        raise BadOutputError(str(folder), problem, "delete this checkpoint") from error
+    if any("/" in part.stored or "/" in part.name for part in parts):
+        raise BadOutputError(str(folder), "its manifest names files elsewhere", "delete it")
+    # The folder may have been moved together with its disk.
+    return replace(manifest, checkpoint=replace(manifest.checkpoint, where=str(folder)))
+
+
+def present(folder: Path) -> bool:
+    """Whether the folder is a complete checkpoint."""
+    return (folder / _NAME).exists()

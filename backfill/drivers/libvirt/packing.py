@@ -1,0 +1,118 @@
+"""Compression of saved memory with zstd, at the level that a sample of the very file says pays."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from backfill.ports import BadOutputError, DriverError, NoCapacityError
+
+_LEVELS = (1, 3)
+_SAMPLE_BYTES = 16 << 20
+_CHUNK = 1 << 20
+_LIMIT_S = 3600.0
+_MB = 1_000_000
+# Saving less than this share is not worth the CPU time of packing and unpacking.
+_WORTH = 0.15
+# Slower than this it would still be at work when the next checkpoint comes.
+_SLOWEST_MB_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one level did to the sample. `share`: packed size by plain size."""
+
+    level: int
+    share: float
+    mb_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a file is kept: `level` 0 is as it is. `why` for people."""
+
+    level: int
+    why: str
+
+    @property
+    def method(self) -> str:
+        """As the manifest names it."""
+        return f"zstd-{self.level}" if self.level else "none"
+
+
+def choose(trials: list[Trial]) -> Choice:
+    """The level that saves most among those that are fast enough. Pure."""
+    good = [t for t in trials if t.share <= 1 - _WORTH and t.mb_s >= _SLOWEST_MB_S]
+    if not good:
+        told = ", ".join(f"level {t.level}: {t.share:.0%} at {t.mb_s:.0f} MB/s" for t in trials)
+        return Choice(0, f"packing does not pay ({told or 'nothing was tried'})")
+    # A few per cent less are not worth half the speed.
+    best = min(good, key=lambda t: (round(t.share / 0.05), -t.mb_s))
+    return Choice(best.level, f"{best.share:.0%} of its size at {best.mb_s:.0f} MB/s")
+
+
+def measure(path: Path) -> list[Trial]:
+    """Try every level on a sample from the middle of the file."""
+    size = path.stat().st_size
+    with path.open("rb") as source:
+        source.seek(max(0, (size - _SAMPLE_BYTES) // 2))
+        sample = source.read(_SAMPLE_BYTES)
+    if not sample:
+        return []
+    return [_try(level, sample, str(path)) for level in _LEVELS]
+
+
+def _try(level: int, sample: bytes, subject: str) -> Trial:
+    began_s = time.monotonic()
+    packed = _zstd(subject, [f"-{level}", "-c"], stdin=sample)
+    took_s = max(time.monotonic() - began_s, 1e-6)
+    return Trial(level, len(packed) / len(sample), len(sample) / _MB / took_s)
+
+
+def pack(source: Path, target: Path, level: int) -> None:
+    """Write `source`, packed, to `target`, and have it on disk."""
+    _zstd(str(source), [f"-{level}", "-f", str(source), "-o", str(target)])
+    flush(target)
+
+
+def unpack(source: Path, target: Path) -> None:
+    """Write what is packed in `source` to `target`. BadOutputError for a damaged file."""
+    _zstd(str(source), ["-d", "-f", "--sparse", str(source), "-o", str(target)])
+
+
+def flush(path: Path) -> None:
+    """Have the file on disk, whatever happens to the machine."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of the file, hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as source:
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _zstd(subject: str, arguments: list[str], stdin: bytes | None = None) -> bytes:
+    try:
+        done = subprocess.run(
+            ["zstd", "-q", *arguments],
+            input=stdin, capture_output=True, timeout=_LIMIT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DriverError(subject, f"cannot run zstd: {error}", "install zstd") from error
+    if done.returncode:
+        problem = done.stderr.decode(errors="replace").strip().replace("\n", " ")
+        if "No space left" in problem:
+            raise NoCapacityError(subject, f"no room: {problem}", "free the shared directory")
+        raise BadOutputError(subject, f"zstd failed: {problem}")
+    return done.stdout

@@ -1,0 +1,76 @@
+"""Checkpoints of simulated instances: states that are remembered and can be put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from backfill.core.fleet import Checkpoint, InstanceState
+from backfill.drivers.simulated.hardware import SimHost, SimInstance
+from backfill.ports import BadOutputError, BusyError, NoCapacityError, NotFoundError
+
+_AT_REST = (InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED)
+
+
+class SimulatedKeeper:
+    """See `CheckpointKeeper`. What is kept is the size and the owner, not what was computed."""
+
+    def __init__(self, find: Callable[[str], SimHost]) -> None:
+        self._find = find
+        self._kept: dict[tuple[str, str], Checkpoint] = {}
+        self._instances: dict[tuple[str, str], SimInstance] = {}
+        self.damaged: set[str] = set()  # ids whose files no longer match their checksums
+
+    def keep(self, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
+        """Remember a suspended instance."""
+        key = (wanted.id, wanted.name)
+        if key in self._kept:
+            return self._kept[key]
+        instance = self._find(host).instances.get(wanted.name)
+        if instance is None:
+            raise NotFoundError(wanted.name, f"host {host} has no such instance of ours")
+        if instance.state is not InstanceState.SUSPENDED:
+            raise BusyError(wanted.name, f"it is {instance.state}, not suspended")
+        size_mb = float(instance.spec.flavour.memory_mb)
+        used_mb = sum(c.size_mb for c in self._kept.values())
+        if quota_mb is not None and used_mb + size_mb > quota_mb:
+            raise NoCapacityError(wanted.name, f"its checkpoint of {size_mb:.0f} MB does not fit")
+        kept = replace(wanted, size_mb=size_mb, checksum="simulated", where=f"{host}:{wanted.id}")
+        self._kept[key], self._instances[key] = kept, instance
+        return kept
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """All of them, the oldest first."""
+        return tuple(sorted(self._kept.values(), key=lambda c: (c.created_s, c.id, c.name)))
+
+    def verify(self, identity: str) -> None:
+        """Complete, and not in `damaged`."""
+        found = [c for c in self._kept.values() if c.id == identity]
+        if not found:
+            raise NotFoundError(identity, "there is no such checkpoint")
+        missing = {m for c in found for m in c.members} - {c.name for c in found}
+        if missing:
+            raise BadOutputError(identity, f"it is not complete: {sorted(missing)} is missing")
+        if identity in self.damaged:
+            raise BadOutputError(identity, "it is damaged: its checksum has changed")
+
+    def put_back(self, host: str, name: str, identity: str) -> None:
+        """The instance is suspended on `host` again."""
+        self.verify(identity)
+        kept = self._instances.get((identity, name))
+        if kept is None:
+            raise NotFoundError(identity, f"it has no part of {name}")
+        found = self._find(host)
+        there = found.instances.get(name)
+        if there is not None and there.state not in _AT_REST:
+            raise BusyError(name, f"it is {there.state} on {host}")
+        kept.state, kept.host = InstanceState.SUSPENDED, host
+        found.instances[name] = kept
+
+    def drop(self, identity: str) -> None:
+        """Forget it."""
+        for key in [k for k in self._kept if k[0] == identity]:
+            del self._kept[key], self._instances[key]
+
+    def tend(self) -> None:
+        """Nothing is ever unfinished here."""

@@ -1,0 +1,122 @@
+"""Checkpoints of jobs in simulated time: all instances of one moment, and the jobs go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from backfill.core import changes as ch
+from backfill.core.cluster import JobState
+from backfill.core.fleet import InstanceState
+from backfill.core.lifecycle import Phase, Rung
+from backfill.core.policies.checkpoints import Checkpoints
+from backfill.core.policies.disk_queue import DiskQueue
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.scale import Scale
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine.checkpoint_order import OrderError, checkpoint_order
+from backfill.ports import UnreachableError
+from backfill.sim.rehearsal import Rehearsal
+from tests.simulation.test_eviction import cluster, policies, ready, running
+
+# No instance is made for a job that needs several nodes; it gets those that are there.
+WARM = Scale(warm=2, idle_s=1000.0)
+
+
+def seen_running(run: Rehearsal, job: str) -> bool:
+    known = run.world.jobs.get(job)
+    ready_on = [run.world.managed.get(n) for n in known.nodes] if known is not None else []
+    phases = [node is None or node.phase is Phase.READY for node in ready_on]
+    return known is not None and known.state is JobState.RUNNING and all(phases)
+
+
+def order(run: Rehearsal, job: str) -> str:
+    run.until(lambda: seen_running(run, job), 10)
+    identity, nodes = checkpoint_order(run.world, job)
+    run.cycle.take([ch.NodeManaged(node) for node in nodes])
+    return identity
+
+
+def test_a_parallel_job_is_kept_as_of_one_moment_and_goes_on() -> None:
+    """Both instances stand still before either is saved; afterwards the job ends as ever."""
+    sim = cluster()
+    run = Rehearsal(sim, replace(policies(), scale=WARM), MemoryJournal())
+    job = sim.submit("htc", 60.0, num_nodes=2, cpus=2)
+    run.until(lambda: running(run, job), 30)
+    identity = order(run, job)
+    run.until(lambda: len(sim.provider.checkpoints()) == 2, 30)
+    assert sim.job(job).state is JobState.SUSPENDED
+    sim.provider.verify(identity)
+    assert {c.members for c in sim.provider.checkpoints()} == {("vn1", "vn2")}
+    run.until(lambda: seen_running(run, job), 30)
+    run.until(lambda: sim.job(job).state is JobState.COMPLETED, 100)
+    assert sim.job(job).restarts == 0
+    assert sim.audit() == []
+
+
+def test_instances_that_do_not_stop_together_are_not_kept() -> None:
+    """The one that could be stopped goes back to work; nothing half is kept."""
+    sim = cluster()
+    policy = replace(policies(), scale=WARM, checkpoints=Checkpoints(window_s=2.0))
+    run = Rehearsal(sim, policy, MemoryJournal())
+    job = sim.submit("htc", 60.0, num_nodes=2, cpus=2)
+    run.until(lambda: running(run, job), 30)
+    sim.faults.fail("pause", UnreachableError("vn2", "silence"), subject="vn2", times=4)
+    order(run, job)
+    run.until(lambda: not any(m.checkpoint for m in run.world.managed.values()), 30)
+    run.until(lambda: seen_running(run, job), 60)
+    assert sim.provider.checkpoints() == ()
+    run.until(lambda: sim.job(job).state is JobState.COMPLETED, 200)
+    assert sim.audit() == []
+
+
+def test_a_full_quota_costs_the_checkpoint_and_not_the_job() -> None:
+    """The reason is in the story, and the job goes on."""
+    sim = cluster(hosts=("bm1",))
+    policy = replace(policies(), hosts=("bm1",), checkpoints=Checkpoints(quota_mb=10))
+    run = Rehearsal(sim, policy, MemoryJournal())
+    job = sim.submit("htc", 60.0)
+    run.until(lambda: running(run, job), 30)
+    order(run, job)
+    run.until(lambda: run.world.managed["vn1"].phase is not Phase.READY, 10)
+    run.until(lambda: ready(run, 1), 30)
+    assert sim.provider.checkpoints() == ()
+    run.until(lambda: sim.job(job).state is JobState.COMPLETED, 100)
+
+
+def test_only_a_running_job_on_our_nodes_can_be_kept() -> None:
+    """One sentence says what stands in the way, and nothing is stopped."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
+    with pytest.raises(OrderError, match="unknown to Slurm"):
+        checkpoint_order(run.world, "99")
+    metal = sim.submit("batch", 30.0)
+    run.until(lambda: seen_running(run, metal), 10)
+    with pytest.raises(OrderError, match="no node of ours"):
+        checkpoint_order(run.world, metal)
+
+
+def test_suspends_take_turns_at_the_disk() -> None:
+    """Four instances of one host are written one after the other, and the wait has a reason."""
+    sim = cluster(hosts=("bm1",), cpus=4)
+    ladder = Ladder((RungRule(Rung.SUSPEND, within_s=60.0),))
+    policy = replace(policies(ladder), hosts=("bm1",), disk_queue=DiskQueue(per_host=1))
+    run = Rehearsal(sim, policy, MemoryJournal())
+    jobs = [sim.submit("htc", 500.0) for _ in range(4)]
+    run.until(lambda: running(run, *jobs), 60)
+    sim.submit("batch", 30.0, cpus=4)
+    seen: set[int] = set()
+    told: set[str] = set()
+
+    def all_saved() -> bool:
+        writing = [o for o in run.world.operations.values()
+                   if o.running and o.key.startswith("SuspendInstance")]  # fmt: skip
+        seen.add(len(writing))
+        told.update(r.reason for r in run.cycle.last.refusals if r.what == "suspend")
+        names = [f"vn{i}" for i in range(1, 5)]
+        return all(sim.instance(n).state is InstanceState.SUSPENDED for n in names)
+
+    run.until(all_saved, 60)
+    assert max(seen) <= 1
+    assert any("disk_queue.per_host = 1 is reached" in reason for reason in told)

@@ -1,0 +1,148 @@
+"""Checkpoints as files: packed when that pays, refused when damaged, dropped whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from backfill.core.fleet import Checkpoint
+from backfill.core.policies.checkpoints import Checkpoints as Policy
+from backfill.drivers.libvirt.checkpoints import Checkpoints
+from backfill.drivers.libvirt.packing import Trial, choose
+from backfill.drivers.libvirt.store import Store
+from backfill.ports import BadOutputError, BusyError, NoCapacityError, NotFoundError, RefusedError
+
+DOCUMENT = "<domain/>"
+TEXT = b"LibvirtQemudSave" + b"all work and no play " * 50_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(str(tmp_path), "c1")
+    for name in ("vn1", "vn2"):
+        made.home(name).mkdir(parents=True)
+        (made.home(name) / "memory.save").write_bytes(TEXT)
+        (made.home(name) / "seed.tar").write_bytes(b"seed")
+        (made.home(name) / "disk.qcow2").write_bytes(b"disk of " + name.encode())
+    return made
+
+
+def asked(name: str = "vn1", *members: str) -> Checkpoint:
+    return Checkpoint("5-1", name, job="5", members=members or (name,), created_s=1.0)
+
+
+def test_what_compresses_well_is_packed_and_comes_back_whole(store: Store) -> None:
+    """The instance's own image may be removed meanwhile, as a restore does."""
+    kept = Checkpoints(store)
+    kept.keep(asked(), DOCUMENT, None)
+    store.discard_memory("vn1")
+    (manifest,) = kept.verify("5-1")
+    assert manifest.sealed
+    assert manifest.checkpoint.compression.startswith("zstd-")
+    assert manifest.checkpoint.size_mb < len(TEXT) / 1e6 / 2
+    ready = {place: draft for draft, place in kept.unpack(manifest)}
+    assert ready[store.memory("vn1")].read_bytes() == TEXT
+    assert ready[Path(store.files("vn1").disk)].read_bytes() == b"disk of vn1"
+
+
+def test_noise_is_kept_as_it_is(store: Store) -> None:
+    """Packing what cannot be packed would cost time at both ends."""
+    store.memory("vn1").write_bytes(os.urandom(200_000))
+    kept = Checkpoints(store)
+    kept.keep(asked(), DOCUMENT, None)
+    (manifest,) = kept.verify("5-1")
+    assert manifest.checkpoint.compression == "none"
+    assert "does not pay" in manifest.checkpoint.compression_why
+
+
+def test_the_level_is_chosen_by_what_it_did_to_a_sample() -> None:
+    """Little more saved is not worth much more time; too slow is no choice at all."""
+    assert choose([Trial(1, 0.50, 300), Trial(3, 0.49, 100)]).level == 1
+    assert choose([Trial(1, 0.50, 300), Trial(3, 0.30, 100)]).level == 3
+    assert choose([Trial(1, 0.50, 300), Trial(3, 0.30, 5)]).level == 1
+    assert choose([Trial(1, 0.97, 300), Trial(3, 0.95, 100)]).level == 0
+    assert choose([]).level == 0
+
+
+@pytest.mark.parametrize("part", ["memory", "disk"])
+def test_a_damaged_file_is_named(store: Store, part: str) -> None:
+    """One byte is enough."""
+    kept = Checkpoints(store)
+    kept.keep(asked(), DOCUMENT, None)
+    (manifest,) = kept.verify("5-1")
+    (file,) = Path(manifest.checkpoint.where).glob(f"{part}*")
+    whole = bytearray(file.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    file.write_bytes(whole)
+    with pytest.raises(BadOutputError, match=rf"{part}.*is damaged"):
+        kept.verify("5-1")
+    file.unlink()
+    with pytest.raises(BadOutputError, match="cannot be read"):
+        kept.verify("5-1")
+
+
+def test_a_part_without_its_fellows_is_no_checkpoint(store: Store) -> None:
+    """A parallel job comes back with all of its instances or not at all."""
+    kept = Checkpoints(store)
+    kept.keep(asked("vn1", "vn1", "vn2"), DOCUMENT, None)
+    with pytest.raises(BadOutputError, match="vn2 is missing"):
+        kept.verify("5-1")
+    kept.keep(asked("vn2", "vn1", "vn2"), DOCUMENT, None)
+    assert len(kept.verify("5-1")) == 2
+
+
+def test_an_unreadable_manifest_is_shown_and_can_be_dropped(store: Store) -> None:
+    """It takes room, so people must see it."""
+    kept = Checkpoints(store)
+    where = kept.keep(asked(), DOCUMENT, None).where
+    Path(where, "manifest.json").write_text("{")
+    (shown,) = kept.all()
+    assert "manifest cannot be read" in shown.problem
+    assert shown.size_mb > 0
+    kept.drop("5-1")
+    assert list(kept.all()) == []
+    assert not Path(where).exists()
+
+
+def test_what_an_interrupted_daemon_left_is_finished(store: Store) -> None:
+    """Unsealed ones are sealed; a folder without a manifest is none."""
+    kept = Checkpoints(store)
+    kept.keep(asked(), DOCUMENT, None)
+    (store.checkpoints / "6-1" / "vn1").mkdir(parents=True)
+    Checkpoints(store).tend()
+    assert [bool(c.checksum) for c in kept.all()] == [True]
+
+
+def test_the_quota_counts_what_is_there(store: Store) -> None:
+    """The second one does not fit; the first stays."""
+    kept = Checkpoints(store)
+    kept.keep(asked(), DOCUMENT, 1.5)
+    with pytest.raises(NoCapacityError, match="does not fit"):
+        kept.keep(asked("vn2"), DOCUMENT, 1.5)
+    assert [c.name for c in kept.all()] == ["vn1"]
+
+
+def test_bad_names_and_missing_memory_are_refused(store: Store) -> None:
+    """An id is a folder's name and nothing else."""
+    kept = Checkpoints(store)
+    with pytest.raises(RefusedError, match="is no id"):
+        kept.drop("../vn1")
+    with pytest.raises(NotFoundError):
+        kept.verify("5-9")
+    store.discard_memory("vn1")
+    with pytest.raises(BusyError, match="not suspended"):
+        kept.keep(asked(), DOCUMENT, None)
+    assert list(kept.all()) == []
+
+
+def test_what_has_expired_goes_and_what_cannot_be_read_stays() -> None:
+    """Nobody knows when an unreadable one was to go."""
+    kept = [
+        Checkpoint("1", "a", expires_s=10.0),
+        Checkpoint("1", "b", expires_s=10.0),
+        Checkpoint("2", "a", expires_s=30.0),
+        Checkpoint("3", "a", problem="unreadable"),
+    ]
+    assert Policy().expired(kept, 20.0) == ("1",)

@@ -1,0 +1,26 @@
+"""The queue to the disk and what is learned from it."""
+
+from __future__ import annotations
+
+from backfill.core.policies.disk_queue import DiskQueue
+from backfill.core.rates import WriteRate
+
+
+def test_the_end_of_a_suspend_is_predicted_from_earlier_ones() -> None:
+    """Nothing is known before the first; a changed disk is learned within a few."""
+    rate = WriteRate()
+    assert rate.predict_s(100.0) is None
+    rate = rate.learn(100.0, 1.0)
+    assert rate.predict_s(200.0) == 2.0
+    for _ in range(12):
+        rate = rate.learn(100.0, 2.0)
+    assert 3.9 < (rate.predict_s(200.0) or 0) < 4.0
+    assert rate.learn(0.0, 5.0) == rate
+
+
+def test_few_write_at_once() -> None:
+    """The limit of the host and that of all hosts; both are named."""
+    queue = DiskQueue(per_host=2, in_all=3)
+    assert queue.refusal(1, 2) == ""
+    assert "per_host = 2" in queue.refusal(2, 2)
+    assert "in_all = 3" in queue.refusal(0, 3)
