@@ -20,6 +20,14 @@ class InstanceState(StrEnum):
     BUILDING = "building"
 
 
+class CloneMethod(StrEnum):
+    """How an instance comes from its master image; afterwards all three behave alike."""
+
+    FULL = "full"  # a disk of its own, boots
+    LINKED = "linked"  # a disk that holds only what differs from the image, boots
+    INSTANT = "instant"  # goes on from a booted parent, memory and disk copied on write
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A machine that carries instances. `node` is its own Slurm node (harvest) or None (burst)."""
@@ -122,3 +130,4 @@ class InstanceSpec:
     image: str
     address: str  # CIDR, such as 10.77.1.3/16
     features: tuple[str, ...] = ()
+    method: CloneMethod = CloneMethod.LINKED

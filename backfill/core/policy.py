@@ -9,6 +9,7 @@ from backfill.core.fleet import Flavour
 from backfill.core.guards import Limits
 from backfill.core.policies.budgets import Budgets
 from backfill.core.policies.checkpoints import Checkpoints
+from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.disk_queue import DiskQueue
@@ -66,6 +67,7 @@ class PolicySet:
     demand: Demand = field(default_factory=Demand)
     scale: Scale = field(default_factory=Scale)
     comeback: Comeback = field(default_factory=Comeback)
+    cloning: Cloning = field(default_factory=Cloning)
     placement: Spread = field(default_factory=Spread)
     victims: Victims = field(default_factory=Victims)
     gaps: Gaps = field(default_factory=Gaps)

@@ -161,7 +161,7 @@ def _add_guest_files(root: Path) -> None:
     ):
         shutil.copyfile(GUEST_FILES / name, where)
         where.chmod(0o755)
-    for program in ("wake", "jobs"):
+    for program in ("wake", "jobs", "fork"):
         _run("gcc", "-O2", "-static", "-Wall", "-Werror", "-o", str(sbin / f"backfill-{program}"),
              str(GUEST_FILES / f"{program}.c"), "-lm")  # fmt: skip
     (root / "etc/backfill").mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ from backfill.ports import (
     RefusedError,
 )
 from tests.contract.instance_checkpoints import InstanceCheckpointsContract
+from tests.contract.instance_clones import InstanceClonesContract
 from tests.contract.instance_moves import InstanceMovesContract
 from tests.contract.instance_rig import (
     CLUSTER,
@@ -30,7 +31,9 @@ from tests.contract.instance_rig import (
 __all__ = ["CLUSTER", "EVERYTHING", "SMALL", "InstanceProviderContract", "born", "spec", "state"]
 
 
-class InstanceProviderContract(InstanceMovesContract, InstanceCheckpointsContract):
+class InstanceProviderContract(
+    InstanceClonesContract, InstanceMovesContract, InstanceCheckpointsContract
+):
     """Shared by the simulated hypervisors, libvirt's test driver and real libvirt."""
 
     @pytest.fixture

@@ -11,8 +11,8 @@ from backfill.ports import InstanceProvider
 
 CLUSTER = "contract"
 SMALL = Flavour(cpus=1, memory_mb=256, disk_gb=1)
-MOVE, WAKE, STRANGERS, IMAGES = "move", "wake", "strangers", "images"
-EVERYTHING = frozenset({MOVE, WAKE, STRANGERS, IMAGES})
+MOVE, WAKE, STRANGERS, IMAGES, INSTANT = "move", "wake", "strangers", "images", "instant"
+EVERYTHING = frozenset({MOVE, WAKE, STRANGERS, IMAGES, INSTANT})
 
 
 class Rig(Protocol):
@@ -20,7 +20,7 @@ class Rig(Protocol):
 
     `abilities` says which parts of the contract it can show: MOVE (migration), WAKE (guests with
     an agent), STRANGERS (other people's instances on the same hosts), IMAGES (it refuses an
-    image that it does not know).
+    image that it does not know), INSTANT (it can clone a booted parent).
     """
 
     @property

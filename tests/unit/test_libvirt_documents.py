@@ -16,13 +16,14 @@ from backfill.drivers.libvirt.domain_xml import (
     NAMESPACE,
     Files,
     Label,
+    Memory,
     domain_uuid,
     domain_xml,
     mac_address,
     parse_label,
 )
 from backfill.drivers.libvirt.moving import data_uri
-from backfill.drivers.libvirt.seed import Identity, identity_text, seed_tar
+from backfill.drivers.libvirt.seed import ENTROPY_BYTES, Identity, identity_text, seed_tar
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason, instance_state
 
@@ -55,11 +56,43 @@ def test_a_seed_is_a_whole_number_of_sectors() -> None:
         assert len(seed_tar(IDENTITY, b"k" * size)) % 512 == 0
 
 
+def test_all_seeds_are_equally_long() -> None:
+    """A clone goes on with the disk sizes that its parent saw."""
+    lengths = {
+        len(seed_tar(IDENTITY, b"k" * size, entropy=entropy, canary=canary))
+        for size in (0, 1024)
+        for entropy in (b"", b"r" * ENTROPY_BYTES)
+        for canary in (False, True)
+    }
+    assert len(lengths) == 1
+
+
+def test_a_clones_randomness_is_the_first_thing_on_its_seed() -> None:
+    """`lab/guest/fork.c` reads it from the second block, before the guest reads anything else."""
+    seed = seed_tar(IDENTITY, b"key", entropy=b"r" * ENTROPY_BYTES)
+    assert seed.startswith(b"etc/backfill/entropy\0")
+    assert seed[512 : 512 + ENTROPY_BYTES] == b"r" * ENTROPY_BYTES
+    assert seed_tar(IDENTITY, b"key").startswith(b"etc/backfill/parent\0")
+
+
+def test_only_a_canarys_seed_tells_it_to_try_itself_out() -> None:
+    """An ordinary instance must never end by itself after a test."""
+    for canary in (False, True):
+        seed = seed_tar(IDENTITY, b"key", entropy=b"r" * ENTROPY_BYTES, canary=canary)
+        with tarfile.open(fileobj=io.BytesIO(seed)) as tar:
+            assert ("etc/backfill/canary" in tar.getnames()) is canary
+
+
 def test_a_seed_unpacks_to_identity_and_key() -> None:
-    """Unpacked over the root directory it gives two files; the key is for its owner only."""
-    with tarfile.open(fileobj=io.BytesIO(seed_tar(IDENTITY, b"secret"))) as tar:
+    """Unpacked over the root directory it gives three files; the key is for its owner only."""
+    seed = seed_tar(IDENTITY, b"secret", entropy=b"r" * ENTROPY_BYTES)
+    with tarfile.open(fileobj=io.BytesIO(seed)) as tar:
         members = {member.name: member for member in tar.getmembers()}
-        assert list(members) == ["etc/backfill/identity", "etc/munge/munge.key"]
+        assert list(members) == [
+            "etc/backfill/entropy",
+            "etc/backfill/identity",
+            "etc/munge/munge.key",
+        ]
         assert members["etc/munge/munge.key"].mode == 0o400
         assert {member.uid for member in members.values()} == {0}
         key = tar.extractfile("etc/munge/munge.key")
@@ -230,3 +263,39 @@ def test_states_are_translated(
 def test_memory_goes_where_the_hypervisor_is(uri: str, expected: str | None) -> None:
     """A migration sends memory to the machine in the target's libvirt address."""
     assert data_uri(uri) == expected
+
+
+# --- clones --------------------------------------------------------------------------------------
+
+
+def words_of(memory: Memory) -> list[str]:
+    """What the document tells QEMU beyond libvirt's own vocabulary."""
+    text = domain_xml(SPEC, IMAGE, FILES, Hardware("qemu"), "br7", 1.0, memory)
+    line = Xml.fromstring(text).find("{http://libvirt.org/schemas/domain/qemu/1.0}commandline")
+    assert line is not None
+    return [argument.attrib["value"] for argument in line]
+
+
+def test_only_a_parent_writes_through_to_the_memory_file() -> None:
+    """A clone's changes are its own: a shared writer would change all its siblings."""
+    assert any("share=on" in word for word in words_of(Memory("/p/ram", shared=True)))
+    clone = words_of(Memory("/p/ram", shared=False))
+    assert any("mem-path=/p/ram,share=off" in word for word in clone)
+    assert clone[-2:] == ["-incoming", "defer"]
+
+
+def test_a_clone_has_nothing_that_gives_memory_back() -> None:
+    """A balloon or free page reporting in one clone empties pages that its siblings use."""
+    for shared in (False, True):
+        memory = Memory("/p/ram", shared=shared)
+        text = domain_xml(SPEC, IMAGE, FILES, Hardware("qemu"), "br7", 1.0, memory)
+        devices = Xml.fromstring(text).find("devices")
+        assert devices is not None
+        assert [b.attrib for b in devices.findall("memballoon")] == [{"model": "none"}]
+        assert "reporting" not in text
+
+
+def test_a_parent_is_nobodys_instance() -> None:
+    """Without our mark neither the daemon nor a person takes it for a node."""
+    text = domain_xml(SPEC, IMAGE, FILES, Hardware("qemu"), "br7", 1.0, None, marked=False)
+    assert NAMESPACE not in text

@@ -15,6 +15,7 @@ from backfill.core.fleet import InstanceSpec, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
 
+_MINUTE_S = 60.0
 _TRIES = 3  # attempts at one call before the boot has failed
 
 
@@ -100,6 +101,7 @@ def create_instance(draft: Draft, node: ManagedNode) -> CreateInstance:
         template.image,
         node.address,
         template.features,
+        draft.policies.cloning.choose(draft.world.created_since(draft.now_s - _MINUTE_S)),
     )
     return CreateInstance(node.name, node.generation, spec, node.reason)
 

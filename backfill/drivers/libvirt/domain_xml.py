@@ -5,16 +5,27 @@ from __future__ import annotations
 import hashlib
 import uuid
 from dataclasses import dataclass
-from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
+from xml.etree.ElementTree import (
+    Element,
+    ParseError,
+    SubElement,
+    fromstring,
+    register_namespace,
+    tostring,
+)
 
 from backfill.core.fleet import InstanceSpec, Tag
 from backfill.core.quantities import Resources
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 
 NAMESPACE = "urn:backfill:instance:1"
+_QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
+register_namespace("qemu", _QEMU)
 _UUIDS = uuid.UUID("6d3c2f0e-8f1b-4a55-9a55-2f6a3a3b7c11")
 # Translated guest code kept by QEMU's emulator: more saves little time and costs host memory.
 _TRANSLATION_CACHE_MB = 64
+# A clone's cache is its own memory, unlike nearly everything else that it has.
+_CLONE_TRANSLATION_CACHE_MB = 32
 _CPU_MODES = ("host-model", "host-passthrough", "maximum")
 
 
@@ -34,6 +45,15 @@ class Files:
     disk: str
     seed: str
     console: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Guest memory in the file `path`. `shared`: written through, as only a parent's may be;
+    otherwise what the guest changes is its own, and its state arrives before it runs."""
+
+    path: str
+    shared: bool
 
 
 def mac_address(cluster: str, name: str) -> str:
@@ -69,19 +89,23 @@ def domain_xml(
     hardware: Hardware,
     bridge: str,
     created_s: float,
+    memory: Memory | None = None,
+    marked: bool = True,
 ) -> str:
-    """The whole document for libvirt's define call."""
+    """The whole document for libvirt's define call. Without our mark it is nobody's instance."""
     domain = Element("domain", {"type": hardware.domain_type})
     _text(domain, "name", spec.name)
     _text(domain, "uuid", domain_uuid(spec.tag, spec.name))
-    label = Label(spec.tag, spec.flavour.resources, created_s)
-    SubElement(domain, "metadata").append(_label_element(label))
+    if marked:
+        label = Label(spec.tag, spec.flavour.resources, created_s)
+        SubElement(domain, "metadata").append(_label_element(label))
     _text(domain, "memory", str(spec.flavour.memory_mb), {"unit": "MiB"})
     _text(domain, "vcpu", str(spec.flavour.cpus))
     if hardware.cpu_shares is not None:
         _text(SubElement(domain, "cputune"), "shares", str(hardware.cpu_shares))
     _boot(domain, image, hardware)
-    _processor(domain, hardware)
+    clone = memory is not None and not memory.shared
+    _processor(domain, hardware, _CLONE_TRANSLATION_CACHE_MB if clone else _TRANSLATION_CACHE_MB)
     clock = SubElement(domain, "clock", {"offset": "utc"})
     SubElement(clock, "timer", {"name": "hpet", "present": "no"})
     # One boot per instance: a guest that reboots by itself has lost its job and must not pose
@@ -89,6 +113,8 @@ def domain_xml(
     for event in ("on_poweroff", "on_reboot", "on_crash"):
         _text(domain, event, "destroy")
     _devices(domain, spec, files, hardware, bridge)
+    if memory is not None:
+        _memory(domain, spec.flavour.memory_mb, memory)
     return tostring(domain, encoding="unicode")
 
 
@@ -119,13 +145,29 @@ def _boot(domain: Element, image: ImageFiles, hardware: Hardware) -> None:
     _text(system, "cmdline", image.cmdline)
 
 
-def _processor(domain: Element, hardware: Hardware) -> None:
+def _memory(domain: Element, size_mb: int, memory: Memory) -> None:
+    """libvirt has no words for a memory file of our choice, so QEMU is told by us."""
+    share = "on" if memory.shared else "off"
+    words = [
+        "-object",
+        f"memory-backend-file,id=backfill,size={size_mb}M,mem-path={memory.path},share={share}",
+        "-machine",
+        "memory-backend=backfill",
+    ]
+    if not memory.shared:
+        words += ["-incoming", "defer"]
+    line = SubElement(domain, f"{{{_QEMU}}}commandline")
+    for word in words:
+        SubElement(line, f"{{{_QEMU}}}arg", {"value": word})
+
+
+def _processor(domain: Element, hardware: Hardware, cache_mb: int) -> None:
     features = SubElement(domain, "features")
     SubElement(features, "acpi")
     SubElement(features, "apic")
     if hardware.domain_type == "qemu":
         cache = SubElement(SubElement(features, "tcg"), "tb-cache", {"unit": "MiB"})
-        cache.text = str(_TRANSLATION_CACHE_MB)
+        cache.text = str(cache_mb)
     if hardware.cpu_model in _CPU_MODES:
         SubElement(domain, "cpu", {"mode": hardware.cpu_model})
         return

@@ -97,6 +97,14 @@ def seen(handle: Any, stats: dict[str, int]) -> Domain | None:
     )
 
 
+def weight_of(handle: Any) -> int | None:
+    """The CPU weight of a running domain; None where the host knows no weights."""
+    try:
+        return int(handle.schedulerParameters()["cpu_shares"])
+    except (libvirt.libvirtError, KeyError):
+        return None
+
+
 def label_of(handle: Any) -> Label | None:
     """Our label on the domain, whichever cluster's; None when it has none."""
     try:

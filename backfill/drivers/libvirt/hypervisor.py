@@ -20,6 +20,7 @@ from backfill.drivers.libvirt.domains import (
     lookup,
     refuse_if_leaving,
     seen,
+    weight_of,
 )
 from backfill.drivers.libvirt.link import Link
 from backfill.drivers.libvirt.settings import Limits, MoveTerms
@@ -106,10 +107,7 @@ class Hypervisor:
 
         def work(domain: Any) -> int | None:
             domain.create()
-            try:
-                return int(domain.schedulerParameters()["cpu_shares"])
-            except (libvirt.libvirtError, KeyError):
-                return None
+            return weight_of(domain)
 
         weight: int | None = self._on(name, work, self._limits.start_s)
         return weight
@@ -264,6 +262,8 @@ class Hypervisor:
         return self._link.call(
             name, lambda connection: work(connection.lookupByName(name)), limit_s
         )
+
+    run = _on  # for what has a file of its own
 
     def _watch(self, connection: Any) -> None:
         if self._on_event is not None:

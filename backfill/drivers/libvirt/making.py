@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from backfill.core.fleet import InstanceSpec, InstanceState
-from backfill.drivers.libvirt.domain_xml import domain_xml
+from backfill.core.fleet import CloneMethod, InstanceSpec, InstanceState
+from backfill.drivers.libvirt.domain_xml import Memory, domain_xml, mac_address
+from backfill.drivers.libvirt.forking import fork
+from backfill.drivers.libvirt.parents import parent_of
 from backfill.drivers.libvirt.pool import Pool
-from backfill.drivers.libvirt.seed import Identity, seed_tar
+from backfill.drivers.libvirt.seed import ENTROPY_BYTES, Identity, seed_tar
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.ports import AlreadyThereError, DriverError, RefusedError, UnreachableError
 
@@ -77,15 +81,14 @@ def _is_there(pool: Pool, spec: InstanceSpec) -> bool:
 
 def _make(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> None:
     pool.store.claim(spec.name, {spec.host})
-    pool.store.make(spec.name, image, spec.flavour.disk_gb, _seed(pool, spec))
     hardware = pool.config.hardware
     try:
-        weight = _define_and_start(pool, spec, image, hardware)
+        weight = _make_with(pool, spec, image, hardware)
     except DriverError as error:
         if hardware.cpu_shares is None or not any(part in str(error) for part in _NO_WEIGHTS):
             raise
         weight = None
-        _define_and_start(pool, spec, image, replace(hardware, cpu_shares=None))
+        _make_with(pool, spec, image, replace(hardware, cpu_shares=None))
     if hardware.cpu_shares is not None and weight != hardware.cpu_shares:
         _log.warning(
             "%s has no CPU weights: instances there compete with its own jobs until they are "
@@ -93,17 +96,41 @@ def _make(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> None:
         )  # fmt: skip
 
 
-def _define_and_start(
-    pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware
-) -> int | None:
-    files = pool.store.files(spec.name)
-    document = domain_xml(spec, image, files, hardware, pool.config.bridge, time.time())
+def _make_with(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware) -> int | None:
+    """Disk, seed, definition, start. Returns the CPU weight that it got."""
+    if spec.method is CloneMethod.INSTANT:
+        return _fork(pool, spec, image, hardware)
+    full = spec.method is CloneMethod.FULL
+    pool.store.make(spec.name, image, spec.flavour.disk_gb, _seed(pool, spec), full)
     hypervisor = pool.on(spec.host)
-    hypervisor.define(spec.name, document)
+    hypervisor.define(spec.name, _document(pool, spec, image, hardware, None))
     return hypervisor.start(spec.name)
 
 
-def _seed(pool: Pool, spec: InstanceSpec) -> bytes:
+def _fork(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware) -> int | None:
+    parent = parent_of(pool, spec, image, hardware, partial(_nursery_seed, pool))
+    pool.store.lean_on(spec.name, parent.home)
+    pool.store.make(spec.name, parent.image(image), spec.flavour.disk_gb, _seed(pool, spec))
+    hypervisor, memory = pool.on(spec.host), Memory(str(parent.memory), shared=False)
+    hypervisor.define(spec.name, _document(pool, spec, image, hardware, memory))
+    return fork(hypervisor, spec.name, parent.state, pool.config.limits.start_s)
+
+
+def _document(
+    pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware, memory: Memory | None
+) -> str:
+    files = pool.store.files(spec.name)
+    return domain_xml(spec, image, files, hardware, pool.config.bridge, time.time(), memory)
+
+
+def _nursery_seed(pool: Pool, spec: InstanceSpec, canary: bool) -> bytes:
+    """The seed of a parent, or of the canary that tries it out."""
+    return _seed(pool, spec, os.urandom(ENTROPY_BYTES) if canary else b"", canary)
+
+
+def _seed(
+    pool: Pool, spec: InstanceSpec, entropy: bytes | None = None, canary: bool = False
+) -> bytes:
     around = pool.config.surroundings
     try:
         munge_key = Path(around.munge_key).read_bytes()
@@ -119,8 +146,11 @@ def _seed(pool: Pool, spec: InstanceSpec) -> bytes:
         controller=around.controller,
         conf_server=around.conf_server,
         slurmd_options=around.slurmd_options,
+        mac=mac_address(spec.tag.cluster, spec.name),
     )
-    return seed_tar(identity, munge_key, around.no_ops)
+    if entropy is None:
+        entropy = os.urandom(ENTROPY_BYTES)
+    return seed_tar(identity, munge_key, around.no_ops, entropy, canary)
 
 
 def _clear(pool: Pool, host: str, name: str) -> None:

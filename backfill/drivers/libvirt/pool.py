@@ -31,6 +31,7 @@ class Pool:
     checkpoints: Checkpoints = field(init=False)
     _changing: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _queues: dict[str, threading.Lock] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.store)
@@ -54,6 +55,14 @@ class Pool:
         finally:
             with self._lock:
                 self._changing.discard(name)
+
+    @contextmanager
+    def one_by_one(self, what: str) -> Iterator[None]:
+        """Let those who want the same thing do it one after the other, in order of arrival."""
+        with self._lock:
+            queue = self._queues.setdefault(what, threading.Lock())
+        with queue:
+            yield
 
     def ours(self, domain: Domain | None) -> bool:
         """Whether it carries our cluster's mark."""

@@ -1,4 +1,9 @@
-"""The seed of a guest: a plain tar, unpacked over / at first boot, that tells it who it is."""
+"""The seed of a guest: a plain tar, unpacked over / at first boot, that tells it who it is.
+
+Its first file says what kind of guest it is for: `entropy`, 64 random bytes, for one that shall
+work; `parent` for one that is to be frozen. A clone looks at these first blocks of its disk to find
+out that it is one (`lab/guest/fork.c`), so the order and the length of the seed are fixed.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,17 @@ import shlex
 import tarfile
 from dataclasses import dataclass
 
+ENTROPY_BYTES = 64
+# A clone goes on with the disk sizes that its parent saw: all seeds are equally long.
+_LENGTH = 64 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a guest is. `address` is a CIDR such as 10.77.1.3/16, `conf_server` is ip:port."""
+    """Who a guest is. `address` is a CIDR such as 10.77.1.3/16, `conf_server` is ip:port.
+
+    `mac` is the hardware address that its card must have; a clone comes with its parent's.
+    """
 
     node_name: str
     address: str
@@ -18,6 +30,7 @@ class Identity:
     controller: str
     conf_server: str
     slurmd_options: str
+    mac: str = ""
 
 
 def identity_text(identity: Identity) -> str:
@@ -29,24 +42,39 @@ def identity_text(identity: Identity) -> str:
         "CONTROLLER": identity.controller,
         "CONF_SERVER": identity.conf_server,
         "SLURMD_OPTIONS": identity.slurmd_options,
+        "MAC": identity.mac,
     }
     return "".join(f"{key}={shlex.quote(value)}\n" for key, value in pairs.items())
 
 
-def seed_tar(identity: Identity, munge_key: bytes, no_ops: tuple[str, ...] = ()) -> bytes:
+def seed_tar(
+    identity: Identity,
+    munge_key: bytes,
+    no_ops: tuple[str, ...] = (),
+    entropy: bytes = b"",
+    canary: bool = False,
+) -> bytes:
     """The guest's files; `no_ops` are absolute paths of programs that shall do nothing there.
 
-    The same identity and key always give the same bytes, a multiple of 512 as a disk must be.
+    `entropy`: randomness that no other guest gets; without it the guest becomes a parent, to be
+    frozen. `canary`: the guest tries itself out, says how that went and ends. The same arguments
+    always give the same bytes, a multiple of 512 as a disk must be.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        if entropy:
+            _add(tar, "etc/backfill/entropy", entropy, 0o600)
+        else:
+            _add(tar, "etc/backfill/parent", b"\n", 0o600)
+        if canary:
+            _add(tar, "etc/backfill/canary", b"\n", 0o644)
         _add(tar, "etc/backfill/identity", identity_text(identity).encode(), 0o644)
         _add(tar, "etc/munge/munge.key", munge_key, 0o400)
         for path in no_ops:
             link = tarfile.TarInfo(path.lstrip("/"))
             link.type, link.linkname = tarfile.SYMTYPE, "/bin/true"
             tar.addfile(link)
-    return buffer.getvalue()
+    return buffer.getvalue().ljust(_LENGTH, b"\0")
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:

@@ -30,16 +30,16 @@ class Store:
     """Files of all instances of one cluster under `directory`."""
 
     def __init__(self, directory: str, cluster: str) -> None:
-        self._root = Path(directory) / check_name(cluster)
+        self.root = Path(directory) / check_name(cluster)
 
     def home(self, name: str) -> Path:
         """The instance's own folder. RefusedError for a name that cannot be one."""
-        return self._root / check_name(name)
+        return self.root / check_name(name)
 
     @property
     def checkpoints(self) -> Path:
         """Where checkpoints are kept; no instance's folder can have this name."""
-        return self._root / ".checkpoints"
+        return self.root / ".checkpoints"
 
     def files(self, name: str) -> Files:
         """Where libvirt finds disk, seed and console."""
@@ -54,6 +54,14 @@ class Store:
         """Whether anything of this instance is on disk."""
         return self.home(name).is_dir()
 
+    def lean_on(self, name: str, parent: Path) -> None:
+        """Note that the instance cannot live without this parent's files."""
+        (self.home(name) / "parent").write_text(f"{parent}\n")
+
+    def parents_in_use(self) -> frozenset[str]:
+        """Folders of all parents whose files some instance needs."""
+        return frozenset(note.read_text().strip() for note in self.root.glob("*/parent"))
+
     def has_memory(self, name: str) -> bool:
         """Whether a complete memory image is there; an unfinished one does not count."""
         try:
@@ -67,17 +75,27 @@ class Store:
         """Remove the memory image, complete or not."""
         self.memory(name).unlink(missing_ok=True)
 
-    def make(self, name: str, image: ImageFiles, disk_gb: int, seed: bytes) -> None:
-        """Make overlay and seed. The disk is never smaller than the image's."""
+    def make(
+        self, name: str, image: ImageFiles, disk_gb: int, seed: bytes, full: bool = False
+    ) -> None:
+        """Make disk and seed. The disk is never smaller than the image's.
+
+        It holds what differs from the image, or with `full` a copy of all of it.
+        """
         files = self.files(name)
-        # The seed holds the cluster's munge key: nobody but root may read it.
-        with open(os.open(files.seed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-            out.write(seed)
+        write_secret(files.seed, seed)
         size = max(_virtual_bytes(image), disk_gb * _GIB)
-        self._qemu_img(
-            name, "create", "-q", "-f", "qcow2", "-F", image.disk_format, "-b", image.disk,
-            files.disk, str(size),
-        )  # fmt: skip
+        if full:
+            self._qemu_img(
+                name, "convert", "-q", "-f", image.disk_format, "-O", "qcow2", image.disk,
+                files.disk,
+            )  # fmt: skip
+            self._qemu_img(name, "resize", "-q", files.disk, str(size))
+        else:
+            self._qemu_img(
+                name, "create", "-q", "-f", "qcow2", "-F", image.disk_format, "-b", image.disk,
+                files.disk, str(size),
+            )  # fmt: skip
 
     def remove(self, name: str) -> None:
         """Remove everything of this instance; gone already is fine."""
@@ -126,10 +144,14 @@ class Store:
         if done.returncode:
             problem = done.stderr.strip().replace("\n", " ")
             if "No space left" in problem:
-                raise NoCapacityError(
-                    name, f"no room for its disk: {problem}", f"free {self._root}"
-                )
+                raise NoCapacityError(name, f"no room for its disk: {problem}", f"free {self.root}")
             raise DriverError(name, f"qemu-img failed: {problem}", "check the image's files")
+
+
+def write_secret(path: str, content: bytes) -> None:
+    """Write a file that nobody but root may read: a seed holds the cluster's munge key."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        out.write(content)
 
 
 def check_name(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from backfill.core.fleet import Instance, InstanceSpec, InstanceState
+from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, InstanceState
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
@@ -42,6 +42,7 @@ class SimulatedProvider(SimulatedKeeper):
     ) -> None:
         super().__init__(self._reachable)
         self.boot_s = 5.0
+        self.fork_s = 1.2  # instead of that, for an instant clone
         self.images: frozenset[str] | None = None  # None: every image is known
         self.watch: Callable[[SimInstance], None] = lambda instance: None
         self.woken: Callable[[Machine], None] = lambda machine: None
@@ -103,7 +104,9 @@ class SimulatedProvider(SimulatedKeeper):
             )
             host.instances[spec.name] = instance
             boots = self._faults.boots(spec.name)
-            self._machines.start_boot(machine, self.boot_s if boots else None)
+            instant = spec.method is CloneMethod.INSTANT
+            boot_s = self.fork_s if instant else self.boot_s
+            self._machines.start_boot(machine, boot_s if boots else None)
             self.watch(instance)
 
     def delete(self, host: str, name: str) -> None:

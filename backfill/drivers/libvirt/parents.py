@@ -1,0 +1,236 @@
+"""Parents of instant clones: booted once per host and image, tried out, frozen, kept warm.
+
+A parent is a folder with memory, state and disk. Its emulator ends when it is frozen, so that
+nobody can thaw it: a parent that ran on would change the memory of all its clones. The page cache
+keeps its memory warm. Clones need the folder as long as they live: what one names stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from backfill.core.fleet import InstanceSpec, Tag
+from backfill.drivers.libvirt import forking
+from backfill.drivers.libvirt.domain_xml import Memory, domain_xml
+from backfill.drivers.libvirt.pool import Pool
+from backfill.drivers.libvirt.settings import Hardware, ImageFiles
+from backfill.drivers.libvirt.store import Store
+from backfill.ports import DriverError
+
+_log = logging.getLogger(__name__)
+_FORMAT = 1  # of what is below; another one makes all parents anew
+_BOOT_LIMIT_S = 180.0
+_CANARY_LIMIT_S = 60.0
+_LOOK_EVERY_S = 0.02
+_FROZEN, _VERDICT = "BACKFILL-PARENT", "BACKFILL-CANARY "
+
+# Seeds for the parent and for its canary: is it the canary, its name -> the bytes.
+MakeSeed = Callable[[InstanceSpec, bool], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The files of one frozen parent."""
+
+    home: Path
+
+    @property
+    def memory(self) -> Path:
+        return self.home / "ram"
+
+    @property
+    def state(self) -> Path:
+        return self.home / "state"
+
+    @property
+    def disk(self) -> str:
+        return str(self.home / "disk.qcow2")
+
+    def image(self, image: ImageFiles) -> ImageFiles:
+        """The image as its clones see it: the parent's disk lies below theirs."""
+        return replace(image, disk=self.disk, disk_format="qcow2")
+
+    def fingerprint(self) -> dict[str, list[int]]:
+        """Size and time of change of everything that must never change again."""
+        seen = {}
+        for path in (self.memory, self.state, Path(self.disk)):
+            found = path.stat()
+            seen[path.name] = [found.st_size, found.st_mtime_ns]
+        return seen
+
+    def intact(self) -> bool:
+        """Whether it was found good once and nobody has written to it since."""
+        try:
+            return bool(json.loads((self.home / "good").read_text()) == self.fingerprint())
+        except (OSError, ValueError):
+            return False
+
+
+def parent_of(
+    pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware, make_seed: MakeSeed
+) -> Parent:
+    """The parent from which `spec` is cloned; made and tried out first when there is none."""
+    store = _store(pool, spec.host)
+    key = _key(spec, image, hardware)
+    with pool.one_by_one(spec.host):
+        found = newest(store, key)
+        if found is not None:
+            return found
+        wanted = {_key(spec, known, hardware) for known in pool.config.images.values()}
+        _clear_unused(pool, store, spec.host, wanted)
+        return _raise(_Nursery(pool, store, spec, image, hardware, make_seed), key)
+
+
+def newest(store: Store, key: str) -> Parent | None:
+    """The youngest intact parent of this kind."""
+    homes = sorted(store.root.glob(f"parent-{key}-*"), reverse=True)
+    return next((p for p in map(Parent, homes) if p.intact()), None)
+
+
+def _store(pool: Pool, host: str) -> Store:
+    """The folders of parents on `host`; a dot keeps them apart from those of instances."""
+    return Store(str(pool.store.root / ".parents"), host)
+
+
+def _key(spec: InstanceSpec, image: ImageFiles, hardware: Hardware) -> str:
+    """What parents of one kind have in common; anything else needs a parent of its own."""
+    files = []
+    for path in (image.kernel, image.initrd, image.disk):
+        with contextlib.suppress(OSError):  # a missing file has its own error, later
+            seen = os.stat(path)
+            files.append((path, seen.st_size, seen.st_mtime_ns))
+    flavour = (spec.flavour.cpus, spec.flavour.memory_mb, spec.flavour.disk_gb)
+    # A weight that the host cannot give changes nothing in the guest.
+    parts = (_FORMAT, files, image.cmdline, flavour, replace(hardware, cpu_shares=None))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nursery:
+    """All that it takes to raise one parent."""
+
+    pool: Pool
+    store: Store
+    spec: InstanceSpec
+    image: ImageFiles
+    hardware: Hardware
+    make_seed: MakeSeed
+
+    def named(self, name: str) -> InstanceSpec:
+        """The wanted instance's shape under another name, without an address."""
+        tag = Tag(self.spec.tag.cluster, name, 0)
+        return replace(self.spec, name=name, tag=tag, address="")
+
+    def document(self, spec: InstanceSpec, memory: Memory) -> str:
+        """A machine that carries no mark: it is nobody's instance."""
+        files = self.store.files(spec.name)
+        bridge = self.pool.config.bridge
+        return domain_xml(
+            spec, self.image, files, self.hardware, bridge, time.time(), memory, marked=False
+        )
+
+
+def _raise(nursery: _Nursery, key: str) -> Parent:
+    """Boot a parent, freeze it, and let a canary say whether it is good."""
+    began_s = time.monotonic()
+    spec, store = nursery.spec, nursery.store
+    name = f"parent-{key}-{time.time_ns()}"
+    parent = Parent(store.home(name))
+    parent.home.mkdir(mode=0o711, parents=True)
+    try:
+        _boot_and_freeze(nursery, nursery.named(name), parent)
+        _try_out(nursery, nursery.named(f"canary-{key}"), parent)
+        (parent.home / "good").write_text(json.dumps(parent.fingerprint()))
+    except BaseException:
+        store.remove(name)
+        raise
+    took_s = time.monotonic() - began_s
+    _log.info("parent of %s on %s is ready after %.1f s", spec.image, spec.host, took_s)
+    return parent
+
+
+def _boot_and_freeze(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> None:
+    hypervisor, store = nursery.pool.on(spec.host), nursery.store
+    store.make(spec.name, nursery.image, spec.flavour.disk_gb, nursery.make_seed(spec, False))
+    hypervisor.define(spec.name, nursery.document(spec, Memory(str(parent.memory), shared=True)))
+    try:
+        hypervisor.start(spec.name)
+        _await_line(store, spec.name, _FROZEN, _BOOT_LIMIT_S)
+        forking.freeze(hypervisor, spec.name, parent.state, nursery.pool.config.limits.start_s)
+    finally:
+        hypervisor.destroy(spec.name)
+        hypervisor.undefine(spec.name)
+    for path in (parent.memory, parent.state, Path(parent.disk)):
+        path.chmod(0o400)
+
+
+def _try_out(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> None:
+    """One clone that checks memory, key and itself; a parent that it does not praise is no use."""
+    hypervisor, store, limits = (
+        nursery.pool.on(spec.host),
+        nursery.store,
+        nursery.pool.config.limits,
+    )
+    _end(nursery, spec.name)
+    store.home(spec.name).mkdir(mode=0o711, parents=True)
+    image = parent.image(nursery.image)
+    store.make(spec.name, image, spec.flavour.disk_gb, nursery.make_seed(spec, True))
+    hypervisor.define(spec.name, nursery.document(spec, Memory(str(parent.memory), shared=False)))
+    try:
+        forking.fork(hypervisor, spec.name, parent.state, limits.start_s)
+        verdict = _await_line(store, spec.name, _VERDICT, _CANARY_LIMIT_S)
+    finally:
+        _end(nursery, spec.name)
+    if verdict != "good":
+        raise DriverError(
+            spec.image, f"its first instant clone on {spec.host} was {verdict or 'silent'}",
+            "look at the image, or choose another clone method",
+        )  # fmt: skip
+
+
+def _end(nursery: _Nursery, name: str) -> None:
+    hypervisor = nursery.pool.on(nursery.spec.host)
+    hypervisor.destroy(name)
+    hypervisor.undefine(name)
+    nursery.store.remove(name)
+
+
+def _await_line(store: Store, name: str, start: str, limit_s: float) -> str:
+    """Wait for a line on the console; returns what follows `start` there."""
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        text = store.console(name)
+        for line in text.splitlines():
+            if line.startswith(start):
+                return line.removeprefix(start).strip()
+        if time.monotonic() > deadline_s:
+            last = text.splitlines()[-1:] or ["nothing"]
+            raise DriverError(
+                name,
+                f"it did not say {start.strip()} within {limit_s:g} s; its last word: {last[0]}",
+            )
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _clear_unused(pool: Pool, store: Store, host: str, wanted: set[str]) -> None:
+    """Remove what no instance needs: parents of older images, and halves of interrupted work.
+
+    Only one parent at a time is made on a host, so that nothing here is half done by another.
+    """
+    hypervisor = pool.on(host)
+    needed = pool.store.parents_in_use()
+    for home in sorted(store.root.glob("*")):
+        key = home.name.split("-")[1] if home.name.startswith("parent-") else ""
+        if str(home) in needed or (key in wanted and Parent(home).intact()):
+            continue
+        hypervisor.destroy(home.name)
+        hypervisor.undefine(home.name)
+        store.remove(home.name)
