@@ -133,6 +133,8 @@ _MAY_BE_ZERO = {
     ("Scale", "idle_s"),
     ("Flavour", "memory_margin_mb"),
     ("Victims", "protect_after"),
+    ("Gaps", "boot_pays_s"),
+    ("Gaps", "return_pays_s"),
 }
 
 

@@ -128,6 +128,9 @@ class Job:
     required_nodes: tuple[str, ...] = ()
     features: str = ""
     deadline_s: float = 0.0  # it must have ended by then (sbatch --deadline); 0: none
+    # Where and when Slurm expects a pending job to start. It changes all the time and is no news.
+    planned_s: float = field(default=0.0, compare=False)
+    planned_nodes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def active(self) -> bool:

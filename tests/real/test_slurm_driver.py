@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from backfill.core.cluster import JobState, NodeBase
+from backfill.core.cluster import JobState, Node, NodeBase
 from backfill.drivers.slurm.settings import check_settings
 from backfill.lab.roots import RELEASES
 from backfill.ports import NoCapacityError, NodeSpec, RefusedError, UnreachableError
@@ -167,3 +168,32 @@ def test_a_node_made_by_somebody_else_is_left_alone(rig: RealRig) -> None:
     with pytest.raises(Exception, match=re.escape("CPUs 8 instead of 2")):
         rig.manager.create_node(NodeSpec("vn1", "10.77.1.1", 2, 500, ("backfill",)))
     assert node(rig, "vn1") == before
+
+
+def test_what_slurm_means_to_do_with_a_node_is_known(rig: RealRig) -> None:
+    """Where a pending job is expected, a maintenance, and the deadline that a job was given."""
+    busy, other = rig.hosts
+    batch = ("sbatch", "--parsable", "-p", "batch", "-o", "/dev/null", "-D", "/tmp", "--exclusive")
+    script = str(rig.lab.shared / "job.sh")
+    first = rig.ctl(*batch, "-t", "10", "-w", busy, script)
+    await_state(rig, first, JobState.RUNNING)
+    until_s = job(rig, first).start_s + 600.0
+    rig.ctl(*batch, "-t", "5", "-w", busy, "--deadline=now+2hours", script)
+
+    def seen() -> tuple[Node, Node]:
+        nodes = manager_of(rig.lab).observe().nodes  # a fresh one reads everything anew
+        return nodes[busy], nodes[other]
+
+    rig.until(lambda: seen()[0].planned_s > 0)
+    assert abs(seen()[0].planned_s - until_s) < 60
+    assert seen()[1].planned_s == 0
+    waiting = [j for j in rig.manager.observe().jobs.values() if j.state is JobState.PENDING]
+    assert abs(waiting[0].deadline_s - time.time() - 7200.0) < 120
+    begin = int(time.time()) + 3600
+    rig.ctl(
+        "scontrol", "create", "reservation", "ReservationName=works", f"Nodes={other}",
+        "StartTime=now+1hour", "Duration=60", "Users=root", "Flags=MAINT",
+    )  # fmt: skip
+    assert abs(seen()[1].maintenance_s - begin) < 120
+    rig.ctl("scontrol", "delete", "ReservationName=works")
+    assert seen()[1].maintenance_s == 0

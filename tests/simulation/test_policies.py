@@ -251,7 +251,7 @@ def test_a_host_is_clear_when_its_maintenance_begins() -> None:
     sim = cluster()
     begin_s = sim.now_s + 300.0
     sim.slurm.announce("bm1", maintenance_s=begin_s)
-    run = play(sim, policies(gaps=Gaps(clear_before_s=120.0)))
+    run = play(sim, policies(gaps=Gaps(boot_pays_s=0.0, clear_before_s=120.0)))
     jobs = [sim.submit("htc", 400.0) for _ in range(8)]
     run.until(lambda: running(sim, *jobs), 100)
     run.run(begin_s - 119.0 - sim.now_s)

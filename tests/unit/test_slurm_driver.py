@@ -70,7 +70,7 @@ def test_a_node_with_a_suspended_job_is_not_deleted(
     """Slurm thinks that it is idle, and 22.05 would crash."""
     show(tools, "IDLE+DRAIN+DYNAMIC_NORM", "backfill: x")
     fixed = ["7", "7", "htc", "SUSPENDED", "root", "vn1", "1", "1", "", "0", "1", "1", "1", "1",
-             "NONE", "UNLIMITED", "0", "1"]  # fmt: skip
+             "NONE", "UNLIMITED", "0", "", "", "1"]  # fmt: skip
     mark = manager._format.mark
     free = "".join(f"\x1d{mark}{text}" for text in ("", "", "None", "", "", "job"))
     tools.answer("squeue", "\x1f".join(fixed) + free + f"\x1e{mark}\n")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.core.cluster import Job, JobState, NodeBase
+from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.drivers.slurm.ahead import Ahead, Reservation, read_reservations
 from backfill.drivers.slurm.parse import JobFormat, read_nodes
 from backfill.ports import BadOutputError
 
@@ -16,7 +19,8 @@ _FIXED = {
     "id": "7", "raw": "7", "partition": "any", "state": "RUNNING", "user": "root", "nodes": "bm2",
     "num_nodes": "1", "cpus": "1", "tres": "cpu=1,node=1,billing=1", "memory": "0",
     "priority": "4294901757", "submit": "1795232580", "eligible": "1795232581",
-    "start": "1795232585", "end": "NONE", "limit": "UNLIMITED", "restarts": "0", "requeue": "1",
+    "start": "1795232585", "end": "NONE", "limit": "UNLIMITED", "restarts": "0",
+    "expected": "(null)", "deadline": "N/A", "requeue": "1",
 }  # fmt: skip
 _FREE = {
     "account": "(null)", "qos": "(null)", "reason": "None", "required": "bm2",
@@ -218,3 +222,51 @@ def test_an_empty_cluster() -> None:
     assert read_nodes("No nodes in the system\n") == {}
     assert read_nodes("") == {}
     assert read("") == []
+
+
+def test_where_a_pending_job_is_expected() -> None:
+    """Nodes and time; of a running job both are over. Neither makes a job look different."""
+    waits = record(state="PENDING", nodes="", start="1795299999", expected="bm[1-2]")
+    (job,) = read(waits)
+    assert (job.planned_nodes, job.planned_s) == (("bm1", "bm2"), 1795299999.0)
+    (plain,) = read(record(state="PENDING", nodes="", start="N/A"))
+    assert job == plain
+    (runs,) = read(record(expected="bm2", deadline="1795300000"))
+    assert (runs.planned_nodes, runs.deadline_s) == ((), 1795300000.0)
+
+
+WORKS = (
+    "ReservationName=works StartTime=1795300000 EndTime=1795303600 Duration=01:00:00 "
+    "Nodes=bm[1-2] NodeCnt=2 CoreCnt=8 Features=(null) PartitionName=(null) "
+    "Flags=MAINT,SPEC_NODES TRES=cpu=8 Users=root Groups=(null) Accounts=(null) State=INACTIVE"
+)
+
+
+def test_reservations_are_read() -> None:
+    """Times, nodes and whether it is a maintenance; none is none; nonsense is shown."""
+    lesson = WORKS.replace("=works", "=lesson").replace("MAINT,", "")
+    one, other = read_reservations(f"{WORKS}\n{lesson}\n")
+    assert one == Reservation(1795300000.0, 1795303600.0, ("bm1", "bm2"), maintenance=True)
+    assert not other.maintenance
+    assert read_reservations("No reservations in the system\n") == []
+    with pytest.raises(BadOutputError, match="cannot read the reservation"):
+        read_reservations(WORKS.replace("1795300000", "soon"))
+
+
+def test_nodes_are_told_of_the_first_that_comes() -> None:
+    """Of a reservation and a planned job the earlier counts; maintenance is told by itself."""
+    now_s = time.time()
+    job = read(record(state="PENDING", start=str(int(now_s) + 500), expected="bm1"))[0]
+    ahead = Ahead(
+        (
+            Reservation(now_s + 300, now_s + 400, ("bm1",), maintenance=False),
+            Reservation(now_s + 900, now_s + 999, ("bm2",), maintenance=True),
+            Reservation(now_s - 900, now_s - 99, ("bm3",), maintenance=True),
+        )
+    )
+    ahead.expect([job])
+    nodes = {name: Node(name, NodeBase.IDLE) for name in ("bm1", "bm2", "bm3")}
+    told = ahead.tell(nodes)
+    assert (told["bm1"].planned_s, told["bm1"].maintenance_s) == (now_s + 300, 0.0)
+    assert (told["bm2"].planned_s, told["bm2"].maintenance_s) == (0.0, now_s + 900)
+    assert told["bm3"] == nodes["bm3"]

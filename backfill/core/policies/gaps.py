@@ -11,9 +11,9 @@ class Gaps:
 
     # No instance is made on a host that is known to be wanted again sooner: it could not pay back
     # what its boot costs.
-    boot_pays_s: float = 0.0
+    boot_pays_s: float = 300.0
     # Nothing returns or moves to a host that is known to be wanted again sooner.
-    return_pays_s: float = 0.0
+    return_pays_s: float = 10.0
     # Instances leave a host so long before its maintenance begins.
     clear_before_s: float = 0.0
     # Leave a rung at once when the host is known, by time limits, to stay busy until after it.

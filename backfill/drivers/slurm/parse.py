@@ -15,7 +15,7 @@ from backfill.ports import BadOutputError
 _FIXED = (
     "jobarrayid", "jobid", "partition", "state", "username", "nodelist", "numnodes", "numcpus",
     "tres", "minmemory", "prioritylong", "submittime", "eligibletime", "starttime", "endtime",
-    "timelimit", "restartcnt", "requeue",
+    "timelimit", "restartcnt", "schednodes", "deadline", "requeue",
 )  # fmt: skip
 _FREE = ("account", "qos", "reason", "reqnodes", "feature", "name")
 _UNIT = "\x1f"
@@ -78,6 +78,7 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
     ended = 0 < _time_s(fixed["endtime"]) <= now_s + _SLACK_S
     state, flags = job_state(fixed["state"], ended)
     num_nodes = int(fixed["numnodes"])
+    planned = _hosts(fixed["schednodes"]) if state is JobState.PENDING else ()
     return Job(
         id=fixed["jobarrayid"],
         raw_id=int(fixed["jobid"]),
@@ -103,6 +104,9 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
         reason="" if free["reason"] == "None" else free["reason"],
         required_nodes=_hosts(free["reqnodes"]),
         features=_given(free["feature"]),
+        deadline_s=_time_s(fixed["deadline"]),
+        planned_s=_time_s(fixed["starttime"]) if planned else 0.0,
+        planned_nodes=planned,
     )
 
 
@@ -117,7 +121,7 @@ def _hosts(text: str) -> tuple[str, ...]:
 
 def _time_s(text: str) -> float:
     """Epoch seconds; 0 for every way in which Slurm says that there is no such time."""
-    if text in ("N/A", "NONE", "None", "Unknown"):
+    if text in ("N/A", "NONE", "None", "Unknown", "(null)", ""):
         return 0.0
     return float(text)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from backfill.core.cluster import Job, Node, NodeBase, SlurmSettings
 from backfill.core.quantities import fold_hostlist
+from backfill.drivers.slurm.ahead import SHOW_RESERVATIONS, Ahead, read_reservations
 from backfill.drivers.slurm.checks import JOB_ID, NODE_NAME, checked, is_dynamic
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.parse import JobFormat, read_nodes
@@ -32,6 +33,7 @@ class SlurmReader:
         self._squeue_env = {"SQUEUE_FORMAT2": self._format.text}
         # The last answer by record; replaced as a whole, so that threads need no lock.
         self._known: dict[str, Job] = {}
+        self._ahead = Ahead()
 
     def settings(self) -> SlurmSettings:
         """Read version and configuration."""
@@ -50,7 +52,16 @@ class SlurmReader:
             asked.kill()
             raise
         nodes = read_nodes(asked.result())
-        return ClusterObservation(seen_s, nodes, jobs)
+        self._look_ahead(jobs.values(), seen_s)
+        return ClusterObservation(seen_s, self._ahead.tell(nodes), jobs)
+
+    def _look_ahead(self, jobs: Iterable[Job], now_s: float) -> None:
+        ahead = Ahead(self._ahead.reservations, self._ahead.read_s)
+        ahead.expect(jobs)
+        if ahead.due(now_s):
+            output = self._commands.run(SHOW_RESERVATIONS)
+            ahead.reservations, ahead.read_s = tuple(read_reservations(output)), now_s
+        self._ahead = ahead
 
     def observe_nodes(self, names: Sequence[str]) -> ClusterObservation:
         """Read these nodes and every job on them, fresh and fast; absent nodes are unknown."""
@@ -94,7 +105,8 @@ class SlurmReader:
                 return {}
             # One unknown name fails the call, so the others are read with all the rest.
             output = self._commands.run(_SHOW_NODES)
-        return {name: node for name, node in read_nodes(output).items() if name in wanted}
+        found = {name: node for name, node in read_nodes(output).items() if name in wanted}
+        return self._ahead.tell(found)
 
     def all_jobs(self) -> dict[str, Job]:
         """Every job that Slurm knows, by id."""

@@ -1,0 +1,89 @@
+"""What Slurm means to do with its nodes: reservations, and where pending jobs are expected."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from backfill.core.cluster import Job, Node
+from backfill.core.quantities import parse_hostlist
+from backfill.ports import BadOutputError
+
+# Reservations are made by people: they are read again only after this time.
+EVERY_S = 15.0
+SHOW_RESERVATIONS = ("scontrol", "-a", "-o", "show", "reservation")
+_FIELD = re.compile(r"(?:^| )(StartTime|EndTime|Nodes|Flags|State)=(\S*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes that are kept from `start_s` to `end_s`, epoch seconds."""
+
+    start_s: float
+    end_s: float
+    nodes: tuple[str, ...]
+    maintenance: bool
+
+
+def read_reservations(output: str) -> list[Reservation]:
+    """The reservations in the output of `scontrol --oneliner show reservation`."""
+    found = []
+    for line in output.splitlines():
+        if not line.startswith("ReservationName="):
+            continue  # "No reservations in the system"
+        values = dict(_FIELD.findall(line))
+        try:
+            found.append(
+                Reservation(
+                    float(values["StartTime"]),
+                    float(values["EndTime"]),
+                    parse_hostlist(values["Nodes"]),
+                    "MAINT" in values["Flags"].split(","),
+                )
+            )
+        except (KeyError, ValueError) as error:
+            problem = f"cannot read the reservation {line[:200]!r}: {error}"
+            raise BadOutputError("scontrol", problem) from error
+    return found
+
+
+@dataclass(slots=True)
+class Ahead:
+    """What is known of the hours ahead; replaced as a whole, so that threads need no lock."""
+
+    reservations: tuple[Reservation, ...] = ()
+    read_s: float = 0.0
+    expected: Mapping[str, float] = field(default_factory=dict)  # node -> start of a pending job
+
+    def due(self, now_s: float) -> bool:
+        """Whether the reservations are to be read again."""
+        return now_s - self.read_s >= EVERY_S
+
+    def expect(self, jobs: Iterable[Job]) -> None:
+        """Take over where the scheduler expects pending jobs to start, and when."""
+        found: dict[str, float] = {}
+        for job in jobs:
+            for name in job.planned_nodes:
+                found[name] = min(job.planned_s, found.get(name, job.planned_s))
+        self.expected = found
+
+    def tell(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
+        """The same nodes, each with what is known of its future."""
+        now_s = time.time()
+        kept = [r for r in self.reservations if r.end_s > now_s]
+        planned = dict(self.expected)
+        maintained: dict[str, float] = {}
+        for one in kept:
+            into = maintained if one.maintenance else planned
+            for name in one.nodes:
+                into[name] = min(one.start_s, into.get(name, one.start_s))
+        told = dict(nodes)
+        for name in nodes.keys() & (planned.keys() | maintained.keys()):
+            told[name] = replace(
+                nodes[name],
+                planned_s=planned.get(name, 0.0),
+                maintenance_s=maintained.get(name, 0.0),
+            )
+        return told
