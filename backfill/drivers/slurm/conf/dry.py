@@ -1,0 +1,106 @@
+"""Starts a slurmctld with the new configuration where it can do no harm, and hears what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import pwd
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.conf.site import inlined
+from backfill.ports import DriverError
+
+# What would reach outside, or into the real controller's files; the dry one gets its own.
+_TAKEN_AWAY = re.compile(
+    r"\s*(StateSaveLocation|SlurmctldPidFile|SlurmctldLogFile|SlurmSchedLogFile|JobComp\w*"
+    r"|AccountingStorage\w*|(Resume|Suspend|ResumeFail|Reboot|HealthCheck)Program|MailProg"
+    r"|SlurmctldPrimary\w+Prog|SlurmctldSyslogDebug)\s*=",
+    re.IGNORECASE,
+)
+_LARGEST_BYTES = 1 << 20
+_WITHIN_S = 10
+_READY = "Running as primary controller"
+# An address on lo lets getaddrinfo find something in a network that has nothing else.
+_SCRIPT = """
+ip link set lo up && ip addr add 192.0.2.1/32 dev lo || exit 75
+timeout {within_s} slurmctld -D -c -f {dir}/slurm.conf >{dir}/log 2>&1 &
+until grep -q -e '{ready}' -e fatal: {dir}/log || ! kill -0 $!; do sleep 0.02; done 2>/dev/null
+kill $! 2>/dev/null
+wait
+cat {dir}/log
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`tried`: whether a slurmctld could be started at all; `problem`: why it refused."""
+
+    tried: bool
+    problem: str = ""
+
+
+def dry_start(commands: Commands, conf: Path, managed: Path, text: str, scratch: Path) -> Verdict:
+    """Start slurmctld with `text` as the managed file, without network and with no state.
+
+    It runs in a network namespace of its own, so it reaches no node, no database and not the
+    living controller, and is ended as soon as it has read everything (0.1 s on 22.05). Programs
+    that it could call are taken out. `scratch` is a directory that it may use.
+    """
+    with _directory(scratch) as place:
+        _copy(conf, managed, text, place)
+        script = _SCRIPT.format(dir=place, within_s=_WITHIN_S, ready=_READY)
+        path = f"{commands.bin_dir}:" if commands.bin_dir else ""
+        patient = replace(commands, bin_dir=None, conf=None, timeout_s=_WITHIN_S + 5)
+        search = path + "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        argv = ["unshare", "--net", "--", "sh", "-c", script]
+        try:
+            said = patient.run(argv, "dry start", {"PATH": search})
+        except DriverError as error:
+            return Verdict(False, str(error))
+    return judge(said)
+
+
+def judge(said: str) -> Verdict:
+    """What a slurmctld's words mean: it took the configuration, it refused, or neither."""
+    lines = [re.sub(r"^slurmctld: ", "", line) for line in said.splitlines()]
+    fatal = next((i for i, line in enumerate(lines) if line.startswith("fatal:")), None)
+    if fatal is not None:
+        # The line before it often says which value it was.
+        before = lines[fatal - 1] if fatal and lines[fatal - 1].startswith("error:") else ""
+        words = (lines[fatal].removeprefix("fatal:"), before.removeprefix("error:"))
+        return Verdict(True, ": ".join(w.strip() for w in words if w.strip()))
+    if any(_READY in line for line in lines):
+        return Verdict(True)
+    last = lines[-1] if lines else "it said nothing"
+    return Verdict(False, f"slurmctld was not ready within {_WITHIN_S} s: {last}")
+
+
+@contextlib.contextmanager
+def _directory(scratch: Path) -> Iterator[Path]:
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="dry-") as name:
+        yield Path(name)
+
+
+def _copy(conf: Path, managed: Path, text: str, place: Path) -> None:
+    """The configuration as one file, and what lies beside it (cgroup.conf, gres.conf, ...)."""
+    whole = inlined(conf, managed, text)
+    kept = [line for line in whole.splitlines() if not _TAKEN_AWAY.match(line)]
+    (place / "state").mkdir()
+    kept += [f"StateSaveLocation={place}/state", f"SlurmctldPidFile={place}/pid"]
+    body = "\n".join(kept) + "\n"
+    (place / "slurm.conf").write_text(body, encoding="utf-8", errors="surrogateescape")
+    for beside in conf.parent.iterdir():
+        plain = beside.is_file() and beside not in (conf, managed)
+        if plain and beside.stat().st_size <= _LARGEST_BYTES:
+            shutil.copy2(beside, place / beside.name)
+    user = re.search(r"^\s*SlurmUser\s*=\s*(\w+)", whole, re.IGNORECASE | re.MULTILINE)
+    with contextlib.suppress(KeyError, PermissionError):  # it then says itself what it misses
+        owner = pwd.getpwnam(user[1] if user else "root")
+        for path in (place, place / "state", *place.iterdir()):
+            shutil.chown(path, owner.pw_uid, owner.pw_gid)

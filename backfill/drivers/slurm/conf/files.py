@@ -1,0 +1,93 @@
+"""Files that a crash leaves whole: the old one or the new one, never half of either."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_KEPT = 50
+
+
+def read_or_empty(path: Path) -> str:
+    """The file's text; empty where there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def replace_file(path: Path, text: str | bytes, like: Path | None = None) -> None:
+    """Put `text` in the place of `path` in one step that survives a power cut.
+
+    Owner and mode stay; a new file has those of `like`. The temporary file of a run that was
+    killed is overwritten by the next one.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    fresh = path.with_name(f".{path.name}.backfill-new")
+    fresh.unlink(missing_ok=True)
+    pattern = path if path.exists() else like
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb", closefd=False) as stream:
+            stream.write(data)
+        if pattern is not None:
+            seen = pattern.stat()
+            os.fchown(handle, seen.st_uid, seen.st_gid)
+            os.fchmod(handle, seen.st_mode & 0o7777)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.replace(fresh, path)
+    sync_directory(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove it for good; gone already is fine."""
+    path.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and removals in this directory survive a power cut."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Backups:
+    """Dated copies of one file, the newest last."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._name = name
+
+    def keep(self, text: str, now_s: float) -> Path:
+        """Store the text; the oldest copies beyond fifty go."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(now_s))
+        number = 0
+        while (path := self._directory / f"{self._name}.{stamp}.{number:03d}").exists():
+            number += 1
+        replace_file(path, text)
+        for old in self.all()[:-_KEPT]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def all(self) -> list[Path]:
+        """Every copy, oldest first."""
+        return sorted(self._directory.glob(f"{self._name}.*"))
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock against every other process and thread that wants the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,61 @@
+"""What a change of the managed file must never do to the living cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backfill.core.cluster import Node, NodeBase, SlurmSettings
+from backfill.drivers.slurm.conf.managed import LineState, Managed
+from backfill.ports import BusyError, ClusterObservation
+
+
+def check(old: Managed, new: Managed, seen: ClusterObservation, leaving: frozenset[str]) -> None:
+    """Raise BusyError for a line of a node that has a job, or could get one in this moment.
+
+    Slurm ends the jobs of a node whose line is gone at its next reload (NODE_FAIL), and forgets a
+    FUTURE node's at its next start. `leaving` are the nodes whose line goes.
+    """
+    busy: dict[str, list[str]] = {}
+    for job in seen.jobs.values():
+        for name in job.nodes if job.holds_nodes else ():
+            busy.setdefault(name, []).append(job.id)
+    for name in sorted(leaving | _touched(old, new)):
+        if name in busy:
+            raise BusyError(
+                name,
+                f"job {', '.join(sorted(busy[name]))} holds it, and would be lost with its line",
+                "wait for its end, or drain the node",
+            )
+        node = seen.nodes.get(name)
+        if name in leaving and node is not None and not _closed(node):
+            raise BusyError(name, "it takes jobs", "drain it first")
+
+
+def not_in_force(pairs: Iterable[tuple[str, str]], settings: SlurmSettings) -> str:
+    """Which of these settings Slurm does not use, in one sentence; empty when it uses all."""
+    for key, value in pairs:
+        used = [v for name, v in settings.raw.items() if name.split("[")[0] == key]
+        # Slurm writes a time with its unit, and a list in its own order.
+        wanted = set(value.split(","))
+        if used and not any(wanted <= set(u.split(" ")[0].split(",")) for u in used):
+            return f"Slurm uses {key}={','.join(used)} and not {value}"
+    return ""
+
+
+def _touched(old: Managed, new: Managed) -> set[str]:
+    """Nodes whose line changes, or becomes one that hides the node."""
+    found = set()
+    for line in old.nodes:
+        after = new.node(line.spec.name)
+        hides = after is not None and after.state is LineState.FUTURE and after != line
+        if after is not None and (after.spec != line.spec or hides):
+            found.add(line.spec.name)
+    return found
+
+
+def _closed(node: Node) -> bool:
+    return (
+        node.drained
+        or node.base in (NodeBase.FUTURE, NodeBase.DOWN)
+        or "POWERED_DOWN" in node.flags
+    )

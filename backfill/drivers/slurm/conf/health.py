@@ -1,0 +1,91 @@
+"""Whether slurmctld, its nodes and its jobs are all still there after its configuration changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from backfill.core.cluster import JobState, NodeBase
+from backfill.ports import ClusterObservation, DriverError
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What must not get lost: nodes that are not DOWN, and active jobs with their restarts."""
+
+    nodes: frozenset[str]
+    jobs: Mapping[str, int]
+
+    @classmethod
+    def of(cls, seen: ClusterObservation, leaving: Iterable[str] = ()) -> Picture:
+        """From one observation; nodes that are to go on purpose are left out."""
+        nodes = {n.name for n in seen.nodes.values() if n.base is not NodeBase.DOWN}
+        jobs = {j.id: j.restarts for j in seen.jobs.values() if j.active}
+        return cls(frozenset(nodes.difference(leaving)), jobs)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values; `from_json` is the inverse."""
+        return {"nodes": sorted(self.nodes), "jobs": dict(self.jobs)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, object]) -> Picture:
+        """Read what `to_json` gave."""
+        nodes, jobs = body["nodes"], body["jobs"]
+        assert isinstance(nodes, list)
+        assert isinstance(jobs, dict)
+        return cls(frozenset(nodes), jobs)
+
+
+def lost(before: Picture, now: ClusterObservation) -> str:
+    """What is missing now, in one sentence; empty when nothing is."""
+    for name in sorted(before.nodes):
+        node = now.nodes.get(name)
+        if node is None:
+            return f"node {name} is gone"
+        if node.base is NodeBase.DOWN:
+            return f"node {name} went DOWN ({node.reason or 'without a reason'})"
+    for job_id, restarts in before.jobs.items():
+        job = now.jobs.get(job_id)
+        if job is None:
+            return f"job {job_id} is gone"
+        if job.state is JobState.NODE_FAIL or job.restarts > restarts:
+            return f"job {job_id} lost its node"
+    return ""
+
+
+def await_health(
+    look: Callable[[], ClusterObservation],
+    before: Picture,
+    expected: Iterable[str],
+    within_s: float,
+    effective: Callable[[], str] = lambda: "",
+) -> str:
+    """Look until all is well; after `within_s`, what is not, in one sentence.
+
+    `expected` are nodes that must be known now; `effective` says which setting is not in force.
+    """
+    deadline_s = time.monotonic() + within_s
+    while True:
+        problem = _look(look, before, frozenset(expected), effective)
+        if not problem or time.monotonic() > deadline_s:
+            return problem
+        time.sleep(_POLL_S)
+
+
+def _look(
+    look: Callable[[], ClusterObservation],
+    before: Picture,
+    expected: frozenset[str],
+    effective: Callable[[], str],
+) -> str:
+    try:
+        seen = look()
+        absent = sorted(expected - seen.nodes.keys())
+        if absent:
+            return f"Slurm does not know {absent[0]}"
+        return lost(before, seen) or effective()
+    except DriverError as error:
+        return str(error)

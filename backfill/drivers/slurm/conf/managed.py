@@ -1,0 +1,172 @@
+"""The managed file: our nodes and settings for slurm.conf, with a checksum against other hands."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from backfill.core.quantities import parse_hostlist
+from backfill.ports import NodeSpec
+
+_TITLE = "# Made by backfill. Do not edit: `backfill slurm apply` writes it from the policy file.\n"
+_SUM = re.compile(r"# checksum: ([0-9a-f]{64})\n")
+_SECTION = re.compile(r"# section: ([a-z]+)$")
+_PAIR = re.compile(r"([A-Za-z]+)=(\S*)")
+
+
+class LineState(StrEnum):
+    """What slurmctld is to think of a node when it reads its line at its start.
+
+    FUTURE keeps jobs away until the node has proven itself; a proven one must not be FUTURE, or a
+    restart of slurmctld would take it away from its suspended job (measured on 22.05).
+    """
+
+    FUTURE = "FUTURE"
+    UNKNOWN = "UNKNOWN"
+    CLOUD = "CLOUD"
+
+
+class ForeignEditError(ValueError):
+    """The file is not as we wrote it; the message is one sentence without the file's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """One node as it stands in the file."""
+
+    spec: NodeSpec
+    state: LineState
+
+    def text(self) -> str:
+        """The line, without its end."""
+        spec = self.spec
+        features = f" Feature={','.join(spec.features)}" if spec.features else ""
+        return (
+            f"NodeName={spec.name} NodeAddr={spec.address} CPUs={spec.cpus} "
+            f"RealMemory={spec.memory_mb}{features} State={self.state}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """The file's content. `settings` are keys and values by the section that they belong to."""
+
+    nodes: tuple[NodeLine, ...] = ()
+    settings: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+
+    def node(self, name: str) -> NodeLine | None:
+        """The line of this node."""
+        return next((line for line in self.nodes if line.spec.name == name), None)
+
+    def names(self) -> frozenset[str]:
+        """All nodes that have a line."""
+        return frozenset(line.spec.name for line in self.nodes)
+
+    def with_nodes(self, *lines: NodeLine) -> Managed:
+        """The same with these lines added, or in the place of those of the same names."""
+        known = {line.spec.name: line for line in self.nodes}
+        known |= {line.spec.name: line for line in lines}
+        return replace(self, nodes=tuple(known.values()))
+
+    def only_nodes(self, lines: tuple[NodeLine, ...]) -> Managed:
+        """The same settings with exactly these lines."""
+        return replace(self, nodes=lines)
+
+    def section(self, name: str) -> tuple[tuple[str, str], ...]:
+        """The settings of one section, empty where it is absent."""
+        return dict(self.settings).get(name, ())
+
+    def with_section(self, name: str, pairs: tuple[tuple[str, str], ...]) -> Managed:
+        """The same with this section; without pairs, the section is left out."""
+        sections = {**dict(self.settings), name: pairs}
+        return replace(self, settings=tuple((n, p) for n, p in sections.items() if p))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """All settings of all sections."""
+        return [pair for _, pairs in self.settings for pair in pairs]
+
+
+EMPTY = Managed()
+
+
+def render(managed: Managed) -> str:
+    """The file's text."""
+    body = "".join(f"{line.text()}\n" for line in managed.nodes)
+    for name, pairs in managed.settings:
+        body += f"# section: {name}\n" + "".join(f"{key}={value}\n" for key, value in pairs)
+    return f"{_TITLE}# checksum: {_digest(body)}\n{body}"
+
+
+def parse(text: str) -> Managed:
+    """The content of a text that `render` made; ForeignEditError for any other text."""
+    head, body = text[: len(_TITLE)], text[len(_TITLE) :]
+    match = _SUM.match(body)
+    if head != _TITLE or match is None:
+        raise ForeignEditError("it was not written by backfill")
+    body = body[match.end() :]
+    if _digest(body) != match[1]:
+        raise ForeignEditError("somebody else has changed it since backfill wrote it")
+    managed, section = EMPTY, ""
+    for line in body.splitlines():
+        begins = _SECTION.match(line)
+        if begins:
+            section = begins[1]
+        elif section:
+            key, _, value = line.partition("=")
+            managed = managed.with_section(section, (*managed.section(section), (key, value)))
+        else:
+            managed = replace(managed, nodes=(*managed.nodes, _node(line)))
+    return managed
+
+
+def _node(line: str) -> NodeLine:
+    words = dict(_PAIR.findall(line))
+    try:
+        spec = NodeSpec(
+            words["NodeName"], words["NodeAddr"], int(words["CPUs"]), int(words["RealMemory"]),
+            tuple(filter(None, words.get("Feature", "").split(","))),
+        )  # fmt: skip
+        return NodeLine(spec, LineState(words["State"]))
+    except (KeyError, ValueError) as error:
+        raise ForeignEditError(f"the line {line!r} is of another release of backfill") from error
+
+
+def salvage(text: str) -> Managed:
+    """What is still ours in a text that somebody else has changed: lines that read as our own."""
+    managed = EMPTY
+    for line in text.splitlines():
+        if line.startswith("NodeName="):
+            try:
+                managed = managed.with_nodes(_node(line))
+            except ForeignEditError:
+                continue
+    return managed
+
+
+def named_in(text: str) -> frozenset[str]:
+    """Every node that a text defines, whoever has written it."""
+    found: set[str] = set()
+    for word in re.findall(r"^\s*NodeName\s*=\s*(\S+)", text, re.IGNORECASE | re.MULTILINE):
+        try:
+            found.update(parse_hostlist(word))
+        except ValueError:
+            found.add(word)
+    return frozenset(found)
+
+
+def difference(old: str, new: str, name: str) -> str:
+    """What would change, as a unified diff; empty when nothing would.
+
+    The checksum is left out: it says nothing to a reader.
+    """
+    before, after = (
+        [s for s in t.splitlines(keepends=True) if not _SUM.match(s)] for t in (old, new)
+    )
+    return "".join(difflib.unified_diff(before, after, f"{name} (now)", f"{name} (new)", n=2))
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()

@@ -1,0 +1,59 @@
+"""Makes slurmctld read its configuration anew: a reconfigure, or a restart where allowed."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+
+from backfill.core.cluster import SlurmVersion
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.conf.managed import Managed
+from backfill.ports import DriverError, RefusedError, UnreachableError
+
+# Older releases end themselves at a reconfigure that changes how many nodes there are.
+COUNT_MAY_CHANGE = (23, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """`restart` is the command that restarts slurmctld; empty: it must never be restarted."""
+
+    restart: tuple[str, ...] = ()
+    timeout_s: float = 120.0
+
+    def check(self, version: SlurmVersion, old: Managed, new: Managed) -> bool:
+        """Whether this change needs a restart; RefusedError when the policy forbids that."""
+        if version.major >= COUNT_MAY_CHANGE or old.names() == new.names():
+            return False
+        if not self.restart:
+            raise RefusedError(
+                "slurmctld",
+                f"Slurm {version} takes another number of nodes only at a restart of slurmctld, "
+                "which the policy file does not allow",
+                "set slurm.restart to the command that restarts it",
+            )
+        return True
+
+    def carry_out(self, commands: Commands, *, restart: bool, revive: bool = False) -> None:
+        """Reload. With `revive`, a slurmctld that does not answer is restarted, where allowed."""
+        if restart:
+            self._restart()
+            return
+        try:
+            commands.run(["scontrol", "reconfigure"])
+        except UnreachableError:
+            if not (revive and self.restart):
+                raise
+            self._restart()
+
+    def _restart(self) -> None:
+        words = " ".join(self.restart)
+        try:
+            done = subprocess.run(
+                self.restart, capture_output=True, text=True, timeout=self.timeout_s, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DriverError("slurmctld", f"'{words}' failed: {error}") from error
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise DriverError("slurmctld", f"'{words}' failed: {' '.join(said)}")

@@ -1,0 +1,137 @@
+"""Reads slurm.conf as the site has written it, with what it includes; changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from backfill.core.quantities import parse_hostlist
+
+_INCLUDE = re.compile(r"\s*include\s+(\S+)\s*$", re.IGNORECASE)
+_PAIR = re.compile(r"([A-Za-z]+)\s*=\s*(\"[^\"]*\"|\S*)")
+_DEEPEST = 10
+
+
+class SiteError(ValueError):
+    """slurm.conf cannot be used so; the message is one sentence with place and remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One logical line (continuations joined), without comments, and where it stands."""
+
+    file: Path
+    number: int
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}, line {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """All lines in the order in which Slurm reads them; those of `managed` are not among them.
+
+    `include` is the line that brings the managed file in, `before` how many lines stand before it.
+    """
+
+    conf: Path
+    lines: tuple[Line, ...]
+    include: Line | None = None
+    before: int = 0
+
+    def values(self, key: str) -> list[tuple[Line, str]]:
+        """Every value that the site gives to this key, in order."""
+        found = []
+        for line in self.lines:
+            pairs = _PAIR.findall(line.text)
+            found += [(line, v.strip('"')) for k, v in pairs if k.casefold() == key.casefold()]
+        return found
+
+    def value(self, key: str) -> str:
+        """The value that counts, the last one; empty when the site gives none."""
+        return ([""] + [value for _, value in self.values(key)])[-1]
+
+    def overrides(self, key: str) -> Line | None:
+        """The site's line behind ours that would take a key out of our hands."""
+        later = {line.place for line in self.lines[self.before :]}
+        return next((line for line, _ in self.values(key) if line.place in later), None)
+
+    def nodes(self) -> dict[str, Line]:
+        """Every node name of the site with its line; what cannot be read is skipped."""
+        return {name: line for line, text in self.values("NodeName") for name in _expand(text)}
+
+    def addresses(self) -> dict[str, Line]:
+        """Every node address of the site, as written, with its line."""
+        return {a: line for line, text in self.values("NodeAddr") for a in _expand(text)}
+
+
+def read_site(conf: Path, managed: Path) -> Site:
+    """Read slurm.conf and its includes. SiteError where one cannot be read."""
+    lines: list[Line] = []
+    includes: list[tuple[Line, int]] = []
+    for line, file in _walk(conf, managed, 0):
+        if file is None:
+            lines.append(line)
+        else:
+            includes.append((line, len(lines)))
+    if len(includes) > 1:
+        first, second = includes[0][0], includes[1][0]
+        raise SiteError(f"{second.place}: includes {managed.name}, as {first.place} already does")
+    if not includes:
+        return Site(conf, tuple(lines))
+    return Site(conf, tuple(lines), *includes[0])
+
+
+def inlined(conf: Path, managed: Path, text: str) -> str:
+    """The whole configuration as one text, with `text` in the place of the managed file."""
+    out = []
+    for line, file in _walk(conf, managed, 0):
+        out.append(line.text + "\n" if file is None else text)
+    return "".join(out)
+
+
+def _walk(file: Path, managed: Path, depth: int) -> Iterator[tuple[Line, Path | None]]:
+    if depth > _DEEPEST:
+        raise SiteError(f"{file}: includes itself")
+    try:
+        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise SiteError(
+            f"{file}: cannot be read ({error.strerror}); put it right, or run as a user who may"
+        ) from error
+    for line in _logical(file, text):
+        match = _INCLUDE.match(line.text)
+        if match is None:
+            yield line, None
+            continue
+        # Slurm takes a relative name from the directory of slurm.conf.
+        target = managed.parent / match[1]
+        if target == managed:
+            yield line, managed
+        else:
+            yield from _walk(target, managed, depth + 1)
+
+
+def _logical(file: Path, text: str) -> Iterator[Line]:
+    """Lines without comments and blanks, those that end with a backslash joined to the next."""
+    pending, start = "", 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        start = start if pending else number
+        part = re.sub(r"(?<!\\)#.*", "", raw)
+        if part.rstrip().endswith("\\"):
+            pending += part.rstrip()[:-1] + " "
+            continue
+        whole, pending = pending + part, ""
+        if whole.strip():
+            yield Line(file, start, whole.rstrip())
+
+
+def _expand(text: str) -> tuple[str, ...]:
+    try:
+        return parse_hostlist(text)
+    except ValueError:
+        return (text,)

@@ -1,0 +1,283 @@
+"""One change of the managed file: checked, written, reloaded, looked at, taken back if need be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backfill.core.cluster import SlurmSettings
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.conf import guard, rules
+from backfill.drivers.slurm.conf.dry import dry_start
+from backfill.drivers.slurm.conf.files import Backups, locked, read_or_empty, replace_file
+from backfill.drivers.slurm.conf.health import Picture, await_health
+from backfill.drivers.slurm.conf.managed import (
+    EMPTY,
+    ForeignEditError,
+    Managed,
+    difference,
+    named_in,
+    parse,
+    render,
+    salvage,
+)
+from backfill.drivers.slurm.conf.reload import Reload
+from backfill.drivers.slurm.conf.site import Site, SiteError, read_site
+from backfill.drivers.slurm.conf.undo import Direction, Note, NoteFile
+from backfill.ports import ClusterObservation, DriverError, RefusedError
+
+Change = Callable[[Managed], Managed]
+
+
+class RolledBackError(DriverError):
+    """The change was written and taken back; Slurm runs with what it had before."""
+
+    retry = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where things are. `state_dir`: lock, note, backups and the scratch of dry starts."""
+
+    conf: Path
+    state_dir: Path
+    name: str = "backfill.conf"
+    health_s: float = 20.0
+
+    @property
+    def managed(self) -> Path:
+        """The managed file, beside slurm.conf."""
+        return self.conf.with_name(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a transaction did. `diff` is empty where nothing had to change."""
+
+    diff: str = ""
+    reloaded: str = ""
+    backup: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """How the transaction looks at the living cluster, without any filter."""
+
+    commands: Commands
+    look: Callable[[], ClusterObservation]
+    settings: Callable[[], SlurmSettings]
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """Changes the managed file. Safe from several threads and processes.
+
+    `at` is called with the name of each step before it is taken; tests let it die there.
+    """
+
+    place: Place
+    slurm: Slurm
+    reload: Reload
+    at: Callable[[str], None] = field(default=lambda step: None)
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def current(self) -> Managed:
+        """The file's content; RefusedError when somebody else has had his hands on it."""
+        return self._parsed(read_or_empty(self.place.managed))
+
+    def preview(self, change: Change, *, force: bool = False) -> str:
+        """The diff that `apply` would bring about."""
+        text = read_or_empty(self.place.managed)
+        return difference(text, render(change(self._parsed(text, force))), self.place.name)
+
+    def site(self) -> Site:
+        """slurm.conf as the site has written it."""
+        try:
+            return read_site(self.place.conf, self.place.managed)
+        except SiteError as error:
+            raise RefusedError(str(self.place.conf), str(error)) from error
+
+    def backups(self) -> list[Path]:
+        """Dated copies of earlier contents, oldest first."""
+        return self._backups().all()
+
+    # --- changing ------------------------------------------------------------------------------
+
+    def apply(self, change: Change, *, dry: bool = True, force: bool = False) -> Outcome:
+        """Carry out the change, completely or not at all.
+
+        RefusedError and BusyError: nothing was touched. RolledBackError: it was written, Slurm did
+        not take it well, and the old file is back. `dry`: let a slurmctld without network read it
+        first. `force`: replace a file that somebody else has changed; a copy of it is kept.
+        """
+        with locked(self.place.state_dir / "lock"):
+            told = self._recover()
+            return self._apply(change, dry=dry, force=force, told=told)
+
+    def note_states(self, change: Change) -> None:
+        """Write a change that matters only at Slurm's next start; nothing is reloaded."""
+        with locked(self.place.state_dir / "lock"):
+            self._recover()
+            text = read_or_empty(self.place.managed)
+            new = render(change(self._parsed(text)))
+            if new != text and text:
+                replace_file(self.place.managed, new, like=self.place.conf)
+
+    def rollback(self, to: Path | None = None, *, dry: bool = True) -> Outcome:
+        """Go back to a dated copy, the newest one if none is named, by the same careful way."""
+        found = to or next(iter(reversed(self.backups())), None)
+        if found is None or not found.exists():
+            raise RefusedError(self.place.name, "there is no earlier copy to go back to")
+        try:
+            earlier = parse(read_or_empty(found))
+        except ForeignEditError as error:
+            raise RefusedError(str(found), str(error), "name another copy") from error
+        return self.apply(lambda now: earlier, dry=dry)
+
+    def recover(self) -> str:
+        """Finish or take back what a crash has interrupted; what was done, empty if nothing."""
+        if not self.place.state_dir.exists():
+            return ""
+        with locked(self.place.state_dir / "lock"):
+            return self._recover()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _apply(self, change: Change, *, dry: bool, force: bool, told: str) -> Outcome:
+        managed = self.place.managed
+        text = read_or_empty(managed)
+        old = self._parsed(text, force)
+        new = change(old)
+        fresh = render(new)
+        site = self.site()
+        if not text and site.include is None:
+            # The file has to be there before slurm.conf may include it.
+            replace_file(managed, render(EMPTY), like=self.place.conf)
+        missing = rules.missing_include(site, managed)
+        if missing:
+            raise RefusedError(self.place.name, missing)
+        if fresh == text:
+            return Outcome(notes=_told(told))
+        problems = rules.objections(new, site)
+        if problems:
+            raise RefusedError(self.place.name, "; ".join(problems))
+        seen = self.slurm.look()
+        settings = self.slurm.settings()
+        leaving = named_in(text) - new.names()
+        guard.check(old, new, seen, leaving)
+        restart = self.reload.check(settings.version, old, new)
+        notes = _told(told) + (self._dry(fresh) if dry else ())
+        self.at("backup")
+        kept = self._backups().keep(text, time.time()) if text else None
+        note = Note(text or render(EMPTY), fresh, restart, Picture.of(seen, leaving), _names(new))
+        self.at("note")
+        self._note().write(note)
+        self._forward(note)
+        diff = difference(text, fresh, self.place.name)
+        return Outcome(diff, "restart" if restart else "reconfigure", str(kept or ""), notes)
+
+    def _dry(self, text: str) -> tuple[str, ...]:
+        place = self.place
+        verdict = dry_start(self.slurm.commands, place.conf, place.managed, text, place.state_dir)
+        if verdict.tried and verdict.problem:
+            raise RefusedError(place.name, f"slurmctld does not take it: {verdict.problem}")
+        return () if verdict.tried else (f"not tried by a dry start: {verdict.problem}",)
+
+    def _forward(self, note: Note) -> None:
+        """Write, reload, look; on trouble go back and say why."""
+        self.at("write")
+        replace_file(self.place.managed, note.new, like=self.place.conf)
+        problem = self._reload(note.restart) or self._unhealthy(note, note.expected)
+        if problem:
+            back = note.turned(problem)
+            self._note().write(back)
+            self._back(back)
+        self.at("end")
+        self._note().clear()
+
+    def _back(self, note: Note) -> None:
+        """Write the old text, reload, look; raises RolledBackError in any case."""
+        self.at("write back")
+        replace_file(self.place.managed, note.old, like=self.place.conf)
+        problem = self._reload(note.restart, again=True) or self._unhealthy(note, ())
+        if problem:
+            # The note stays: the next start tries once more.
+            raise RolledBackError(
+                self.place.name,
+                f"the old file is back after '{note.why}', but all is not well: {problem}",
+                "look at slurmctld's log; start slurmctld if it does not run",
+            )
+        self._note().clear()
+        raise RolledBackError(self.place.name, f"taken back, nothing is lost: {note.why}")
+
+    def _reload(self, restart: bool, *, again: bool = False) -> str:
+        self.at("reload")
+        try:
+            self.reload.carry_out(self.slurm.commands, restart=restart, revive=again)
+        except DriverError as error:
+            return str(error)
+        self.at("look")
+        return ""
+
+    def _unhealthy(self, note: Note, expected: tuple[str, ...]) -> str:
+        wanted = parse(note.new).pairs() if expected or note.direction is Direction.FORWARD else []
+        return await_health(
+            self.slurm.look,
+            note.picture,
+            expected,
+            self.place.health_s,
+            lambda: guard.not_in_force(wanted, self.slurm.settings()),
+        )
+
+    def _recover(self) -> str:
+        note = self._note().read()
+        if note is None:
+            return ""
+        text = read_or_empty(self.place.managed)
+        if text not in (note.old, note.new, ""):
+            self._note().clear()
+            return f"{self.place.name}: an interrupted change was dropped: the file is another now"
+        if note.direction is Direction.BACK:
+            try:
+                self._back(note)
+            except RolledBackError as error:
+                if self._note().read() is not None:
+                    raise
+                return f"finished after a crash: {error}"
+        if text != note.new:
+            self._note().clear()  # it had not been written yet
+            return f"{self.place.name}: a change was interrupted before it was written"
+        self._forward(note)
+        return f"{self.place.name}: a change that a crash had interrupted was finished"
+
+    def _parsed(self, text: str, force: bool = False) -> Managed:
+        if not text:
+            return EMPTY
+        try:
+            return parse(text)
+        except ForeignEditError as error:
+            if force:
+                return salvage(text)
+            raise RefusedError(
+                str(self.place.managed), str(error),
+                "see `backfill slurm diff`; `backfill slurm apply --force` replaces it and keeps "
+                "a copy",
+            ) from error  # fmt: skip
+
+    def _backups(self) -> Backups:
+        return Backups(self.place.state_dir / "backups", self.place.name)
+
+    def _note(self) -> NoteFile:
+        return NoteFile(self.place.state_dir / "unfinished.json")
+
+
+def _told(sentence: str) -> tuple[str, ...]:
+    return (sentence,) if sentence else ()
+
+
+def _names(managed: Managed) -> tuple[str, ...]:
+    return tuple(sorted(managed.names()))

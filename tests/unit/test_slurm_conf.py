@@ -1,0 +1,285 @@
+"""Changing Slurm's configuration: whole or not at all, never under a job, never over others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from backfill.core.cluster import JobState, Node, NodeBase, SlurmVersion
+from backfill.drivers.slurm.conf.managed import (
+    EMPTY,
+    ForeignEditError,
+    LineState,
+    difference,
+    parse,
+    render,
+)
+from backfill.drivers.slurm.conf.transaction import RolledBackError
+from backfill.ports import BusyError, NodeSpec, RefusedError
+from tests.unit.conf_cluster import ConfCluster, CrashError, line, with_node, without_nodes
+
+STEPS = ("backup", "note", "write", "reload", "look", "end")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> ConfCluster:
+    made = ConfCluster(tmp_path)
+    made.transactions.apply(with_node("vn1"), dry=False)
+    made.steps.clear()
+    return made
+
+
+def names(cluster: ConfCluster) -> set[str]:
+    """The nodes of the file as it is, which must be whole."""
+    return set(parse(cluster.managed.read_text()).names())
+
+
+def test_what_is_written_is_read_back() -> None:
+    """Nodes, their states, and the settings of all sections."""
+    managed = EMPTY.with_nodes(line("vn1"), line("vn2", LineState.UNKNOWN))
+    managed = managed.with_section("hooks", (("PrologSlurmctld", "/a/b"), ("Epilog", "/c=d")))
+    assert parse(render(managed)) == managed
+    assert managed.with_section("hooks", ()).pairs() == []
+
+
+@pytest.mark.parametrize("edit", ["NodeName=x CPUs=1\n", "# by hand\n"])
+def test_a_foreign_edit_is_noticed(edit: str) -> None:
+    """An added line, a changed one, a lost end, another file: all are."""
+    text = render(EMPTY.with_nodes(line("vn1")))
+    for other in (text + edit, text.replace("CPUs=2", "CPUs=3"), text[:-5], edit):
+        with pytest.raises(ForeignEditError):
+            parse(other)
+
+
+def test_the_diff_shows_lines_and_no_checksums() -> None:
+    """What a person wants to see before saying yes."""
+    old, new = EMPTY.with_nodes(line("vn1")), EMPTY.with_nodes(line("vn1"), line("vn2"))
+    shown = difference(render(old), render(new), "backfill.conf")
+    assert "+NodeName=vn2 NodeAddr=10.1.0.2 CPUs=2 RealMemory=500 Feature=backfill" in shown
+    assert "checksum" not in shown
+    assert difference(render(old), render(old), "x") == ""
+
+
+def test_apply_writes_keeps_a_copy_and_reloads(cluster: ConfCluster) -> None:
+    """Mode and owner stay, a dated copy of the old text is there, Slurm was told once."""
+    before = cluster.managed.read_text()
+    cluster.managed.chmod(0o640)
+    done = cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert names(cluster) == {"vn1", "vn2"}
+    assert Path(done.backup).read_text() == before
+    assert cluster.managed.stat().st_mode & 0o777 == 0o640
+    assert cluster.managed.stat().st_uid == os.getuid()
+    assert cluster.reloads() == 2
+    again = cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert (again.diff, again.reloaded, cluster.reloads()) == ("", "", 2)
+
+
+def test_preview_changes_nothing(cluster: ConfCluster) -> None:
+    """Not a byte, and Slurm is not asked."""
+    before, calls = cluster.managed.read_text(), len(cluster.tools.calls)
+    assert "+NodeName=vn2" in cluster.transactions.preview(with_node("vn2"))
+    assert cluster.managed.read_text() == before
+    assert len(cluster.tools.calls) == calls
+
+
+def test_a_file_changed_by_others_is_never_overwritten_silently(cluster: ConfCluster) -> None:
+    """It is refused and left; by force it is replaced, and a copy of it is kept."""
+    foreign = cluster.managed.read_text() + "NodeName=vn9 CPUs=1\n"
+    cluster.managed.write_text(foreign)
+    with pytest.raises(RefusedError, match=r"somebody else has changed it.*--force"):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert cluster.managed.read_text() == foreign
+    done = cluster.transactions.apply(with_node("vn2"), dry=False, force=True)
+    assert names(cluster) == {"vn1", "vn2"}
+    assert Path(done.backup).read_text() == foreign
+
+
+def test_force_does_not_remove_the_line_of_a_busy_node(cluster: ConfCluster) -> None:
+    """Not even a line that others have written: its job would be lost with it."""
+    foreign = cluster.managed.read_text() + "NodeName=vn[8-9] CPUs=1\n"
+    cluster.managed.write_text(foreign)
+    cluster.runs("7", "vn9")
+    with pytest.raises(BusyError, match="job 7 holds it"):
+        cluster.transactions.apply(with_node("vn2"), dry=False, force=True)
+    assert cluster.managed.read_text() == foreign
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED])
+def test_the_line_of_a_node_with_a_job_stays(cluster: ConfCluster, state: JobState) -> None:
+    """Removing it would end the job; so would changing it, or hiding the node."""
+    cluster.states["vn1"] = Node("vn1", NodeBase.IDLE, frozenset({"DRAIN"}))
+    cluster.runs("7", "vn1", state)
+    before = cluster.managed.read_text()
+    for change in (without_nodes, lambda m: m.with_nodes(line("vn1", cpus=4))):
+        with pytest.raises(BusyError, match="job 7 holds it"):
+            cluster.transactions.apply(change, dry=False)
+    assert cluster.managed.read_text() == before
+    cluster.jobs.clear()
+    cluster.transactions.apply(without_nodes, dry=False)
+    assert names(cluster) == set()
+
+
+def test_the_line_of_a_node_that_may_get_a_job_stays(cluster: ConfCluster) -> None:
+    """Idle and not drained: a job may come before Slurm has read the file."""
+    cluster.states["vn1"] = Node("vn1", NodeBase.IDLE)
+    with pytest.raises(BusyError, match="drain it first"):
+        cluster.transactions.apply(without_nodes, dry=False)
+    assert names(cluster) == {"vn1"}
+
+
+def test_what_slurm_does_not_take_is_taken_back(cluster: ConfCluster) -> None:
+    """It does not show the new node: the old file is back and was reloaded."""
+    before = cluster.managed.read_text()
+    cluster.ignores = True
+    with pytest.raises(RolledBackError, match="taken back, nothing is lost: Slurm does not know"):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert cluster.managed.read_text() == before
+    assert cluster.reloads() == 3
+    assert cluster.transactions.recover() == ""
+
+
+def test_a_refused_reload_is_taken_back(cluster: ConfCluster) -> None:
+    """The old file is back; the next start looks once more, for Slurm said no to that one too."""
+    before = cluster.managed.read_text()
+    cluster.tools.answer("scontrol reconfigure", err="Unable to contact slurm controller", status=1)
+    with pytest.raises(RolledBackError, match="all is not well"):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert cluster.managed.read_text() == before
+    with pytest.raises(RolledBackError):
+        cluster.transactions.recover()
+    assert cluster.managed.read_text() == before
+
+
+def test_a_lost_job_is_noticed(cluster: ConfCluster) -> None:
+    """A job that ran before and has failed with its node after: back."""
+    cluster.runs("7", "bm1")
+    moves = iter([cluster.jobs["7"]])
+
+    def look_again(step: str) -> None:
+        if step == "look" and next(moves, None) is not None:
+            cluster.runs("7", "bm1", JobState.NODE_FAIL)
+
+    transactions = cluster.transactions
+    object.__setattr__(transactions, "at", look_again)
+    with pytest.raises(RolledBackError, match="job 7 lost its node"):
+        transactions.apply(with_node("vn2"), dry=False)
+    assert names(cluster) == {"vn1"}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_leaves_a_whole_file_and_the_next_start_finishes(
+    cluster: ConfCluster, step: str
+) -> None:
+    """Before the write nothing has happened; after it the change is carried to its end."""
+    cluster.crash_at = step
+    with pytest.raises(CrashError):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    written = step in ("reload", "look", "end")
+    assert names(cluster) == ({"vn1", "vn2"} if written else {"vn1"})
+    told = cluster.transactions.recover()
+    assert names(cluster) == ({"vn1", "vn2"} if written else {"vn1"})
+    assert bool(told) == (step not in ("backup", "note"))
+    assert cluster.transactions.recover() == ""
+    cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert names(cluster) == {"vn1", "vn2"}
+
+
+@pytest.mark.parametrize("step", ["write back", "reload", "look"])
+def test_a_crash_on_the_way_back_goes_on_going_back(cluster: ConfCluster, step: str) -> None:
+    """What Slurm did not take is not tried again by a start."""
+    cluster.ignores = True
+    went: list[str] = []
+
+    def at(name: str) -> None:
+        went.append(name)
+        if name == step and "write back" in went:
+            raise CrashError(name)
+
+    transactions = cluster.transactions
+    object.__setattr__(transactions, "at", at)
+    with pytest.raises(CrashError):
+        transactions.apply(with_node("vn2"), dry=False)
+    assert "taken back" in cluster.transactions.recover()
+    assert names(cluster) == {"vn1"}
+
+
+def test_a_crash_and_then_a_foreign_edit(cluster: ConfCluster) -> None:
+    """The foreign text stays, the unfinished change is dropped."""
+    cluster.crash_at = "reload"
+    with pytest.raises(CrashError):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    cluster.managed.write_text("# mine now\n")
+    assert "dropped" in cluster.transactions.recover()
+    assert cluster.managed.read_text() == "# mine now\n"
+
+
+def test_rollback_goes_back_and_forth(cluster: ConfCluster) -> None:
+    """To the newest copy; what it replaced is a copy itself."""
+    cluster.transactions.apply(with_node("vn2"), dry=False)
+    cluster.transactions.rollback(dry=False)
+    assert names(cluster) == {"vn1"}
+    cluster.transactions.rollback(dry=False)
+    assert names(cluster) == {"vn1", "vn2"}
+
+
+def test_an_old_release_needs_a_restart_for_another_number_of_nodes(tmp_path: Path) -> None:
+    """Refused beforehand where the policy forbids it; carried out by its command otherwise."""
+    ran = tmp_path / "restarted"
+    cluster = ConfCluster(tmp_path, version=SlurmVersion(22, 5, 8))
+    with pytest.raises(RefusedError, match=r"only at a restart of slurmctld.*slurm.restart"):
+        cluster.transactions.apply(with_node("vn1"), dry=False)
+    cluster.restart = ("touch", str(ran))
+    assert cluster.transactions.apply(with_node("vn1"), dry=False).reloaded == "restart"
+    assert ran.exists()
+    assert cluster.reloads() == 0
+    changed = cluster.transactions.apply(
+        lambda m: m.with_nodes(line("vn1", LineState.UNKNOWN)), dry=False
+    )
+    assert changed.reloaded == "reconfigure"
+
+
+def test_without_an_include_line_only_an_empty_file_is_written(tmp_path: Path) -> None:
+    """The file has to exist before slurm.conf may name it; nothing else happens."""
+    cluster = ConfCluster(tmp_path)
+    cluster.conf.write_text("ClusterName=test\n")
+    with pytest.raises(RefusedError, match=r"add the line 'Include backfill.conf' at its end"):
+        cluster.transactions.apply(with_node("vn1"), dry=False)
+    assert names(cluster) == set()
+    assert cluster.tools.calls == []
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        ("NodeName=vn[1-9] CPUs=1\nInclude backfill.conf\n", "line 1: defines vn2 too"),
+        ("NodeName=x NodeAddr=10.1.0.2\nInclude backfill.conf\n", "the address 10.1.0.2 of vn2"),
+        ("Include {dir}/backfill.conf\n", "without a directory"),
+        ("Include backfill.conf\nInclude backfill.conf\n", "line 2: includes backfill.conf"),
+        ("Include nothing.conf\nInclude backfill.conf\n", "nothing.conf: cannot be read"),
+    ],
+)
+def test_a_site_that_contradicts_us(tmp_path: Path, site: str, words: str) -> None:
+    """One sentence with the place, and nothing is written."""
+    cluster = ConfCluster(tmp_path)
+    cluster.conf.write_text(site.format(dir=cluster.conf.parent))
+    with pytest.raises(RefusedError, match=words.replace("[", r"\[")):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert not cluster.managed.exists()
+    assert cluster.reloads() == 0
+
+
+def test_a_node_that_slurm_could_misread_is_refused(cluster: ConfCluster) -> None:
+    """A name for an address, and two nodes with one address."""
+    bad = NodeSpec("vn2", "vn2.example", 2, 500, ())
+    twin = NodeSpec("vn3", "10.1.0.1", 2, 500, ())
+    for spec, words in ((bad, "bare IP"), (twin, "10.1.0.1 of vn1")):
+        with pytest.raises(RefusedError, match=words):
+            cluster.transactions.apply(
+                lambda m, s=spec: m.with_nodes(  # type: ignore[misc]  # a default binds it
+                    line("vn1"), type(line("vn1"))(s, LineState.FUTURE)
+                ),
+                dry=False,
+            )
+    assert names(cluster) == {"vn1"}
