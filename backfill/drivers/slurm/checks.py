@@ -47,9 +47,12 @@ def is_dynamic(node: Node) -> bool:
 
 
 def difference(node: Node, spec: NodeSpec) -> str:
-    """In what a node is not what we would have made; empty when it is."""
-    if not is_dynamic(node):
-        return "a node of slurm.conf"
+    """In what a node is not what we would have added; empty when it is."""
+    return mismatch(node, spec) if is_dynamic(node) else "a node of slurm.conf"
+
+
+def mismatch(node: Node, spec: NodeSpec) -> str:
+    """Which values of a node are not those of the specification; empty when all are."""
     pairs = (
         ("address", node.address, spec.address),
         ("CPUs", node.cpus, spec.cpus),

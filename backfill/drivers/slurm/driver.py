@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from backfill.core.cluster import (
     ACTIVE,
@@ -20,17 +21,15 @@ from backfill.drivers.slurm.checks import (
     check_address,
     check_spec,
     checked,
-    difference,
-    is_dynamic,
     one_line,
 )
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.reader import SlurmReader
+from backfill.drivers.slurm.registration import Dynamic, Registration
 from backfill.ports import (
-    AlreadyThereError,
     BusyError,
+    ClusterObservation,
     DriverError,
-    NoCapacityError,
     NodeSpec,
     NotFoundError,
     RefusedError,
@@ -49,57 +48,57 @@ class SlurmManager(SlurmReader):
     (slurmd itself may take two seconds for a job that was suspended a moment ago).
     """
 
-    def __init__(self, commands: Commands | None = None, settle_s: float = 2.5) -> None:
+    def __init__(
+        self,
+        commands: Commands | None = None,
+        settle_s: float = 2.5,
+        registration: Registration | None = None,
+    ) -> None:
         super().__init__(commands or Commands())
         self._settle_s = settle_s
+        self._registration = registration or Dynamic()
 
     # --- nodes ---------------------------------------------------------------------------------
 
     def create_node(self, spec: NodeSpec) -> None:
-        """Make the node known and drained, so that its slurmd may register but no job comes yet.
-
-        It is made FUTURE: Slurm hides an unregistered CLOUD node, yet gives it jobs at once.
-        """
+        """Make the node known and drained, so that its slurmd may register but no job comes yet."""
         check_spec(spec)
-        known = self.read_nodes([spec.name]).get(spec.name)
-        if known is None:
-            self._scontrol(
-                spec.name, "create", f"NodeName={spec.name}", f"NodeAddr={spec.address}",
-                f"CPUs={spec.cpus}", f"RealMemory={spec.memory_mb}", "State=FUTURE",
-                *([f"Feature={','.join(spec.features)}"] if spec.features else []),
-            )  # fmt: skip
-            # 22.05 reports success also when it has made nothing.
-            known = self.read_nodes([spec.name]).get(spec.name)
-            if known is None:
-                raise NoCapacityError(
-                    spec.name, "Slurm did not add the node", "raise MaxNodeCount in slurm.conf"
-                )
-        differs = difference(known, spec)
-        if differs:
-            raise AlreadyThereError(
-                spec.name, f"Slurm has another node of this name ({differs})", "choose another"
-            )
-        if known.slurmd_start_s == 0 and not known.drained:
-            self._drain(spec.name, f"{OUR_REASON} not proven yet")
+        self._registration.create(self, spec)
 
     def delete_node(self, name: str) -> None:
         """Remove the node. BusyError while a job holds it."""
-        node = self._node_or_none(name)
-        if node is None:
-            return
-        if not is_dynamic(node):
-            # 22.05 would obey and lose a node of slurm.conf until its next restart.
-            raise RefusedError(name, "it is a node of slurm.conf, not one that was added")
-        # 22.05 crashes when a node is deleted under a suspended job.
+        node = self.raw_node(name)
+        if node is not None:
+            self._registration.delete(self, node)
+
+    def observe(self) -> ClusterObservation:
+        """Read all nodes and all jobs that are pending, active or ended lately."""
+        return self._shown(super().observe())
+
+    def observe_nodes(self, names: Sequence[str]) -> ClusterObservation:
+        """Read these nodes and every job on them, fresh and fast; absent nodes are unknown."""
+        return self._shown(super().observe_nodes(names))
+
+    def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
+        """Read these nodes fresh; names that Slurm does not know are absent from the answer."""
+        return self._registration.view(super().read_nodes(names))
+
+    def _shown(self, seen: ClusterObservation) -> ClusterObservation:
+        return replace(seen, nodes=self._registration.view(seen.nodes))
+
+    # --- what a way of registering needs -------------------------------------------------------
+
+    def raw_node(self, name: str) -> Node | None:
+        """The node as Slurm shows it, nothing hidden."""
+        return super().read_nodes([name]).get(name)
+
+    def assert_free(self, name: str) -> None:
+        """Raise BusyError while a job holds the node."""
         holders = sorted(
             j.id for j in self.all_jobs().values() if j.holds_nodes and name in j.nodes
         )
         if holders:
             raise BusyError(name, f"job {', '.join(holders)} holds it")
-        try:
-            self._scontrol(name, "delete", f"NodeName={name}")
-        except NotFoundError:
-            return
 
     def drain(self, name: str, reason: str) -> None:
         """Take no new jobs; `reason` starts with OUR_REASON. RefusedError: another's drain."""
@@ -109,7 +108,7 @@ class SlurmManager(SlurmReader):
         if node.drained_by_others:
             raise RefusedError(name, f"somebody else drained it: {node.reason}")
         if not node.drained or node.reason != one_line(reason):
-            self._drain(name, reason)
+            self.set_drain(name, reason)
 
     def undrain(self, name: str) -> None:
         """Lift our own drain. RefusedError when the drain is somebody else's."""
@@ -117,7 +116,8 @@ class SlurmManager(SlurmReader):
         if node.drained_by_others:
             raise RefusedError(name, f"somebody else drained it: {node.reason}")
         if node.drained:
-            self._scontrol(name, "update", f"NodeName={name}", "State=UNDRAIN")
+            self._registration.proven(name)
+            self.scontrol(name, "update", f"NodeName={name}", "State=UNDRAIN")
 
     def nudge(self, name: str) -> None:
         """Make the scheduler look at an undrained node now instead of at its next full pass.
@@ -133,7 +133,7 @@ class SlurmManager(SlurmReader):
             if node is None:
                 return
             if node.responding:
-                self._scontrol(name, "update", f"NodeName={name}", f"NodeAddr={node.address}")
+                self.scontrol(name, "update", f"NodeName={name}", f"NodeAddr={node.address}")
                 return
             time.sleep(_POLL_S)
 
@@ -145,7 +145,7 @@ class SlurmManager(SlurmReader):
         check_address(name, address)
         node = self._node(name)
         if node.address != address:
-            self._scontrol(name, "update", f"NodeName={name}", f"NodeAddr={address}")
+            self.scontrol(name, "update", f"NodeName={name}", f"NodeAddr={address}")
 
     def set_down(self, name: str, reason: str) -> None:
         """Mark the node DOWN; Slurm then requeues or ends its jobs.
@@ -159,15 +159,16 @@ class SlurmManager(SlurmReader):
         for job in losers:
             if job.state is JobState.SUSPENDED:
                 self._wake_in_slurm(job.id)
-        self._scontrol(
+        self.scontrol(
             name, "update", f"NodeName={name}", "State=DOWN", f"Reason={one_line(reason)}"
         )
         asked_s = time.time()
         for job in self.read_jobs([job.id for job in losers]).values():
             self._hurry(job, asked_s)
 
-    def _drain(self, name: str, reason: str) -> None:
-        self._scontrol(
+    def set_drain(self, name: str, reason: str) -> None:
+        """Drain, whatever the node's state."""
+        self.scontrol(
             name, "update", f"NodeName={name}", "State=DRAIN", f"Reason={one_line(reason)}"
         )
 
@@ -285,5 +286,6 @@ class SlurmManager(SlurmReader):
             raise NotFoundError(f"job {job_id}", "Slurm does not know this job")
         return job
 
-    def _scontrol(self, subject: str, *argv: str) -> None:
+    def scontrol(self, subject: str, *argv: str) -> None:
+        """Run scontrol."""
         self._commands.run(["scontrol", *argv], subject)

@@ -1,0 +1,181 @@
+"""Registration by lines of the managed file: `conf` and `cloud`. Nodes are parked, not removed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from backfill.core.cluster import OUR_REASON, Node, NodeBase
+from backfill.drivers.slurm.checks import mismatch
+from backfill.drivers.slurm.conf.files import read_or_empty
+from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, named_in
+from backfill.drivers.slurm.conf.transaction import Transactions
+from backfill.drivers.slurm.registration import UNPROVEN, NodeTools
+from backfill.ports import AlreadyThereError, BusyError, DriverError, NodeSpec, RefusedError
+
+PARKED = f"{OUR_REASON} parked"
+_FORGOTTEN = f"{OUR_REASON} (slurmctld forgot why)"
+_POWER = ("POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN")
+
+
+@dataclass(eq=False, slots=True)
+class _Ticket:
+    """A line that waits for the next transaction, and how that ended."""
+
+    line: NodeLine
+    done: bool = False
+    error: DriverError | None = None
+
+
+@dataclass
+class Lines:
+    """The lines of the managed file; many that are wanted at once become one transaction."""
+
+    transactions: Transactions
+    _waiting: list[_Ticket] = field(default_factory=list)
+    _list_lock: threading.Lock = field(default_factory=threading.Lock)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def names(self) -> frozenset[str]:
+        """Every node of the file, also of one that somebody else has changed."""
+        return named_in(read_or_empty(self.transactions.place.managed))
+
+    def want(self, line: NodeLine) -> None:
+        """Have this line in the file and read by Slurm."""
+        ticket = _Ticket(line)
+        with self._list_lock:
+            self._waiting.append(ticket)
+        with self._turn:
+            if not ticket.done:
+                self._carry_out()
+        if ticket.error is not None:
+            raise ticket.error
+
+    def _carry_out(self) -> None:
+        with self._list_lock:
+            batch, self._waiting = self._waiting, []
+        error: DriverError | None = None
+        try:
+            # A line that is made from a checked specification needs no dry start.
+            lines = [ticket.line for ticket in batch]
+            self.transactions.apply(lambda managed: managed.with_nodes(*lines), dry=False)
+        except DriverError as caught:
+            error = caught
+        for ticket in batch:
+            ticket.done, ticket.error = True, error
+
+    def set_state(self, name: str, state: LineState) -> None:
+        """What slurmctld shall think of the node at its next start; it is not told now."""
+        line = self.transactions.current().node(name)
+        if line is not None and line.state is not state:
+            self.transactions.note_states(lambda managed: _with_state(managed, name, state))
+
+
+def _with_state(managed: Managed, name: str, state: LineState) -> Managed:
+    line = managed.node(name)
+    return managed if line is None else managed.with_nodes(NodeLine(line.spec, state))
+
+
+class ConfNodes:
+    """A line of the managed file and a reload. A node that is not needed is FUTURE and drained."""
+
+    fresh = LineState.FUTURE
+    open = LineState.UNKNOWN
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._lines = Lines(transactions)
+
+    def create(self, tools: NodeTools, spec: NodeSpec) -> None:
+        """Only a line that is missing or of an earlier shape costs a transaction."""
+        known = tools.raw_node(spec.name)
+        line = self._lines.transactions.current().node(spec.name)
+        if known is not None and line is None:
+            raise AlreadyThereError(
+                spec.name, "Slurm has another node of this name (not of our file)", "choose another"
+            )
+        if known is not None and not self.parked(known):
+            differs = mismatch(known, spec)
+            if differs:
+                raise AlreadyThereError(
+                    spec.name, f"Slurm has another node of this name ({differs})", "choose another"
+                )
+        if line is None or line.spec != spec:
+            self._lines.want(NodeLine(spec, self.fresh))
+            known = tools.raw_node(spec.name)
+        if known is None or self.parked(known):
+            if known is not None and known.address != spec.address:
+                # It was put away while it was hidden at another address.
+                address = f"NodeAddr={spec.address}"
+                tools.scontrol(spec.name, "update", f"NodeName={spec.name}", address)
+            self._fetch(tools, spec.name, known)
+
+    def _fetch(self, tools: NodeTools, name: str, known: Node | None) -> None:
+        """From parked to waiting for its slurmd."""
+        tools.set_drain(name, UNPROVEN)
+
+    def delete(self, tools: NodeTools, node: Node) -> None:
+        """Park it: its line stays, so that nothing has to be reloaded."""
+        if node.name not in self._lines.names():
+            raise RefusedError(node.name, "it is a node of slurm.conf, not one of our own file")
+        if self.parked(node):
+            return
+        tools.assert_free(node.name)
+        self._lines.set_state(node.name, self.fresh)
+        self._put_away(tools, node)
+
+    def _put_away(self, tools: NodeTools, node: Node) -> None:
+        if node.base is not NodeBase.FUTURE:
+            tools.scontrol(node.name, "update", f"NodeName={node.name}", "State=FUTURE")
+        tools.set_drain(node.name, PARKED)
+
+    def proven(self, name: str) -> None:
+        """From now on a restart of slurmctld must not hide it from its jobs."""
+        self._lines.set_state(name, self.open)
+
+    def parked(self, node: Node) -> bool:
+        """Defined, but not in use, and out of reach for jobs."""
+        put_away = not node.drained or node.reason.startswith(PARKED)
+        return node.base is NodeBase.FUTURE and put_away
+
+    def view(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
+        """Parked ones are absent; a drain whose reason slurmctld forgot is ours."""
+        ours = self._lines.names()
+        shown = {}
+        for name, node in nodes.items():
+            if name not in ours:
+                shown[name] = node
+            elif not self.parked(node):
+                forgot = node.drained and not node.reason
+                shown[name] = replace(node, reason=_FORGOTTEN) if forgot else node
+        return shown
+
+
+class CloudNodes(ConfNodes):
+    """Predefined State=CLOUD nodes that Slurm's power saving knows.
+
+    Slurm gives jobs to a powered-down CLOUD node at once and boots it for them, unproven. So one
+    that is not in use is DOWN and drained, and only we power it up.
+    """
+
+    fresh = LineState.CLOUD
+    open = LineState.CLOUD
+
+    def _fetch(self, tools: NodeTools, name: str, known: Node | None) -> None:
+        if known is not None and known.flags & {"POWERING_DOWN", "POWER_DOWN"}:
+            raise BusyError(name, "it is still being powered down")
+        tools.set_drain(name, UNPROVEN)
+        tools.scontrol(name, "update", f"NodeName={name}", "State=POWER_UP")
+
+    def _put_away(self, tools: NodeTools, node: Node) -> None:
+        tools.set_drain(node.name, PARKED)
+        # Powering down lifts a drain, so it is DOWN as well: nothing lifts that but a power-up.
+        down = ("update", f"NodeName={node.name}", "State=DOWN", f"Reason={PARKED}")
+        tools.scontrol(node.name, *down)
+        tools.scontrol(node.name, "update", f"NodeName={node.name}", "State=POWER_DOWN_FORCE")
+        tools.scontrol(node.name, *down)
+
+    def parked(self, node: Node) -> bool:
+        """DOWN by us, or never asked for since slurmctld has read its line."""
+        by_us = node.base is NodeBase.DOWN and node.reason.startswith(PARKED)
+        return by_us or (node.drained and node.reason.startswith(PARKED))
