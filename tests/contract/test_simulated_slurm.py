@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from backfill.core.cluster import NodeBase
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.simulated.slurm import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
@@ -22,6 +23,7 @@ class SimulatedRig:
 
     hosts = ("bm1", "bm2")
     abilities = EVERYTHING
+    fresh_base = NodeBase.FUTURE
 
     def __init__(self) -> None:
         self.world = SimulatedWorld()

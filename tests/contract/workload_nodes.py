@@ -13,10 +13,10 @@ class NodeContract:
     """Nodes: made drained, drained and released by their own reason only, removed when empty."""
 
     def test_a_new_node_waits_drained_for_its_slurmd(self, rig: Rig) -> None:
-        """It is known at once as FUTURE, with what was asked for, and does not respond."""
+        """It is known at once, with what was asked for, and does not respond."""
         rig.manager.create_node(spec())
         seen = rig.manager.observe().nodes["vn1"]
-        assert seen.base is NodeBase.FUTURE
+        assert seen.base is rig.fresh_base
         assert not seen.responding
         assert seen.drained_by_us
         assert (seen.address, seen.cpus, seen.memory_mb) == ("10.77.1.1", 2, 500)
@@ -80,7 +80,7 @@ class NodeContract:
         assert rig.manager.read_nodes(["vn1"]) == {}
         rig.manager.delete_node("vn1")
         rig.manager.create_node(spec())
-        assert node(rig, "vn1").base is NodeBase.FUTURE
+        assert node(rig, "vn1").base is rig.fresh_base
 
     def test_a_node_of_the_configuration_is_never_deleted(self, rig: Rig) -> None:
         """Bare-metal nodes are refused, whatever the Slurm release would do."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from backfill.core.cluster import OUR_REASON, Job, JobState, Node
+from backfill.core.cluster import OUR_REASON, Job, JobState, Node, NodeBase
 from backfill.ports import NodeSpec, WorkloadManager
 
 REASON = f"{OUR_REASON} the test wants it"
@@ -31,6 +31,10 @@ class Rig(Protocol):
 
     @property
     def abilities(self) -> frozenset[str]: ...
+
+    @property
+    def fresh_base(self) -> NodeBase:
+        """The base state of a node that was created and whose slurmd has not registered."""
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Let time pass until `holds`; fails the test when that takes too long."""

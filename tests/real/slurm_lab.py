@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from backfill.core.cluster import NodeBase
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
+from backfill.drivers.slurm.registration import Registration
 from backfill.lab import roots
 from backfill.lab.cluster import Lab
 from backfill.lab.layout import ROOT_MOUNT
@@ -46,7 +48,7 @@ mount --bind /var/spool/munge /run/munge
 mount -t tmpfs none /etc/slurm
 until ip link show eth0 >/dev/null 2>&1; do sleep 0.02; done
 ip link set lo up; ip addr add {address}/16 dev eth0; ip link set eth0 up
-exec slurmd -D -N {name} -Z -b --conf-server {controller}
+exec slurmd -D -N {name} {options} -b --conf-server {controller}
 """
 
 
@@ -59,12 +61,19 @@ def until(holds: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         time.sleep(0.02)
 
 
-def manager_of(lab: Lab, timeout_s: float = 10.0) -> SlurmManager:
-    """The driver under test, its tools running on the lab's controller."""
+def commands_of(lab: Lab, timeout_s: float = 10.0) -> Commands:
+    """Slurm's tools, running on the lab's controller."""
     # Slurm's clocks are those of this machine, so only the namespaces differ.
     pid = lab.status().machines["ctl"].pid
     prefix = ("nsenter", "-t", str(pid), "-m", "-u", "-n", "-p", "-i", "--")
-    return SlurmManager(Commands(prefix=prefix, bin_dir=lab.tools, timeout_s=timeout_s))
+    return Commands(prefix=prefix, bin_dir=lab.tools, timeout_s=timeout_s)
+
+
+def manager_of(
+    lab: Lab, timeout_s: float = 10.0, registration: Registration | None = None
+) -> SlurmManager:
+    """The driver under test, its tools running on the lab's controller."""
+    return SlurmManager(commands_of(lab, timeout_s), registration=registration)
 
 
 @contextmanager
@@ -92,12 +101,14 @@ class RealRig:
     lab: Lab
     manager: WorkloadManager
     abilities: frozenset[str] = EVERYTHING
+    fresh_base: NodeBase = NodeBase.FUTURE
+    slurmd_options: str = "-Z"
     _slurmds: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, lab: Lab) -> RealRig:
+    def of(cls, lab: Lab, manager: WorkloadManager | None = None) -> RealRig:
         """A rig whose done-files and scripts live in the lab's shared directory."""
-        rig = cls(lab, manager_of(lab))
+        rig = cls(lab, manager or manager_of(lab))
         rig.done.mkdir(exist_ok=True)
         script = lab.shared / "job.sh"
         script.write_text(_SCRIPT.format(done=rig.done))
@@ -136,7 +147,11 @@ class RealRig:
     def register(self, spec: NodeSpec) -> None:
         pidfile = self.lab.shared / f"{spec.name}.pid"
         script = _SLURMD.format(
-            pidfile=pidfile, name=spec.name, address=spec.address, controller=CONTROLLER_ADDRESS
+            pidfile=pidfile,
+            name=spec.name,
+            address=spec.address,
+            controller=CONTROLLER_ADDRESS,
+            options=self.slurmd_options,
         )
         host = self.hosts[0]
         inside = ("chroot", ROOT_MOUNT) if self.lab.spec.roots else ()
@@ -198,7 +213,7 @@ class RealRig:
             process.wait()
         self._slurmds.clear()
         for node in self.manager.observe().nodes.values():
-            if "DYNAMIC_NORM" in node.flags:
+            if node.name not in self.lab.hosts:
                 self.manager.delete_node(node.name)
             elif node.base.value == "DOWN" or node.drained:
                 # Refused for a node that has just come back by itself.

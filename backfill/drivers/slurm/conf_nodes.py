@@ -16,7 +16,6 @@ from backfill.ports import AlreadyThereError, BusyError, DriverError, NodeSpec, 
 
 PARKED = f"{OUR_REASON} parked"
 _FORGOTTEN = f"{OUR_REASON} (slurmctld forgot why)"
-_POWER = ("POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN")
 
 
 @dataclass(eq=False, slots=True)
@@ -94,7 +93,7 @@ class ConfNodes:
             raise AlreadyThereError(
                 spec.name, "Slurm has another node of this name (not of our file)", "choose another"
             )
-        if known is not None and not self.parked(known):
+        if known is not None and not self._asleep(known):
             differs = mismatch(known, spec)
             if differs:
                 raise AlreadyThereError(
@@ -103,7 +102,7 @@ class ConfNodes:
         if line is None or line.spec != spec:
             self._lines.want(NodeLine(spec, self.fresh))
             known = tools.raw_node(spec.name)
-        if known is None or self.parked(known):
+        if known is None or self._asleep(known):
             if known is not None and known.address != spec.address:
                 # It was put away while it was hidden at another address.
                 address = f"NodeAddr={spec.address}"
@@ -138,6 +137,10 @@ class ConfNodes:
         put_away = not node.drained or node.reason.startswith(PARKED)
         return node.base is NodeBase.FUTURE and put_away
 
+    def _asleep(self, node: Node) -> bool:
+        """Not called for, parked or not."""
+        return self.parked(node)
+
     def view(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
         """Parked ones are absent; a drain whose reason slurmctld forgot is ours."""
         ours = self._lines.names()
@@ -148,7 +151,13 @@ class ConfNodes:
             elif not self.parked(node):
                 forgot = node.drained and not node.reason
                 shown[name] = replace(node, reason=_FORGOTTEN) if forgot else node
+                if self._awaited(node):  # what it shows is from its last life
+                    shown[name] = replace(shown[name], slurmd_start_s=0.0, boot_time_s=0.0)
         return shown
+
+    def _awaited(self, node: Node) -> bool:
+        """Called for, and its slurmd has not registered yet."""
+        return node.base is NodeBase.FUTURE
 
 
 class CloudNodes(ConfNodes):
@@ -164,6 +173,8 @@ class CloudNodes(ConfNodes):
     def _fetch(self, tools: NodeTools, name: str, known: Node | None) -> None:
         if known is not None and known.flags & {"POWERING_DOWN", "POWER_DOWN"}:
             raise BusyError(name, "it is still being powered down")
+        # A drain may be lifted by Slurm's own changes of power; DOWN lasts until it registers.
+        tools.scontrol(name, "update", f"NodeName={name}", "State=DOWN", f"Reason={UNPROVEN}")
         tools.set_drain(name, UNPROVEN)
         tools.scontrol(name, "update", f"NodeName={name}", "State=POWER_UP")
 
@@ -177,5 +188,27 @@ class CloudNodes(ConfNodes):
 
     def parked(self, node: Node) -> bool:
         """DOWN by us, or never asked for since slurmctld has read its line."""
-        by_us = node.base is NodeBase.DOWN and node.reason.startswith(PARKED)
-        return by_us or (node.drained and node.reason.startswith(PARKED))
+        return node.reason.startswith(PARKED) and (node.drained or node.base is NodeBase.DOWN)
+
+    def _asleep(self, node: Node) -> bool:
+        return self.parked(node) or "POWERED_DOWN" in node.flags
+
+    def _awaited(self, node: Node) -> bool:
+        return bool(node.flags & {"POWERING_UP", "POWER_UP", "POWERED_DOWN"})
+
+    def secure(self, tools: NodeTools, nodes: Mapping[str, Node]) -> list[str]:
+        """Put every powered-down node of ours out of reach for jobs; their names.
+
+        Slurm forgets what it knew of a node with its own state, and a new line is open at first.
+        """
+        names = self._lines.names()
+        found = [
+            node
+            for node in nodes.values()
+            if node.name in names and "POWERED_DOWN" in node.flags and not node.drained
+            and node.base is not NodeBase.DOWN
+        ]  # fmt: skip
+        for node in found:
+            down = ("State=DOWN", f"Reason={PARKED}")
+            tools.scontrol(node.name, "update", f"NodeName={node.name}", *down)
+        return [node.name for node in found]

@@ -43,12 +43,12 @@ def not_in_force(pairs: Iterable[tuple[str, str]], settings: SlurmSettings) -> s
 
 
 def _touched(old: Managed, new: Managed) -> set[str]:
-    """Nodes whose line changes, or becomes one that hides the node."""
+    """Nodes whose line changes in any way but the one that keeps it open."""
     found = set()
     for line in old.nodes:
         after = new.node(line.spec.name)
-        hides = after is not None and after.state is LineState.FUTURE and after != line
-        if after is not None and (after.spec != line.spec or hides):
+        opens = after is not None and after.state is LineState.UNKNOWN
+        if after is not None and after != line and (after.spec != line.spec or not opens):
             found.add(line.spec.name)
     return found
 

@@ -1,0 +1,67 @@
+"""What the managed file should contain for a way of registering and a list of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine
+from backfill.drivers.slurm.conf.site import Site
+from backfill.ports import NodeSpec, RefusedError
+
+CLOUD_SECTION = "cloud"
+# INFINITE would switch power saving off altogether; nodes are put away by us, not for idling.
+_NEVER_S = 365 * 86400
+
+
+class Method(StrEnum):
+    """How our nodes come to be known to Slurm."""
+
+    DYNAMIC = "dynamic"
+    CONF = "conf"
+    CLOUD = "cloud"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `apply` is to bring about. `poke` is the program that Slurm calls for CLOUD nodes."""
+
+    method: Method
+    specs: Sequence[NodeSpec]
+    poke: str
+    boot_within_s: float
+
+    def change(self, now: Managed, site: Site) -> Managed:
+        """The file's next content. Nodes that stay keep what is known of their state."""
+        specs = () if self.method is Method.DYNAMIC else self.specs
+        fresh = LineState.CLOUD if self.method is Method.CLOUD else LineState.FUTURE
+        lines = []
+        for spec in specs:
+            known = now.node(spec.name)
+            same = known is not None and known.spec == spec
+            keeps = same and known is not None and LineState.CLOUD not in (known.state, fresh)
+            lines.append(known if keeps and known is not None else NodeLine(spec, fresh))
+        made = now.only_nodes(tuple(lines))
+        cloud = self._power_saving(site) if self.method is Method.CLOUD else ()
+        return made.with_section(CLOUD_SECTION, cloud)
+
+    def _power_saving(self, site: Site) -> tuple[tuple[str, str], ...]:
+        for key in ("ResumeProgram", "SuspendProgram"):
+            for line, value in site.values(key):
+                raise RefusedError(
+                    line.place,
+                    f"{key}={value} is the site's own power saving, which registration: cloud "
+                    "would take over",
+                    "use registration: conf or dynamic",
+                )
+        shown = [word for word in site.value("PrivateData").split(",") if word]
+        return (
+            ("ResumeProgram", self.poke),
+            ("SuspendProgram", self.poke),
+            ("SuspendTime", str(_NEVER_S)),
+            ("SuspendTimeout", "1"),
+            ("ResumeTimeout", str(int(self.boot_within_s) + 60)),
+            # Slurm hides nodes that are powered down, and we have to see ours.
+            ("PrivateData", ",".join(dict.fromkeys([*shown, "cloud"]))),
+        )

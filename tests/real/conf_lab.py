@@ -1,0 +1,82 @@
+"""Labs whose slurm.conf includes the managed file, and rigs for the ways of registering there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from backfill.core.cluster import NodeBase
+from backfill.drivers.slurm.conf.files import replace_file
+from backfill.drivers.slurm.conf.managed import EMPTY, render
+from backfill.drivers.slurm.conf.reload import Reload
+from backfill.drivers.slurm.conf.transaction import Place, Slurm, Transactions
+from backfill.drivers.slurm.conf.wanted import Method, Wanted
+from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
+from backfill.drivers.slurm.reader import SlurmReader
+from backfill.lab.cluster import Lab
+from backfill.ports import WorkloadManager
+from tests.real.slurm_lab import RealRig, commands_of, manager_of, slurm_lab, until
+
+# The power-saving thread usually looks every ten seconds.
+_QUICK = "SlurmctldParameters=enable_configless,power_save_interval=1,power_save_min_interval=0"
+_RESTART = (
+    "import sys; from backfill.lab.cluster import Lab; Lab.attach(sys.argv[1]).restart('slurmctld')"
+)
+
+
+@contextmanager
+def conf_lab(name: str, **options: object) -> Iterator[Lab]:
+    """A lab whose slurm.conf ends with the Include of an empty managed file."""
+    extra = (_QUICK, *options.pop("extra_conf", ()))  # type: ignore[misc]  # always a tuple
+    with slurm_lab(name, extra_conf=extra, **options) as lab:  # type: ignore[arg-type]  # as above
+        replace_file(lab.slurm_conf.with_name("backfill.conf"), render(EMPTY), like=lab.slurm_conf)
+        with lab.slurm_conf.open("a") as conf:
+            conf.write("Include backfill.conf\n")
+        lab.run("ctl", ["scontrol", "reconfigure"], check=True)
+        yield lab
+
+
+def transactions_of(
+    lab: Lab, timeout_s: float = 10.0, at: Callable[[str], None] = lambda step: None
+) -> Transactions:
+    """Transactions on the lab's managed file, allowed to restart its slurmctld."""
+    commands = commands_of(lab, timeout_s)
+    reader = SlurmReader(commands)
+    place = Place(lab.slurm_conf, lab.dir / "conf-state")
+    restart = (sys.executable, "-c", _RESTART, lab.spec.name)
+    return Transactions(
+        place, Slurm(commands, reader.observe, reader.settings), Reload(restart), at
+    )
+
+
+@dataclass
+class ConfRig(RealRig):
+    """The contract's rig for nodes that come by the managed file."""
+
+    slurmd_options: str = ""
+    method: Method = Method.CONF
+    fresh_base: NodeBase = NodeBase.FUTURE
+
+    @classmethod
+    def by(cls, lab: Lab, method: Method) -> ConfRig:
+        """A rig on a lab from `conf_lab`."""
+        transactions = transactions_of(lab)
+        nodes = (CloudNodes if method is Method.CLOUD else ConfNodes)(transactions)
+        wanted = Wanted(method, (), "/bin/true", 120)
+        transactions.apply(lambda now: wanted.change(now, transactions.site()))
+        manager: WorkloadManager = manager_of(lab, registration=nodes)
+        rig = cls.of(lab, manager)
+        assert isinstance(rig, ConfRig)
+        rig.method = method
+        if method is Method.CLOUD:
+            rig.fresh_base = NodeBase.DOWN
+        return rig
+
+    def reset(self) -> None:
+        """As ever; and what was put away is powered down completely."""
+        super().reset()
+        raw = SlurmReader(commands_of(self.lab))
+        changing = {"POWER_UP", "POWERING_UP", "POWER_DOWN", "POWERING_DOWN"}
+        until(lambda: not any(n.flags & changing for n in raw.observe().nodes.values()))
