@@ -17,7 +17,7 @@ from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.reader import SlurmReader
 from backfill.lab.cluster import Lab
 from backfill.ports import WorkloadManager
-from tests.real.slurm_lab import RealRig, commands_of, manager_of, slurm_lab, until
+from tests.real.slurm_lab import RealRig, commands_of, manager_of, slurm_lab
 
 # The power-saving thread usually looks every ten seconds.
 _QUICK = "SlurmctldParameters=enable_configless,power_save_interval=1,power_save_min_interval=0"
@@ -73,10 +73,3 @@ class ConfRig(RealRig):
         if method is Method.CLOUD:
             rig.fresh_base = NodeBase.DOWN
         return rig
-
-    def reset(self) -> None:
-        """As ever; and what was put away is powered down completely."""
-        super().reset()
-        raw = SlurmReader(commands_of(self.lab))
-        changing = {"POWER_UP", "POWERING_UP", "POWER_DOWN", "POWERING_DOWN"}
-        until(lambda: not any(n.flags & changing for n in raw.observe().nodes.values()))
