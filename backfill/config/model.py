@@ -40,6 +40,8 @@ class DaemonSettings:
     host_poll_s: float = 5.0
     # How often one node or host is read while something there is awaited.
     watch_s: float = 0.03
+    # How often this file is looked at: a good new one is taken over. 0: only when told to.
+    policy_s: float = 5.0
     # Threads that carry out calls.
     workers: int = field(default=16, metadata={"most": 1024})
 

@@ -134,6 +134,7 @@ _MAY_BE_ZERO = {
     ("Flavour", "memory_margin_mb"),
     ("Victims", "protect_after"),
     ("Gaps", "boot_pays_s"),
+    ("DaemonSettings", "policy_s"),
     ("Gaps", "return_pays_s"),
 }
 

@@ -24,13 +24,16 @@ from backfill.engine.messages import (
     HostPicture,
     Message,
     NodesPicture,
+    PolicyRead,
     Question,
     ReadFailed,
+    Reread,
     Result,
     Stop,
 )
 from backfill.engine.notify import notify
 from backfill.engine.observe import cluster_changes, host_changes, node_changes
+from backfill.engine.policyfile import PolicyFile
 from backfill.engine.summary import summary
 from backfill.engine.watch import Watch, still_taken
 from backfill.engine.workers import Workers
@@ -49,6 +52,7 @@ class Pace:
     host_poll_s: float = 5.0
     watch_s: float = 0.03
     workers: int = 16
+    policy_s: float = 0.0  # how often the policy file is looked at; 0: never by itself
 
 
 class Daemon:
@@ -61,6 +65,7 @@ class Daemon:
         journal: Journal,
         pace: Pace,
         tidy: Callable[[], object] = lambda: None,
+        policyfile: PolicyFile | None = None,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self.world = World()
@@ -68,6 +73,7 @@ class Daemon:
         self.cycle = Cycle(self.world, policies, journal, self._begin, self._answer)
         self._outside = outside
         self._pace = pace
+        self.policyfile = policyfile if policyfile is not None else PolicyFile()
         self._tidy = tidy  # what is to be done once an hour, such as pruning the journal
         self._workers = Workers(outside, self.inbox, pace.workers)
         self._hooks: dict[str, list[HookCall]] = {}
@@ -117,12 +123,22 @@ class Daemon:
             )
             self._workers.observe(source)
         self._scheduler.add_job(self._tidy, "interval", hours=1, coalesce=True)
+        if self._pace.policy_s > 0:
+            self._scheduler.add_job(
+                self.reread, "interval", seconds=self._pace.policy_s, coalesce=True, max_instances=1
+            )
         self._scheduler.start()
 
     def poke(self, *sources: str) -> None:
         """Read these sources (all, if none is named) now; callable from any thread."""
         for source in sources or self._sources:
             self._workers.observe(source)
+
+    def reread(self, *, force: bool = False) -> None:
+        """Read the policy file again if it has changed or if `force`; in any thread but ours."""
+        reading = self.policyfile.read(self.cycle.policies, force=force)
+        if reading is not None:
+            self.inbox.put(PolicyRead(reading))
 
     # --- the loop ------------------------------------------------------------------------------
 
@@ -175,6 +191,12 @@ class Daemon:
                 return self._hook(message, now_s)
             case HookGone():
                 self._forget_hook(message.call)
+                return []
+            case PolicyRead():
+                self.policyfile.take(message.reading, self.cycle)
+                return []
+            case Reread():
+                self._scheduler.add_job(self.reread, kwargs={"force": True})  # now, beside us
                 return []
             case Question() | Stop():
                 return []

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 
 from backfill.core.actions import DriverAction
 from backfill.core.changes import Change
+from backfill.engine.policyfile import Reading
 from backfill.ports import ClusterObservation, HostObservation
 
 
@@ -87,6 +88,18 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Reread:
+    """The policy file shall be read again, changed or not (SIGHUP)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRead:
+    """The policy file was read again."""
+
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the daemon."""
 
@@ -102,5 +115,7 @@ Message = (
     | HookCall
     | HookGone
     | Question
+    | Reread
+    | PolicyRead
     | Stop
 )

@@ -49,6 +49,7 @@ class Questions:
             "evict": self._evict,
             "retry": self._retry,
             "poke": self._poke,
+            "reload": self._reload,
             "checkpoint": self._checkpoint,
         }
 
@@ -58,6 +59,8 @@ class Questions:
         act = self._writers.get(name)
         if act is not None and uid not in (0, os.getuid()):
             return {"error": f"'{name}' is for root and the daemon's own user only"}
+        if name == "reload":
+            return self._reload(body)
         if name in self._tellers:
             return _safely(self._tellers[name], body)
         ask = act if act is not None else self._readers.get(name)
@@ -92,6 +95,7 @@ class Questions:
         pending = sum(1 for _ in world.pending(policies.priorities.low))
         return {
             "cluster": policies.cluster,
+            "policy": self._daemon.policyfile.told(),
             "now_s": world.now_s,
             "sentence": summary(world, self._daemon.cycle.last),
             "phases": phases,
@@ -260,6 +264,19 @@ class Questions:
         self._daemon.cycle.take([ch.NodeManaged(node) for node in nodes])
         self._daemon.cycle.decide()
         return {"id": identity, "nodes": [node.name for node in nodes]}
+
+    def _reload(self, body: Body) -> Body:
+        """Read the policy file again, in this thread; the daemon's own puts it into force."""
+        daemon = self._daemon
+        reading = daemon.policyfile.read(daemon.cycle.policies, force=True)
+        assert reading is not None  # forced
+
+        def take(body: Body) -> Body:
+            told = daemon.policyfile.take(reading, daemon.cycle)
+            daemon.cycle.decide()
+            return {**told, "changed": list(reading.changed)}
+
+        return self._in_the_daemon(take, body)
 
     def _poke(self, body: Body) -> Body:
         self._daemon.poke()

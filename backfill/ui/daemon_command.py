@@ -15,16 +15,19 @@ from typing import TextIO
 
 from backfill.config import ConfigError, conflicts, hints, load
 from backfill.config.model import Config
+from backfill.core.policy import PolicySet
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.settings import check_settings
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.daemon import Daemon, Pace
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
-from backfill.engine.messages import Message, Stop
+from backfill.engine.messages import Message, Reread, Stop
+from backfill.engine.policyfile import PolicyFile
 from backfill.engine.questions import Questions
 from backfill.ports import DriverError, InstanceProvider
 from backfill.ui.assemble import WallClock, distinct, keepers, providers, slurm_manager
+from backfill.ui.policy_reload import PolicyReloader
 
 _LOG = logging.getLogger("backfill")
 # A hook gives up by its own timeout; ours only bounds a hook that hangs.
@@ -76,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with _only_one(Path(config.daemon.state_dir)):
             outside = Outside(manager, by_host, WallClock(), keepers(by_host))
-            return _work(config, outside, pokes)
+            return _work(config, manager, outside, pokes)
     except (DriverError, RuntimeError) as error:
         return _refuse(str(error), UNAVAILABLE)
 
@@ -116,30 +119,36 @@ def _only_one(state_dir: Path) -> TextIO:
     return lock
 
 
-def _tidy(config: Config, outside: Outside, journal: SqliteJournal) -> None:
+def _tidy(policies: PolicySet, outside: Outside, journal: SqliteJournal) -> None:
     """Once an hour: old stories, and checkpoints whose time is over."""
     now_s = outside.clock.now()
     journal.prune(_KEEP_S, now_s)
     for keeper in distinct(outside.keepers.values()):
         try:
             keeper.tend()
-            for identity in config.policies.checkpoints.expired(keeper.checkpoints(), now_s):
+            for identity in policies.checkpoints.expired(keeper.checkpoints(), now_s):
                 keeper.drop(identity)
                 _LOG.info("checkpoint %s is removed: its time is over", identity)
         except DriverError as error:
             _LOG.warning("checkpoints could not be tidied: %s", error)
 
 
-def _work(config: Config, outside: Outside, pokes: list[Daemon]) -> int:
+def _work(config: Config, manager: SlurmManager, outside: Outside, pokes: list[Daemon]) -> int:
+    by_host = outside.providers
     settings = config.daemon
     journal = SqliteJournal(Path(settings.state_dir) / "journal.db")
-    pace = Pace(settings.poll_s, settings.host_poll_s, settings.watch_s, settings.workers)
+    pace = Pace(settings.poll_s, settings.host_poll_s, settings.watch_s, settings.workers,
+                settings.policy_s)  # fmt: skip
+    reloader = PolicyReloader(config, lambda new: _against_the_cluster(new, manager, by_host))
+    policyfile = PolicyFile(reloader)
+    policyfile.source, policyfile.loaded_s = str(config.source), outside.clock.now()
     daemon = Daemon(
         config.policies,
         outside,
         journal,
         pace,
-        tidy=lambda: _tidy(config, outside, journal),
+        tidy=lambda: _tidy(daemon.cycle.policies, outside, journal),
+        policyfile=policyfile,
     )
     listener = Listener(daemon.inbox, Questions(daemon).answer, _HOOK_PATIENCE_S)
     _on_signals(daemon.inbox)
@@ -163,6 +172,7 @@ def _work(config: Config, outside: Outside, pokes: list[Daemon]) -> int:
 def _on_signals(inbox: SimpleQueue[Message]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda n, _: inbox.put(Stop(signal.Signals(n).name)))
+    signal.signal(signal.SIGHUP, lambda n, _: inbox.put(Reread()))
 
 
 def _refuse(problem: str, code: int) -> int:

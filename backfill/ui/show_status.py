@@ -31,6 +31,7 @@ def _show(answer: Answer, client: Client) -> None:
     print(f"queue     {wording.counted(waiting, 'low-priority job')} waiting")
     phases = [f"{n} {phase}" for phase, n in answer["phases"].items() if n]
     print(f"nodes     {', '.join(phases) or 'none'}")
+    print(f"policy    {_policy(answer['policy'], now_s)}")
     print(f"pictures  {'; '.join(_pictures(answer['sources'], now_s)) or 'nothing was read yet'}")
     _section("given away", [_claim(c, now_s) for c in answer["claims"]])
     _section("under way", [wording.operation(o, now_s) for o in answer["operations"]])
@@ -39,6 +40,16 @@ def _show(answer: Answer, client: Client) -> None:
     if len(refusals) > _MOST_REFUSALS:
         lines.append(f"and {len(refusals) - _MOST_REFUSALS} more: backfill plan")
     _section("not done", lines)
+
+
+def _policy(policy: dict[str, Any], now_s: float) -> str:
+    """Which file is in force, and why its present state is not."""
+    text = policy["source"] or "not from a file"
+    if policy["loaded_s"]:
+        text += f", in force for {age(now_s - policy['loaded_s'])}"
+    if policy["problems"]:
+        text += emphasis(f"; not so what stands there now: {policy['problems'][0]}", "31")
+    return text
 
 
 def _section(title: str, lines: list[str]) -> None:

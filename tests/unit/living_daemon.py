@@ -22,6 +22,7 @@ from backfill.engine.daemon import Daemon, Pace
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
 from backfill.engine.messages import HookCall, Question, Stop
+from backfill.engine.policyfile import PolicyFile
 from backfill.engine.questions import Questions
 
 HOSTS = ("bm1", "bm2")
@@ -49,7 +50,13 @@ def policies(give_up_after: int = 3, boot_within_s: float = 1000.0) -> PolicySet
 class LivingDaemon:
     """Simulated time passes only inside `until`, in step with the daemon's own thread."""
 
-    def __init__(self, directory: Path, policy: PolicySet | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        policy: PolicySet | None = None,
+        policyfile: PolicyFile | None = None,
+    ) -> None:
+        self._policyfile = policyfile
         self.sim = SimulatedWorld(boot_s=1.0, manners=Manners(hook_timeout_s=3600.0))
         self.sim.add_partition("htc", tier=1, feature="backfill")
         self.sim.add_partition("batch", tier=10, feature="metal")
@@ -58,15 +65,15 @@ class LivingDaemon:
         self.sim.hook(self._allocated, self._ended)
         self.socket = directory / "daemon.sock"
         self._policy = policy if policy is not None else policies()
-        self._journal = MemoryJournal()
+        self.journal = MemoryJournal()
         self.start()
 
     def start(self) -> None:
         """Start the daemon, with what the journal remembers."""
         by_host = dict.fromkeys(HOSTS, self.sim.provider)
         outside = Outside(self.sim.slurm, by_host, self.sim.clock, by_host)
-        pace = Pace(poll_s=0.1, host_poll_s=0.1, watch_s=0.01, workers=4)
-        self.daemon = Daemon(self._policy, outside, self._journal, pace)
+        pace = Pace(poll_s=0.1, host_poll_s=0.1, watch_s=0.01, workers=4, policy_s=0.05)
+        self.daemon = Daemon(self._policy, outside, self.journal, pace, policyfile=self._policyfile)
         self._listener = Listener(self.daemon.inbox, Questions(self.daemon).answer, 30.0)
         self._listener.listen_unix(self.socket)
         self._thread = threading.Thread(target=self.daemon.run, name="daemon")
@@ -113,9 +120,11 @@ class LivingDaemon:
 
 
 @contextmanager
-def living(directory: Path, policy: PolicySet | None = None) -> Iterator[LivingDaemon]:
+def living(
+    directory: Path, policy: PolicySet | None = None, policyfile: PolicyFile | None = None
+) -> Iterator[LivingDaemon]:
     """A daemon that ends with the block."""
-    daemon = LivingDaemon(directory, policy)
+    daemon = LivingDaemon(directory, policy, policyfile)
     try:
         yield daemon
     finally:
