@@ -207,6 +207,17 @@ class InstanceProvider(Protocol):
 
 
 @runtime_checkable
+class Throttler(Protocol):
+    """A provider whose instances can go on with a share of their CPUs."""
+
+    def throttle(self, host: str, name: str, percent: int | None) -> None:
+        """Leave it `percent` of its CPUs' time, None: all of it. Idempotent, seen by `read`.
+
+        BusyError unless it is in memory, RefusedError where the host cannot limit CPUs.
+        """
+
+
+@runtime_checkable
 class CheckpointKeeper(Protocol):
     """Saved states of instances, kept like data. As for instances: blocking, safe, idempotent."""
 

@@ -15,7 +15,7 @@ from backfill.core.policies.ladder import Ladder
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import Priorities, Proof, Template
 
-_STOPPING = (Rung.PAUSE, Rung.SUSPEND)
+_STAYING = (Rung.THROTTLE, Rung.PAUSE, Rung.SUSPEND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +55,23 @@ def _rungs(ladder: Ladder) -> Iterator[Finding]:
         elif rung is Rung.PAUSE and Rung.SUSPEND in kinds[:index]:
             what = "is pause, after suspend, which has already stopped the instance"
             yield Finding(path, what, "put pause before suspend")
+        elif rung is Rung.THROTTLE and index:
+            what = "is throttle, after a rung that has stopped or moved the instance"
+            yield Finding(path, what, "put throttle first")
         elif rung is Rung.REQUEUE and index < len(kinds) - 1:
             what = f"is requeue, and ladder[{index + 1}] would never be reached"
             yield Finding(path, what, "put requeue last")
-        if rung not in _STOPPING and rule.for_s is not None:
+        if rung not in _STAYING and rule.for_s is not None:
             what = f"has no meaning for {rung}, which is over when it is done"
             yield Finding(f"ladder[{index}].for_s", what, "remove it")
 
 
 def _proof(ladder: Ladder, proof: Proof) -> Iterator[Finding]:
     for index, rule in enumerate(ladder.rungs):
-        if proof is Proof.MEMORY and rule.rung is Rung.PAUSE and rule.for_s is None:
-            what = "is not set, so a paused instance would keep the memory that proof asks for"
+        keeps = rule.rung in (Rung.THROTTLE, Rung.PAUSE)
+        if proof is Proof.MEMORY and keeps and rule.for_s is None:
+            held = "throttled" if rule.rung is Rung.THROTTLE else "paused"
+            what = f"is not set, so a {held} instance would keep the memory that proof asks for"
             yield Finding(f"ladder[{index}].for_s", what, "set it, or use proof: cpu")
 
 

@@ -125,8 +125,8 @@ _SPECIAL: dict[tuple[str, str], Shape] = {
     ("Quota", "cpus"): Amount(whole=True, open=False),
     ("Priorities", "low"): Many(Text("name")),
     ("Priorities", "high"): Many(Text("name")),
-    # The core treats these two as their neighbours, so a policy that names them would be a lie.
-    ("RungRule", "rung"): Choice(Rung, but=frozenset({Rung.THROTTLE, Rung.CANCEL})),
+    # The ladder never chooses it by itself, so a policy that names it would be a lie.
+    ("RungRule", "rung"): Choice(Rung, but=frozenset({Rung.CANCEL})),
 }
 _MAY_BE_ZERO = {
     ("Comeback", "move_after_s"),

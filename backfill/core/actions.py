@@ -140,6 +140,17 @@ class PauseInstance:
 
 
 @dataclass(frozen=True, slots=True)
+class ThrottleInstance:
+    """Leave its CPUs `percent` of the time; None: all of it again."""
+
+    name: str
+    generation: int
+    host: str
+    percent: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SuspendInstance:
     """Write its memory to disk and free it. `expected_s`: by what was learned; 0: not known."""
 
@@ -259,6 +270,7 @@ DriverAction = (
     | CreateInstance
     | DeleteInstance
     | PauseInstance
+    | ThrottleInstance
     | SuspendInstance
     | KeepCheckpoint
     | RestoreInstance
@@ -270,3 +282,6 @@ DriverAction = (
     | KickJob
     | TellJob
 )
+
+# Giving a host back is right even when our picture of Slurm is old.
+SAFE_WHEN_BLIND = (CancelMove, PauseInstance, SuspendInstance, ThrottleInstance)

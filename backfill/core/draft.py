@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import Enum, auto
 from math import inf
 from typing import TypeVar
 
-from backfill.core.actions import (
-    CancelMove,
-    DriverAction,
-    PauseInstance,
-    SetAddress,
-    SuspendInstance,
-)
-from backfill.core.findings import Finding, Findings, Refusals
+from backfill.core.actions import SAFE_WHEN_BLIND, DriverAction, SetAddress
+from backfill.core.findings import Finding, Findings, Trace
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import maintenance_s
 from backfill.core.guards import stale
@@ -41,19 +35,6 @@ class Progress(Enum):
     FINAL = auto()  # it failed, and trying again cannot help
 
 
-@dataclass(slots=True)
-class _Trace:
-    """What one step led to."""
-
-    acted: bool = False
-    wake_at_s: float = inf
-    refusals: Refusals = field(default_factory=dict)
-
-
-# Giving a host back is right even when our picture of Slurm is old.
-_SAFE_WHEN_BLIND = (CancelMove, PauseInstance, SuspendInstance)
-
-
 class Draft:
     """Collects the plan. Reads the world and never changes it."""
 
@@ -72,7 +53,7 @@ class Draft:
         self._wake_at_s: float | None = None
         self._findings: Findings | None = None
         self._lens: Lens | None = None
-        self._trace = _Trace()
+        self._trace = Trace()
 
     @property
     def now_s(self) -> float:
@@ -97,7 +78,7 @@ class Draft:
             take(self, about)
             return
         world, notes = self.world, self._lens.begin()
-        trace = self._trace = _Trace()
+        trace = self._trace = Trace()
         self.world = self._lens.as_world()
         try:
             take(self, about)
@@ -121,7 +102,7 @@ class Draft:
         if operation is not None and self.now_s < operation.not_before_s:
             self.wake_at(operation.not_before_s)
             return Progress.WAITING
-        if self.blind and not isinstance(action, _SAFE_WHEN_BLIND):
+        if self.blind and not isinstance(action, SAFE_WHEN_BLIND):
             self.refuse("cluster", "any change", self.blind)
             return Progress.REFUSED
         self._keys.add(key)

@@ -44,6 +44,15 @@ class Finding:
     work_out: Callable[[World], object] | None = None
 
 
+@dataclass(slots=True)
+class Trace:
+    """What one step led to."""
+
+    acted: bool = False
+    wake_at_s: float = inf
+    refusals: Refusals = field(default_factory=dict)
+
+
 class Findings:
     """Kept by the world, which tells by `touch` what changes. Subjects are steps and values.
 

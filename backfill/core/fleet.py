@@ -59,10 +59,11 @@ class Instance:
     resources: Resources
     rss_mb: int | None = None
     boot_s: float = 0.0
+    throttled: bool = False  # its CPUs run for a small share of the time only
 
     @property
     def occupies_cpu(self) -> bool:
-        return self.state in (InstanceState.RUNNING, InstanceState.BUILDING)
+        return not self.throttled and self.state in (InstanceState.RUNNING, InstanceState.BUILDING)
 
     @property
     def occupies_memory(self) -> bool:

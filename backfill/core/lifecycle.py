@@ -13,6 +13,7 @@ class Phase(StrEnum):
     READY = "ready"  # proven; Slurm may give it jobs
     DRAINING = "draining"  # no new jobs; goes when the last one ends
     EVICTING = "evicting"  # its host is wanted: stop it, then tell Slurm
+    THROTTLED = "throttled"  # its host is wanted, and it goes on with next to no CPU
     DISPLACED = "displaced"  # stopped; its jobs are suspended in Slurm and wait
     MOVING = "moving"  # on its way to another host
     RETURNING = "returning"  # being brought back to work, step by step
@@ -26,7 +27,10 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.BOOTING: frozenset({Phase.READY, Phase.EVICTING, Phase.REMOVING}),
     Phase.READY: frozenset({Phase.DRAINING, Phase.EVICTING, Phase.REMOVING}),
     Phase.DRAINING: frozenset({Phase.READY, Phase.EVICTING, Phase.REMOVING}),
-    Phase.EVICTING: frozenset({Phase.DISPLACED, Phase.MOVING, Phase.RETURNING, Phase.REMOVING}),
+    Phase.EVICTING: frozenset(
+        {Phase.THROTTLED, Phase.DISPLACED, Phase.MOVING, Phase.RETURNING, Phase.REMOVING}
+    ),
+    Phase.THROTTLED: frozenset({Phase.EVICTING, Phase.RETURNING, Phase.REMOVING}),
     Phase.DISPLACED: frozenset({Phase.MOVING, Phase.RETURNING, Phase.REMOVING}),
     Phase.MOVING: frozenset({Phase.DISPLACED, Phase.RETURNING, Phase.EVICTING, Phase.REMOVING}),
     Phase.RETURNING: frozenset({Phase.READY, Phase.EVICTING, Phase.DISPLACED, Phase.REMOVING}),

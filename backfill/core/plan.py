@@ -18,6 +18,7 @@ from backfill.core.actions import (
     SuspendJob,
     TellJob,
     ThawInstance,
+    ThrottleInstance,
 )
 from backfill.core.lifecycle import ManagedNode
 
@@ -91,6 +92,8 @@ def key_of(action: DriverAction) -> str:
             extra = f":{action.target}"
         case SetAddress():
             extra = f":{action.address}"
+        case ThrottleInstance():
+            extra = f":{action.percent or 'off'}"
         case KeepCheckpoint():
             extra = f":{action.wanted.id}"
         case _:
@@ -116,6 +119,8 @@ def lands_on(action: DriverAction) -> str:
             return action.spec.host
         case ThawInstance() | RestoreInstance():
             return action.host
+        case ThrottleInstance():
+            return action.host if action.percent is None else ""
         case MigrateInstance():
             return action.target
         case _:

@@ -19,6 +19,7 @@ from backfill.core.steps.displaced import step_displaced, step_moving
 from backfill.core.steps.evict import step_evicting
 from backfill.core.steps.ready import step_ready
 from backfill.core.steps.remove import step_draining, step_removing
+from backfill.core.steps.throttle import step_throttled
 from backfill.core.world import World
 
 # An instance with our tag of which no record exists is left alone for so long: its record may be
@@ -33,6 +34,7 @@ _STEPS: dict[Phase, Callable[[Draft, ManagedNode], None]] = {
     Phase.READY: step_ready,
     Phase.DRAINING: step_draining,
     Phase.EVICTING: step_evicting,
+    Phase.THROTTLED: step_throttled,
     Phase.DISPLACED: step_displaced,
     Phase.MOVING: step_moving,
     Phase.RETURNING: step_returning,

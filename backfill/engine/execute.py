@@ -13,6 +13,7 @@ from backfill.ports import (
     DriverError,
     NodeSpec,
     RefusedError,
+    Throttler,
 )
 
 _CONSOLE_LINES = 12
@@ -47,9 +48,7 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
             return read_instance(outside, action.spec.host, action.name)
         case act.MigrateInstance():
             return _migrate(outside, action)
-        case act.ThawInstance():
-            return _thaw(outside, action)
-        case act.WakeInstance() | act.ProbeJobs():
+        case act.WakeInstance() | act.ProbeJobs() | act.ThawInstance():
             return _in_guest(outside, action)
         case (
             act.DeleteInstance()
@@ -57,9 +56,10 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
             | act.SuspendInstance()
             | act.RestoreInstance()
             | act.CancelMove()
-            | act.KeepCheckpoint()
         ):
             return _on_instance(outside, action)
+        case act.KeepCheckpoint() | act.ThrottleInstance():
+            return _where_able(outside, action)
         case _:
             assert_never(action)
 
@@ -166,8 +166,7 @@ def _on_instance(
     | act.PauseInstance
     | act.SuspendInstance
     | act.RestoreInstance
-    | act.CancelMove
-    | act.KeepCheckpoint,
+    | act.CancelMove,
 ) -> list[ch.Change]:
     provider = outside.providers[action.host]
     match action:
@@ -185,8 +184,6 @@ def _on_instance(
             provider.restore(action.host, action.name)
         case act.CancelMove():
             provider.cancel_move(action.host, action.name)
-        case act.KeepCheckpoint():
-            return _keep(outside, action)
         case _:
             assert_never(action)
     return read_instance(outside, action.host, action.name)
@@ -202,6 +199,23 @@ def _suspend(outside: Outside, action: act.SuspendInstance) -> list[ch.Change]:
     )
     told: list[ch.Change] = [written] if written_mb else []
     return told + read_instance(outside, action.host, action.name)
+
+
+def _where_able(
+    outside: Outside, action: act.KeepCheckpoint | act.ThrottleInstance
+) -> list[ch.Change]:
+    """What not every provider can do."""
+    if isinstance(action, act.KeepCheckpoint):
+        return _keep(outside, action)
+    return _throttle(outside, action)
+
+
+def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]:
+    provider = outside.providers[action.host]
+    if not isinstance(provider, Throttler):
+        raise RefusedError(action.name, f"the provider of {action.host} cannot throttle")
+    provider.throttle(action.host, action.name, action.percent)
+    return read_instance(outside, action.host, action.name)
 
 
 def _keep(outside: Outside, action: act.KeepCheckpoint) -> list[ch.Change]:
@@ -248,10 +262,18 @@ def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
     return read_instance(outside, action.host, action.name)
 
 
-def _in_guest(outside: Outside, action: act.WakeInstance | act.ProbeJobs) -> list[ch.Change]:
-    return (
-        _wake(outside, action) if isinstance(action, act.WakeInstance) else _probe(outside, action)
-    )
+def _in_guest(
+    outside: Outside, action: act.WakeInstance | act.ProbeJobs | act.ThawInstance
+) -> list[ch.Change]:
+    match action:
+        case act.ThawInstance():
+            return _thaw(outside, action)
+        case act.WakeInstance():
+            return _wake(outside, action)
+        case act.ProbeJobs():
+            return _probe(outside, action)
+        case _:
+            assert_never(action)
 
 
 def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:

@@ -13,6 +13,7 @@ _HEADLINES = {
     "ready": "is at work on {host}",
     "draining": "on {host} takes no new jobs and goes when the last one has ended",
     "evicting": "is being pushed off {host}",
+    "throttled": "keeps next to no CPU time on {host}, which is wanted",
     "displaced": "stands still on {host} and its work waits",
     "moving": "is on its way from {host} to {target}",
     "returning": "is being brought back to work on {host}",
@@ -147,6 +148,7 @@ _AWAITED: dict[str, _Rule] = {
     "ready": _ready,
     "draining": _draining,
     "evicting": _evicting,
+    "throttled": _displaced,
     "displaced": _displaced,
     "moving": _moving,
     "returning": _returning,
@@ -179,6 +181,13 @@ def _change_displaced(node: Entry, picture: Picture) -> list[str]:
     ]
 
 
+def _change_throttled(node: Entry, picture: Picture) -> list[str]:
+    return [
+        f"it gets all of its CPUs back as soon as {node['host']} is free",
+        "when the time of its rung is over, the ladder's next rung follows",
+    ]
+
+
 def _change_failed(node: Entry, picture: Picture) -> list[str]:
     return [f"`backfill retry {node['name']}` forgets the failures and the pause"]
 
@@ -190,6 +199,7 @@ def _change_given_up(node: Entry, picture: Picture) -> list[str]:
 _CHANGES: dict[str, _Rule] = {
     "booting": _change_booting,
     "ready": _change_ready,
+    "throttled": _change_throttled,
     "displaced": _change_displaced,
     "failed": _change_failed,
     "given-up": _change_given_up,

@@ -50,6 +50,7 @@ STYLES = {
     "moving": "cyan",
     "evicting": "yellow",
     "displaced": "yellow",
+    "throttled": "yellow",
     "paused": "yellow",
     "suspended": "yellow",
     "draining": "yellow",

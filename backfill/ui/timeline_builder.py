@@ -31,6 +31,7 @@ _PHASES = {
     Phase.BOOTING: Kind.BOOTING,
     Phase.DRAINING: Kind.DRAINING,
     Phase.EVICTING: Kind.EVICTING,
+    Phase.THROTTLED: Kind.EVICTING,
     Phase.MOVING: Kind.MOVING,
     Phase.RETURNING: Kind.RETURNING,
     Phase.REMOVING: Kind.REMOVING,

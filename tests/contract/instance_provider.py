@@ -27,12 +27,16 @@ from tests.contract.instance_rig import (
     spec,
     state,
 )
+from tests.contract.instance_throttle import InstanceThrottleContract
 
 __all__ = ["CLUSTER", "EVERYTHING", "SMALL", "InstanceProviderContract", "born", "spec", "state"]
 
 
 class InstanceProviderContract(
-    InstanceClonesContract, InstanceMovesContract, InstanceCheckpointsContract
+    InstanceClonesContract,
+    InstanceMovesContract,
+    InstanceCheckpointsContract,
+    InstanceThrottleContract,
 ):
     """Shared by the simulated hypervisors, libvirt's test driver and real libvirt."""
 

@@ -11,8 +11,9 @@ from backfill.ports import InstanceProvider
 
 CLUSTER = "contract"
 SMALL = Flavour(cpus=1, memory_mb=256, disk_gb=1)
-MOVE, WAKE, STRANGERS, IMAGES, INSTANT = "move", "wake", "strangers", "images", "instant"
-EVERYTHING = frozenset({MOVE, WAKE, STRANGERS, IMAGES, INSTANT})
+MOVE, WAKE, STRANGERS, IMAGES = "move", "wake", "strangers", "images"
+INSTANT, THROTTLE = "instant", "throttle"
+EVERYTHING = frozenset({MOVE, WAKE, STRANGERS, IMAGES, INSTANT, THROTTLE})
 
 
 class Rig(Protocol):
@@ -20,7 +21,8 @@ class Rig(Protocol):
 
     `abilities` says which parts of the contract it can show: MOVE (migration), WAKE (guests with
     an agent), STRANGERS (other people's instances on the same hosts), IMAGES (it refuses an
-    image that it does not know), INSTANT (it can clone a booted parent).
+    image that it does not know), INSTANT (it can clone a booted parent), THROTTLE (it can take
+    CPU time away).
     """
 
     @property

@@ -60,6 +60,9 @@ class TestHypervisor(Hypervisor):
         self._link.call(name, lambda connection: connection.restore(str(path)))
         self._on(name, lambda domain: domain.suspend())
 
+    def _throttle(self, domain: Any, percent: int | None) -> None:
+        raise RefusedError(domain.name(), "the test driver's machines have no CPU quota")
+
     def _own_disks(self, domain: Any, name: str, socket: Path) -> None:
         """The test driver's machines have no emulator that could own a disk."""
 

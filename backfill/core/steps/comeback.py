@@ -15,6 +15,7 @@ from backfill.core.fence import judge
 from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
+from backfill.core.steps.throttle import give_cpus
 
 
 def step_returning(draft: Draft, node: ManagedNode) -> None:
@@ -54,7 +55,7 @@ def _by_state(draft: Draft, node: ManagedNode) -> None:
                 node,
                 ThawInstance(node.name, node.generation, node.host, node.held, node.reason),
             )
-        case InstanceState.RUNNING:
+        case InstanceState.RUNNING if instance is not None and give_cpus(draft, node, instance):
             _running(draft, node)
         case _:
             pass  # coming or being built: a later observation will tell

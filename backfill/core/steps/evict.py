@@ -16,6 +16,7 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import Operation
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.placement import candidates
+from backfill.core.steps.throttle import held_back, hold_back
 from backfill.core.steps.to_disk import suspend
 
 
@@ -54,6 +55,9 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
     if problem:
         draft.become(node, Phase.REMOVING, problem, fail=True)
         return
+    if instance.throttled and draft.rule(node).rung is Rung.THROTTLE and not node.checkpoint:
+        held_back(draft, node)
+        return
     if not draft.stopped(instance):
         free = draft.host_is_free(node.host) and node.name not in draft.world.closed
         free = free and not node.checkpoint
@@ -88,7 +92,9 @@ def stop(draft: Draft, node: ManagedNode) -> None:
     overdue = draft.now_s >= limit_s
     draft.wake_at(limit_s)
     match rule.rung:
-        case Rung.PAUSE | Rung.THROTTLE | Rung.SUSPEND:
+        case Rung.THROTTLE if not node.checkpoint:
+            progress = hold_back(draft, node)
+        case _ if node.checkpoint or rule.rung in (Rung.PAUSE, Rung.SUSPEND):
             if any(move.running for move in _moves_of(draft, node)):
                 # A move keeps a pause away: until it is over it must not be disturbed.
                 draft.do(CancelMove(node.name, node.generation, node.host, reason))

@@ -7,6 +7,7 @@ from backfill.core.cluster import JobState
 from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
+from backfill.core.steps.throttle import give_cpus
 
 # The stop signal of a `scontrol suspend` that was sent to a paused guest is delivered when that is
 # thawed, as long as slurmctld's connection attempt lives (MessageTimeout, 10 s by default, and a
@@ -36,7 +37,8 @@ def step_ready(draft: Draft, node: ManagedNode) -> None:
     if draft.stopped(instance):
         begin_eviction(draft, node)
         return
-    _in_slurm(draft, node)
+    if instance is None or give_cpus(draft, node, instance):  # a crash may have left it throttled
+        _in_slurm(draft, node)
 
 
 def _in_slurm(draft: Draft, node: ManagedNode) -> None:

@@ -13,6 +13,8 @@ from backfill.ports import BusyError
 
 STATS = libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BALLOON
 _KIB_PER_MIB = 1024
+# The kernel's own period; a quota of -1 is none, and libvirt takes no less than 1 ms.
+_PERIOD_US, _NO_QUOTA, _LEAST_QUOTA_US = 100_000, -1, 1_000
 _MIGRATION_OUT = libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT
 
 
@@ -30,6 +32,7 @@ class Domain:
     label: Label | None
     rss_mb: int | None
     saving: bool
+    throttled: bool = False
 
     @property
     def active(self) -> bool:
@@ -57,6 +60,22 @@ def _job(handle: Any) -> int | None:
             return None  # it does not run
         raise
     return int(job.get("operation", 0)) if job["type"] else None
+
+
+def throttle(handle: Any, percent: int | None) -> None:
+    """Leave the domain's CPUs `percent` of the time; None: all of it."""
+    quota_us = _NO_QUOTA if percent is None else max(_LEAST_QUOTA_US, _PERIOD_US * percent // 100)
+    limits = {"vcpu_period": _PERIOD_US, "vcpu_quota": quota_us}
+    handle.setSchedulerParametersFlags(limits, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+
+
+def throttled(handle: Any) -> bool:
+    """Whether the domain's CPUs have a quota that leaves them less than all of the time."""
+    try:
+        limits = handle.schedulerParametersFlags(libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    except libvirt.libvirtError:
+        return False  # no control group for CPUs, or the domain has just ended
+    return 0 < int(limits.get("vcpu_quota", _NO_QUOTA)) < int(limits.get("vcpu_period", 0))
 
 
 def lookup(connection: Any, name: str, again: bool = True) -> Any:
@@ -94,6 +113,7 @@ def seen(handle: Any, stats: dict[str, int]) -> Domain | None:
         label=label,
         rss_mb=None if rss_kib is None else int(rss_kib) // _KIB_PER_MIB,
         saving=saving,
+        throttled=label is not None and states.is_active(state) and throttled(handle),
     )
 
 

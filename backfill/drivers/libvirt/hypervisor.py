@@ -20,6 +20,7 @@ from backfill.drivers.libvirt.domains import (
     lookup,
     refuse_if_leaving,
     seen,
+    throttle,
     weight_of,
 )
 from backfill.drivers.libvirt.link import Link
@@ -144,6 +145,10 @@ class Hypervisor:
         incoming = states.may_be_incoming(state, reason)
         return int(state), int(reason), not incoming or bool(handle.isPersistent())
 
+    def throttle(self, name: str, percent: int | None) -> None:
+        """Leave its CPUs `percent` of the time; None: all of it."""
+        self._on(name, lambda domain: self._throttle(domain, percent))
+
     def resume(self, name: str) -> None:
         """Let the CPUs of a paused domain go on."""
         self._on(name, lambda domain: domain.resume())
@@ -251,6 +256,9 @@ class Hypervisor:
 
     def _refuse_if_leaving(self, domain: Any, name: str) -> None:
         refuse_if_leaving(domain, name)
+
+    def _throttle(self, domain: Any, percent: int | None) -> None:
+        throttle(domain, percent)
 
     def _own_disks(self, domain: Any, name: str, socket: Path) -> None:
         own_disks(monitor_of(domain), name, socket)

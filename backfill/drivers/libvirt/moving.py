@@ -86,6 +86,15 @@ def thaw(pool: Pool, host: str, name: str) -> None:
         pool.on(host).resume(name)
 
 
+def throttle(pool: Pool, host: str, name: str, percent: int | None) -> None:
+    """Leave its CPUs a share of the time. See `Throttler.throttle`."""
+    _, instance = pool.need(host, name)
+    if instance.state not in _IN_MEMORY:
+        raise BusyError(name, f"it is {instance.state} on {host}")
+    if instance.throttled or percent is not None:
+        pool.on(host).throttle(name, percent)
+
+
 def migrate(pool: Pool, host: str, name: str, target: str) -> None:
     """Move to `target` in the state it is in. See `InstanceProvider.migrate`."""
     with pool.changing(name):

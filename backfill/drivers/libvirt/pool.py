@@ -98,6 +98,7 @@ class Pool:
             resources=domain.label.resources,
             rss_mb=domain.rss_mb if domain.active else 0,
             boot_s=domain.label.created_s,
+            throttled=domain.throttled,
         )
 
     def refuse_if_elsewhere(self, host: str, name: str, everywhere: bool = True) -> None:

@@ -90,6 +90,10 @@ class LibvirtProvider:
         """Let a paused instance's CPUs go on."""
         moving.thaw(self._pool, host, name)
 
+    def throttle(self, host: str, name: str, percent: int | None) -> None:
+        """Leave its CPUs a share of the time; None: all of it."""
+        moving.throttle(self._pool, host, name, percent)
+
     def suspend(self, host: str, name: str) -> float:
         """Memory to the shared directory, RAM freed; returns MB."""
         return moving.suspend(self._pool, host, name)

@@ -57,7 +57,9 @@ class Checks:
             host = self._hosts.get(self._books.nodes[name].host or "")
             if host is None:
                 continue
-            alive = [i for i in host.instances.values() if i.machine.alive]
+            alive = [
+                i for i in host.instances.values() if i.machine.alive and not i.machine.throttled
+            ]
             used = self._books.nodes[name].cpus_used + sum(i.spec.flavour.cpus for i in alive)
             for instance in alive:
                 if not self.shared or used > host.capacity.cpus:

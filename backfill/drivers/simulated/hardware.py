@@ -67,6 +67,7 @@ class Machine:
     stopped_at_s: float = 0.0
     lag_s: float = 0.0  # how far its clock is behind
     runs: list[Run] = field(default_factory=list)
+    throttled: bool = False  # alive, but its share of the CPUs is too small to count
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +115,7 @@ class SimInstance:
             instance.resources,
             rss_mb,
             instance.boot_s,
+            self.machine.throttled,
         )
 
 

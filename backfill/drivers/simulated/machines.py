@@ -82,6 +82,12 @@ class Machines:
         for run in going:
             self._go(run)
 
+    def throttle(self, machine: Machine, *, on: bool) -> None:
+        """Take almost all CPU time from the machine, or give it back."""
+        machine.throttled = on
+        for run in machine.runs:
+            self._follow(run)
+
     def set_clock(self, machine: Machine) -> float:
         """Correct its clock; returns by how much, s."""
         lag_s, machine.lag_s = machine.lag_s, 0.0
@@ -162,7 +168,9 @@ class Machines:
 
     def _follow(self, run: Run) -> None:
         may = not (run.stopped or run.finished)
-        may = may and all(machine.alive and machine.booted for machine in run.machines)
+        may = may and all(
+            machine.alive and machine.booted and not machine.throttled for machine in run.machines
+        )
         if may and run.since_s is None:
             self._go(run)
         elif not may:

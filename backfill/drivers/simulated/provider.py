@@ -136,6 +136,13 @@ class SimulatedProvider(SimulatedKeeper):
                 self._change(instance, InstanceState.RUNNING)
                 self.watch(instance)
 
+    def throttle(self, host: str, name: str, percent: int | None) -> None:
+        """Its jobs stand still while it answers as ever: a small share of a CPU is rounded down."""
+        with self._call("throttle", host, name) as found:
+            instance = self._instance(found, name)
+            self._need(instance, *_IN_MEMORY)
+            self._machines.throttle(instance.machine, on=percent is not None)
+
     def suspend(self, host: str, name: str) -> float:
         """RUNNING or PAUSED to SUSPENDED; its memory is free. Returns MB."""
         with self._call("suspend", host, name) as found:
