@@ -33,6 +33,7 @@ check: venv
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/codespell
+	.venv/bin/salt-lint $(shell find salt_states -name '*.sls')
 
 unit: venv
 	$(PY) -m pytest -q
@@ -56,6 +57,8 @@ docs: venv
 lock:
 	uv pip compile -q pyproject.toml --extra libvirt --extra openstack --group dev --generate-hashes --no-header \
 		--no-annotate --python-version 3.11 -o requirements.lock
+	uv pip compile -q --group salt --generate-hashes --no-header --no-annotate --python-version 3.11 \
+		-o requirements.salt.lock
 
 format: venv
 	$(PY) -m ruff format .

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from backfill.core.cluster import Job, Node, SlurmSettings
 from backfill.core.fleet import Checkpoint, Host, Instance, InstanceSpec
+from backfill.core.readiness import GuestReport
 
 
 class DriverError(Exception):
@@ -244,6 +245,31 @@ class CheckpointKeeper(Protocol):
 
     def tend(self) -> None:
         """Finish what was interrupted; called now and then."""
+
+
+@runtime_checkable
+class Prover(Protocol):
+    """What a provider also has when it can look into its instances."""
+
+    def prove(
+        self, host: str, name: str, now_s: float, credential: str, register: bool
+    ) -> tuple[GuestReport, str]:
+        """Set the guest's clock to `now_s`, and let it prove all that it was told at its boot.
+
+        `credential` was made at the controller and is to be understood in the guest; the second
+        value was made in the guest, for the controller. Both empty: munge is not to be proven.
+        `register`: slurmd reports to Slurm again. One call, harmless when repeated.
+        """
+
+
+class Credentials(Protocol):
+    """The controller's side of munge. Calls block for milliseconds and raise DriverError only."""
+
+    def make(self) -> str:
+        """A credential that every node with our key and a right clock understands."""
+
+    def check(self, credential: str) -> str:
+        """Why the controller does not accept this credential; empty when it does."""
 
 
 @dataclass(frozen=True, slots=True)

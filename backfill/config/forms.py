@@ -19,6 +19,7 @@ ALLOWED = {
     "path": "an absolute path",
     "ip": "an IP address, such as 10.0.0.1",
     "endpoint": "an IP address with a port, such as 10.0.0.1:6817",
+    "mount": "four words as in fstab, such as '10.0.0.1:/home /home nfs4 rw,hard'",
     "uri": "a libvirt address, such as qemu+tcp://10.0.0.11/system",
     "share": "a whole number, or a share such as 20%",
     "schedule": "a time as cron has it, in UTC, such as '0 8 * * mon-fri' or '@daily'",
@@ -45,6 +46,11 @@ def _is_endpoint(text: str) -> bool:
     host, _, port = text.rpartition(":")
     number = int(port) if re.fullmatch(r"[0-9]{1,5}", port) else 0
     return 0 < number < 65536 and address_in(host.strip("[]")) is not None
+
+
+def _is_mount(text: str) -> bool:
+    words = text.split()
+    return len(words) == 4 and ":/" in words[0] and words[1].startswith("/")
 
 
 def _is_uri(text: str) -> bool:
@@ -85,6 +91,7 @@ _WRONG: dict[str, Callable[[str], str]] = {
     "path": _unless(lambda text: text.startswith("/"), "is not an absolute path"),
     "ip": _unless(lambda text: address_in(text), "is not an IP address"),
     "endpoint": _unless(_is_endpoint, "is not an address with a port"),
+    "mount": _unless(_is_mount, "is not a line of fstab"),
     "uri": _unless(_is_uri, "is not a libvirt address"),
     "share": _unless(_SHARE.fullmatch, "is no share"),
     "schedule": _wrong_schedule,

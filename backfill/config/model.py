@@ -111,6 +111,12 @@ class SurroundingsEntry:
     # Programs that slurm.conf names for every slurmd and that mean nothing in a guest, such as our
     # own Prolog on the hosts: made there as programs that do nothing.
     no_ops: tuple[str, ...] = field(default=(), metadata={"form": "path"})
+    # The controller's time server, which guests follow and prove their clocks against; empty: the
+    # daemon's own clock, as the guest's agent passes it on.
+    time_server: str = field(default="", metadata={"form": "ip"})
+    # Network file systems that guests mount, each as in fstab:
+    # "10.0.0.1:/home /home nfs4 rw,hard,vers=4.1".
+    mounts: tuple[str, ...] = field(default=(), metadata={"form": "mount"})
 
 
 @dataclass(frozen=True, slots=True)

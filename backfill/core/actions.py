@@ -217,12 +217,13 @@ class ThawInstance:
 
 @dataclass(frozen=True, slots=True)
 class WakeInstance:
-    """Set the guest's clock and let slurmd register again; the correction is the proof."""
+    """Set the guest's clock and let it prove itself; `register`: slurmd reports again, too."""
 
     name: str
     generation: int
     host: str
     reason: str
+    register: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from backfill.core.cluster import Job, Node
 from backfill.core.fleet import Host, Instance
 from backfill.core.lifecycle import ManagedNode
+from backfill.core.readiness import GuestReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,16 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
+class Proven:
+    """A guest was asked to prove itself, and this is its report; whether it holds is judged."""
+
+    name: str
+    generation: int
+    at_s: float
+    report: GuestReport
+
+
+@dataclass(frozen=True, slots=True)
 class Probed:
     """A guest was looked into: `stuck` when every process of its jobs is stopped by a signal."""
 
@@ -260,6 +271,7 @@ Change = (
     | OperationStarted
     | OperationDone
     | Woken
+    | Proven
     | Probed
     | LastWords
     | Kicked

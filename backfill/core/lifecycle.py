@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from backfill.core.readiness import GuestReport
+
 
 class Phase(StrEnum):
     """Where one of our nodes is in its life. Ours, unlike the states that others report."""
@@ -81,6 +83,8 @@ class ManagedNode:
     rung_since_s: float = 0.0
     target: str = ""  # host it moves to
     proven_s: float = 0.0  # when it last proved itself; 0 before the first time
+    proof_s: float = 0.0  # when the first report of this phase came
+    report: GuestReport | None = None  # the last one
     woken_s: float = 0.0  # when clock and slurmd were last set right after a stop
     idle_since_s: float = 0.0  # since when no job was on it; 0 while one is
     drained_s: float = 0.0  # when it was first seen stopped and drained, while evicting

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Self, TypeVar
 
+from backfill.core.breakers import Streak
 from backfill.core.call_index import CallIndex, ClaimIndex
 from backfill.core.cluster import Job, Node
 from backfill.core.findings import Findings
@@ -40,6 +41,7 @@ class Picture:
         self.sources: dict[str, Source] = {}
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
         self.generations: dict[str, int] = {}  # highest generation ever used by a node's name
+        self.streaks: dict[str, Streak] = {}  # failures in a row: by host, and "" for the image
         self.rates: dict[str, WriteRate] = {}  # by host: how fast memory reaches the disk
         self._host_of_node: dict[str, str] = {}
         self._seen: dict[tuple[str, str], float] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backfill.core.breakers import open_breaker
 from backfill.core.cluster import NodeBase
 from backfill.core.foresight import maintenance_s, wanted_again_s
 from backfill.core.guards import Limits, stale
@@ -99,6 +100,8 @@ def candidates(
         reason = closed(world, host, policies.limits)
         if not reason:
             reason = too_short(world, host, policies, pays_s)
+        if not reason:
+            reason = open_breaker(world, host, policies.readiness, policies.hosts)
         if not reason and count_on(world, host) >= policies.limits.max_per_host:
             reason = f"limits.max_per_host = {policies.limits.max_per_host} is reached on {host}"
         if not reason:

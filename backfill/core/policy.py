@@ -16,6 +16,7 @@ from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder
 from backfill.core.policies.quotas import Quotas
+from backfill.core.policies.readiness import Readiness
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Spread
 from backfill.core.policies.victims import Victims
@@ -69,6 +70,7 @@ class PolicySet:
     comeback: Comeback = field(default_factory=Comeback)
     cloning: Cloning = field(default_factory=Cloning)
     placement: Spread = field(default_factory=Spread)
+    readiness: Readiness = field(default_factory=Readiness)
     victims: Victims = field(default_factory=Victims)
     gaps: Gaps = field(default_factory=Gaps)
     budgets: Budgets = field(default_factory=Budgets)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from backfill.core.breakers import open_breaker, rest_ends_s
 from backfill.core.cluster import Job
 from backfill.core.draft import Draft
 from backfill.core.guards import may_create
@@ -100,6 +101,9 @@ def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
     if lacking_cpus <= 0:
         reason = f"scale.warm = {draft.policies.scale.warm} idle instances are wanted"
     limit = may_create(draft.world, draft.policies.limits) or draft.budget_full() or _ramp(draft)
+    limit = limit or open_breaker(draft.world, "", draft.policies.readiness, draft.policies.hosts)
+    # When a rest is over that now keeps instances from being made.
+    draft.wake_at(rest_ends_s(draft.world, draft.policies.readiness))
     if limit:
         draft.refuse("cluster", "a new instance", limit)
         return

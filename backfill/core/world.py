@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from backfill.core import changes as ch
+from backfill.core.breakers import follow
 from backfill.core.cluster import Job, JobState
 from backfill.core.fleet import InstanceState
 from backfill.core.ledger import Claim, Source
@@ -160,6 +161,9 @@ class World(Picture):
         if known is not None:
             check_transition(known, change.node.phase)
             self._record_moved(known)
+        for name in follow(self.streaks, known, change.node, self.now_s):
+            self._touch(f"streak {name}")
+            self._touch("*streaks")
         self._fleet.manage(change.node)
         self._remember_generation(change.node.name, change.node.generation)
         self._record_moved(change.node)
@@ -170,7 +174,6 @@ class World(Picture):
             self._record_moved(known)
         self._fleet.forget(change.name)
         self._calls.forget(change.name)
-        self._remember_generation(change.name, change.generation)
         self._remember_generation(change.name, change.generation)
         self._touch(change.name)
 
@@ -200,6 +203,12 @@ class World(Picture):
 
     def _woken(self, change: ch.Woken) -> None:
         self._note(change.name, change.generation, woken_s=change.at_s)
+
+    def _proven(self, change: ch.Proven) -> None:
+        known = self.managed.get(change.name)
+        if known is not None:
+            first_s = known.proof_s if known.proof_s > known.since_s else change.at_s
+            self._note(change.name, change.generation, proof_s=first_s, report=change.report)
 
     def _probed(self, change: ch.Probed) -> None:
         known = self.managed.get(change.name)
@@ -261,6 +270,7 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.OperationStarted: World._operation_started,
     ch.OperationDone: World._operation_done,
     ch.Woken: World._woken,
+    ch.Proven: World._proven,
     ch.Probed: World._probed,
     ch.Kicked: World._kicked,
     ch.CheckpointKept: World._checkpoint_kept,

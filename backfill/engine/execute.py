@@ -9,6 +9,7 @@ from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.fence import judge
 from backfill.engine.looking import Outside, read_instance, read_node, read_node_and_jobs
+from backfill.engine.prove import prove
 from backfill.ports import (
     DriverError,
     NodeSpec,
@@ -277,11 +278,8 @@ def _in_guest(
 
 
 def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
-    correction_s = outside.providers[action.host].wake(
-        action.host, action.name, outside.clock.now()
-    )
-    woken = ch.Woken(action.name, action.generation, outside.clock.now(), correction_s)
-    return [woken, *read_node_and_jobs(outside, action.name)]
+    told = prove(outside.providers[action.host], outside.credentials, outside.clock, action)
+    return [*told, *read_node_and_jobs(outside, action.name)]
 
 
 def _probe(outside: Outside, action: act.ProbeJobs) -> list[ch.Change]:

@@ -10,6 +10,7 @@ from backfill.ports import (
     CheckpointKeeper,
     Clock,
     ClusterObservation,
+    Credentials,
     InstanceProvider,
     WorkloadManager,
 )
@@ -24,6 +25,7 @@ class Outside:
     clock: Clock
     # Those of the providers that keep checkpoints, by host.
     keepers: Mapping[str, CheckpointKeeper] = field(default_factory=dict)
+    credentials: Credentials | None = None  # None: munge is not proven
 
 
 def read_node(outside: Outside, name: str) -> list[ch.Change]:

@@ -86,7 +86,7 @@ def _change(change: ch.Change) -> str:
             return f"Slurm gave {', '.join(change.hosts)} to job {change.job_id}"
         case ch.MemoryWritten() | ch.CheckpointKept():
             return _written(change)
-        case ch.Woken() | ch.Probed() | ch.LastWords():
+        case ch.Woken() | ch.Proven() | ch.Probed() | ch.LastWords():
             return _guest(change)
         case ch.HoldSet():
             return f"{change.subject} was {'closed' if change.on else 'opened'}: {change.reason}"
@@ -111,11 +111,14 @@ def _written(change: ch.MemoryWritten | ch.CheckpointKept) -> str:
             )
 
 
-def _guest(change: ch.Woken | ch.Probed | ch.LastWords) -> str:
+def _guest(change: ch.Woken | ch.Proven | ch.Probed | ch.LastWords) -> str:
     """What was learnt inside of a guest."""
     match change:
         case ch.Woken():
             return f"the clock of {change.name} was {change.correction_s:.3f} s off and is set"
+        case ch.Proven():
+            wrong = [f"{f.name}: {f.said}" for f in change.report.facts if not f.ok]
+            return f"{change.name} has not proven {'; '.join(wrong)}" if wrong else ""
         case ch.Probed():
             if not change.stuck:
                 return ""

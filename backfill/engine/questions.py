@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from backfill.core import changes as ch
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.planner import plan
+from backfill.core.readiness import Check, judge_report
 from backfill.core.records import encode
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import OrderError, checkpoint_order
@@ -126,9 +127,21 @@ class Questions:
             "jobs": [j.id for j in self._world.jobs_on(node.name)],
             "held": [asdict(h) for h in node.held],
             "proven_s": node.proven_s,
+            "proof_s": node.proof_s,
+            "checks": [asdict(c) for c in self._checks(node)],
             "failures": node.failures,
             "evictions": node.evictions,
         }
+
+    def _checks(self, node: ManagedNode) -> tuple[Check, ...]:
+        """What the node's last report proves by the rules of now."""
+        policies = self._daemon.cycle.policies
+        flavour, rules = policies.instances.flavour, policies.readiness
+        if node.report is None:
+            return ()
+        return judge_report(
+            node.report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s
+        )
 
     def _hosts(self, body: Body) -> Body:
         world = self._world

@@ -1,4 +1,7 @@
-"""The guest image: a minimal Debian with slurmd and munge, built once and cached by its recipe."""
+"""The guest image: a minimal Debian with slurmd and munge, built once and cached by its recipe.
+
+There are two: without Salt, and with Salt baked in (`salt=True`), which is three times as large.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from backfill.lab import saltimage
 from backfill.lab.spec import LabError, cache_root
 
 SUITE = "bookworm"
@@ -25,9 +29,13 @@ PACKAGES = (
     "qemu-guest-agent",
     "iproute2",
     "procps",
+    "mount",
+    "kmod",
+    "chrony",
     "busybox-static",
     "linux-image-cloud-amd64",
 )
+SALT_PACKAGES = ("python3",)
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio_balloon")
 DISK_MB = 1024
 CMDLINE = (
@@ -52,9 +60,11 @@ class GuestImage:
     disk_format: str = "raw"
 
 
-def recipe_hash() -> str:
+def recipe_hash(salt: bool = False) -> str:
     """A name for the image that changes whenever something that goes into it changes."""
     digest = hashlib.sha256(repr((SUITE, PACKAGES, MODULES, DISK_MB, CMDLINE)).encode())
+    if salt:
+        digest.update(repr((SALT_PACKAGES, saltimage.ingredients())).encode())
     for step in (_build_in, _install_packages, _add_guest_files, _make_initrd):
         digest.update(inspect.getsource(step).encode())
     for path in sorted(GUEST_FILES.iterdir()):
@@ -62,30 +72,30 @@ def recipe_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def find() -> GuestImage | None:
+def find(salt: bool = False) -> GuestImage | None:
     """The cached image of the present recipe, or None when it has to be built first."""
-    described = cache_root() / "images" / recipe_hash() / "image.json"
+    described = cache_root() / "images" / recipe_hash(salt) / "image.json"
     return GuestImage(**json.loads(described.read_text())) if described.exists() else None
 
 
-def build(progress: Progress = lambda line: None) -> GuestImage:
+def build(progress: Progress = lambda line: None, salt: bool = False) -> GuestImage:
     """Return the guest image, building it when the cache has none of this recipe (needs root)."""
-    if (image := find()) is not None:
+    if (image := find(salt)) is not None:
         return image
     _check_tools()
     images = cache_root() / "images"
     images.mkdir(parents=True, exist_ok=True)
     with (images / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (image := find()) is not None:
+        if (image := find(salt)) is not None:
             return image
         for stale in images.glob(".building-*"):
             shutil.rmtree(stale)
-        target = images / recipe_hash()
+        target = images / recipe_hash(salt)
         work = images / f".building-{target.name}"
         work.mkdir()
         try:
-            return _build_in(work, target, progress)
+            return _build_in(work, target, progress, salt)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -98,7 +108,7 @@ def _check_tools() -> None:
         raise LabError(f"the guest image needs {', '.join(missing)}: run scripts/setup.sh")
 
 
-def _build_in(work: Path, target: Path, progress: Progress) -> GuestImage:
+def _build_in(work: Path, target: Path, progress: Progress, salt: bool) -> GuestImage:
     began_s = time.monotonic()
 
     def step(text: str) -> None:
@@ -106,9 +116,12 @@ def _build_in(work: Path, target: Path, progress: Progress) -> GuestImage:
 
     root = work / "root"
     step("installing Debian packages")
-    _install_packages(root, work / "mmdebstrap.log")
+    _install_packages(root, work / "mmdebstrap.log", SALT_PACKAGES if salt else ())
     step("adding the guest's own programs")
     _add_guest_files(root)
+    if salt:
+        step("baking Salt")
+        saltimage.bake(root)
     step("packing the initial ram disk")
     out = work / "out"
     out.mkdir()
@@ -125,21 +138,39 @@ def _build_in(work: Path, target: Path, progress: Progress) -> GuestImage:
         initrd=str(target / "initrd"),
         disk=str(target / "disk.raw"),
     )
+    (out / "packages.lock").write_text(_packages_of(root))
+    (out / "checksums").write_text(checksums(out))
     (out / "image.json").write_text(json.dumps(asdict(image), indent=2) + "\n")
     out.rename(target)
     step("ready")
     return image
 
 
-def _install_packages(root: Path, log: Path) -> None:
+def _packages_of(root: Path) -> str:
+    """Every package with its exact version: what a later build is compared with."""
+    return _run("dpkg-query", f"--admindir={root}/var/lib/dpkg", "-W",
+                "-f", "${Package} ${Version} ${Architecture}\n")  # fmt: skip
+
+
+def checksums(folder: Path) -> str:
+    """SHA-256 of the image's parts, one `sum  name` per line as sha256sum writes them."""
+    lines = []
+    for name in ("vmlinuz", "initrd", "disk.raw", "packages.lock"):
+        with (folder / name).open("rb") as part:
+            lines.append(f"{hashlib.file_digest(part, 'sha256').hexdigest()}  {name}\n")
+    return "".join(lines)
+
+
+def _install_packages(root: Path, log: Path, more: tuple[str, ...]) -> None:
     # Nothing in the guest uses Debian's own initrd, so its generator is told to do nothing.
     quiet = (
         'mkdir -p "$1/etc/initramfs-tools" && '
         'echo "update_initramfs=no" > "$1/etc/initramfs-tools/update-initramfs.conf"'
     )
     excluded = ("man", "doc", "locale", "info", "lintian", "bug")
+    wanted = ",".join((*PACKAGES, *more))
     argv = [
-        "mmdebstrap", "--variant=essential", "--mode=root", f"--include={','.join(PACKAGES)}",
+        "mmdebstrap", "--variant=essential", "--mode=root", f"--include={wanted}",
         "--aptopt=APT::Install-Recommends false", '--aptopt=Acquire::Languages "none"',
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in excluded),
         "--dpkgopt=force-confold", f"--essential-hook={quiet}", SUITE, str(root),
@@ -155,15 +186,15 @@ def _add_guest_files(root: Path) -> None:
     sbin = root / "usr/local/sbin"
     sbin.mkdir(parents=True, exist_ok=True)
     for name, where in (
-        ("backfill-init", sbin / "backfill-init"),
+        *((name, sbin / name) for name in ("backfill-init", "backfill-service", "backfill-salt")),
         ("shutdown", root / "usr/sbin/shutdown"),
         ("inittab", root / "etc/inittab"),
     ):
         shutil.copyfile(GUEST_FILES / name, where)
         where.chmod(0o755)
-    for program in ("wake", "jobs", "fork"):
+    for program in ("wake", "jobs", "fork", "prove"):
         _run("gcc", "-O2", "-static", "-Wall", "-Werror", "-o", str(sbin / f"backfill-{program}"),
-             str(GUEST_FILES / f"{program}.c"), "-lm")  # fmt: skip
+             str(GUEST_FILES / f"{program}.c"), "-lmunge", "-lm")  # fmt: skip
     (root / "etc/backfill").mkdir(exist_ok=True)
     (root / "etc/nsswitch.conf").write_text(
         "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\n"
@@ -173,6 +204,9 @@ def _add_guest_files(root: Path) -> None:
     (root / "etc/gcrypt/random.conf").write_text("disable-jent\nonly-urandom\n")
     (root / "etc/resolv.conf").unlink(missing_ok=True)
     (root / "etc/resolv.conf").touch()
+    # Its configuration comes with the seed, or is written at boot.
+    (root / "etc/chrony/chrony.conf").write_text("")
+    (root / "etc/fstab").write_text("")
     for directory in ("var/spool/slurmd", "var/log/slurm", "mnt/shared"):
         (root / directory).mkdir(parents=True, exist_ok=True)
 

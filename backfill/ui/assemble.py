@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
 from backfill.core.quantities import Resources
+from backfill.drivers.munge import MungeCredentials
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.ports import CheckpointKeeper, InstanceProvider
+from backfill.ports import CheckpointKeeper, Credentials, InstanceProvider
 
 if TYPE_CHECKING:
     from backfill.drivers.libvirt.settings import LibvirtConfig
@@ -36,6 +37,12 @@ def slurm_manager(config: Config) -> SlurmManager:
             timeout_s=config.slurm.timeout_s,
         )
     )
+
+
+def credentials(manager: SlurmManager) -> Credentials | None:
+    """Munge at this machine, where Slurm trusts it; a cluster with another AuthType has none."""
+    kind = manager.settings().raw.get("AuthType", "auth/munge")
+    return MungeCredentials() if kind == "auth/munge" else None
 
 
 def providers(config: Config, on_event: OnEvent) -> Mapping[str, InstanceProvider]:
@@ -77,6 +84,8 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             gateway=around.gateway,
             slurmd_options=around.slurmd_options,
             no_ops=around.no_ops,
+            time_server=around.time_server,
+            mounts=around.mounts,
         ),
         images={
             name: lv.ImageFiles(i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format)

@@ -26,7 +26,7 @@ from backfill.engine.messages import Message, Reread, Stop
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.questions import Questions
 from backfill.ports import DriverError, InstanceProvider
-from backfill.ui.assemble import WallClock, distinct, keepers, providers, slurm_manager
+from backfill.ui.assemble import WallClock, credentials, distinct, keepers, providers, slurm_manager
 from backfill.ui.policy_reload import PolicyReloader
 
 _LOG = logging.getLogger("backfill")
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         return OK
     try:
         with _only_one(Path(config.daemon.state_dir)):
-            outside = Outside(manager, by_host, WallClock(), keepers(by_host))
+            outside = Outside(manager, by_host, WallClock(), keepers(by_host), credentials(manager))
             return _work(config, manager, outside, pokes)
     except (DriverError, RuntimeError) as error:
         return _refuse(str(error), UNAVAILABLE)

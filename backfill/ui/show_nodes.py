@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
             print_json(answer)
         else:
             _show(answer, client)
+            for node in answer["nodes"] if args.node else ():
+                _show_proof(node)
         return OK
 
     return guarded(work, args)
@@ -58,6 +60,19 @@ def _show(answer: Answer, client: Client) -> None:
     if len(nodes) > 1:
         print()
         print("; ".join(_by_phase(nodes)))
+
+
+def _show_proof(node: dict[str, Any]) -> None:
+    """What the node has proven, and what not."""
+    print()
+    if not node["checks"]:
+        print(f"{node['name']} has not been asked to prove anything yet")
+        return
+    rows = [
+        (c["name"], "yes" if c["ok"] else "NO", f"{c['took_s']:.3f} s", c["sentence"], c["remedy"])
+        for c in node["checks"]
+    ]
+    table((f"{node['name']} PROVES", "HOLDS", "TOOK", "FOUND", "REMEDY"), rows)
 
 
 def _row(node: dict[str, Any], now_s: float) -> tuple[str, ...]:

@@ -84,9 +84,12 @@ def test_hosts_are_told_with_their_state(story: Story, capsys: pytest.CaptureFix
 def test_nodes_are_told_with_phase_and_reason(
     story: Story, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, row = shown(capsys, "nodes", "vn1").splitlines()
+    _, row, _, _, *proof = shown(capsys, "nodes", "vn1").splitlines()
     assert row.split()[:2] == ["vn1", "displaced"]
     assert row.endswith(f"host bm1 was given to job {story.high}")
+    assert [line.split()[:2] for line in proof] == [
+        ["clock", "yes"], ["munge:to", "the"], ["resources", "yes"], ["address", "yes"]
+    ]  # fmt: skip
 
 
 def test_instances_are_told_with_their_state(

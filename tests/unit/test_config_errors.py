@@ -74,7 +74,7 @@ SENTENCES = [
         text("memory_mb: 3"),
         "10:1: memory_mb is not a known key; did you mean instances.flavour.memory_mb? known keys "
         "here: cluster, priorities, instances, hosts, ladder, demand, scale, comeback, cloning, "
-        "placement, victims, gaps, budgets, quotas, "
+        "placement, readiness, victims, gaps, budgets, quotas, "
         "limits, disk_queue, checkpoints, proof, answer_within_s, daemon, slurm, libvirt",
     ),
     (
@@ -130,8 +130,8 @@ SENTENCES = [
         text("cluster2: &a {x: 1}\n"),
         "10:1: cluster2 is not a known key; did you mean cluster, which is there already? known "
         "keys here: cluster, priorities, instances, hosts, ladder, demand, scale, comeback, "
-        "cloning, placement, victims, gaps, budgets, quotas, limits, disk_queue, checkpoints, "
-        "proof, answer_within_s, daemon, slurm, libvirt",
+        "cloning, placement, readiness, victims, gaps, budgets, quotas, limits, disk_queue, "
+        "checkpoints, proof, answer_within_s, daemon, slurm, libvirt",
     ),
     (
         text("scale:\n  <<: {warm: 1}"),

@@ -7,13 +7,13 @@ from backfill.core.actions import (
     CreateNode,
     DrainNode,
     UndrainNode,
-    WakeInstance,
 )
 from backfill.core.cluster import OUR_REASON, NodeBase
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import InstanceSpec, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
+from backfill.core.steps.prove import proven
 
 _MINUTE_S = 60.0
 _TRIES = 3  # attempts at one call before the boot has failed
@@ -108,12 +108,10 @@ def create_instance(draft: Draft, node: ManagedNode) -> CreateInstance:
 
 def prove(draft: Draft, node: ManagedNode) -> None:
     """The last steps before READY: clock set and slurmd re-registered, then undrained."""
-    if node.woken_s < node.since_s:
-        wake = WakeInstance(node.name, node.generation, node.host, "prove the clock")
-        if draft.do(wake) is Progress.FINAL:
-            operation = draft.operation(wake)
-            problem = operation.problem if operation else "its clock could not be set"
-            _fail(draft, node, problem)
+    holds, problem = proven(draft, node, "let it prove itself")
+    if problem:
+        _fail(draft, node, problem)
+    if not holds:
         return
     seen = draft.world.nodes[node.name]
     if draft.world.node_read_s(node.name) < node.woken_s:
@@ -125,7 +123,7 @@ def prove(draft: Draft, node: ManagedNode) -> None:
         draft.become(
             node,
             Phase.READY,
-            "registered with the promised resources, clock set",
+            "registered and proven",
             proven_s=draft.now_s,
             failures=0,
             idle_since_s=draft.now_s,

@@ -7,7 +7,6 @@ from backfill.core.actions import (
     ResumeJob,
     ThawInstance,
     UndrainNode,
-    WakeInstance,
 )
 from backfill.core.cluster import JobState, Node, NodeBase
 from backfill.core.draft import Draft, Progress
@@ -15,6 +14,7 @@ from backfill.core.fence import judge
 from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
+from backfill.core.steps.prove import proven
 from backfill.core.steps.throttle import give_cpus
 
 
@@ -72,11 +72,10 @@ def _running(draft: Draft, node: ManagedNode) -> None:
     """It has CPUs again: set its clock, wait until Slurm hears it, then let its jobs go on."""
     if not draft.show(node):
         return
-    if node.woken_s < node.since_s:
-        wake = WakeInstance(node.name, node.generation, node.host, "its clock stood still")
-        if draft.do(wake) is Progress.FINAL:
-            operation = draft.operation(wake)
-            _give_up(draft, node, operation.problem if operation else "its clock cannot be set")
+    holds, problem = proven(draft, node, "its clock stood still")
+    if problem:
+        _give_up(draft, node, problem)
+    if not holds:
         return
     seen = draft.world.nodes.get(node.name)
     draft.watch(node.name)

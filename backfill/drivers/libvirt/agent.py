@@ -1,16 +1,20 @@
-"""Waking a guest after a pause: one program run through the guest agent, its answer awaited."""
+"""A word with a guest: one program run through its agent, the answer awaited and read."""
 
 from __future__ import annotations
 
 import base64
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from backfill.core.readiness import GuestReport
 from backfill.drivers.libvirt.asking import AgentSilentError, Ask
+from backfill.drivers.libvirt.report import read_report
 from backfill.ports import BadOutputError, DriverError, UnreachableError
 
 WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"
+PROVE_PROGRAM = "/usr/local/sbin/backfill-prove"
 JOBS_PROGRAM = "/usr/local/sbin/backfill-jobs"
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.005, 0.05
 
@@ -30,6 +34,46 @@ def wake(ask: Ask, name: str, now_s: float, limit_s: float) -> float:
         return float(output)
     except ValueError:
         raise BadOutputError(name, f"{WAKE_PROGRAM} answered '{output[:80]}'") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ProofRequest:
+    """What a guest is asked to prove; the credential comes from the controller's munge."""
+
+    now_s: float
+    credential: str
+    register: bool
+    time_server: str = ""
+    mounts: tuple[str, ...] = ()  # a path, with `:ro` where it need not be writable
+    salt: bool = False
+
+    def arguments(self, later_s: float) -> list[str]:
+        """The program's arguments, `later_s` after the request was made."""
+        return [
+            f"{self.now_s + later_s:.6f}",
+            *([f"server={self.time_server}"] if self.time_server else []),
+            *([f"credential={self.credential}"] if self.credential else []),
+            *(f"mount={mount}" for mount in self.mounts),
+            *(["salt"] if self.salt else []),
+            *(["register"] if self.register else []),
+        ]
+
+
+def prove(ask: Ask, name: str, request: ProofRequest, limit_s: float) -> tuple[GuestReport, str]:
+    """Let the guest set its clock and prove itself; returns its report and its credential."""
+    began_s = time.monotonic()
+    asked_s = began_s
+
+    def program() -> list[str]:
+        nonlocal asked_s
+        asked_s = time.monotonic()
+        return [PROVE_PROGRAM, *request.arguments(asked_s - began_s)]
+
+    output = _ask_until(ask, name, program, limit_s)
+    heard_s = time.monotonic()
+    # Between asking and hearing the guest read its clock once more: that bounds its offset, too.
+    window = (request.now_s + asked_s - began_s, request.now_s + heard_s - began_s)
+    return read_report(name, output, window)
 
 
 def job_processes(ask: Ask, name: str, limit_s: float) -> tuple[int, int]:

@@ -147,6 +147,8 @@ def _seed(
         conf_server=around.conf_server,
         slurmd_options=around.slurmd_options,
         mac=mac_address(spec.tag.cluster, spec.name),
+        time_server=around.time_server,
+        mounts=around.mounts,
     )
     if entropy is None:
         entropy = os.urandom(ENTROPY_BYTES)

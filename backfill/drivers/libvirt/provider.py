@@ -8,10 +8,12 @@ from typing import TypeVar
 
 from backfill.core.fleet import Checkpoint, Host, Instance, InstanceSpec, InstanceState
 from backfill.core.quantities import NOTHING, Resources
+from backfill.core.readiness import GuestReport
 from backfill.drivers.libvirt import agent, keeping, making, moving
 from backfill.drivers.libvirt.asking import Ask
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.pool import Pool
+from backfill.drivers.libvirt.report import mount_to_prove
 from backfill.drivers.libvirt.settings import LibvirtConfig, Limits
 from backfill.drivers.libvirt.states import instance_state
 from backfill.drivers.libvirt.store import Store
@@ -138,6 +140,23 @@ class LibvirtProvider:
         """Set the guest's clock and make slurmd report; returns the correction in seconds."""
         limit_s = self._config.limits.agent_s
         return self._ask_guest(host, name, lambda ask: agent.wake(ask, name, now_s, limit_s))
+
+    def prove(
+        self, host: str, name: str, now_s: float, credential: str, register: bool
+    ) -> tuple[GuestReport, str]:
+        """Set the guest's clock and let it prove itself; returns its report and credential."""
+        limits, around = self._config.limits, self._config.surroundings
+        request = agent.ProofRequest(
+            now_s,
+            credential,
+            register,
+            time_server=around.time_server,
+            mounts=tuple(mount_to_prove(m) for m in around.mounts),
+            salt=self._config.await_salt,
+        )
+        return self._ask_guest(
+            host, name, lambda ask: agent.prove(ask, name, request, limits.agent_s)
+        )
 
     def job_processes(self, host: str, name: str) -> tuple[int, int]:
         """Count the processes of Slurm jobs in the guest: (going, stopped)."""

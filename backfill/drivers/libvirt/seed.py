@@ -31,6 +31,8 @@ class Identity:
     conf_server: str
     slurmd_options: str
     mac: str = ""
+    time_server: str = ""
+    mounts: tuple[str, ...] = ()  # as in fstab
 
 
 def identity_text(identity: Identity) -> str:
@@ -43,6 +45,8 @@ def identity_text(identity: Identity) -> str:
         "CONF_SERVER": identity.conf_server,
         "SLURMD_OPTIONS": identity.slurmd_options,
         "MAC": identity.mac,
+        "TIME_SERVER": identity.time_server,
+        "MOUNTS": "\n".join(identity.mounts),
     }
     return "".join(f"{key}={shlex.quote(value)}\n" for key, value in pairs.items())
 

@@ -34,6 +34,10 @@ class Surroundings:
     # Programs that slurm.conf names for every slurmd and that mean nothing in a guest, such as our
     # own Prolog on the hosts: made there as programs that do nothing.
     no_ops: tuple[str, ...] = ()
+    # The controller's time server, an address; empty: the clock is measured through the agent.
+    time_server: str = ""
+    # Network file systems, as in fstab: "10.0.0.1:/home /home nfs4 rw,vers=4.1".
+    mounts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ class LibvirtConfig:
     hardware: Hardware = field(default_factory=Hardware)
     limits: Limits = field(default_factory=Limits)
     moves: MoveTerms = field(default_factory=MoveTerms)
+    # Whether a guest has to show that Salt's states have succeeded before it counts as proven.
+    await_salt: bool = False
 
     def reserved_on(self, host: str) -> Resources:
         """What `host` keeps for itself."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, InstanceState
+from backfill.core.readiness import Fact, GuestReport
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
@@ -44,6 +45,7 @@ class SimulatedProvider(SimulatedKeeper):
         self.boot_s = 5.0
         self.fork_s = 1.2  # instead of that, for an instant clone
         self.images: frozenset[str] | None = None  # None: every image is known
+        self.ailments: dict[str, tuple[Fact, ...]] = {}  # by instance: what it cannot prove
         self.watch: Callable[[SimInstance], None] = lambda instance: None
         self.woken: Callable[[Machine], None] = lambda machine: None
         self._events = events
@@ -196,6 +198,22 @@ class SimulatedProvider(SimulatedKeeper):
             lag_s = self._machines.set_clock(instance.machine)
             self.woken(instance.machine)
             return lag_s + now_s - self._events.now_s
+
+    def prove(
+        self, host: str, name: str, now_s: float, credential: str, register: bool
+    ) -> tuple[GuestReport, str]:
+        """Wake it, and report a guest in which everything is as it should, but for its ailments."""
+        with self._lock:
+            correction_s = self.wake(host, name, now_s)
+            instance = self._instance(self._reachable(host), name)
+            flavour = instance.spec.flavour
+            facts = (Fact("munge:to the guest", True), *self.ailments.get(name, ()))
+            address = instance.spec.address.split("/")[0]
+            report = GuestReport(
+                correction_s, 0.0, 0.0, "the simulated clock",
+                flavour.cpus, flavour.memory_mb, (address,), facts,
+            )  # fmt: skip
+            return report, credential
 
     def job_processes(self, host: str, name: str) -> tuple[int, int]:
         """One process for every job that computes there; none is ever stopped by a signal."""

@@ -1,0 +1,56 @@
+"""The proof before a node takes jobs: asked for in one call, repeated until it holds or is late."""
+
+from __future__ import annotations
+
+from backfill.core.actions import WakeInstance
+from backfill.core.draft import Draft, Progress
+from backfill.core.lifecycle import ManagedNode
+from backfill.core.readiness import Check, judge_report
+
+
+def checks_of(draft: Draft, node: ManagedNode) -> tuple[Check, ...]:
+    """What the node's last report proves; nothing where its provider cannot look inside."""
+    if node.report is None:
+        return ()
+    flavour, rules = draft.policies.instances.flavour, draft.policies.readiness
+    return judge_report(
+        node.report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s
+    )
+
+
+def proven(draft: Draft, node: ManagedNode, reason: str) -> tuple[bool, str]:
+    """Drive the proof of this phase: (True, "") when it holds, (False, why) when it has failed.
+
+    (False, "") while it is under way: the caller comes back with the next plan.
+    """
+    if node.woken_s < node.since_s:
+        return False, _ask(draft, node, reason, register=True)
+    failing = [c for c in checks_of(draft, node) if not c.ok]
+    if not failing:
+        return True, ""
+    began_s = max(node.proof_s, draft.world.sighted_since_s)
+    for check in failing:
+        limit_s = began_s + draft.policies.readiness.within_s(check.name)
+        if draft.now_s >= limit_s:
+            return False, _sentence(check)
+        draft.wake_at(limit_s)
+    again_s = node.woken_s + draft.policies.readiness.retry_s
+    draft.wake_at(again_s)
+    draft.refuse(node.name, "release", _sentence(failing[0]))
+    if draft.now_s >= again_s:
+        return False, _ask(draft, node, f"again: {failing[0].name}", register=False)
+    return False, ""
+
+
+def _ask(draft: Draft, node: ManagedNode, reason: str, register: bool) -> str:
+    """Ask the guest; what is wrong for ever comes back as text."""
+    wake = WakeInstance(node.name, node.generation, node.host, reason, register)
+    if draft.do(wake) is not Progress.FINAL:
+        return ""
+    operation = draft.operation(wake)
+    return operation.problem if operation else "its clock could not be set"
+
+
+def _sentence(check: Check) -> str:
+    remedy = f"; {check.remedy}" if check.remedy else ""
+    return f"{check.name} is not proven: {check.sentence}{remedy}"

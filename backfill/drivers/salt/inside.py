@@ -1,0 +1,206 @@
+"""Runs inside Salt's own environment: one JSON request per line in, one JSON answer per line out.
+
+Salt pins much that the daemon does not want, and logs and patches as it likes, so it never shares a
+process with the daemon. This file imports nothing of ours; it ends when its input ends. Lines that
+carry the key `event` are hints and may come at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+_KEY_BITS = 2048
+_TAGS = ("salt/minion/", "salt/job/")
+_out = threading.Lock()
+
+
+def say(line: dict[str, Any], stream: Any) -> None:
+    """One line out, whole, whichever thread speaks."""
+    with _out:
+        stream.write(json.dumps(line, default=str) + "\n")
+        stream.flush()
+
+
+class Master:
+    """What the driver asks of a master: keys, runs of states, and events."""
+
+    def __init__(self, config: str) -> None:
+        import salt.client
+        import salt.config
+        import salt.wheel
+
+        self.opts: dict[str, Any] = salt.config.master_config(config)
+        # Deleting a key makes a new cluster key by default, and every minion would sign in again.
+        self._wheel = salt.wheel.WheelClient(self.opts)
+        self._client = salt.client.LocalClient(mopts=self.opts)
+
+    def make_key(self, id: str) -> dict[str, Any]:  # noqa: A002
+        """A fresh accepted key pair, whatever was there; with the master's own public key."""
+        made = self._wheel.cmd(
+            "key.gen_accept", kwarg={"id_": id, "keysize": _KEY_BITS, "force": True}
+        )
+        master = Path(self.opts["pki_dir"], "master.pub")
+        return {
+            "private": made["priv"],
+            "public": made["pub"],
+            "master": master.read_text() if master.exists() else "",
+        }
+
+    def delete_key(self, id: str, cut: bool = False) -> dict[str, Any]:  # noqa: A002
+        """Forget the key; `cut`: whoever still uses it is thrown out at once, too."""
+        self._wheel.opts["rotate_aes_key"] = cut
+        self._wheel.cmd("key.delete", kwarg={"match": id})
+        return {}
+
+    def keys(self) -> dict[str, Any]:
+        """Ids by what the master thinks of them."""
+        found = self._wheel.cmd("key.list_all")
+        return {
+            "accepted": list(found.get("minions", [])),
+            "other": [
+                i for k in ("minions_pre", "minions_rejected", "minions_denied")
+                for i in found.get(k, [])
+            ],
+        }  # fmt: skip
+
+    def apply(self, ids: list[str], test: bool, within_s: float) -> dict[str, Any]:
+        """Run the states of these minions; what did not answer is absent."""
+        answers = self._client.cmd(
+            ids,
+            "state.apply",
+            kwarg={"test": test},
+            tgt_type="list",
+            timeout=int(within_s),
+            gather_job_timeout=5,
+            full_return=True,
+        )
+        return {"answers": answers}
+
+    def ping(self, ids: list[str], within_s: float) -> dict[str, Any]:
+        """Which of these minions answer."""
+        found = self._client.cmd(ids, "test.ping", tgt_type="list", timeout=int(within_s))
+        return {"answers": [i for i, answer in found.items() if answer is True]}
+
+    def listen(self, stream: Any) -> None:
+        """Pass on starts and results, for ever."""
+        import salt.utils.event
+
+        bus = salt.utils.event.get_master_event(self.opts, self.opts["sock_dir"], listen=True)
+        while True:
+            event = bus.get_event(wait=60, full=True)
+            if event and event["tag"].startswith(_TAGS):
+                minion = event["data"].get("id", "")
+                say({"event": event["tag"], "id": minion}, stream)
+
+
+def render(
+    role: str, kind: str, id: str, states: str, pillar: str, given: dict[str, Any] | None = None  # noqa: A002
+) -> dict[str, Any]:  # fmt: skip
+    """Render a role's states in process, without master or minion: its low state, or errors.
+
+    `given` replaces the pillar found below `pillar`.
+    """
+    import salt.client
+    import salt.config
+
+    with tempfile.TemporaryDirectory(prefix="backfill-salt-") as place:
+        if given is not None:
+            pillar = str(Path(place, "pillar"))
+            Path(pillar).mkdir()
+            Path(pillar, "top.sls").write_text("base: {'*': [given]}\n")
+            Path(pillar, "given.sls").write_text(json.dumps(given))
+        # Grains are read from a file only.
+        config = Path(place, "minion")
+        settings = {
+            "id": id,
+            "root_dir": place,
+            "file_client": "local",
+            "file_roots": {"base": [states]},
+            "pillar_roots": {"base": [pillar]},
+            "grains": {"backfill": {"role": role, "kind": kind}, "init": _INIT[kind]},
+            "enable_gpu_grains": False,
+            "enable_fqdns_grains": False,
+            "autoload_dynamic_modules": False,
+            "log_level": "error",
+        }
+        config.write_text(json.dumps(settings))
+        opts = salt.config.minion_config(str(config))
+        caller = salt.client.Caller(mopts=opts)
+        found = caller.cmd("state.show_lowstate")
+    errors = [line for line in found if isinstance(line, str)]
+    return {"errors": errors, "states": [] if errors else found}
+
+
+def problem_in(answer: object) -> str:
+    """Why a minion's answer to `state.apply` is no success; empty when it is one.
+
+    A list is what a state file that does not render gives; a text is what Salt gives for no answer;
+    and an empty answer means that nothing was done.
+    """
+    if isinstance(answer, list):
+        return "; ".join(str(line) for line in answer)[:500]
+    if not isinstance(answer, dict) or not answer:
+        return f"it answered {str(answer)[:200]!r} instead of states"
+    failed = [
+        f"{state.get('__id__', key)}: {state.get('comment', '')}"
+        for key, state in answer.items()
+        if not isinstance(state, dict) or state.get("result") is False
+    ]
+    return "; ".join(failed)[:500]
+
+
+_INIT = {"virtual": "busybox", "metal": "systemd"}
+
+
+def serve(config: str, requests: Iterator[str], stream: Any) -> None:
+    """Answer requests until their end."""
+    master = Master(config) if config else None
+    verbs: dict[str, Callable[..., dict[str, Any]]] = {"render": render}
+    if master is not None:
+        verbs |= {name: getattr(master, name) for name in _VERBS}
+        threading.Thread(target=master.listen, args=(stream,), daemon=True).start()
+    say({"ready": True}, stream)
+    for line in requests:
+        request = json.loads(line)
+        number, verb = request.pop("number"), request.pop("verb")
+        # Each request has a thread, so that one slow minion does not hold up a key.
+        threading.Thread(
+            target=_answer, args=(verbs[verb], request, number, stream), daemon=True
+        ).start()
+
+
+_VERBS = ("make_key", "delete_key", "keys", "apply", "ping")
+
+
+def _answer(work: Callable[..., dict[str, Any]], request: Any, number: int, stream: Any) -> None:
+    try:
+        answer = work(**request)
+    except BaseException as error:  # noqa: BLE001  Salt raises SystemExit and its own kinds
+        text = str(error).splitlines()[-1:] or [""]
+        answer = {"error": f"{type(error).__name__}: {text[0]}"}
+    say({"number": number, **answer}, stream)
+
+
+def main() -> int:
+    """`python inside.py [MASTER_CONFIG]`."""
+    # Salt and its libraries print; our answers have a stream of their own.
+    stream = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    logging.getLogger().setLevel(logging.ERROR)
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        serve(sys.argv[1] if len(sys.argv) > 1 else "", iter(sys.stdin.readline, ""), stream)
+    # Threads that wait for minions must not keep us.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

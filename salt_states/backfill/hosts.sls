@@ -1,0 +1,22 @@
+# Names before DNS: a black hole in the resolver must not hold up a boot.
+hosts:
+  file.managed:
+    - name: /etc/hosts
+    - mode: '0644'
+    - contents: |
+        127.0.0.1 localhost
+        {{ pillar['backfill']['controller']['address'] }} {{ pillar['backfill']['controller']['name'] }}
+        {%- for name, address in pillar['backfill']['hosts'] | dictsort %}
+        {{ address }} {{ name }}
+        {%- endfor %}
+
+nsswitch:
+  file.managed:
+    - name: /etc/nsswitch.conf
+    - mode: '0644'
+    - contents: |
+        passwd: files
+        group: files
+        shadow: files
+        hosts: files{{ ' dns' if pillar['backfill'].get('dns') else '' }}
+        services: files

@@ -1,0 +1,30 @@
+# The file server in user space: works with any kernel, and its restart is survived by every mount.
+{% from "backfill/service.jinja" import follow with context %}
+{% for export in pillar['backfill']['files']['exports'] %}
+export-{{ export.path }}:
+  file.directory:
+    - name: {{ export.path }}
+    - makedirs: true
+{% endfor %}
+file-server:
+  file.managed:
+    - name: /etc/ganesha/ganesha.conf
+    - mode: '0644'
+    - makedirs: true
+    - contents: |
+        # Written by Salt.
+        NFS_CORE_PARAM { Protocols = 4; NFS_Port = 2049; Enable_NLM = false; Enable_RQUOTA = false; }
+        NFSv4 { Only_Numeric_Owners = true; Grace_Period = 10; Lease_Lifetime = 10; Minor_Versions = 1; }
+        {%- for export in pillar['backfill']['files']['exports'] %}
+        EXPORT {
+          Export_Id = {{ loop.index }};
+          Path = {{ export.path }};
+          Pseudo = {{ export.at }};
+          Access_Type = {{ 'RW' if export.get('writable') else 'RO' }};
+          Squash = No_Root_Squash;
+          SecType = sys;
+          Transports = TCP;
+          FSAL { Name = VFS; }
+        }
+        {%- endfor %}
+{{ follow('files', 'nfs-ganesha', 'ganesha', ['file-server']) }}

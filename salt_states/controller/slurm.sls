@@ -1,0 +1,15 @@
+# What slurmctld needs for dynamic nodes, in a file of its own that slurm.conf includes.
+# slurm.conf itself stays the site's, and its restart is never asked for here.
+slurm-include:
+  file.managed:
+    - name: /etc/slurm/backfill.conf
+    - mode: '0644'
+    - makedirs: true
+    - contents: |
+        # Written by Salt: include it from slurm.conf, then `scontrol reconfigure`.
+        SlurmctldParameters=enable_configless
+        MaxNodeCount={{ pillar['backfill'].get('max_nodes', 1000) }}
+        TreeWidth=65533
+        NodeSet=virtual Feature=backfill
+        PrologSlurmctld={{ pillar['backfill']['hooks']['prolog'] }}
+        EpilogSlurmctld={{ pillar['backfill']['hooks']['epilog'] }}

@@ -1,0 +1,20 @@
+# The cluster's time server. `local`: nodes agree with the controller even when it is cut off.
+{% from "backfill/service.jinja" import follow with context %}
+time-server:
+  file.managed:
+    - name: /etc/chrony/chrony.conf
+    - mode: '0644'
+    - makedirs: true
+    - contents: |
+        # Written by Salt.
+        {%- for server in pillar['backfill']['time'].get('upstream', []) %}
+        server {{ server }} iburst
+        {%- endfor %}
+        {%- for network in pillar['backfill']['time']['networks'] %}
+        allow {{ network }}
+        {%- endfor %}
+        local stratum 8
+        makestep 1 3
+        driftfile /var/lib/chrony/chrony.drift
+        rtcsync
+{{ follow('time', 'chrony', 'chronyd', ['time-server']) }}

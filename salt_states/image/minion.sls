@@ -1,0 +1,31 @@
+# The minion's configuration, tuned by measurement: who it is and its key come with each node's seed.
+minion:
+  file.managed:
+    - name: /etc/salt/minion
+    - mode: '0644'
+    - makedirs: true
+    - contents: |
+        # Written by Salt, from salt_states/image/minion.sls.
+        master: {{ pillar['backfill']['controller']['address'] }}
+        startup_states: highstate
+        failhard: true
+        multiprocessing: false
+        autoload_dynamic_modules: false
+        mine_enabled: false
+        grains_cache: false
+        enable_gpu_grains: false
+        enable_fqdns_grains: false
+        disable_modules: [virt, boto3, dockermod, k8s]
+        log_level: warning
+        log_level_logfile: warning
+        tcp_keepalive_idle: 10
+        tcp_keepalive_cnt: 3
+        tcp_keepalive_intvl: 5
+        master_alive_interval: 10
+        master_tries: -1
+        acceptance_wait_time: 2
+        recon_default: 200
+        recon_max: 1000
+        auth_timeout: 5
+        auth_tries: 3
+        random_reauth_delay: 2

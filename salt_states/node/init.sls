@@ -1,0 +1,14 @@
+# A Slurm node, bare-metal or virtual: the grain `backfill:kind` tells them apart.
+# Nothing here is installed at boot, and no state asks `unless`, `onlyif` or `creates`: each of those
+# loads every module of Salt (measured: 0.6 to 1.9 s per run).
+{% from "backfill/guard.jinja" import demand with context %}
+{{- demand('node') }}
+include:
+  - backfill.hosts
+  - backfill.people
+  - backfill.munge
+  - node.limits
+  - node.time
+  - node.files
+  - node.slurmd
+  - node.done

@@ -1,0 +1,17 @@
+# The clock follows the controller's; after a pause it is stepped at once, however far it is off.
+{% from "backfill/service.jinja" import follow with context %}
+time-client:
+  file.managed:
+    - name: /etc/chrony/chrony.conf
+    - mode: '0644'
+    - makedirs: true
+    - contents: |
+        # Written by Salt.
+        {%- for server in pillar['backfill']['time']['servers'] %}
+        server {{ server }} iburst minpoll 4 maxpoll 6
+        {%- endfor %}
+        makestep 0.1 -1
+        driftfile /var/lib/chrony/chrony.drift
+        pidfile /run/chronyd.pid
+        cmdport 0
+{{ follow('time', 'chrony', 'chronyd', ['time-client']) }}

@@ -1,0 +1,144 @@
+"""The state tree, rendered by Salt itself for every role and kind; no master and no minion."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from backfill.drivers.salt import inside
+from backfill.lab.saltenv import salt_python
+
+pytestmark = pytest.mark.real
+
+_ROOT = Path(__file__).parents[2]
+_STATES = _ROOT / "salt_states"
+_PILLAR: dict[str, Any] = yaml.safe_load((_STATES / "pillar/backfill.sls").read_text())
+_MATRIX = [
+    ("node", "virtual"),
+    ("node", "metal"),
+    ("controller", "metal"),
+    ("image", "virtual"),
+]
+# Each loads every module of Salt: 0.6 to 1.9 s per run, measured.
+_DEAR = ("unless", "onlyif", "creates")
+
+
+class Renderer:
+    """Salt in a process of its own, asked for one rendering after the other."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [salt_python(), inside.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._read() == {"ready": True}
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def __call__(self, role: str, kind: str, pillar: object = None) -> dict[str, Any]:
+        """The low state, or errors; `pillar` replaces the sample."""
+        request = {
+            "number": 1, "verb": "render", "role": role, "kind": kind, "id": "vn1",
+            "states": str(_STATES), "pillar": str(_STATES / "pillar"), "given": pillar,
+        }  # fmt: skip
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = self._read()
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        with self._process as process:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def render() -> Iterator[Renderer]:
+    made = Renderer()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("role", "kind"), _MATRIX)
+def test_every_role_renders(render: Renderer, role: str, kind: str) -> None:
+    """Every role gives states with the sample pillar, and none that is dear at boot."""
+    found = render(role, kind)
+    assert found["errors"] == []
+    assert found["states"]
+    for state in found["states"]:
+        assert not [word for word in _DEAR if word in state], state
+        assert state["state"] not in ("pkg", "pip", "git"), "nothing is installed at boot"
+
+
+def test_the_key_is_in_no_rendering(render: Renderer) -> None:
+    """What Salt shows, logs and caches of the states never holds the munge key."""
+    key = _PILLAR["backfill"]["munge"]["key_base64"]
+    for role, kind in _MATRIX:
+        assert key not in json.dumps(render(role, kind))
+
+
+def test_kinds_differ_where_they_must(render: Renderer) -> None:
+    """A virtual node registers as a new one and has no service manager; metal is the opposite."""
+    options = {}
+    services = {}
+    for kind in ("virtual", "metal"):
+        states = {s["__id__"]: s for s in render("node", kind)["states"]}
+        options[kind] = states["slurmd-defaults"]["contents"]
+        services[kind] = {s["state"] for s in states.values()}
+    assert "-Z -b" in options["virtual"]
+    assert "-Z" not in options["metal"]
+    assert "service" not in services["virtual"]
+    assert "service" in services["metal"]
+
+
+def test_the_mark_of_success_comes_last(render: Renderer) -> None:
+    """The proof looks for the mark, so no state may come after it."""
+    assert render("node", "virtual")["states"][-1]["__id__"] == "converged"
+
+
+@pytest.mark.parametrize("role", ["node", "controller", "image"])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("backfill", "no key backfill"),
+        ("backfill:sentinel", "no backfill:sentinel"),
+        ("backfill:schema", "backfill:schema is None"),
+        ("backfill:munge:key_base64", "backfill:munge:key_base64 is missing"),
+        ("backfill:controller:address", "backfill:controller:address is missing"),
+        ("backfill:users", "backfill:users is missing"),
+    ],
+)
+def test_a_partial_pillar_fails(render: Renderer, role: str, path: str, said: str) -> None:
+    """Without any one of its keys the states do not render, and the sentence names the key."""
+    pillar = copy.deepcopy(_PILLAR)
+    *way, last = path.split(":")
+    place = pillar
+    for step in way:
+        place = place[step]
+    del place[last]
+    found = render(role, "virtual", pillar)
+    assert found["states"] == []
+    assert said in " ".join(found["errors"])
+    assert _PILLAR["backfill"]["munge"]["key_base64"] not in json.dumps(found)
+
+
+def test_a_pillar_of_wrong_kinds_fails(render: Renderer) -> None:
+    """A text where a list is needed is refused by name."""
+    pillar = copy.deepcopy(_PILLAR)
+    pillar["backfill"]["users"] = "ada"
+    assert "backfill:users is missing or not a list" in " ".join(
+        render("node", "virtual", pillar)["errors"]
+    )

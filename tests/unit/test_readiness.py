@@ -1,0 +1,178 @@
+"""The proof before a node takes jobs: what is judged, how long it may fail, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backfill.core import changes as ch
+from backfill.core.breakers import IMAGE, follow, open_breaker, rest_ends_s
+from backfill.core.fleet import Flavour
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.policies.readiness import Readiness
+from backfill.core.readiness import Fact, GuestReport, judge_report
+from backfill.core.records import decode, encode, remembered
+from backfill.core.world import World
+from tests.unit.living_daemon import LivingDaemon, living, policies
+
+GOOD = GuestReport(
+    correction_s=400.0,
+    offset_s=0.002,
+    bound_s=0.003,
+    source="the controller's time server",
+    cpus=1,
+    memory_mb=224,
+    addresses=("127.0.0.1", "10.77.1.1"),
+    facts=(Fact("munge:to the guest", True), Fact("files:/home", True, "", 0.01)),
+)
+FLAVOUR = Flavour(cpus=1, memory_mb=256)
+
+
+def failing(report: GuestReport) -> list[tuple[str, str]]:
+    checks = judge_report(report, "10.77.1.1/16", 1, 208, 1.0)
+    return [(c.name, c.sentence) for c in checks if not c.ok]
+
+
+def test_a_good_report_proves_all() -> None:
+    """Everything as promised: all hold, however far the clock was off before it was set."""
+    assert failing(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "said"),
+    [
+        ({"offset_s": 400.0}, "clock", "+400.0000 s"),
+        ({"offset_s": -0.9, "bound_s": 0.2}, "clock", "1 s is the limit"),
+        ({"offset_s": None, "source": "no answer"}, "clock", "could not be measured: no answer"),
+        ({"cpus": 0}, "resources", "0 CPUs and 224 MB instead of the promised 1 and 208"),
+        ({"memory_mb": 200}, "resources", "instead of the promised"),
+        ({"addresses": ("127.0.0.1",)}, "address", "it has no address, not 10.77.1.1"),
+        ({"addresses": ("10.77.1.9",)}, "address", "it has 10.77.1.9, not 10.77.1.1"),
+        ({"facts": (Fact("files:/home", False, "not mounted"),)}, "files:/home", "not mounted"),
+    ],
+)
+def test_each_point_fails_by_itself(change: dict[str, object], name: str, said: str) -> None:
+    """One thing wrong fails one check, with a sentence that says what was found."""
+    ((failed, sentence),) = failing(replace(GOOD, **change))  # type: ignore[arg-type]
+    assert failed == name
+    assert said in sentence
+
+
+def test_every_failure_has_a_remedy() -> None:
+    """Whoever reads that something fails also reads what to do."""
+    bad = GuestReport(0.0, None, 0.0, "x", 0, 0, (), (Fact("munge:to the guest", False, "no"),))
+    checks = judge_report(bad, "10.77.1.1/16", 1, 208, 1.0)
+    assert all(c.remedy for c in checks if not c.ok)
+    assert sum(not c.ok for c in checks) == 4
+
+
+def test_the_last_report_is_kept_over_a_restart() -> None:
+    """A daemon that starts anew knows from the journal what its nodes have proven."""
+    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, 5.0, 1.0, report=GOOD)
+    (change,) = remembered([encode(ch.NodeManaged(node))])
+    assert isinstance(change, ch.NodeManaged)
+    assert change.node.report == GOOD
+    assert decode(encode(ch.Proven("vn1", 1, 5.0, GOOD))).report == GOOD
+
+
+# --- the proof in the life of a node -------------------------------------------------------------
+
+
+@contextmanager
+def ailing(directory: Path, rules: Readiness, *facts: Fact) -> Iterator[LivingDaemon]:
+    """A daemon with a waiting job, whose first instance proves all but these."""
+    with living(directory, replace(policies(), readiness=rules)) as daemon:
+        daemon.sim.provider.ailments["vn1"] = facts
+        daemon.sim.submit("htc", 5.0)
+        yield daemon
+
+
+def refused(daemon: LivingDaemon, text: str) -> bool:
+    return any(text in r.reason for r in daemon.daemon.cycle.last.refusals)
+
+
+def released(daemon: LivingDaemon) -> bool:
+    node = daemon.sim.slurm.read_nodes(["vn1"]).get("vn1")
+    return node is not None and not node.drained
+
+
+def test_a_node_that_proves_nothing_is_never_released(tmp_path: Path) -> None:
+    """While a check fails the node stays drained; after the check's time it is taken away."""
+    was_open = []
+    with ailing(
+        tmp_path, Readiness(files_within_s=5.0), Fact("files:/home", False, "not mounted")
+    ) as daemon:
+        daemon.until(lambda: refused(daemon, "files:/home is not proven: not mounted"))
+
+        def failed() -> bool:
+            was_open.append(released(daemon) and daemon.phase("vn1") is not Phase.BOOTING)
+            return daemon.phase("vn1") is Phase.FAILED
+
+        daemon.until(failed)
+        assert not any(was_open)
+        assert "file server" in daemon.daemon.world.managed["vn1"].reason
+
+
+def test_a_node_that_recovers_in_time_is_released(tmp_path: Path) -> None:
+    """What begins to hold within its time is as good as what held at once."""
+    ailment = Fact("munge:from the guest", False, "Expired credential")
+    with ailing(tmp_path, Readiness(munge_within_s=600.0), ailment) as daemon:
+        daemon.until(lambda: refused(daemon, "Expired credential"))
+        assert not released(daemon)
+        daemon.sim.provider.ailments.clear()
+        daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
+        assert released(daemon)
+
+
+# --- breakers ------------------------------------------------------------------------------------
+
+
+HOSTS = ("bm1", "bm2")
+REST = Readiness(break_after=3, rest_s=600.0)
+
+
+def step(world: World, host: str, phase: Phase) -> None:
+    """One node on `host` that was booting takes this phase."""
+    booting = ManagedNode("vn1", "", host, 1, Phase.BOOTING, 0.0, 0.0)
+    after = replace(booting, phase=phase, fail=True, reason="clock is not proven")
+    follow(world.streaks, booting, after, world.now_s)
+
+
+def test_a_host_that_fails_again_and_again_rests() -> None:
+    """Three failures in a row on one host close it, and only it, for a while; then one try."""
+    world = World()
+    for _ in range(2):
+        step(world, "bm1", Phase.REMOVING)
+    assert open_breaker(world, "bm1", REST, HOSTS) == ""
+    step(world, "bm1", Phase.REMOVING)
+    why = open_breaker(world, "bm1", REST, HOSTS)
+    assert why.startswith("3 instances in a row failed on host bm1")
+    assert why.endswith("clock is not proven")
+    assert rest_ends_s(world, REST) == 600.0
+    assert open_breaker(world, "bm2", REST, HOSTS) == ""
+    assert open_breaker(world, IMAGE, REST, HOSTS) == ""
+    world.apply(ch.Tick(600.0))
+    assert open_breaker(world, "bm1", REST, HOSTS) == ""
+
+
+def test_an_image_that_fails_everywhere_rests() -> None:
+    """Failures on several hosts are the image's: nothing more is made of it anywhere."""
+    world = World()
+    for host in ("bm1", "bm2", "bm1"):
+        step(world, host, Phase.REMOVING)
+    assert "the image on several hosts" in open_breaker(world, IMAGE, REST, HOSTS)
+
+
+def test_one_success_closes_the_breaker() -> None:
+    """A node that becomes ready ends the streaks of its host and of the image."""
+    world, rules = World(), Readiness(break_after=1)
+    step(world, "bm1", Phase.REMOVING)
+    step(world, "bm2", Phase.REMOVING)
+    step(world, "bm1", Phase.READY)
+    assert open_breaker(world, "bm1", rules, HOSTS) == ""
+    assert open_breaker(world, IMAGE, rules, HOSTS) == ""
+    assert open_breaker(world, "bm2", rules, HOSTS)
