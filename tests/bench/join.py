@@ -36,7 +36,7 @@ class Story:
 
     def decided_s(self) -> float:
         """When the newest instance was decided on."""
-        found = (at_s for at_s, _, body in self._rows if self._booting(body))
+        found = (at_s for at_s, _, body in self._rows if self._became(body, "booting"))
         return float(max(found))
 
     def outcome_s(self, call: str) -> float:
@@ -62,9 +62,22 @@ class Story:
             )
         )
 
+    def ready_s(self) -> float:
+        """When the newest node had proven itself and was released to Slurm."""
+        since_s = self.decided_s()
+        return float(
+            min(
+                at_s
+                for at_s, _, body in self._rows
+                if at_s > since_s
+                and body.get("t") == "SetNode"
+                and body["node"]["phase"] == "ready"
+            )
+        )
+
     @staticmethod
-    def _booting(body: dict[str, Any]) -> bool:
-        return body.get("t") == "SetNode" and body["node"]["phase"] == "booting"
+    def _became(body: dict[str, Any], phase: str) -> bool:
+        return bool(body.get("t") == "SetNode" and body["node"]["phase"] == phase)
 
 
 def one_join(bed: Bed) -> dict[str, float]:

@@ -66,6 +66,21 @@ def test_what_an_instance_leans_on_is_known(tmp_path: Path) -> None:
     assert shared.parents_in_use() == frozenset()
 
 
+def test_what_a_checkpoint_leans_on_stays_and_comes_back_with_it(tmp_path: Path) -> None:
+    """Its disk lies above the parent's, also when the instance itself is long gone."""
+    shared = Store(str(tmp_path), "grete")
+    home = shared.root / ".parents" / "bm1" / "parent-aa-1"
+    text = f"<qemu:arg value='memory-backend-file,id=x,mem-path={home}/ram,share=off'/>"
+    folder = shared.checkpoints / "c1" / "vn1"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps({"document": text}))
+    assert shared.parents_in_use() == {str(home)}
+    (folder / "manifest.json").unlink()
+    shared.claim("vn1", {"bm1"})
+    shared.lean_again("vn1", text)
+    assert shared.parents_in_use() == {str(home)}
+
+
 def test_a_full_copy_needs_its_image_no_more(tmp_path: Path) -> None:
     """Its disk names no backing file, and is as large as was asked for."""
     master = tmp_path / "master.raw"

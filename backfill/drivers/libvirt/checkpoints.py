@@ -162,6 +162,7 @@ class Checkpoints:
         """Lay the files ready in the instance's folder: pairs of what lies there and its place."""
         home = self._store.home(manifest.checkpoint.name)
         home.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self._store.lean_again(manifest.checkpoint.name, manifest.document)
         ready = []
         for part in manifest.parts:
             source = Path(manifest.checkpoint.where) / part.stored

@@ -31,6 +31,9 @@ class Store:
 
     def __init__(self, directory: str, cluster: str) -> None:
         self.root = Path(directory) / check_name(cluster)
+        # How a clone's domain document names its parent's memory.
+        parents = re.escape(f"{self.root}/.parents/")
+        self._parent = re.compile(rf"mem-path=({parents}[^/,]+/[^/,]+)/")
 
     def home(self, name: str) -> Path:
         """The instance's own folder. RefusedError for a name that cannot be one."""
@@ -58,9 +61,17 @@ class Store:
         """Note that the instance cannot live without this parent's files."""
         (self.home(name) / "parent").write_text(f"{parent}\n")
 
+    def lean_again(self, name: str, document: str) -> None:
+        """The same for an instance that is put back as its domain document describes it."""
+        for parent in self._parent.findall(document):
+            self.lean_on(name, Path(parent))
+
     def parents_in_use(self) -> frozenset[str]:
-        """Folders of all parents whose files some instance needs."""
-        return frozenset(note.read_text().strip() for note in self.root.glob("*/parent"))
+        """Folders of all parents whose files some instance or checkpoint needs."""
+        noted = {note.read_text().strip() for note in self.root.glob("*/parent")}
+        for manifest in self.checkpoints.glob("*/*/manifest.json"):
+            noted.update(self._parent.findall(manifest.read_text(errors="replace")))
+        return frozenset(noted)
 
     def has_memory(self, name: str) -> bool:
         """Whether a complete memory image is there; an unfinished one does not count."""
