@@ -95,6 +95,13 @@ class Node:
         )
 
     @property
+    def silent(self) -> bool:
+        """True while it is in service and does not answer slurmctld."""
+        in_service = self.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED)
+        powered = not self.flags & {"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"}
+        return in_service and powered and "NOT_RESPONDING" in self.flags
+
+    @property
     def state_text(self) -> str:
         """The state as Slurm writes it, base first: `IDLE+DRAIN`."""
         return "+".join([self.base.value, *sorted(self.flags)])

@@ -140,6 +140,7 @@ class Lens:
         self._findings = findings
         self.notes = Notes()
         self.nodes = _Noted(self, world.nodes, _itself, "*nodes")
+        self.silent = _Noted(self, world.silent, _itself, "*nodes")
         self.jobs = _Noted(self, world.jobs, "job {}".format, "*jobs")
         self.hosts = _Noted(self, world.hosts, _itself, "*hosts")
         self.instances = _Noted(self, world.instances, _name_of, "*instances")

@@ -27,6 +27,7 @@ class Picture:
         self.findings = Findings()  # of the latest plans
         self._touch = self.findings.touch
         self.nodes: dict[str, Node] = {}
+        self.silent: dict[str, float] = {}  # nodes that do not answer Slurm, and since when
         self._queue = JobIndex()
         self.jobs: Mapping[str, Job] = self._queue.jobs
         self.hosts: dict[str, Host] = {}

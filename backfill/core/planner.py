@@ -9,6 +9,7 @@ from backfill.core.draft import Draft
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import Claim
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.liveness import plan_liveness
 from backfill.core.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.pressure import fits_beside
@@ -62,6 +63,7 @@ def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Pl
         except BaseException:
             world.findings.doubt()
             raise
+    plan_liveness(draft)
     return draft.finish()
 
 

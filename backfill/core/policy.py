@@ -15,6 +15,7 @@ from backfill.core.policies.demand import Demand
 from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder
+from backfill.core.policies.liveness import Liveness
 from backfill.core.policies.quotas import Quotas
 from backfill.core.policies.readiness import Readiness
 from backfill.core.policies.scale import Scale
@@ -75,6 +76,7 @@ class PolicySet:
     gaps: Gaps = field(default_factory=Gaps)
     budgets: Budgets = field(default_factory=Budgets)
     quotas: Quotas = field(default_factory=Quotas)
+    liveness: Liveness = field(default_factory=Liveness)
     limits: Limits = field(default_factory=Limits)
     disk_queue: DiskQueue = field(default_factory=DiskQueue)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)

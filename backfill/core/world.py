@@ -61,12 +61,17 @@ class World(Picture):
         name = change.node.name
         if self._newer("node", name, change.seen_s):
             self.nodes[name] = change.node
+            if change.node.silent:
+                self.silent.setdefault(name, change.seen_s)
+            else:
+                self.silent.pop(name, None)
             self._touch(name)
             self._touch("*nodes")
 
     def _node_gone(self, change: ch.NodeGone) -> None:
         if self._newer("node", change.name, change.seen_s):
             self.nodes.pop(change.name, None)
+            self.silent.pop(change.name, None)
             self._touch(change.name)
             self._touch("*nodes")
 

@@ -6,6 +6,7 @@ from backfill.core.actions import KickJob, ProbeJobs, UndrainNode
 from backfill.core.cluster import JobState
 from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.liveness import silent_too_long
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.throttle import give_cpus
 
@@ -47,6 +48,10 @@ def _in_slurm(draft: Draft, node: ManagedNode) -> None:
     seen = draft.world.nodes.get(node.name)
     if seen is None:
         draft.become(node, Phase.REMOVING, "somebody deleted the node in Slurm", fail=True)
+        return
+    if silent_too_long(draft, node.name):
+        problem = f"it has not answered Slurm for {draft.policies.liveness.down_after_s:g} s"
+        draft.become(node, Phase.REMOVING, problem, fail=True)
         return
     draft.show(node)  # a crash in the middle of a return may have left it hidden
     if seen.drained_by_others:

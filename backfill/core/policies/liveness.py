@@ -1,0 +1,22 @@
+"""Liveness: after how long a node that does not answer Slurm counts as dead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """Who is set DOWN, since Slurm itself (SlurmdTimeout=0) does not do it. Times in seconds."""
+
+    # A node that has not answered Slurm for so long is set DOWN, as Slurm would after its
+    # SlurmdTimeout; its jobs are requeued. Nodes whose instance stands still are never meant.
+    # 0: never.
+    down_after_s: float = 300.0
+    # More nodes than this share of the cluster, silent at once, look like a broken network: then
+    # none is set DOWN. One may always be.
+    at_most_percent: float = field(default=25.0, metadata={"most": 100})
+
+    def most(self, nodes: int) -> int:
+        """How many of so many nodes may be silent and be believed dead."""
+        return max(1, int(nodes * self.at_most_percent / 100.0))
