@@ -8,7 +8,7 @@ from enum import Enum, auto
 from math import inf
 from typing import TypeVar
 
-from backfill.core.actions import SAFE_WHEN_BLIND, DriverAction, SetAddress
+from backfill.core.actions import SAFE_WHEN_BLIND, DriverAction
 from backfill.core.findings import Finding, Findings, Trace
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import maintenance_s
@@ -277,15 +277,6 @@ class Draft:
     def host_is_free(self, host: str) -> bool:
         """Whether nobody but us may use the host's CPUs now."""
         return not self.unread and not self.taken(host)
-
-    def show(self, node: ManagedNode) -> bool:
-        """Whether Slurm looks for the node where it is; where it does not, that is changed."""
-        seen = self.world.nodes.get(node.name)
-        if seen is None or not seen.hidden:
-            return True
-        address = node.address.split("/")[0]
-        self.do(SetAddress(node.name, node.generation, address, "its instance can be reached"))
-        return False
 
     def stopped(self, instance: Instance | None) -> bool:
         """Whether the instance stands still with its work kept."""

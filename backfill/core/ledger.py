@@ -47,6 +47,14 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """A call that failed may have acted: until these hosts were read, the instance may be there."""
+
+    at_s: float
+    hosts: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """How fresh our picture of an outside system is."""
 

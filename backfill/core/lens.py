@@ -241,6 +241,10 @@ class Lens:
         self.notes.reads.add(name)
         return self._world.busy(name)
 
+    def in_doubt(self, name: str) -> bool:
+        self.notes.reads.add(name)
+        return self._world.in_doubt(name)
+
     def running(self, key: str) -> bool:
         self.notes.reads.add(_node_of(key))
         return self._world.running(key)

@@ -12,7 +12,7 @@ from backfill.core.findings import Findings
 from backfill.core.fleet import Host, Instance
 from backfill.core.fleet_index import FleetIndex
 from backfill.core.job_index import JobIndex
-from backfill.core.ledger import Claim, Operation, Source
+from backfill.core.ledger import Claim, Doubt, Operation, Source
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.rates import WriteRate
 
@@ -40,6 +40,7 @@ class Picture:
         self._calls = CallIndex()
         self.operations: Mapping[str, Operation] = self._calls.operations
         self.sources: dict[str, Source] = {}
+        self.doubts: dict[str, Doubt] = {}  # by managed node
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
         self.generations: dict[str, int] = {}  # highest generation ever used by a node's name
         self.streaks: dict[str, Streak] = {}  # failures in a row: by host, and "" for the image
@@ -104,12 +105,17 @@ class Picture:
         return operation is not None and operation.running
 
     def arriving(self, host: str) -> bool:
-        """Whether an operation in flight may bring an instance onto this host's CPUs."""
-        return self._calls.arriving(host)
+        """Whether an operation in flight, or one that failed and may yet have acted, may bring an
+        instance onto this host's CPUs."""
+        return self._calls.arriving(host) or any(host in d.hosts for d in self.doubts.values())
 
     def busy(self, name: str) -> bool:
-        """Whether an operation of this node is in flight."""
-        return self._calls.busy(name)
+        """Whether an operation of this node is in flight, or may have acted although it failed."""
+        return self._calls.busy(name) or name in self.doubts
+
+    def in_doubt(self, name: str) -> bool:
+        """Whether it is unknown where the node's instance is after a call that failed."""
+        return name in self.doubts
 
     def seen_s(self, kind: str, name: str) -> float:
         """When the subject was last read; 0 if never. Kinds: node, job, host, instance."""

@@ -10,7 +10,7 @@ from backfill.core import changes as ch
 from backfill.core.breakers import follow
 from backfill.core.cluster import Job, JobState
 from backfill.core.fleet import InstanceState
-from backfill.core.ledger import Claim, Source
+from backfill.core.ledger import Claim, Doubt, Source
 from backfill.core.lifecycle import ManagedNode, check_transition
 from backfill.core.picture import Picture
 from backfill.core.rates import WriteRate
@@ -52,6 +52,7 @@ class World(Picture):
             for job_id in self._queue.bury(change.seen_s):
                 self._seen.pop(("job", job_id), None)
         self.sources[change.source] = Source(seen_s=max(change.seen_s, old.seen_s))
+        self._settle_doubts(change.source, change.seen_s)
 
     def _source_failed(self, change: ch.SourceFailed) -> None:
         known = self.sources.get(change.source, _NEVER)
@@ -179,6 +180,7 @@ class World(Picture):
             self._record_moved(known)
         self._fleet.forget(change.name)
         self._calls.forget(change.name)
+        self.doubts.pop(change.name, None)
         self._remember_generation(change.name, change.generation)
         self._touch(change.name)
 
@@ -198,7 +200,30 @@ class World(Picture):
     def _operation_done(self, change: ch.OperationDone) -> None:
         known = self.operations.get(change.key)
         self._calls.done(change)
+        if known is not None and known.host and change.problem:
+            self._doubt(change.key.split(":", 2)[1], known.host, change.at_s)
         self._call_moved(change.key, "" if known is None else known.host)
+
+    def _doubt(self, name: str, host: str, at_s: float) -> None:
+        """A call that was to bring the instance to `host` failed: did it act?"""
+        known = self.managed.get(name)
+        hosts = {host, known.host} if known is not None and known.host else {host}
+        self.doubts[name] = Doubt(at_s, frozenset(hosts))
+
+    def _settle_doubts(self, host: str, seen_s: float) -> None:
+        """A host was read: the instance is where it was seen, or not where it was not."""
+        for name, doubt in tuple(self.doubts.items()):
+            if host not in doubt.hosts or seen_s < doubt.at_s:
+                continue
+            there = self.instances.get((host, name))
+            found = there is not None and there.state is not InstanceState.MIGRATING
+            left = doubt.hosts - {host}
+            if found or not left:
+                del self.doubts[name]
+            else:
+                self.doubts[name] = replace(doubt, hosts=left)
+            for what in (name, *doubt.hosts):
+                self._touch(what)
 
     def _call_moved(self, key: str, host: str) -> None:
         self._touch(key.split(":", 2)[1])

@@ -11,7 +11,8 @@ from queue import Empty, SimpleQueue
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from backfill.core import changes as ch
-from backfill.core.plan import AnswerClaim, key_of
+from backfill.core.actions import DriverAction
+from backfill.core.plan import AnswerClaim, key_of, lands_on
 from backfill.core.policy import PolicySet
 from backfill.core.records import remembered
 from backfill.core.world import World
@@ -221,6 +222,7 @@ class Daemon:
         key = key_of(result.action)
         if result.problem:
             _LOG.warning("%s failed: %s", key, result.problem)
+            self._look_after(result.action)
         body: dict[str, object] = {
             "key": key,
             "elapsed_s": round(result.elapsed_s, 6),
@@ -230,6 +232,14 @@ class Daemon:
         self._watch.stir(now_s)
         done = ch.OperationDone(key, now_s, result.problem, result.retry)
         return [*result.changes, done]
+
+    def _look_after(self, action: DriverAction) -> None:
+        """A call failed that was to bring an instance somewhere: did it, all the same?"""
+        target = lands_on(action)
+        node = self.world.managed.get(action.name)
+        hosts = {target, node.host if node is not None else target} if target else set()
+        if hosts:
+            self.poke(*hosts & set(self._sources))
 
     def _say(self, now_s: float) -> None:
         """One sentence per cycle; the same sentence again only once a minute."""

@@ -177,6 +177,8 @@ class Rehearsal:
         self.cycle.take([*result.changes, done])
         self.watch.stir(now_s)
         self._decide()
+        if self.world.doubts:
+            self._read_all()
 
     def _step(self, what: str) -> bool:
         """Count one step; true when the daemon was killed right after it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 from backfill.core.cluster import ENDED, JobState
@@ -178,6 +178,10 @@ highs = st.lists(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.sampled_from(LADDERS), lows, highs, accidents)
+@example(  # a move of which nobody heard that it had succeeded, to a host that was wanted then
+    ladder=LADDERS[2], low=[(5.0, 0.0)], high=[(2.0, 5.0)] * 3,
+    wrong=[Accident("answers lost", 1.0, 3)],
+)  # fmt: skip
 def test_no_promise_is_broken_and_everything_ends(
     ladder: tuple[RungRule, ...],
     low: list[tuple[float, float]],

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from backfill.config import ConfigError, load
+from backfill.core.policy import PolicySet
 from tests.unit.policy_files import PARTS, problems, sentences, text
+
+# What a policy decides by comes first, then where things are.
+SECTIONS = ", ".join([*(f.name for f in fields(PolicySet)), "daemon", "slurm", "libvirt"])
 
 # The part of the file that is wrong, and all sentences that must come of it. Lines: cluster 1,
 # priorities 2, hosts 3-5, instances 6-9; what is put behind begins in line 10.
@@ -72,10 +77,8 @@ SENTENCES = [
     ),
     (
         text("memory_mb: 3"),
-        "10:1: memory_mb is not a known key; did you mean instances.flavour.memory_mb? known keys "
-        "here: cluster, priorities, instances, hosts, ladder, demand, scale, comeback, cloning, "
-        "placement, readiness, victims, gaps, budgets, quotas, "
-        "limits, disk_queue, checkpoints, proof, answer_within_s, daemon, slurm, libvirt",
+        "10:1: memory_mb is not a known key; did you mean instances.flavour.memory_mb? "
+        f"known keys here: {SECTIONS}",
     ),
     (
         text(cluster="cluster: 7"),
@@ -128,10 +131,8 @@ SENTENCES = [
     ),
     (
         text("cluster2: &a {x: 1}\n"),
-        "10:1: cluster2 is not a known key; did you mean cluster, which is there already? known "
-        "keys here: cluster, priorities, instances, hosts, ladder, demand, scale, comeback, "
-        "cloning, placement, readiness, victims, gaps, budgets, quotas, limits, disk_queue, "
-        "checkpoints, proof, answer_within_s, daemon, slurm, libvirt",
+        "10:1: cluster2 is not a known key; did you mean cluster, which is there already? "
+        f"known keys here: {SECTIONS}",
     ),
     (
         text("scale:\n  <<: {warm: 1}"),

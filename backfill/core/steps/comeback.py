@@ -12,6 +12,7 @@ from backfill.core.cluster import JobState, Node, NodeBase
 from backfill.core.draft import Draft, Progress
 from backfill.core.fence import judge
 from backfill.core.fleet import InstanceState
+from backfill.core.hiding import show
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.prove import proven
@@ -49,7 +50,7 @@ def _by_state(draft: Draft, node: ManagedNode) -> None:
         case InstanceState.SUSPENDED:
             _try(draft, node, RestoreInstance(node.name, node.generation, node.host, node.reason))
         case InstanceState.PAUSED:
-            draft.show(node)  # at the same time: nothing that was meant for it is on its way now
+            show(draft, node)  # at the same time: nothing that was meant for it is on its way now
             _try(
                 draft,
                 node,
@@ -70,7 +71,7 @@ def _try(draft: Draft, node: ManagedNode, action: RestoreInstance | ThawInstance
 
 def _running(draft: Draft, node: ManagedNode) -> None:
     """It has CPUs again: set its clock, wait until Slurm hears it, then let its jobs go on."""
-    if not draft.show(node):
+    if not show(draft, node):
         return
     holds, problem = proven(draft, node, "its clock stood still")
     if problem:

@@ -189,7 +189,7 @@ def step_moving(draft: Draft, node: ManagedNode) -> None:
     )
     if _too_slow(draft, node):
         return
-    if draft.world.running(_key(draft, action)):
+    if draft.world.running(_key(draft, action)) or draft.world.in_doubt(node.name):
         return
     at = {i.host: i for i in places if i.state is not InstanceState.MIGRATING}
     if node.target in at and node.host not in at:

@@ -7,12 +7,12 @@ from backfill.core.actions import (
     DrainNode,
     MigrateInstance,
     PauseInstance,
-    SetAddress,
     SuspendJob,
 )
-from backfill.core.cluster import NOWHERE, OUR_REASON, Job, JobState, Node
+from backfill.core.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import Instance, InstanceState
+from backfill.core.hiding import hide
 from backfill.core.ledger import Operation
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.placement import candidates
@@ -48,7 +48,8 @@ def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> Non
 def step_evicting(draft: Draft, node: ManagedNode) -> None:
     """Stop the instance by the present rung, then make Slurm's picture agree."""
     instance = draft.instance(node)
-    if instance is None:
+    if instance is None or draft.world.in_doubt(node.name):
+        # After a call that failed it may be elsewhere: its hosts are just being read.
         _without_instance(draft, node)
         return
     problem = draft.broken(node, instance)
@@ -178,8 +179,7 @@ def _suspend(draft: Draft, node: ManagedNode, seen: Node, running: list[Job]) ->
     To a node that cannot be found it is not sent at all, and the guest needs none.
     """
     if not seen.hidden:
-        reason = "nothing shall wait for it while it stands still"
-        draft.do(SetAddress(node.name, node.generation, NOWHERE, reason))
+        hide(draft, node)
         return
     for job in running:
         reason = f"its instance stands still: {node.reason}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from backfill.core.actions import KickJob, ProbeJobs, UndrainNode
-from backfill.core.cluster import JobState
+from backfill.core.cluster import JobState, Node
 from backfill.core.draft import Draft
+from backfill.core.hiding import show
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.liveness import silent_too_long
 from backfill.core.steps.evict import begin_eviction
@@ -53,11 +54,7 @@ def _in_slurm(draft: Draft, node: ManagedNode) -> None:
         problem = f"it has not answered Slurm for {draft.policies.liveness.down_after_s:g} s"
         draft.become(node, Phase.REMOVING, problem, fail=True)
         return
-    draft.show(node)  # a crash in the middle of a return may have left it hidden
-    if seen.drained_by_others:
-        draft.refuse(node.name, "undrain", f"somebody else drained it: {seen.reason}")
-    elif seen.drained_by_us:
-        draft.do(UndrainNode(node.name, node.generation, "it is ready", node.host))
+    _in_service(draft, node, seen)
     if node.suspended_s:
         _prove_jobs(draft, node)
     busy = bool(draft.world.jobs_on(node.name))
@@ -65,6 +62,15 @@ def _in_slurm(draft: Draft, node: ManagedNode) -> None:
         draft.note(node, "a job runs on it", idle_since_s=0.0)
     elif not busy and not node.idle_since_s:
         draft.note(node, "no job is left on it", idle_since_s=draft.now_s)
+
+
+def _in_service(draft: Draft, node: ManagedNode, seen: Node) -> None:
+    """Undo what a crash in the middle of a return may have left: hidden, or drained by us."""
+    show(draft, node)
+    if seen.drained_by_others:
+        draft.refuse(node.name, "undrain", f"somebody else drained it: {seen.reason}")
+    elif seen.drained_by_us:
+        draft.do(UndrainNode(node.name, node.generation, "it is ready", node.host))
 
 
 def _prove_jobs(draft: Draft, node: ManagedNode) -> None:

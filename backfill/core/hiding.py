@@ -1,0 +1,24 @@
+"""While an instance stands still Slurm must not find its node: nothing may wait for it there."""
+
+from __future__ import annotations
+
+from backfill.core.actions import SetAddress
+from backfill.core.cluster import NOWHERE
+from backfill.core.draft import Draft
+from backfill.core.lifecycle import ManagedNode
+
+
+def hide(draft: Draft, node: ManagedNode) -> None:
+    """Let whatever slurmctld sends to the node fail at once."""
+    reason = "nothing shall wait for it while it stands still"
+    draft.do(SetAddress(node.name, node.generation, NOWHERE, reason))
+
+
+def show(draft: Draft, node: ManagedNode) -> bool:
+    """Whether Slurm looks for the node where it is; where it does not, that is changed."""
+    seen = draft.world.nodes.get(node.name)
+    if seen is None or not seen.hidden:
+        return True
+    address = node.address.split("/")[0]
+    draft.do(SetAddress(node.name, node.generation, address, "its instance can be reached"))
+    return False
