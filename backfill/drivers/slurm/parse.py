@@ -170,6 +170,8 @@ _BEHIND_REASON = re.compile(
 )
 # Name and time stand behind the first line; further lines follow after an indentation.
 _SIGNED = re.compile(r"(.*?) \[[^\[\]\s]+@(?:\d+|Unknown)\]((?:\s{4}.*)?)$", re.DOTALL)
+# What differs in almost every answer and is of no interest here.
+_FLICKERS = re.compile(r" (?:CPULoad|FreeMem|LastBusyTime|CurrentWatts|AveWatts)=\S*")
 _NOT_FOUND = re.compile(r"Node \S+ not found$")
 
 
@@ -178,6 +180,14 @@ def read_nodes(output: str) -> dict[str, Node]:
 
     Lines that say that a node was not found are no nodes. A comment may contain line breaks, so a
     line that does not begin a node belongs to the node above it. BadOutputError otherwise.
+    """
+    return {node.name: node for node in read_node_records(output, {}).values()}
+
+
+def read_node_records(output: str, known: dict[str, Node]) -> dict[str, Node]:
+    """The same by printed record, without what flickers in it.
+
+    `known` is an earlier answer: a record that has not changed is not parsed again.
     """
     records: list[str] = []
     for line in output.split("\n"):
@@ -189,8 +199,12 @@ def read_nodes(output: str) -> dict[str, Node]:
             records[-1] += "\n" + line
         else:
             raise BadOutputError("scontrol", f"cannot read the node {line!r}")
-    nodes = [_node(record) for record in records]
-    return {node.name: node for node in nodes}
+    found: dict[str, Node] = {}
+    for record in records:
+        head, reason, tail = record.partition(" Reason=")
+        key = _FLICKERS.sub("", head) + reason + tail
+        found[key] = known.get(key) or _node(record)
+    return found
 
 
 def _node(record: str) -> Node:

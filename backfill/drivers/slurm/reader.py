@@ -12,7 +12,7 @@ from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.ahead import SHOW_RESERVATIONS, Ahead, read_reservations
 from backfill.drivers.slurm.checks import JOB_ID, NODE_NAME, checked, is_dynamic
 from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.parse import JobFormat, read_nodes
+from backfill.drivers.slurm.parse import JobFormat, read_node_records, read_nodes
 from backfill.drivers.slurm.settings import read_settings
 from backfill.ports import ClusterObservation, DriverError, NotFoundError
 
@@ -31,8 +31,9 @@ class SlurmReader:
         self._commands = commands
         self._format = JobFormat(secrets.token_hex(6))
         self._squeue_env = {"SQUEUE_FORMAT2": self._format.text}
-        # The last answer by record; replaced as a whole, so that threads need no lock.
+        # The last answers by record; replaced as a whole, so that threads need no lock.
         self._known: dict[str, Job] = {}
+        self._known_nodes: dict[str, Node] = {}
         self._ahead = Ahead()
 
     def settings(self) -> SlurmSettings:
@@ -51,7 +52,8 @@ class SlurmReader:
         except DriverError:
             asked.kill()
             raise
-        nodes = read_nodes(asked.result())
+        self._known_nodes = records = read_node_records(asked.result(), self._known_nodes)
+        nodes = {node.name: node for node in records.values()}
         self._look_ahead(jobs.values(), seen_s)
         return ClusterObservation(seen_s, self._ahead.tell(nodes), jobs)
 

@@ -1,0 +1,219 @@
+"""CPU of one whole cycle on a large cluster: Slurm's answers read, compared, taken in, planned.
+
+Prints one line of JSON last. Slurm's answers are texts in its own formats, made here: 10,000 nodes,
+of which 8,000 are hosts and 2,000 instances of ours at work, and 100,000 jobs, most of them waiting.
+Quiet: nothing has changed but load and time. Busy: since the last cycle 1 % of the jobs have
+started or ended and 1 % of the hosts were given to other jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+
+from backfill.core import changes as ch
+from backfill.core.cluster import Job, Node
+from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.guards import Limits
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.plan import Plan
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.quantities import Resources
+from backfill.core.world import World
+from backfill.drivers.slurm.parse import JobFormat, read_node_records
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine.cycle import Cycle
+from backfill.engine.observe import cluster_changes
+from backfill.ports import ClusterObservation
+
+HOSTS, INSTANCES, JOBS, HIGH = 8_000, 2_000, 100_000, 5_000
+TRIALS = 9
+SHARE = 100  # one in so many changes in a busy cycle
+START_S = 1_700_000_000.0
+NODE = (
+    "NodeName={name} Arch=x86_64 CoresPerSocket=24 CPUAlloc={used} CPUEfctv={cpus} CPUTot={cpus} "
+    "CPULoad={load:.2f} AvailableFeatures={feature} ActiveFeatures={feature} Gres=(null) "
+    "NodeAddr={name} NodeHostName={name} Version=24.11.5 OS=Linux 6.1.0-32-amd64 #1 SMP "
+    "PREEMPT_DYNAMIC Debian 6.1.129-1 (2025-03-06) RealMemory={memory} AllocMem=0 "
+    "FreeMem={free} Sockets=2 Boards=1 State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 "
+    "Owner=N/A MCS_label=N/A Partitions={partition} BootTime=1699999000 "
+    "SlurmdStartTime=1699999060 LastBusyTime={busy} ResumeAfterTime=None "
+    "CfgTRES=cpu={cpus},mem={memory}M,billing={cpus} AllocTRES=cpu={used} CurrentWatts=0 AveWatts=0"
+)
+
+
+class Site:
+    """A large Slurm: who runs where, and its answers as texts."""
+
+    def __init__(self) -> None:
+        self.now_s = START_S
+        self.format = JobFormat("mark")
+        self.on_host = {f"n{i}": str(1_000_000 + i) for i in range(INSTANCES, INSTANCES + HIGH)}
+        self.on_instance = {f"v{i}": str(i) for i in range(1, INSTANCES + 1)}
+        self.last = INSTANCES + JOBS - INSTANCES - HIGH
+        self.waiting = [str(i) for i in range(INSTANCES + 1, self.last + 1)]
+
+    def jobs_text(self) -> str:
+        """What squeue prints."""
+        return "".join(self._jobs())
+
+    def _jobs(self) -> Iterator[str]:
+        for node, job in self.on_host.items():
+            yield self._job(job, "batch", "RUNNING", node, 48)
+        for node, job in self.on_instance.items():
+            yield self._job(job, "htc", "RUNNING", node, 2)
+        for job in self.waiting:
+            yield self._job(job, "htc", "PENDING", "", 2)
+
+    def _job(self, job: str, partition: str, state: str, node: str, cpus: int) -> str:
+        begun = str(int(START_S)) if node else "N/A"
+        fixed = (
+            *(job, job, partition, state, "alice", node, "1", str(cpus), f"cpu={cpus},node=1"),
+            *("0", "4294901000", str(int(START_S) - 100), str(int(START_S) - 100), begun),
+            *("N/A", "1-00:00:00", "0", "1"),
+        )
+        free = ("physics", "normal", "None" if node else "Resources", "", "(null)", "simulate.sh")
+        ends = self.format.text
+        unit, mark, end = "\x1f", "\x1dmark", "\x1emark"
+        assert unit in ends
+        return f"{unit.join(fixed)}{mark}{mark.join(free)}{end}\n"
+
+    def nodes_text(self) -> str:
+        """What scontrol prints. The load of every node differs from one time to the next."""
+        return "\n".join(self._nodes()) + "\n"
+
+    def _nodes(self) -> Iterator[str]:
+        beat = int(self.now_s) % 97
+        for number in range(HOSTS):
+            name = f"n{number}"
+            yield self._node(name, 48, 192_000, "metal", "batch", self.on_host, beat + number % 7)
+        for number in range(1, INSTANCES + 1):
+            yield self._node(f"v{number}", 2, 3952, "backfill", "htc", self.on_instance, beat)
+
+    def _node(
+        self,
+        name: str,
+        cpus: int,
+        memory: int,
+        feature: str,
+        partition: str,
+        jobs: dict[str, str],
+        beat: int,
+    ) -> str:
+        used = cpus if name in jobs else 0
+        state = ("ALLOCATED" if used else "IDLE") + ("+DYNAMIC_NORM" if name[0] == "v" else "")
+        return NODE.format(
+            name=name, used=used, cpus=cpus, load=beat / 10, feature=feature, memory=memory,
+            free=memory - 17 * beat, state=state, partition=partition, busy=int(self.now_s) - beat,
+        )  # fmt: skip
+
+    def stir(self, turn: int) -> None:
+        """One per cent of what can happen happens."""
+        for node in list(self.on_instance)[turn::SHARE]:
+            self.on_instance[node] = self.waiting.pop(0)
+            self.last += 1
+            self.waiting.append(str(self.last))
+        for node in list(self.on_host)[turn::SHARE]:
+            del self.on_host[node]
+        for number in range(turn, HOSTS, SHARE):
+            self.on_host.setdefault(f"n{number}", str(2_000_000 + 10_000 * turn + number))
+
+
+def policies() -> PolicySet:
+    names = tuple(f"v{i}" for i in range(1, INSTANCES + 1))
+    return PolicySet(
+        cluster="large",
+        priorities=Priorities(low=("htc",), high=("batch",)),
+        instances=Template(
+            names,
+            tuple(f"10.{i >> 8}.{i & 255}.1/8" for i in range(1, INSTANCES + 1)),
+            Flavour(cpus=2, memory_mb=4000),
+        ),
+        hosts=tuple(f"n{i}" for i in range(HOSTS)),
+        limits=Limits(max_instances=INSTANCES),
+    )
+
+
+class Bench:
+    """The daemon's cycle beside such a Slurm."""
+
+    def __init__(self) -> None:
+        self.site = Site()
+        self.world = World()
+        self.begun = 0
+        self.cycle = Cycle(self.world, policies(), MemoryJournal(), self._begin, lambda _: None)
+        self._nodes: dict[str, Node] = {}
+        self._jobs: dict[str, Job] = {}
+        self._fill()
+
+    def _begin(self, _: object) -> None:
+        self.begun += 1
+
+    def _fill(self) -> None:
+        now_s = self.site.now_s
+        self.cycle.tick(now_s)
+        for number in range(HOSTS):
+            host = Host(f"n{number}", f"n{number}", Resources(48, 192_000))
+            self.cycle.take([ch.HostSeen(host, now_s), ch.SourceSeen(host.name, now_s)])
+        for number in range(1, INSTANCES + 1):
+            name, host_name = f"v{number}", f"n{number - 1}"
+            tag = Tag("large", name, 1)
+            seen = Instance(name, host_name, InstanceState.RUNNING, tag, Resources(2, 4000), 3000)
+            node = ManagedNode(
+                name, "10.0.0.1/8", host_name, 1, Phase.READY, now_s, now_s, proven_s=now_s
+            )
+            self.cycle.take([ch.NodeManaged(node), ch.InstanceSeen(seen, now_s)])
+
+    def texts(self) -> tuple[str, str]:
+        """Slurm's answers two seconds later. Making them is not what is measured."""
+        self.site.now_s += 2.0
+        return self.site.jobs_text(), self.site.nodes_text()
+
+    def turn(self, jobs_text: str, nodes_text: str) -> Plan:
+        """One cycle, as the daemon has it."""
+        now_s = self.site.now_s
+        self._jobs = self.site.format.read(jobs_text, self._jobs, now_s)
+        self._nodes = read_node_records(nodes_text, self._nodes)
+        jobs = {job.id: job for job in self._jobs.values()}
+        nodes = {node.name: node for node in self._nodes.values()}
+        seen = ClusterObservation(now_s, nodes, jobs)
+        self.cycle.tick(now_s)
+        self.cycle.take(ch.SourceSeen(name, now_s) for name in self.world.hosts)
+        self.cycle.take(cluster_changes(self.world, seen))
+        return self.cycle.decide()
+
+
+def cpu_s(work: Callable[[], object]) -> float:
+    began_s = time.process_time()
+    work()
+    return time.process_time() - began_s
+
+
+def main() -> None:
+    bench = Bench()
+    first = bench.texts()
+    first_s = cpu_s(lambda: bench.turn(*first))
+    quiet, busy, begun = [], [], []
+    for number in range(TRIALS):
+        texts = bench.texts()
+        quiet.append(cpu_s(lambda given=texts: bench.turn(*given)))  # type: ignore[misc]
+        bench.site.stir(number)
+        texts, before = bench.texts(), bench.begun
+        busy.append(cpu_s(lambda given=texts: bench.turn(*given)))  # type: ignore[misc]
+        begun.append(bench.begun - before)
+    row = {
+        "quiet_cpu_s": round(median(quiet), 4),
+        "busy_cpu_s": round(median(busy), 4),
+        "first_cpu_s": round(first_s, 3),
+        "busy_actions": median(begun),
+        "nodes": HOSTS + INSTANCES,
+        "jobs": JOBS,
+        "trials": TRIALS,
+    }
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()
