@@ -24,14 +24,29 @@ _TYPES: dict[str, type] = {
 
 def encode(value: object) -> Plain:
     """A change, action or refusal as plain JSON data; `t` names its type."""
-    body = _plain(value)
-    assert isinstance(body, dict)
-    return {"t": type(value).__name__, **body}
+    kind: Any = type(value)
+    body: Plain = {"t": kind.__name__}
+    for name in _names(kind):
+        found = getattr(value, name)
+        body[name] = found if type(found) in _ALREADY_PLAIN else _plain(found)
+    return body
+
+
+_ALREADY_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Names of the fields of a dataclass; none for any other type."""
+    return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 def _plain(value: object) -> object:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind: Any = type(value)
+    if kind in _ALREADY_PLAIN:
+        return value
+    if names := _names(kind):
+        return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, frozenset):

@@ -54,7 +54,7 @@ class Cycle:
         self._answer = answer
         self._records: list[Record] = []
         self._refused: dict[tuple[str, str], Refusal] = {}
-        self._quiet: list[ch.Change] = []
+        self._quiet: dict[object, ch.Change] = {}  # the latest of each kind and source
 
     def tick(self, now_s: float) -> None:
         """It is now `now_s` (epoch seconds)."""
@@ -91,13 +91,14 @@ class Cycle:
         """The world first: a change that it cannot take must not reach the journal."""
         self.world.apply(change)
         if isinstance(change, _SILENT):
-            self._quiet = [c for c in self._quiet if not _supersedes(change, c)]
-            self._quiet.append(change)
+            kind = _kind(change)
+            self._quiet.pop(kind, None)  # the order is that of the latest ones
+            self._quiet[kind] = change
             return
         # Replay needs the clock and the freshness that the decision saw.
-        for quiet in self._quiet:
+        for quiet in self._quiet.values():
             self._records.append(_record(self.world.now_s, "change", quiet))
-        self._quiet = []
+        self._quiet.clear()
         self._records.append(_record(self.world.now_s, "change", change))
 
     def _carry_out(self, steps: Sequence[Action]) -> bool:
@@ -157,16 +158,15 @@ def _gist(reason: str) -> str:
     return "".join(c for c in reason if not c.isdigit())
 
 
-def _supersedes(new: ch.Change, old: ch.Change) -> bool:
-    match new, old:
-        case ch.Tick(), ch.Tick():
-            return True
-        case ch.SourceSeen(), ch.SourceSeen():
-            return new.source == old.source
-        case ch.NodesRead(), ch.NodesRead():
-            return new.names == old.names
-        case _:
-            return False
+def _kind(change: ch.Tick | ch.SourceSeen | ch.NodesRead) -> object:
+    """Of two silent changes of one kind the later one says it all."""
+    match change:
+        case ch.SourceSeen():
+            return change.source
+        case ch.NodesRead():
+            return change.names
+        case ch.Tick():
+            return None
 
 
 def _record(at_s: float, kind: str, value: ch.Change | Refusal) -> Record:

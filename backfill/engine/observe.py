@@ -15,21 +15,28 @@ def cluster_changes(world: World, seen: ClusterObservation) -> list[ch.Change]:
     """All of Slurm was read: what is new, different or gone."""
     at_s = seen.seen_s
     found = _seen(world, seen)
-    found += [ch.NodeGone(name, at_s) for name in world.nodes if name not in seen.nodes]
-    found += [ch.JobGone(job_id, at_s) for job_id in world.jobs if job_id not in seen.jobs]
+    # Nothing is gone as a rule, and then this is all the comparing that it takes.
+    if not world.nodes.keys() <= seen.nodes.keys():
+        found += [ch.NodeGone(name, at_s) for name in world.nodes if name not in seen.nodes]
+    if not world.jobs.keys() <= seen.jobs.keys():
+        found += [ch.JobGone(job_id, at_s) for job_id in world.jobs if job_id not in seen.jobs]
     found.append(ch.SourceSeen("slurm", at_s))
     return found
 
 
 def _seen(world: World, seen: ClusterObservation) -> list[ch.Change]:
     at_s = seen.seen_s
+    nodes, jobs = world.nodes.get, world.jobs.get
+    # What reads as it did before is the same object: only the rest is compared.
     found: list[ch.Change] = [
         ch.NodeSeen(node, at_s)
         for name, node in seen.nodes.items()
-        if world.nodes.get(name) != node
+        if (known := nodes(name)) is not node and known != node
     ]
     found += [
-        ch.JobSeen(job, at_s) for job_id, job in seen.jobs.items() if world.jobs.get(job_id) != job
+        ch.JobSeen(job, at_s)
+        for job_id, job in seen.jobs.items()
+        if (there := jobs(job_id)) is not job and there != job
     ]
     return found
 

@@ -1,7 +1,8 @@
 """CPU of one whole cycle on a large cluster: Slurm's answers read, compared, taken in, planned.
 
-Prints one line of JSON last. Slurm's answers are texts in its own formats, made here: 10,000 nodes,
-of which 8,000 are hosts and 2,000 instances of ours at work, and 100,000 jobs, most of them waiting.
+Prints one line of JSON last. Slurm's answers are texts in its own formats, made here: 10,000
+nodes, of which 8,000 are hosts and 2,000 instances of ours at work, and 100,000 jobs, most of them
+waiting.
 Quiet: nothing has changed but load and time. Busy: since the last cycle 1 % of the jobs have
 started or ended and 1 % of the hosts were given to other jobs.
 """
