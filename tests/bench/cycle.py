@@ -1,6 +1,6 @@
 """CPU of one whole cycle on a large cluster: Slurm's answers read, compared, taken in, planned.
 
-Prints one line of JSON last. Slurm's answers are texts in its own formats, made here: 10,000
+Prints one line of JSON last. Slurm's tools are scripts that print texts made here: 10,000
 nodes, of which 8,000 are hosts and 2,000 instances of ours at work, and 100,000 jobs, most of them
 waiting.
 Quiet: nothing has changed but load and time. Busy: since the last cycle 1 % of the jobs have
@@ -10,12 +10,14 @@ started or ended and 1 % of the hosts were given to other jobs.
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 from backfill.core import changes as ch
-from backfill.core.cluster import Job, Node
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.guards import Limits
 from backfill.core.lifecycle import ManagedNode, Phase
@@ -23,11 +25,12 @@ from backfill.core.plan import Plan
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.quantities import Resources
 from backfill.core.world import World
-from backfill.drivers.slurm.parse import JobFormat, read_node_records
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.parse import JobFormat
+from backfill.drivers.slurm.reader import SlurmReader
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
 from backfill.engine.observe import cluster_changes
-from backfill.ports import ClusterObservation
 
 HOSTS, INSTANCES, JOBS, HIGH = 8_000, 2_000, 100_000, 5_000
 TRIALS = 9
@@ -48,9 +51,9 @@ NODE = (
 class Site:
     """A large Slurm: who runs where, and its answers as texts."""
 
-    def __init__(self) -> None:
+    def __init__(self, format_: JobFormat) -> None:
         self.now_s = START_S
-        self.format = JobFormat("mark")
+        self.format = format_
         self.on_host = {f"n{i}": str(1_000_000 + i) for i in range(INSTANCES, INSTANCES + HIGH)}
         self.on_instance = {f"v{i}": str(i) for i in range(1, INSTANCES + 1)}
         self.last = INSTANCES + JOBS - INSTANCES - HIGH
@@ -73,12 +76,10 @@ class Site:
         fixed = (
             *(job, job, partition, state, "alice", node, "1", str(cpus), f"cpu={cpus},node=1"),
             *("0", "4294901000", str(int(START_S) - 100), str(int(START_S) - 100), begun),
-            *("N/A", "1-00:00:00", "0", "1"),
+            *("N/A", "1-00:00:00", "0", "(null)", "N/A", "1"),
         )
         free = ("physics", "normal", "None" if node else "Resources", "", "(null)", "simulate.sh")
-        ends = self.format.text
-        unit, mark, end = "\x1f", "\x1dmark", "\x1emark"
-        assert unit in ends
+        unit, mark, end = "\x1f", f"\x1d{self.format.mark}", f"\x1e{self.format.mark}"
         return f"{unit.join(fixed)}{mark}{mark.join(free)}{end}\n"
 
     def nodes_text(self) -> str:
@@ -140,13 +141,19 @@ def policies() -> PolicySet:
 class Bench:
     """The daemon's cycle beside such a Slurm."""
 
-    def __init__(self) -> None:
-        self.site = Site()
+    def __init__(self, tools: Path) -> None:
+        self._tools = tools
+        for tool in ("squeue", "scontrol"):
+            script = tools / tool
+            script.write_text(
+                f'#!/bin/sh\ncase "$*" in *reserv*) ;; *) cat {tools}/{tool}.txt;; esac\n'
+            )
+            script.chmod(0o755)
+        self._reader = SlurmReader(Commands(bin_dir=tools))
+        self.site = Site(self._reader._format)  # the mark is this process's secret
         self.world = World()
         self.begun = 0
         self.cycle = Cycle(self.world, policies(), MemoryJournal(), self._begin, lambda _: None)
-        self._nodes: dict[str, Node] = {}
-        self._jobs: dict[str, Job] = {}
         self._fill()
 
     def _begin(self, _: object) -> None:
@@ -167,19 +174,16 @@ class Bench:
             )
             self.cycle.take([ch.NodeManaged(node), ch.InstanceSeen(seen, now_s)])
 
-    def texts(self) -> tuple[str, str]:
-        """Slurm's answers two seconds later. Making them is not what is measured."""
+    def pass_time(self) -> None:
+        """It is two seconds later. That is not what is measured."""
         self.site.now_s += 2.0
-        return self.site.jobs_text(), self.site.nodes_text()
+        (self._tools / "squeue.txt").write_text(self.site.jobs_text(), encoding="utf-8")
+        (self._tools / "scontrol.txt").write_text(self.site.nodes_text(), encoding="utf-8")
 
-    def turn(self, jobs_text: str, nodes_text: str) -> Plan:
+    def turn(self) -> Plan:
         """One cycle, as the daemon has it."""
         now_s = self.site.now_s
-        self._jobs = self.site.format.read(jobs_text, self._jobs, now_s)
-        self._nodes = read_node_records(nodes_text, self._nodes)
-        jobs = {job.id: job for job in self._jobs.values()}
-        nodes = {node.name: node for node in self._nodes.values()}
-        seen = ClusterObservation(now_s, nodes, jobs)
+        seen = replace(self._reader.observe(), seen_s=now_s)
         self.cycle.tick(now_s)
         self.cycle.take(ch.SourceSeen(name, now_s) for name in self.world.hosts)
         self.cycle.take(cluster_changes(self.world, seen))
@@ -193,16 +197,21 @@ def cpu_s(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    bench = Bench()
-    first = bench.texts()
-    first_s = cpu_s(lambda: bench.turn(*first))
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Bench(Path(folder)))
+
+
+def measure(bench: Bench) -> None:
+    bench.pass_time()
+    first_s = cpu_s(bench.turn)
     quiet, busy, begun = [], [], []
     for number in range(TRIALS):
-        texts = bench.texts()
-        quiet.append(cpu_s(lambda given=texts: bench.turn(*given)))  # type: ignore[misc]
+        bench.pass_time()
+        quiet.append(cpu_s(bench.turn))
         bench.site.stir(number)
-        texts, before = bench.texts(), bench.begun
-        busy.append(cpu_s(lambda given=texts: bench.turn(*given)))  # type: ignore[misc]
+        bench.pass_time()
+        before = bench.begun
+        busy.append(cpu_s(bench.turn))
         begun.append(bench.begun - before)
     row = {
         "quiet_cpu_s": round(median(quiet), 4),
