@@ -146,7 +146,7 @@ class Bench:
         for tool in ("squeue", "scontrol"):
             script = tools / tool
             script.write_text(
-                f'#!/bin/sh\ncase "$*" in *reserv*) ;; *) cat {tools}/{tool}.txt;; esac\n'
+                f'#!/bin/sh\ncase "$*" in *reservation*) ;; *) cat {tools}/{tool}.txt;; esac\n'
             )
             script.chmod(0o755)
         self._reader = SlurmReader(Commands(bin_dir=tools))
