@@ -260,6 +260,9 @@ class Daemon:
 
     def _hook(self, call: HookCall, now_s: float) -> list[ch.Change]:
         """An allocation becomes a claim on the hosts among its nodes; an end makes us look."""
+        if call.event == "arrived":
+            self.poke("slurm")
+            return []
         nodes = [n for n in call.nodes if self._believed(n, call.peer)]
         hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
         if call.event == "ended":

@@ -126,7 +126,7 @@ def parse_hook(line: str, peer: str, reply: Callable[[str], None]) -> HookCall:
     Raises ValueError for anything else.
     """
     words = line.split()
-    if len(words) < 3 or words[1] not in ("allocated", "ended"):
+    if len(words) < 3 or words[1] not in ("allocated", "ended", "arrived"):
         raise ValueError(f"not a hook's line: {line[:80]!r}")
     values = dict(word.partition("=")[::2] for word in words[2:])
     job_id = values.get("job", "")

@@ -60,7 +60,9 @@ def _to_nobody(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A hook reports: `allocated` waits until `reply` is called with a line, `ended` does not.
+    """A hook reports: `allocated` waits until `reply` is called with a line.
+
+    `ended` and `arrived` (somebody has just submitted a job) do not wait.
 
     `peer` is the address of a hook on a host, empty for one on this machine. `reply` never blocks.
     """

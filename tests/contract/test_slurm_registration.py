@@ -7,14 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from backfill.drivers.slurm.conf.wanted import Method
+from backfill.lab.roots import RELEASES
 from tests.contract.workload_nodes import NodeContract
 from tests.real.conf_lab import ConfRig, conf_lab
 
 
-@pytest.fixture(scope="module", params=[Method.CONF, Method.CLOUD])
+@pytest.fixture(
+    scope="module",
+    params=[(m, r) for r in RELEASES for m in (Method.CONF, Method.CLOUD)],
+    ids=lambda p: f"{p[0]}-{p[1]}",
+)
 def cluster(request: pytest.FixtureRequest) -> Iterator[ConfRig]:
-    with conf_lab(f"slurm-{request.param}") as lab:
-        yield ConfRig.by(lab, request.param)
+    method, release = request.param
+    with conf_lab(f"slurm-{method}", release=release) as lab:
+        yield ConfRig.by(lab, method)
 
 
 @pytest.mark.real

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from backfill.lab import roots
 from backfill.lab.cluster import Lab
 from backfill.lab.layout import ROOT_MOUNT
 from backfill.lab.spec import CONTROLLER_ADDRESS, LabSpec, host_address
-from backfill.ports import NodeSpec, WorkloadManager
+from backfill.ports import BusyError, NodeSpec, WorkloadManager
 from tests.contract.workload_rig import EVERYTHING
 
 LIMIT_S = 30.0
@@ -214,11 +215,18 @@ class RealRig:
         self._slurmds.clear()
         for node in self.manager.observe().nodes.values():
             if node.name not in self.lab.hosts:
-                self.manager.delete_node(node.name)
+                until(partial(self._deleted, node.name))
             elif node.base.value == "DOWN" or node.drained:
                 # Refused for a node that has just come back by itself.
                 self.lab.run("ctl", ["scontrol", "update", f"NodeName={node.name}", "State=RESUME"])
         until(self._idle)
+
+    def _deleted(self, name: str) -> bool:
+        try:
+            self.manager.delete_node(name)
+        except BusyError:
+            return False
+        return True
 
     def _idle(self) -> bool:
         nodes = self.manager.observe().nodes.values()

@@ -183,6 +183,9 @@ class CloudNodes(ConfNodes):
 
     def _put_away(self, tools: NodeTools, node: Node) -> None:
         name = node.name
+        if "POWER_UP" in node.flags:
+            # Slurm forgets the reason when it comes to it, and with it that the node is parked.
+            raise BusyError(name, "Slurm is about to power it up")
         tools.set_drain(name, PARKED)
         tools.scontrol(name, "update", f"NodeName={name}", "State=DOWN", f"Reason={PARKED}")
 

@@ -6,6 +6,8 @@
  *   ENDPOINT    "unix:/path" or "tcp:a.b.c.d:port"
  *   TIMEOUT_MS  for all that it does
  *   LOG_PATH    file for complaints, "" for none
+ *   NEXT        the site's own program, which then runs in this one's place with all that Slurm gave;
+ *               its exit status is the hook's. "" for none
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,6 +26,7 @@
 #include <unistd.h>
 
 static long long deadline_ms;
+static char **arguments;
 
 static long long now_ms(void) {
     struct timespec t;
@@ -31,9 +34,29 @@ static long long now_ms(void) {
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-static void go_on(int signal_number) {
-    (void)signal_number;
+/* The end of our part: 0, or the site's own program as if Slurm had started that. */
+static void done(void) {
+    if (NEXT[0]) {
+        struct itimerval never = {0};
+        sigset_t none;
+        setitimer(ITIMER_REAL, &never, NULL);
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        arguments[0] = NEXT;
+        execv(NEXT, arguments);
+        _exit(127);
+    }
     _exit(0);
+}
+
+static void go_on(int signal_number) {
+    /* Told to end before the site's program has run: do not claim that it went well. */
+    if (NEXT[0] && signal_number == SIGTERM) {
+        signal(SIGTERM, SIG_DFL);
+        raise(SIGTERM);
+        return;
+    }
+    done();
 }
 
 static const char *env(const char *name) {
@@ -44,16 +67,17 @@ static const char *env(const char *name) {
 /* Complains in one line and lets the job go on. Never waits: not for a reader, not for a tty. */
 static void fail_open(const char *why, const char *more) {
     char line[1024];
-    int file = LOG_PATH[0] ? open(LOG_PATH, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_NOCTTY |
+    int quiet = strcmp(env("SLURM_SCRIPT_CONTEXT"), "arrival") == 0; /* no job waits for it */
+    int file = LOG_PATH[0] && !quiet ? open(LOG_PATH, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_NOCTTY |
                                                 O_CLOEXEC, 0640) : -1;
     if (file >= 0) {
         int length = snprintf(line, sizeof line, "%lld backfill-hook %s job=%.40s node=%.100s: %s%s%.500s; "
                               "the job goes on\n", (long long)time(NULL), env("SLURM_SCRIPT_CONTEXT"),
                               env("SLURM_JOB_ID"), env("SLURMD_NODENAME"), why, *more ? ": " : "", more);
         if (length > (int)sizeof line - 1) length = sizeof line - 1;
-        if (write(file, line, length) < 0) _exit(0);
+        if (write(file, line, length) < 0) done();
     }
-    _exit(0);
+    done();
 }
 
 /* Waits until the socket is ready; gives up at the deadline. */
@@ -149,7 +173,7 @@ static void await_reply(int sock) {
     }
     reply[have] = 0;
     reply[strcspn(reply, "\n")] = 0;
-    if (strncmp(reply, "ok", 2) == 0) _exit(0);
+    if (strncmp(reply, "ok", 2) == 0) done();
     if (strncmp(reply, "no ", 3) == 0) fail_open("the daemon has no room", reply + 3);
     fail_open("the daemon answered strangely", reply);
 }
@@ -161,8 +185,9 @@ static size_t add(char *line, size_t at, const char *key, const char *value) {
     return at;
 }
 
-int main(void) {
+int main(int count, char **values) {
     const char *context = env("SLURM_SCRIPT_CONTEXT");
+    int arrival = strcmp(context, "arrival") == 0;
     int on_host = strstr(context, "_slurmd") != NULL;
     int ended = strncmp(context, "epilog", 6) == 0;
     const char *nodes = env(on_host ? "SLURMD_NODENAME" : "SLURM_JOB_NODELIST");
@@ -174,6 +199,8 @@ int main(void) {
     size_t at;
     int sock;
 
+    (void)count;
+    arguments = values;
     deadline_ms = now_ms() + TIMEOUT_MS;
     /* Also when Slurm loses patience, or a log on a dead disk hangs, the job must not pay. */
     sigaction(SIGTERM, &stop, NULL);
@@ -181,11 +208,12 @@ int main(void) {
     sigaction(SIGPIPE, &stop, NULL);
     setitimer(ITIMER_REAL, &limit, NULL);
 
-    if (!ended && strncmp(context, "prolog", 6) != 0) fail_open("not started as a prolog or epilog", context);
+    if (!ended && !arrival && strncmp(context, "prolog", 6) != 0) fail_open("not started as a prolog or epilog", context);
     line = malloc(strlen(nodes) + strlen(partition) + strlen(uid) + strlen(job) + strlen(restart) + 256);
     if (!line) fail_open("no memory", "");
-    at = sprintf(line, "backfill1 %s", ended ? "ended" : "allocated");
-    at = add(line, at, "job", job);
+    if (arrival) poll(NULL, 0, 100); /* job_submit runs before the job is in the queue */
+    at = sprintf(line, "backfill1 %s", arrival ? "arrived" : ended ? "ended" : "allocated");
+    at = add(line, at, "job", arrival ? "0" : job);
     at = add(line, at, "nodes", nodes);
     at = add(line, at, "partition", partition);
     at = add(line, at, "uid", uid);
@@ -195,6 +223,6 @@ int main(void) {
 
     sock = strncmp(ENDPOINT, "unix:", 5) == 0 ? connect_unix(ENDPOINT + 5) : connect_tcp(ENDPOINT + 4);
     send_all(sock, line, at);
-    if (!ended) await_reply(sock);
-    _exit(0);
+    if (!ended && !arrival) await_reply(sock);
+    done();
 }

@@ -5,11 +5,13 @@
 import _signal  # type: ignore[import-not-found]  # it has no stub; `signal` imports much more
 import _socket
 import posix
+import sys
 import time
 
 ENDPOINT = "unix:/run/backfill/hook.sock"
 TIMEOUT_MS = 1000
 LOG_PATH = ""
+NEXT = ""  # the site's own program, which then runs in this one's place
 
 DEADLINE_S = time.monotonic() + TIMEOUT_MS / 1000
 ADDRESS_TAKEN = (98, 99)  # EADDRINUSE, EADDRNOTAVAIL
@@ -25,7 +27,7 @@ def shown(name: str) -> str:
 
 def complain(why: str) -> None:
     """Write one line to the log, never waiting for anything."""
-    if not LOG_PATH:
+    if not LOG_PATH or shown("SLURM_SCRIPT_CONTEXT") == "arrival":
         return
     flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_NONBLOCK | posix.O_NOCTTY
     file = posix.open(LOG_PATH, flags, 0o640)
@@ -75,16 +77,20 @@ def printable(value: bytes) -> bytes:
     return bytes(c if c > 32 and c != 127 else 63 for c in value)
 
 
-def request(ended: bool, on_host: bool) -> bytes:
+def request(verb: bytes, on_host: bool) -> bytes:
     words = (
-        (b"job", env("SLURM_JOB_ID")),
+        (b"job", b"0" if verb == b"arrived" else env("SLURM_JOB_ID")),
         (b"nodes", env("SLURMD_NODENAME" if on_host else "SLURM_JOB_NODELIST")),
         (b"partition", env("SLURM_JOB_PARTITION")),
         (b"uid", env("SLURM_JOB_UID")),
         (b"restart", env("SLURM_JOB_RESTART_COUNT") or b"-1"),
     )
-    verb = b"backfill1 ended" if ended else b"backfill1 allocated"
-    return verb + b"".join(b" " + key + b"=" + printable(value) for key, value in words) + b"\n"
+    return (
+        b"backfill1 "
+        + verb
+        + b"".join(b" " + key + b"=" + printable(value) for key, value in words)
+        + b"\n"
+    )
 
 
 def ask(text: bytes, wait: bool) -> bytes:
@@ -107,20 +113,43 @@ def ask(text: bytes, wait: bool) -> bytes:
 
 def main() -> None:
     context = shown("SLURM_SCRIPT_CONTEXT")
-    ended = context.startswith("epilog")
-    if not ended and not context.startswith("prolog"):
+    ended, arrival = context.startswith("epilog"), context == "arrival"
+    if not ended and not arrival and not context.startswith("prolog"):
         complain("not started as a prolog or epilog: " + context)
         return
-    reply = ask(request(ended, context.endswith("_slurmd")), wait=not ended)
+    if arrival:
+        time.sleep(0.1)  # job_submit runs before the job is in the queue
+    verb = b"arrived" if arrival else b"ended" if ended else b"allocated"
+    waits = not ended and not arrival
+    reply = ask(request(verb, context.endswith("_slurmd")), wait=waits)
     answer = reply.decode("utf-8", "replace")
     if answer.startswith("no "):
         complain("the daemon has no room: " + answer[3:])
-    elif not ended and not answer.startswith("ok"):
+    elif waits and not answer.startswith("ok"):
         complain("the daemon answered strangely: " + answer)
 
 
-def go_on(*_: object) -> None:
+def finish() -> None:
+    """The end of our part: 0, or the site's own program as if Slurm had started that."""
+    if NEXT:
+        _signal.setitimer(_signal.ITIMER_REAL, 0)
+        # What the interpreter has changed for itself must not be inherited.
+        for number in (_signal.SIGPIPE, _signal.SIGALRM, _signal.SIGTERM):
+            _signal.signal(number, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        try:
+            posix.execv(NEXT, [NEXT, *sys.argv[1:]])
+        except OSError:
+            posix._exit(127)
     posix._exit(0)
+
+
+def go_on(number: int, _: object) -> None:
+    # Told to end before the site's program has run: do not claim that it went well.
+    if NEXT and number == _signal.SIGTERM:
+        _signal.signal(number, _signal.SIG_DFL)
+        _signal.raise_signal(number)
+    finish()
 
 
 if __name__ == "__main__":
@@ -134,4 +163,4 @@ if __name__ == "__main__":
         complain("cannot ask the daemon: " + str(error))
     finally:
         # Not sys.exit: nothing that Python still wants to do may change the status.
-        posix._exit(0)
+        finish()

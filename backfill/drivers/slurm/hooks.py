@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 _SOURCES = Path(__file__).parent
@@ -20,7 +21,12 @@ class HookError(ValueError):
 
 
 def build_hook(
-    dest: Path, endpoint: str, timeout_ms: int, log: Path | None, compiler: str | None = "gcc"
+    dest: Path,
+    endpoint: str,
+    timeout_ms: int,
+    log: Path | None,
+    compiler: str | None = "gcc",
+    follows: str = "",
 ) -> Path:
     """Write the hook for this endpoint to `dest` and return `dest`.
 
@@ -28,7 +34,9 @@ def build_hook(
     what went wrong to `log`. With the compiler it is a static executable that starts in under a
     millisecond; without one (None, or not installed, or failing) it is the same in Python. It
     replaces an existing file at once, so a hook that Slurm starts in this moment is never half
-    written. Raises HookError for an endpoint, a timeout or a path that cannot work.
+    written. `follows` is a program that then runs in the hook's place, with the environment and the
+    arguments that Slurm gave, and whose exit status is the hook's. Raises HookError for an
+    endpoint, a timeout or a path that cannot work.
     """
     _check_endpoint(endpoint)
     if not 10 <= timeout_ms <= 600_000:
@@ -36,36 +44,36 @@ def build_hook(
     log_path = str(log) if log is not None else ""
     if log is not None and (not log.is_absolute() or not _plain(log_path)):
         raise HookError(f"hook log {log_path!r}: use an absolute path of plain characters")
+    if follows and (not follows.startswith("/") or not _plain(follows)):
+        raise HookError(f"the site's hook {follows!r}: use an absolute path of plain characters")
+    values: dict[str, str | int] = {
+        "ENDPOINT": endpoint, "TIMEOUT_MS": timeout_ms, "LOG_PATH": log_path, "NEXT": follows
+    }  # fmt: skip
     dest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=dest.parent, prefix=".hook-") as scratch:
         made = Path(scratch, "hook")
-        if not _compile(compiler, made, endpoint, timeout_ms, log_path):
-            made.write_text(python_hook(endpoint, timeout_ms, log_path))
+        if not _compile(compiler, made, values):
+            made.write_text(python_hook(values))
         made.chmod(0o755)
         os.replace(made, dest)
     return dest
 
 
-def python_hook(endpoint: str, timeout_ms: int, log_path: str) -> str:
+def python_hook(values: Mapping[str, str | int]) -> str:
     """The text of the Python hook with these settings in it."""
     text = (_SOURCES / "hook.py").read_text()
-    values = {"ENDPOINT": endpoint, "TIMEOUT_MS": timeout_ms, "LOG_PATH": log_path}
     for name, value in values.items():
         # A checked value has no backslash, so it is safe as a replacement.
         text = re.sub(rf"^{name} = .*$", f"{name} = {json.dumps(value)}", text, flags=re.MULTILINE)
     return text
 
 
-def _compile(
-    compiler: str | None, made: Path, endpoint: str, timeout_ms: int, log_path: str
-) -> bool:
+def _compile(compiler: str | None, made: Path, values: Mapping[str, str | int]) -> bool:
     if compiler is None or shutil.which(compiler) is None:
         return False
-    argv = [
-        compiler, "-static", "-Os", "-s", "-o", str(made),
-        f"-DENDPOINT={json.dumps(endpoint)}", f"-DTIMEOUT_MS={timeout_ms}",
-        f"-DLOG_PATH={json.dumps(log_path)}", str(_SOURCES / "hook.c"),
-    ]  # fmt: skip
+    defines = [f"-D{name}={json.dumps(value)}" for name, value in values.items()]
+    source = str(_SOURCES / "hook.c")
+    argv = [compiler, "-static", "-Os", "-s", "-o", str(made), *defines, source]
     return subprocess.run(argv, capture_output=True, check=False, timeout=60).returncode == 0
 
 

@@ -10,11 +10,6 @@ from backfill.drivers.slurm.conf.managed import Managed
 from backfill.drivers.slurm.conf.site import Site
 from backfill.ports import RefusedError
 
-PROGRAMS = frozenset(
-    {"PrologSlurmctld", "EpilogSlurmctld", "Prolog", "Epilog", "ResumeProgram", "SuspendProgram"}
-)
-# Keys to which newer releases add a second line instead of letting it take the first one's place.
-ADDITIVE = frozenset({"PrologSlurmctld", "EpilogSlurmctld", "Prolog", "Epilog"})
 
 
 def missing_include(site: Site, managed: Path) -> str:

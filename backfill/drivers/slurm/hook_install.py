@@ -1,0 +1,177 @@
+"""Puts our hooks into a Slurm that may have hooks already, and takes them out without a trace."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backfill.core.cluster import SlurmVersion
+from backfill.drivers.slurm.conf.files import read_or_empty, remove_file, replace_file
+from backfill.drivers.slurm.conf.managed import Managed
+from backfill.drivers.slurm.conf.site import Site
+from backfill.drivers.slurm.conf.transaction import Outcome, Transactions
+from backfill.drivers.slurm.hooks import HookError, build_hook
+from backfill.drivers.slurm.submit_lua import SubmitScript
+from backfill.ports import DriverError, RefusedError
+
+SECTION = "hooks"
+_KEYS = {
+    "slurmctld": (("PrologSlurmctld", "prolog_slurmctld"), ("EpilogSlurmctld", "epilog_slurmctld")),
+    "host": (("Prolog", "prolog"), ("Epilog", "epilog")),
+}
+_NAMES = ("prolog_slurmctld", "epilog_slurmctld", "prolog", "epilog")
+_ARRIVAL, _RECORD = "arrival", "installed.json"
+# From here on each line adds a program; before, the last line takes the place of the others.
+_MANY_PROGRAMS = (24, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class HookPlan:
+    """What is to be installed. `place`: `slurmctld` or `host`; `arrival`: with job_submit.lua."""
+
+    place: str
+    directory: Path
+    endpoint: str
+    timeout_ms: int
+    log: Path
+    arrival_endpoint: str = ""
+    compiler: str | None = "gcc"
+
+
+@dataclass(frozen=True, slots=True)
+class HookStatus:
+    """What is installed. `keys`: settings of ours in force; `problems`: one sentence each."""
+
+    installed: bool
+    keys: tuple[tuple[str, str], ...] = ()
+    script: str = "absent"
+    problems: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """For --json."""
+        return {
+            "installed": self.installed,
+            "settings": dict(self.keys),
+            "job_submit_lua": self.script,
+            "problems": list(self.problems),
+        }
+
+
+class Hooks:
+    """Installs and removes; every call can be repeated, and a crash in between is made good."""
+
+    def __init__(self, transactions: Transactions, directory: Path) -> None:
+        self._transactions = transactions
+        self._directory = directory
+        conf = transactions.place.conf
+        self._script = SubmitScript(conf.parent, conf.parent)
+
+    def install(self, plan: HookPlan, version: SlurmVersion) -> Outcome:
+        """Programs first, then the script, then slurm.conf: what is named exists already."""
+        site = self._transactions.site()
+        before = self._script.state
+        try:
+            pairs = self._build(plan, site, version)
+        except (HookError, OSError) as error:
+            raise RefusedError(
+                str(plan.directory), f"the hooks cannot be built: {error}"
+            ) from error
+        if plan.arrival_endpoint:
+            self._script.install(self._directory / _ARRIVAL)
+        try:
+            return self._transactions.apply(lambda now: now.with_section(SECTION, pairs))
+        except DriverError:
+            if before != "merged":
+                self._script.remove()
+            raise
+
+    def remove(self) -> Outcome:
+        """The other way round: nothing is taken away that slurm.conf still names."""
+        outcome = self._transactions.apply(_without_hooks)
+        self._script.remove()
+        for name in (*_NAMES, *(f"{n}.site" for n in _NAMES), _ARRIVAL, _RECORD):
+            if (self._directory / name).exists():
+                remove_file(self._directory / name)
+        if self._directory.is_dir() and not any(self._directory.iterdir()):
+            self._directory.rmdir()
+        return outcome
+
+    def status(self) -> HookStatus:
+        """Look at the files; Slurm is not asked."""
+        managed = self._transactions.current()
+        pairs = managed.section(SECTION)
+        problems = [
+            f"{key}: there is no program {value}"
+            for key, value in pairs
+            if value.startswith("/") and not Path(value).exists()
+        ]
+        if pairs:
+            problems += self._changes_of_the_site(self._transactions.site())
+        script = self._script.state
+        if script != "merged" and any(key == "JobSubmitPlugins" for key, _ in pairs):
+            problems.append(
+                "job_submit.lua is not ours any more; run `backfill slurm hooks install`"
+            )
+        return HookStatus(bool(pairs), pairs, script, tuple(problems))
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _build(
+        self, plan: HookPlan, site: Site, version: SlurmVersion
+    ) -> tuple[tuple[str, str], ...]:
+        """Write the programs; the settings that name them."""
+        pairs, theirs = [], {}
+        for key, name in _KEYS[plan.place]:
+            theirs[key] = site.value(key)
+            follows = "" if version.major >= _MANY_PROGRAMS else self._runner(name, theirs[key])
+            build_hook(
+                self._directory / name, plan.endpoint, plan.timeout_ms, plan.log, plan.compiler,
+                follows,
+            )  # fmt: skip
+            pairs.append((key, str(self._directory / name)))
+        if plan.arrival_endpoint:
+            arrival = self._directory / _ARRIVAL
+            build_hook(arrival, plan.arrival_endpoint, plan.timeout_ms, plan.log, plan.compiler)
+            theirs["JobSubmitPlugins"] = site.value("JobSubmitPlugins")
+            pairs.append(("JobSubmitPlugins", _with_lua(theirs["JobSubmitPlugins"])))
+        replace_file(self._directory / _RECORD, json.dumps(theirs, indent=1) + "\n")
+        return tuple(pairs)
+
+    def _runner(self, name: str, theirs: str) -> str:
+        """The one program that stands for the site's: itself, or a script for a pattern of many."""
+        if not glob.has_magic(theirs):
+            return theirs
+        if "'" in theirs or " " in theirs:
+            raise HookError(f"the site's hook {theirs!r}: use a pattern of plain characters")
+        script = self._directory / f"{name}.site"
+        text = (
+            "#!/bin/sh\n# The site's own hooks, in the order in which Slurm would run them.\n"
+            f'for program in {theirs}; do\n  "$program" "$@" || exit $?\ndone\n'
+        )
+        replace_file(script, text)
+        script.chmod(0o755)
+        return str(script)
+
+    def _changes_of_the_site(self, site: Site) -> Sequence[str]:
+        record = read_or_empty(self._directory / _RECORD)
+        theirs: dict[str, str] = json.loads(record) if record else {}
+        return [
+            f"the site's {key} is {site.value(key) or 'not set'} now and was "
+            f"{was or 'not set'} when the hooks were installed; run `backfill slurm hooks install`"
+            for key, was in theirs.items()
+            if site.value(key) != was
+        ]
+
+
+def _without_hooks(managed: Managed) -> Managed:
+    return managed.with_section(SECTION, ())
+
+
+def _with_lua(plugins: str) -> str:
+    known = [word for word in plugins.split(",") if word]
+    if any(word.removeprefix("job_submit/") == "lua" for word in known):
+        return ",".join(known)
+    return ",".join([*known, "lua"])
