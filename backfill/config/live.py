@@ -7,7 +7,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 
-from backfill.config.model import Config
+from backfill.config.model import Config, RegistrationKind
 from backfill.core.cluster import Node, SlurmSettings
 from backfill.core.fleet import Host
 from backfill.core.lifecycle import Rung
@@ -119,6 +119,8 @@ def _addresses(config: Config, nodes: Mapping[str, Node]) -> Iterator[str]:
 def _node_count(
     config: Config, settings: SlurmSettings, nodes: Mapping[str, Node]
 ) -> Iterator[str]:
+    if config.slurm.registration is not RegistrationKind.DYNAMIC:
+        return  # lines of slurm.conf make room for themselves
     wanted = len(nodes.keys() | set(config.policies.instances.names))
     if wanted > settings.max_node_count:
         yield (

@@ -24,6 +24,21 @@ class DomainType(StrEnum):
     QEMU = "qemu"  # in software
 
 
+class RegistrationKind(StrEnum):
+    """How our nodes come to be known to Slurm."""
+
+    DYNAMIC = "dynamic"  # added while slurmctld runs
+    CONF = "conf"  # a line of the managed file
+    CLOUD = "cloud"  # a State=CLOUD line of the managed file
+
+
+class HookPlaceKind(StrEnum):
+    """Where Slurm calls the hook."""
+
+    SLURMCTLD = "slurmctld"  # PrologSlurmctld and EpilogSlurmctld
+    HOST = "host"  # Prolog and Epilog of each host's slurmd
+
+
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
     """How the daemon itself runs."""
@@ -47,8 +62,24 @@ class DaemonSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class HooksEntry:
+    """What `backfill slurm hooks install` installs."""
+
+    # Where Slurm calls the hook.
+    place: HookPlaceKind = HookPlaceKind.SLURMCTLD
+    # The programs' directory; with place: host, the same on the controller and every host.
+    directory: str = field(default="/usr/local/lib/backfill", metadata={"form": "path"})
+    # Where hooks complain; Slurm's user must be able to write there.
+    log: str = field(default="/var/log/slurm/backfill-hook.log", metadata={"form": "path"})
+    # How much longer than answer_within_s a hook waits: no job is ever held longer than both.
+    margin_s: float = field(default=1.5, metadata={"most": 60})
+    # Tell the daemon at once when a job is submitted, by job_submit.lua.
+    arrival: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class SlurmSettingsFile:
-    """Where Slurm is."""
+    """Where Slurm is, and how we change its configuration."""
 
     # The configuration that scontrol and the others are to use.
     conf: str = field(default="/etc/slurm/slurm.conf", metadata={"form": "path"})
@@ -56,6 +87,17 @@ class SlurmSettingsFile:
     bin_dir: str = field(default="", metadata={"form": "path"})
     # A Slurm command that takes longer has failed.
     timeout_s: float = 10.0
+    # How our nodes come to be known to Slurm.
+    registration: RegistrationKind = RegistrationKind.DYNAMIC
+    # Our own file beside slurm.conf, which slurm.conf includes; nothing else is ever written.
+    include: str = field(default="backfill.conf", metadata={"form": "name"})
+    # The command that restarts slurmctld, word by word, for the few changes that an old release
+    # takes only so; empty: it is never restarted.
+    restart: tuple[str, ...] = ()
+    # After a reload, how long until slurmctld, all nodes and all jobs must be there again.
+    health_s: float = 20.0
+    # Hooks.
+    hooks: HooksEntry = field(default_factory=HooksEntry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +148,8 @@ class SurroundingsEntry:
     munge_key: str = field(metadata={"form": "path"})
     # Default route; empty: none.
     gateway: str = field(default="", metadata={"form": "ip"})
-    # Options with which the guest's slurmd is started.
+    # Options with which the guest's slurmd is started; -Z is left out unless slurm.registration is
+    # dynamic.
     slurmd_options: str = "-Z"
     # Programs that slurm.conf names for every slurmd and that mean nothing in a guest, such as our
     # own Prolog on the hosts: made there as programs that do nothing.

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from backfill.config import forms
-from backfill.config.model import DaemonSettings, HostEntry, LibvirtEntry, Provider
+from backfill.config.model import (
+    DaemonSettings,
+    HostEntry,
+    LibvirtEntry,
+    Provider,
+)
 from backfill.core.guards import Limits
 from backfill.core.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder

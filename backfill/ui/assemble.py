@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
 from backfill.core.quantities import Resources
 from backfill.drivers.munge import MungeCredentials
-from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.ports import CheckpointKeeper, Credentials, InstanceProvider
+from backfill.ui import slurm_parts
 
 if TYPE_CHECKING:
     from backfill.drivers.libvirt.settings import LibvirtConfig
@@ -30,13 +29,7 @@ class WallClock:
 
 def slurm_manager(config: Config) -> SlurmManager:
     """Slurm through its tools, as `slurm:` in the policy file says."""
-    return SlurmManager(
-        Commands(
-            conf=Path(config.slurm.conf),
-            bin_dir=Path(config.slurm.bin_dir) if config.slurm.bin_dir else None,
-            timeout_s=config.slurm.timeout_s,
-        )
-    )
+    return SlurmManager(slurm_parts.commands(config), registration=slurm_parts.registration(config))
 
 
 def credentials(manager: SlurmManager) -> Credentials | None:
@@ -82,7 +75,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             conf_server=around.conf_server,
             munge_key=around.munge_key,
             gateway=around.gateway,
-            slurmd_options=around.slurmd_options,
+            slurmd_options=slurm_parts.slurmd_options(config, around.slurmd_options),
             no_ops=around.no_ops,
             time_server=around.time_server,
             mounts=around.mounts,

@@ -45,6 +45,7 @@ COMMANDS = (
     Command("retry", "backfill.ui.retry_command", "try a given-up node again", _ACT),
     Command("poke", "backfill.ui.poke_command", "make the daemon look at everything now", _ACT),
     Command("daemon", "backfill.ui.daemon_command", "run the node manager", _WORK),
+    Command("slurm", "backfill.ui.slurm_command", "our part of Slurm's configuration", _WORK),
     Command("policy", "backfill.ui.policy_command", "check a policy file", _WORK),
     Command("lab", "backfill.ui.lab_commands", "a real cluster on this machine", _WORK),
     Command("demo", "backfill.ui.demo", "watch the main job on a lab", _WORK),

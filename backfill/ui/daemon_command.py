@@ -26,6 +26,7 @@ from backfill.engine.messages import Message, Reread, Stop
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.questions import Questions
 from backfill.ports import DriverError, InstanceProvider
+from backfill.ui import slurm_parts
 from backfill.ui.assemble import WallClock, credentials, distinct, keepers, providers, slurm_manager
 from backfill.ui.policy_reload import PolicyReloader
 
@@ -78,10 +79,16 @@ def run(args: argparse.Namespace) -> int:
         return OK
     try:
         with _only_one(Path(config.daemon.state_dir)):
+            _settle(config, manager)
             outside = Outside(manager, by_host, WallClock(), keepers(by_host), credentials(manager))
             return _work(config, manager, outside, pokes)
     except (DriverError, RuntimeError) as error:
         return _refuse(str(error), UNAVAILABLE)
+
+
+def _settle(config: Config, manager: SlurmManager) -> None:
+    for sentence in slurm_parts.settle(config, manager):
+        _LOG.warning("%s", sentence)
 
 
 def _against_the_cluster(
@@ -94,7 +101,11 @@ def _against_the_cluster(
     for hint in hints(config, settings, nodes, reachable):
         _LOG.warning("%s: %s", config.source, hint)
     longest_s = config.policies.ladder.longest_stop_s
-    unfit = check_settings(settings, longest_s if longest_s is not None else float("inf"))
+    unfit = check_settings(
+        settings,
+        longest_s if longest_s is not None else float("inf"),
+        config.slurm.registration.value,
+    )
     found = list(conflicts(config, settings, nodes, reachable))
     # Both look at SlurmdTimeout and MaxNodeCount; the file's own words name the line to change.
     return found or unfit

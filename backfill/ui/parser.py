@@ -49,10 +49,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_verbs(
-    parser: argparse.ArgumentParser, verbs: dict[str, str]
+    parser: argparse.ArgumentParser, verbs: dict[str, str], dest: str = "verb"
 ) -> dict[str, argparse.ArgumentParser]:
-    """Subcommands by name with what they are for; the chosen name is `args.verb`."""
-    made = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+    """Subcommands by name with what they are for; the chosen name is `args.verb`, or `dest`."""
+    made = parser.add_subparsers(dest=dest, metavar="COMMAND", required=True)
     return {
         name: made.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
         for name, about in verbs.items()

@@ -33,7 +33,7 @@ def words(*typed: str) -> list[str]:
         (["stat"], ["status"]),
         (["e"], ["explain", "events", "evict"]),
         (["--v"], ["--version"]),
-        (["lab", ""], ["up", "down", "status", "shell", "run", "list", "cloud"]),
+        (["lab", ""], ["up", "down", "status", "shell", "run", "list", "cloud", "roots"]),
         (["lab", "cloud", ""], ["up", "down", "status", "run"]),
         (["lab", "s"], ["status", "shell"]),
         (["lab", "up", "--ho"], ["--hosts"]),

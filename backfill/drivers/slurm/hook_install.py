@@ -23,7 +23,7 @@ _KEYS = {
     "host": (("Prolog", "prolog"), ("Epilog", "epilog")),
 }
 _NAMES = ("prolog_slurmctld", "epilog_slurmctld", "prolog", "epilog")
-_ARRIVAL, _RECORD = "arrival", "installed.json"
+ARRIVAL, _RECORD = "arrival", "installed.json"
 # From here on each line adds a program; before, the last line takes the place of the others.
 _MANY_PROGRAMS = (24, 5)
 
@@ -69,7 +69,7 @@ class Hooks:
         conf = transactions.place.conf
         self._script = SubmitScript(conf.parent, conf.parent)
 
-    def install(self, plan: HookPlan, version: SlurmVersion) -> Outcome:
+    def install(self, plan: HookPlan, version: SlurmVersion, *, dry: bool = True) -> Outcome:
         """Programs first, then the script, then slurm.conf: what is named exists already."""
         site = self._transactions.site()
         before = self._script.state
@@ -80,19 +80,19 @@ class Hooks:
                 str(plan.directory), f"the hooks cannot be built: {error}"
             ) from error
         if plan.arrival_endpoint:
-            self._script.install(self._directory / _ARRIVAL)
+            self._script.install(self._directory / ARRIVAL)
         try:
-            return self._transactions.apply(lambda now: now.with_section(SECTION, pairs))
+            return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
         except DriverError:
             if before != "merged":
                 self._script.remove()
             raise
 
-    def remove(self) -> Outcome:
+    def remove(self, *, dry: bool = True) -> Outcome:
         """The other way round: nothing is taken away that slurm.conf still names."""
-        outcome = self._transactions.apply(_without_hooks)
+        outcome = self._transactions.apply(_without_hooks, dry=dry)
         self._script.remove()
-        for name in (*_NAMES, *(f"{n}.site" for n in _NAMES), _ARRIVAL, _RECORD):
+        for name in (*_NAMES, *(f"{n}.site" for n in _NAMES), ARRIVAL, _RECORD):
             if (self._directory / name).exists():
                 remove_file(self._directory / name)
         if self._directory.is_dir() and not any(self._directory.iterdir()):
@@ -124,6 +124,7 @@ class Hooks:
     ) -> tuple[tuple[str, str], ...]:
         """Write the programs; the settings that name them."""
         pairs, theirs = [], {}
+        self._directory.mkdir(parents=True, exist_ok=True)
         for key, name in _KEYS[plan.place]:
             theirs[key] = site.value(key)
             follows = "" if version.major >= _MANY_PROGRAMS else self._runner(name, theirs[key])
@@ -133,7 +134,7 @@ class Hooks:
             )  # fmt: skip
             pairs.append((key, str(self._directory / name)))
         if plan.arrival_endpoint:
-            arrival = self._directory / _ARRIVAL
+            arrival = self._directory / ARRIVAL
             build_hook(arrival, plan.arrival_endpoint, plan.timeout_ms, plan.log, plan.compiler)
             theirs["JobSubmitPlugins"] = site.value("JobSubmitPlugins")
             pairs.append(("JobSubmitPlugins", _with_lua(theirs["JobSubmitPlugins"])))

@@ -31,12 +31,16 @@ def read_settings(config: str, partitions: str, fixed_nodes: int) -> SlurmSettin
     )
 
 
-def check_settings(settings: SlurmSettings, longest_pause_s: float) -> list[str]:
+def check_settings(
+    settings: SlurmSettings, longest_pause_s: float, method: str = "dynamic"
+) -> list[str]:
     """Every reason why we must not work with this Slurm, one sentence each; empty when all is well.
 
-    `longest_pause_s` is the longest time for which the policy lets a node stand still.
+    `longest_pause_s` is the longest time for which the policy lets a node stand still, `method`
+    how our nodes come to be known to Slurm.
     """
-    return [sentence for check in _CHECKS for sentence in check(settings, longest_pause_s)]
+    checks = _CHECKS + {"dynamic": _FOR_DYNAMIC, "cloud": _FOR_CLOUD}.get(method, ())
+    return [sentence for check in checks for sentence in check(settings, longest_pause_s)]
 
 
 def _old_version(settings: SlurmSettings, longest_pause_s: float) -> Iterator[str]:
@@ -75,7 +79,17 @@ def _short_timeout(settings: SlurmSettings, longest_pause_s: float) -> Iterator[
         )
 
 
-_CHECKS = (_old_version, _wrong_select, _no_room_for_nodes, _short_timeout)
+def _stays_down(settings: SlurmSettings, longest_pause_s: float) -> Iterator[str]:
+    if settings.raw.get("ReturnToService", "") not in ("2", ""):
+        yield (
+            f"ReturnToService is {settings.raw['ReturnToService']}, so a CLOUD node that was put "
+            "away would stay DOWN when it comes back; set ReturnToService=2 in slurm.conf"
+        )
+
+
+_CHECKS = (_old_version, _short_timeout)
+_FOR_DYNAMIC = (_wrong_select, _no_room_for_nodes)
+_FOR_CLOUD = (_stays_down,)
 
 
 def _pairs(config: str) -> Iterator[tuple[str, str]]:

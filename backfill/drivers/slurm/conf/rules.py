@@ -11,7 +11,6 @@ from backfill.drivers.slurm.conf.site import Site
 from backfill.ports import RefusedError
 
 
-
 def missing_include(site: Site, managed: Path) -> str:
     """What the site must do so that Slurm reads our file; empty when it does."""
     if site.include is None:

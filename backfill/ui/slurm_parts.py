@@ -1,0 +1,113 @@
+"""From a checked policy file to the parts that change Slurm's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from backfill.config.model import Config, HookPlaceKind, RegistrationKind
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.conf.reload import Reload
+from backfill.drivers.slurm.conf.transaction import Place, RolledBackError, Slurm, Transactions
+from backfill.drivers.slurm.conf.wanted import Method, Wanted
+from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
+from backfill.drivers.slurm.driver import SlurmManager
+from backfill.drivers.slurm.hook_install import ARRIVAL, HookPlan, Hooks
+from backfill.drivers.slurm.reader import SlurmReader
+from backfill.drivers.slurm.registration import Dynamic, Registration
+from backfill.ports import NodeSpec
+
+
+def commands(config: Config) -> Commands:
+    """Slurm's tools."""
+    return Commands(
+        conf=Path(config.slurm.conf),
+        bin_dir=Path(config.slurm.bin_dir) if config.slurm.bin_dir else None,
+        timeout_s=config.slurm.timeout_s,
+    )
+
+
+def transactions(config: Config) -> Transactions:
+    """Changes of the managed file."""
+    tools = commands(config)
+    reader = SlurmReader(tools)
+    state_dir = Path(config.daemon.state_dir) / "slurm-conf"
+    place = Place(Path(config.slurm.conf), state_dir, config.slurm.include, config.slurm.health_s)
+    slurm = Slurm(tools, reader.observe, reader.settings)
+    return Transactions(place, slurm, Reload(config.slurm.restart))
+
+
+def registration(config: Config) -> Registration:
+    """The way of registering that the file chooses."""
+    match config.slurm.registration:
+        case RegistrationKind.DYNAMIC:
+            return Dynamic()
+        case RegistrationKind.CONF:
+            return ConfNodes(transactions(config))
+        case RegistrationKind.CLOUD:
+            return CloudNodes(transactions(config))
+
+
+def settle(config: Config, manager: SlurmManager) -> list[str]:
+    """Finish what a crash has interrupted, and close what jobs must not reach; what was done."""
+    told = []
+    change = transactions(config)
+    try:
+        told.append(change.recover())
+    except RolledBackError as error:
+        told.append(str(error))
+    nodes = registration(config)
+    if isinstance(nodes, CloudNodes):
+        closed = nodes.secure(manager, change.slurm.look().nodes)
+        told += [f"{name}: was open to jobs although it is not in use; put away" for name in closed]
+    return [sentence for sentence in told if sentence]
+
+
+def slurmd_options(config: Config, options: str) -> str:
+    """A node that has a line must not register as one that is added."""
+    if config.slurm.registration is RegistrationKind.DYNAMIC:
+        return options
+    return " ".join(word for word in options.split() if word != "-Z")
+
+
+def wanted(config: Config) -> Wanted:
+    """What the managed file should contain."""
+    template = config.policies.instances
+    specs = [
+        NodeSpec(
+            name, address.split("/")[0], template.flavour.cpus, template.flavour.node_memory_mb,
+            template.features,
+        )
+        for name, address in zip(template.names, template.addresses, strict=True)
+    ]  # fmt: skip
+    return Wanted(
+        Method(config.slurm.registration.value),
+        specs,
+        str(Path(config.slurm.hooks.directory) / ARRIVAL),
+        config.policies.scale.boot_within_s,
+    )
+
+
+def hooks(config: Config) -> Hooks:
+    """What installs and removes hooks."""
+    return Hooks(transactions(config), Path(config.slurm.hooks.directory))
+
+
+def hook_plan(config: Config) -> HookPlan:
+    """The hooks as the file wants them. ValueError: a hook on the hosts needs daemon.listen."""
+    entry, local = config.slurm.hooks, f"unix:{config.daemon.socket}"
+    endpoint = local
+    if entry.place is HookPlaceKind.HOST:
+        if not config.daemon.listen:
+            raise ValueError(
+                f"{config.source}: slurm.hooks.place is host, and daemon.listen is not set; set it "
+                "to the address where the hosts' hooks reach the daemon"
+            )
+        endpoint = f"tcp:{config.daemon.listen}"
+    return HookPlan(
+        place=entry.place.value,
+        directory=Path(entry.directory),
+        endpoint=endpoint,
+        timeout_ms=round((config.policies.answer_within_s + entry.margin_s) * 1000),
+        log=Path(entry.log),
+        arrival_endpoint=local if entry.arrival else "",
+    )

@@ -1,0 +1,234 @@
+"""Our hooks beside those of the site: installed twice is once, removed is as if never there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backfill.core.cluster import SlurmVersion
+from backfill.drivers.slurm.conf.managed import parse
+from backfill.drivers.slurm.conf.transaction import RolledBackError
+from backfill.drivers.slurm.hook_install import HookPlan, Hooks
+from backfill.drivers.slurm.hooks import build_hook
+from tests.unit.conf_cluster import SITE, ConfCluster, with_node
+from tests.unit.hook_daemon import HookDaemon
+
+OLD, NEW = SlurmVersion(22, 5, 8), SlurmVersion(26, 5, 5)
+SITE_HOOK = """#!/bin/sh
+env | grep ^SLURM | sort > {out}
+echo "$@" >> {out}
+exit 7
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> ConfCluster:
+    made = ConfCluster(tmp_path)
+    made.transactions.apply(with_node("vn1"), dry=False)
+    return made
+
+
+def hooks(cluster: ConfCluster) -> Hooks:
+    """A new process, as it were."""
+    return Hooks(cluster.transactions, cluster.directory / "hooks")
+
+
+def plan(cluster: ConfCluster, place: str = "slurmctld", endpoint: str = "") -> HookPlan:
+    """What the policy file wants."""
+    to = endpoint or f"unix:{cluster.directory}/none"
+    home = cluster.directory
+    return HookPlan(place, home / "hooks", to, 500, home / "hook.log", to, compiler=None)
+
+
+def everything(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """Mode and content of every file of the site."""
+    files = [p for p in sorted(directory.iterdir()) if p.is_file()]
+    return {p.name: (p.stat().st_mode, p.read_bytes()) for p in files}
+
+
+def section(cluster: ConfCluster) -> dict[str, str]:
+    """Our settings in the file."""
+    return dict(parse(cluster.managed.read_text()).section("hooks"))
+
+
+@pytest.mark.parametrize("place", ["slurmctld", "host"])
+def test_installed_twice_is_once_and_removed_is_never(cluster: ConfCluster, place: str) -> None:
+    """The site's files are the same bytes as before, the nodes of ours are still there."""
+    (cluster.conf.parent / "job_submit.lua").write_text("-- the site's\nreturn slurm.SUCCESS\n")
+    before = everything(cluster.conf.parent)
+    hooks(cluster).install(plan(cluster, place), OLD, dry=False)
+    once = everything(cluster.conf.parent)
+    assert once["slurm.conf"] == before["slurm.conf"]
+    assert once["job_submit.site.lua"] == before["job_submit.lua"]
+    again = hooks(cluster).install(plan(cluster, place), OLD, dry=False)
+    assert (everything(cluster.conf.parent), again.diff) == (once, "")
+    assert hooks(cluster).status().installed
+    hooks(cluster).remove(dry=False)
+    hooks(cluster).remove(dry=False)
+    assert everything(cluster.conf.parent) == before
+    assert not (cluster.directory / "hooks").exists()
+    assert not hooks(cluster).status().installed
+
+
+def test_each_place_has_its_settings(cluster: ConfCluster) -> None:
+    """Changing the place takes the other one's settings away."""
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    home = cluster.directory / "hooks"
+    assert section(cluster) == {
+        "PrologSlurmctld": f"{home}/prolog_slurmctld",
+        "EpilogSlurmctld": f"{home}/epilog_slurmctld",
+        "JobSubmitPlugins": "lua",
+    }
+    hooks(cluster).install(plan(cluster, "host"), OLD, dry=False)
+    assert section(cluster).keys() == {"Prolog", "Epilog", "JobSubmitPlugins"}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "merged"),
+    [
+        ("all_partitions", "all_partitions,lua"),
+        ("lua,logging", "lua,logging"),
+        ("job_submit/lua", "job_submit/lua"),
+    ],
+)
+def test_the_sites_submit_plugins_stay(cluster: ConfCluster, theirs: str, merged: str) -> None:
+    """In their order, with lua among them once."""
+    cluster.conf.write_text(f"JobSubmitPlugins={theirs}\n{SITE}")
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    assert section(cluster)["JobSubmitPlugins"] == merged
+
+
+def test_a_setting_behind_the_include_is_refused(cluster: ConfCluster) -> None:
+    """It would take ours back; nothing of ours is left behind."""
+    cluster.conf.write_text(f"{SITE}PrologSlurmctld=/site/prolog\n")
+    before = everything(cluster.conf.parent)
+    with pytest.raises(Exception, match="line 4: sets PrologSlurmctld behind the Include"):
+        hooks(cluster).install(plan(cluster), OLD, dry=False)
+    assert everything(cluster.conf.parent) == before
+
+
+def test_what_slurm_does_not_take_leaves_no_script(cluster: ConfCluster) -> None:
+    """The transaction is rolled back, and so is job_submit.lua."""
+    before = everything(cluster.conf.parent)
+    cluster.tools.answer("scontrol reconfigure", err="invalid", status=1)
+    with pytest.raises(RolledBackError):
+        hooks(cluster).install(plan(cluster), OLD, dry=False)
+    assert everything(cluster.conf.parent) == before
+
+
+def test_a_script_that_the_site_replaced_is_the_sites(cluster: ConfCluster) -> None:
+    """Status tells, another install merges the new one, removal leaves it alone."""
+    script = cluster.conf.parent / "job_submit.lua"
+    script.write_text("-- first\n")
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    script.unlink()
+    script.write_text("-- second\n")
+    assert "not ours any more" in hooks(cluster).status().problems[0]
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    assert hooks(cluster).status().problems == ()
+    hooks(cluster).remove(dry=False)
+    assert script.read_text() == "-- second\n"
+
+
+def test_a_change_of_the_sites_hook_is_told(cluster: ConfCluster) -> None:
+    """Ours runs what the site had when it was built."""
+    cluster.conf.write_text(f"PrologSlurmctld=/site/a\n{SITE}")
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    cluster.conf.write_text(f"PrologSlurmctld=/site/b\n{SITE}")
+    (problem,) = hooks(cluster).status().problems
+    assert "PrologSlurmctld is /site/b now and was /site/a" in problem
+
+
+def runs(program: Path, **env: str) -> subprocess.CompletedProcess[bytes]:
+    """Call a program as Slurm does."""
+    context = {"SLURM_SCRIPT_CONTEXT": "prolog_slurmctld", "SLURM_JOB_ID": "12"}
+    return subprocess.run(
+        [program, "one", "two"], env=context | env, capture_output=True, timeout=20, check=False
+    )
+
+
+def site_hook(cluster: ConfCluster, name: str = "prolog") -> Path:
+    """A program of the site that notes what it was given and fails."""
+    path = cluster.directory / name
+    path.write_text(SITE_HOOK.format(out=cluster.directory / f"{name}.out"))
+    path.chmod(0o755)
+    return path
+
+
+def test_an_old_release_runs_the_sites_hook_after_ours(cluster: ConfCluster) -> None:
+    """With its own environment, arguments and exit status, although no daemon answers."""
+    theirs = site_hook(cluster)
+    cluster.conf.write_text(f"PrologSlurmctld={theirs}\n{SITE}")
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    done = runs(cluster.directory / "hooks/prolog_slurmctld", SLURM_JOB_NAME="ä =b")
+    assert done.returncode == 7
+    said = (cluster.directory / "prolog.out").read_text()
+    assert said.splitlines() == [
+        "SLURM_JOB_ID=12",
+        "SLURM_JOB_NAME=ä =b",
+        "SLURM_SCRIPT_CONTEXT=prolog_slurmctld",
+        "one two",
+    ]
+
+
+def test_a_pattern_of_hooks_is_run_in_order_until_one_fails(cluster: ConfCluster) -> None:
+    """As Slurm itself does with a pattern."""
+    for name in ("p1", "p2"):
+        site_hook(cluster, name)
+    cluster.conf.write_text(f"Prolog={cluster.directory}/p?\n{SITE}")
+    hooks(cluster).install(plan(cluster, "host"), OLD, dry=False)
+    assert runs(cluster.directory / "hooks/prolog").returncode == 7
+    assert (cluster.directory / "p1.out").exists()
+    assert not (cluster.directory / "p2.out").exists()
+
+
+def test_a_new_release_calls_the_sites_hook_itself(cluster: ConfCluster) -> None:
+    """Ours must not run it a second time."""
+    cluster.conf.write_text(f"PrologSlurmctld={site_hook(cluster)}\n{SITE}")
+    hooks(cluster).install(plan(cluster), NEW, dry=False)
+    assert runs(cluster.directory / "hooks/prolog_slurmctld").returncode == 0
+    assert not (cluster.directory / "prolog.out").exists()
+
+
+@pytest.mark.parametrize("compiler", ["gcc", None])
+def test_a_hook_with_a_follower(tmp_path: Path, compiler: str | None) -> None:
+    """Both forms: asked first, then the site's own in its place; a missing one is the site's."""
+    follower = tmp_path / "site"
+    follower.write_text("#!/bin/sh\ntrap - TERM ALRM\necho $0 $*; exit 3\n")
+    follower.chmod(0o755)
+    with HookDaemon(tmp_path / "sock") as daemon:
+        hook = build_hook(
+            tmp_path / "hook", daemon.endpoint, 5000, None, compiler, follows=str(follower)
+        )
+        done = runs(hook)
+        assert (done.returncode, done.stdout) == (3, f"{follower} one two\n".encode())
+        assert daemon.requests[0].startswith("backfill1 allocated job=12 ")
+        follower.unlink()
+        assert runs(hook).returncode == 127
+
+
+@pytest.mark.parametrize("compiler", ["gcc", None])
+def test_an_arrival_pokes_and_never_complains(tmp_path: Path, compiler: str | None) -> None:
+    """No job waits for it: a word to a living daemon, silence about a dead one."""
+    log = tmp_path / "log"
+    context = {"SLURM_SCRIPT_CONTEXT": "arrival", "SLURM_JOB_ID": "5"}
+    with HookDaemon(tmp_path / "sock") as daemon:
+        hook = build_hook(tmp_path / "hook", daemon.endpoint, 5000, log, compiler)
+        assert runs(hook, **context).returncode == 0
+        until(lambda: bool(daemon.requests))
+        assert daemon.requests[0].startswith("backfill1 arrived job=0 nodes= ")
+    assert runs(hook, **context).returncode == 0
+    assert not log.exists()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Let the daemon's thread catch up."""
+    for _ in range(2000):
+        if holds():
+            return
+        os.sched_yield()
+    assert holds()
