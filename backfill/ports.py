@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from backfill.core.cluster import Job, Node, SlurmSettings
-from backfill.core.fleet import Checkpoint, Host, Instance, InstanceSpec
+from backfill.core.fleet import Host, Instance, InstanceSpec
 from backfill.core.readiness import GuestReport
 
 
@@ -205,46 +205,6 @@ class InstanceProvider(Protocol):
 
     def close(self) -> None:
         """Give back connections."""
-
-
-@runtime_checkable
-class Throttler(Protocol):
-    """A provider whose instances can go on with a share of their CPUs."""
-
-    def throttle(self, host: str, name: str, percent: int | None) -> None:
-        """Leave it `percent` of its CPUs' time, None: all of it. Idempotent, seen by `read`.
-
-        BusyError unless it is in memory, RefusedError where the host cannot limit CPUs.
-        """
-
-
-@runtime_checkable
-class CheckpointKeeper(Protocol):
-    """Saved states of instances, kept like data. As for instances: blocking, safe, idempotent."""
-
-    def keep(self, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
-        """Keep a suspended instance's memory and disk; the same id again: nothing to do.
-
-        BusyError unless it is suspended, NoCapacityError when the quota or the disk is full.
-        """
-
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """All of them, the oldest first; a damaged one has a `problem`."""
-
-    def verify(self, identity: str) -> None:
-        """Read it all again. BadOutputError names what is missing or damaged."""
-
-    def put_back(self, host: str, name: str, identity: str) -> None:
-        """Give the instance, at rest on `host` or gone, this state; it is suspended afterwards.
-
-        A checkpoint that cannot be verified is refused before the old state is given up.
-        """
-
-    def drop(self, identity: str) -> None:
-        """Remove it with all its parts. Gone already: nothing to do."""
-
-    def tend(self) -> None:
-        """Finish what was interrupted; called now and then."""
 
 
 @runtime_checkable

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import assert_never
 
+from backfill.abilities import Throttler
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.fence import judge
+from backfill.engine.choreography import holds_devices, move_with_devices
 from backfill.engine.looking import Outside, read_instance, read_node, read_node_and_jobs
 from backfill.engine.prove import prove
-from backfill.ports import (
-    DriverError,
-    NodeSpec,
-    RefusedError,
-    Throttler,
-)
+from backfill.ports import DriverError, NodeSpec, RefusedError
 
 _CONSOLE_LINES = 12
 
@@ -245,7 +242,10 @@ def _migrate(outside: Outside, action: act.MigrateInstance) -> list[ch.Change]:
         raise RefusedError(
             action.name, f"{action.host} and {action.target} belong to different providers"
         )
-    provider.migrate(action.host, action.name, action.target)
+    if holds_devices(provider, action.name):
+        move_with_devices(provider, action.host, action.name, action.target)
+    else:
+        provider.migrate(action.host, action.name, action.target)
     return read_instance(outside, action.host, action.name) + read_instance(
         outside, action.target, action.name
     )

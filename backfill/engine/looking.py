@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from backfill.abilities import CheckpointKeeper
 from backfill.core import changes as ch
 from backfill.ports import (
-    CheckpointKeeper,
     Clock,
     ClusterObservation,
     Credentials,

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from backfill.abilities import CheckpointKeeper
 from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
 from backfill.core.quantities import Resources
 from backfill.drivers.munge import MungeCredentials
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.ports import CheckpointKeeper, Credentials, InstanceProvider
+from backfill.ports import Credentials, InstanceProvider
 from backfill.ui import slurm_parts
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from backfill.abilities import CheckpointKeeper
 from backfill.core.fleet import Checkpoint, InstanceState
-from backfill.ports import BusyError, CheckpointKeeper, NoCapacityError, NotFoundError
+from backfill.ports import BusyError, NoCapacityError, NotFoundError
 from tests.contract.instance_rig import Rig, born, known, state
 
 

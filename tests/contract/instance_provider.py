@@ -14,6 +14,7 @@ from backfill.ports import (
 )
 from tests.contract.instance_checkpoints import InstanceCheckpointsContract
 from tests.contract.instance_clones import InstanceClonesContract
+from tests.contract.instance_devices import InstanceDevicesContract
 from tests.contract.instance_moves import InstanceMovesContract
 from tests.contract.instance_rig import (
     CLUSTER,
@@ -37,6 +38,7 @@ class InstanceProviderContract(
     InstanceMovesContract,
     InstanceCheckpointsContract,
     InstanceThrottleContract,
+    InstanceDevicesContract,
 ):
     """Shared by the simulated hypervisors, libvirt's test driver and real libvirt."""
 

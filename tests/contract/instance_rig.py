@@ -12,8 +12,8 @@ from backfill.ports import InstanceProvider
 CLUSTER = "contract"
 SMALL = Flavour(cpus=1, memory_mb=256, disk_gb=1)
 MOVE, WAKE, STRANGERS, IMAGES = "move", "wake", "strangers", "images"
-INSTANT, THROTTLE = "instant", "throttle"
-EVERYTHING = frozenset({MOVE, WAKE, STRANGERS, IMAGES, INSTANT, THROTTLE})
+INSTANT, THROTTLE, DEVICES = "instant", "throttle", "devices"
+EVERYTHING = frozenset({MOVE, WAKE, STRANGERS, IMAGES, INSTANT, THROTTLE, DEVICES})
 
 
 class Rig(Protocol):
@@ -22,7 +22,7 @@ class Rig(Protocol):
     `abilities` says which parts of the contract it can show: MOVE (migration), WAKE (guests with
     an agent), STRANGERS (other people's instances on the same hosts), IMAGES (it refuses an
     image that it does not know), INSTANT (it can clone a booted parent), THROTTLE (it can take
-    CPU time away).
+    CPU time away), DEVICES (it can plug devices into a running guest).
     """
 
     @property

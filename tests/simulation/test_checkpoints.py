@@ -101,7 +101,7 @@ def test_suspends_take_turns_at_the_disk() -> None:
     """Four instances of one host are written one after the other, and the wait has a reason."""
     sim = cluster(hosts=("bm1",), cpus=4)
     ladder = Ladder((RungRule(Rung.SUSPEND, within_s=60.0),))
-    policy = replace(policies(ladder), hosts=("bm1",), disk_queue=DiskQueue(per_host=1))
+    policy = replace(policies(ladder), hosts=("bm1",), disk_queue=DiskQueue(host_mb=300))
     run = Rehearsal(sim, policy, MemoryJournal())
     jobs = [sim.submit("htc", 500.0) for _ in range(4)]
     run.until(lambda: running(run, *jobs), 60)
@@ -119,4 +119,4 @@ def test_suspends_take_turns_at_the_disk() -> None:
 
     run.until(all_saved, 60)
     assert max(seen) <= 1
-    assert any("disk_queue.per_host = 1 is reached" in reason for reason in told)
+    assert any("disk_queue.host_mb = 300 MB would be exceeded" in reason for reason in told)

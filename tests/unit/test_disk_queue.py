@@ -18,9 +18,10 @@ def test_the_end_of_a_suspend_is_predicted_from_earlier_ones() -> None:
     assert rate.learn(0.0, 5.0) == rate
 
 
-def test_few_write_at_once() -> None:
-    """The limit of the host and that of all hosts; both are named."""
-    queue = DiskQueue(per_host=2, in_all=3)
-    assert queue.refusal(1, 2) == ""
-    assert "per_host = 2" in queue.refusal(2, 2)
-    assert "in_all = 3" in queue.refusal(0, 3)
+def test_big_ones_take_turns_and_small_ones_go_together() -> None:
+    """The limit of the host and that of all hosts; what is bigger than both goes alone."""
+    queue = DiskQueue(host_mb=1000, all_mb=1500)
+    assert queue.refusal(200, 800, 800) == ""
+    assert "host_mb = 1000" in queue.refusal(300, 800, 800)
+    assert "all_mb = 1500" in queue.refusal(300, 0, 1300)
+    assert queue.refusal(9000, 0, 0) == ""

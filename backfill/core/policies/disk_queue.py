@@ -1,4 +1,4 @@
-"""The queue to the disk: how many instances may have their memory written at the same time."""
+"""The queue to the disk: how much memory may be on its way there at the same time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DiskQueue:
-    """Few at a time end sooner: eight that share one disk all end last."""
+    """Big ones take turns, small ones go together.
 
-    # At once from one host.
-    per_host: int = 2
-    # At once from all hosts, which share the directory.
-    in_all: int = 4
+    Counted in MB and not in instances: eight guests with 90 MB in use each were on disk after
+    1.1 s on average when all began at once, and after 2.1 s two at a time, because most of a small
+    suspend is not writing; where the disk is what is waited for, turns end sooner on average.
+    """
 
-    def refusal(self, on_host: int, in_all: int) -> str:
-        """Say why one more may not begin beside those under way, or return an empty text."""
-        if on_host >= self.per_host:
-            return f"disk_queue.per_host = {self.per_host} is reached"
-        if in_all >= self.in_all:
-            return f"disk_queue.in_all = {self.in_all} is reached"
+    # Memory in use of the instances that are written from one host at once, MB.
+    host_mb: int = 4096
+    # The same from all hosts, which share the directory.
+    all_mb: int = 16384
+
+    def refusal(self, more_mb: int, here_mb: int, everywhere_mb: int) -> str:
+        """Say why `more_mb` may not begin beside what is under way, or return an empty text.
+
+        What is bigger than the limit goes alone.
+        """
+        if here_mb and here_mb + more_mb > self.host_mb:
+            return f"disk_queue.host_mb = {self.host_mb} MB would be exceeded"
+        if everywhere_mb and everywhere_mb + more_mb > self.all_mb:
+            return f"disk_queue.all_mb = {self.all_mb} MB would be exceeded"
         return ""

@@ -19,9 +19,9 @@ def suspend(draft: Draft, node: ManagedNode, reason: str) -> Progress:
     action = SuspendInstance(node.name, node.generation, node.host, reason, expected_s)
     if world.running(key_of(action)):
         return Progress.RUNNING
-    writing = draft.under_way(_KIND, but=node.name)
-    here = [name for name in writing if (n := world.managed.get(name)) and n.host == node.host]
-    refusal = queue.refusal(len(here), len(writing))
+    writing = {name: _used_mb(draft, name) for name in draft.under_way(_KIND, but=node.name)}
+    here_mb = sum(mb for name, mb in writing.items() if _is_on(draft, name, node.host))
+    refusal = queue.refusal(_used_mb(draft, node.name), here_mb, sum(writing.values()))
     if refusal:
         others = ", ".join(sorted(writing))
         draft.refuse(node.name, "suspend", f"{refusal}: {others} first")
@@ -29,14 +29,24 @@ def suspend(draft: Draft, node: ManagedNode, reason: str) -> Progress:
     return draft.do(action)
 
 
+def _is_on(draft: Draft, name: str, host: str) -> bool:
+    node = draft.world.managed.get(name)
+    return node is not None and node.host == host
+
+
+def _used_mb(draft: Draft, name: str) -> int:
+    """How much of its memory there is to write, as far as the hypervisor tells."""
+    node = draft.world.managed.get(name)
+    instance = None if node is None else draft.instance(node)
+    if instance is None:
+        return 0
+    return min(instance.rss_mb or instance.resources.memory_mb, instance.resources.memory_mb)
+
+
 def _expected_s(draft: Draft, node: ManagedNode) -> float:
     """By what this host did before; 0 when it has not been learned."""
-    instance = draft.instance(node)
     rate = draft.world.rates.get(node.host)
-    if instance is None or rate is None:
-        return 0.0
-    used_mb = instance.rss_mb or instance.resources.memory_mb
-    return rate.predict_s(min(used_mb, instance.resources.memory_mb)) or 0.0
+    return (rate.predict_s(_used_mb(draft, node.name)) or 0.0) if rate is not None else 0.0
 
 
 def keep_checkpoint(draft: Draft, node: ManagedNode, instance: Instance) -> None:

@@ -16,6 +16,7 @@ from backfill.ports import BadOutputError, DriverError, UnreachableError
 WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"
 PROVE_PROGRAM = "/usr/local/sbin/backfill-prove"
 JOBS_PROGRAM = "/usr/local/sbin/backfill-jobs"
+HOOK_PROGRAM = "/usr/local/sbin/backfill-devices"
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.005, 0.05
 
 
@@ -74,6 +75,12 @@ def prove(ask: Ask, name: str, request: ProofRequest, limit_s: float) -> tuple[G
     # Between asking and hearing the guest read its clock once more: that bounds its offset, too.
     window = (request.now_s + asked_s - began_s, request.now_s + heard_s - began_s)
     return read_report(name, output, window)
+
+
+def hook(ask: Ask, name: str, when: str, limit_s: float) -> None:
+    """Let the image's program for devices do its part; an image without one has nothing to do."""
+    script = 'test ! -x "$0" || exec "$0" "$1"'
+    _ask_until(ask, name, lambda: ["/bin/sh", "-c", script, HOOK_PROGRAM, when], limit_s)
 
 
 def job_processes(ask: Ask, name: str, limit_s: float) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import libvirt
 from backfill.core.quantities import Resources
 from backfill.drivers.libvirt import migration, states
 from backfill.drivers.libvirt.asking import Ask, agent_of, monitor_of
+from backfill.drivers.libvirt.device_calls import DeviceCalls
 from backfill.drivers.libvirt.disks import own_disks
 from backfill.drivers.libvirt.domains import (
     STATS,
@@ -40,7 +41,7 @@ _UNDEFINE = (
 )
 
 
-class Hypervisor:
+class Hypervisor(DeviceCalls):
     """One host's libvirtd. Every method raises the typed errors of the ports."""
 
     def __init__(

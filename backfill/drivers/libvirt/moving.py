@@ -9,12 +9,14 @@ from backfill.core.fleet import InstanceState
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.escort import Escort
 from backfill.drivers.libvirt.migration import Step
+from backfill.drivers.libvirt.plugging import plugged
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.ports import (
     AlreadyThereError,
     BusyError,
     DriverError,
     NotFoundError,
+    RefusedError,
     UnreachableError,
 )
 
@@ -29,6 +31,11 @@ def suspend(pool: Pool, host: str, name: str) -> float:
             return 0.0
         if domain.saving or instance.state not in _IN_MEMORY:
             raise BusyError(name, f"it is {_activity(domain, instance.state)} and cannot be saved")
+        if plugged(pool, host, name):
+            raise RefusedError(
+                name, "devices are plugged into its guest, whose memory cannot be written",
+                "give them back first",
+            )  # fmt: skip
         _own_disks(pool, host, name, instance.state)
         # What lies there is older than the memory that is about to be written.
         pool.store.discard_memory(name)

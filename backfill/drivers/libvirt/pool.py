@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from backfill.core.fleet import Instance, InstanceState
 from backfill.drivers.libvirt.checkpoints import Checkpoints
+from backfill.drivers.libvirt.device_book import DeviceBook
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.hypervisor import Hypervisor
 from backfill.drivers.libvirt.lanes import Lanes
@@ -29,12 +30,14 @@ class Pool:
     hypervisors: dict[str, Hypervisor]
     lanes: Lanes = field(default_factory=Lanes)
     checkpoints: Checkpoints = field(init=False)
+    devices: DeviceBook = field(init=False)
     _changing: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _queues: dict[str, threading.Lock] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.store)
+        self.devices = DeviceBook(self.store)
 
     def on(self, host: str) -> Hypervisor:
         """The hypervisor of `host`. NotFoundError when it is none of ours."""

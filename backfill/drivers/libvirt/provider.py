@@ -11,6 +11,7 @@ from backfill.core.quantities import NOTHING, Resources
 from backfill.core.readiness import GuestReport
 from backfill.drivers.libvirt import agent, keeping, making, moving
 from backfill.drivers.libvirt.asking import Ask
+from backfill.drivers.libvirt.holder import LibvirtHolder
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.report import mount_to_prove
@@ -23,7 +24,7 @@ _Answer = TypeVar("_Answer")
 MakeHypervisor = Callable[[str, str, Limits, OnEvent | None], Hypervisor]
 
 
-class LibvirtProvider:
+class LibvirtProvider(LibvirtHolder):
     """See `backfill.ports.InstanceProvider`. Connections open on first use.
 
     `on_event(host, name)` is called from libvirt's thread when an instance's state changed: a hint

@@ -12,6 +12,7 @@ from backfill.core.readiness import Fact, GuestReport
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
+from backfill.drivers.simulated.holder import SimulatedHolder
 from backfill.drivers.simulated.keeper import SimulatedKeeper
 from backfill.drivers.simulated.machines import Machines
 from backfill.ports import (
@@ -29,7 +30,7 @@ _IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
 _ENDED = (InstanceState.OFF, InstanceState.CRASHED)
 
 
-class SimulatedProvider(SimulatedKeeper):
+class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
     """InstanceProvider over the simulation; every call acts at once."""
 
     def __init__(
@@ -41,7 +42,8 @@ class SimulatedProvider(SimulatedKeeper):
         lock: threading.RLock,
         cluster: str,
     ) -> None:
-        super().__init__(self._reachable)
+        SimulatedKeeper.__init__(self, self._reachable)
+        SimulatedHolder.__init__(self)
         self.boot_s = 5.0
         self.fork_s = 1.2  # instead of that, for an instant clone
         self.images: frozenset[str] | None = None  # None: every image is known
@@ -118,6 +120,8 @@ class SimulatedProvider(SimulatedKeeper):
             if instance is not None and self._ours(instance):
                 self._machines.destroy(instance.machine)
                 del found.instances[name]
+                self.plugged.pop(name, None)
+                self._held.pop(name, None)
 
     # --- pause, suspend, migrate ----------------------------------------------------------
 

@@ -1,0 +1,77 @@
+"""What not every provider can do, as contracts beside those of `ports`; ask with isinstance."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted
+from backfill.core.fleet import Checkpoint
+
+
+@runtime_checkable
+class DeviceHolder(Protocol):
+    """A provider whose instances can hold virtual functions and shared memory regions."""
+
+    def virtual_functions(self, host: str) -> tuple[VirtualFunction, ...]:
+        """All that the host has, held or not."""
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """What instances hold; it survives a crash, and goes with the instance."""
+
+    def hold(self, wanted: Wanted, sharing: Sharing) -> Holding:
+        """Allocate and attach; the same again: nothing to do. NoCapacityError: nothing is given."""
+
+    def give_back(self, host: str, name: str) -> None:
+        """Detach everything and let others have it. It holds nothing: nothing to do."""
+
+    def unplug(self, host: str, name: str) -> None:
+        """Take its devices out of a running guest; it keeps its right to them."""
+
+    def plug(self, host: str, name: str) -> None:
+        """Put what it holds into a running guest; on another host than before, others like it."""
+
+    def room_for(self, host: str, name: str) -> str:
+        """Say why `host` could not give it what it holds elsewhere, or return an empty text."""
+
+    def hook(self, host: str, name: str, when: str) -> None:
+        """Let the guest do what it must `before-move` or `after-move`; DriverError: it did not."""
+
+
+@runtime_checkable
+class Throttler(Protocol):
+    """A provider whose instances can go on with a share of their CPUs."""
+
+    def throttle(self, host: str, name: str, percent: int | None) -> None:
+        """Leave it `percent` of its CPUs' time, None: all of it. Idempotent, seen by `read`.
+
+        BusyError unless it is in memory, RefusedError where the host cannot limit CPUs.
+        """
+
+
+@runtime_checkable
+class CheckpointKeeper(Protocol):
+    """Saved states of instances, kept like data. As for instances: blocking, safe, idempotent."""
+
+    def keep(self, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
+        """Keep a suspended instance's memory and disk; the same id again: nothing to do.
+
+        BusyError unless it is suspended, NoCapacityError when the quota or the disk is full.
+        """
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """All of them, the oldest first; a damaged one has a `problem`."""
+
+    def verify(self, identity: str) -> None:
+        """Read it all again. BadOutputError names what is missing or damaged."""
+
+    def put_back(self, host: str, name: str, identity: str) -> None:
+        """Give the instance, at rest on `host` or gone, this state; it is suspended afterwards.
+
+        A checkpoint that cannot be verified is refused before the old state is given up.
+        """
+
+    def drop(self, identity: str) -> None:
+        """Remove it with all its parts. Gone already: nothing to do."""
+
+    def tend(self) -> None:
+        """Finish what was interrupted; called now and then."""

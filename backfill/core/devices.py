@@ -1,0 +1,119 @@
+"""Devices that instances hold alone or share: virtual functions and shared memory, and who may.
+
+The three ways in which jobs meet devices are those of Slurm-V (Zhang, Lu, Panda; Euro-Par 2016):
+exclusive allocation with sequential jobs (EASJ), exclusive allocation with concurrent jobs (EACJ),
+shared allocation with concurrent jobs (SACJ).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Sharing(StrEnum):
+    """Who may hold devices of one host at the same time."""
+
+    ONE_JOB = "one-job"  # EASJ: one job after the other
+    ONE_OWNER = "one-owner"  # EACJ: several jobs of one user
+    ANYONE = "anyone"  # SACJ
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualFunction:
+    """One function of an SR-IOV card. `address`: PCI, such as 0000:3b:02.1."""
+
+    host: str
+    address: str
+    card: str = ""  # address of the physical function
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one instance of a job asks for. `region_mb` 0: no memory shared with its fellows."""
+
+    instance: str
+    host: str
+    job: str
+    owner: str
+    functions: int = 0
+    region_mb: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one instance holds. `region`: id of the memory that it shares, empty for none."""
+
+    instance: str
+    host: str
+    job: str
+    owner: str
+    functions: tuple[str, ...] = ()
+    region: str = ""
+    region_mb: int = 0
+
+
+def region_id(cluster: str, job: str, host: str) -> str:
+    """Instances of one job on one host share one region, and nobody else ever has its id.
+
+    Slurm counts jobs up, so an id does not come again while anything of it may be left.
+    """
+    return f"backfill-{cluster}-{job}-{host}"
+
+
+def allocate(
+    wanted: Wanted,
+    pool: Iterable[VirtualFunction],
+    held: Iterable[Holding],
+    sharing: Sharing,
+    cluster: str,
+) -> Holding | str:
+    """What the instance gets, or a sentence that says why it gets nothing.
+
+    All or nothing: a job that expects a device must not start without it. The same question again
+    has the same answer.
+    """
+    holdings = list(held)
+    known = next((h for h in holdings if h.instance == wanted.instance), None)
+    if known is not None:
+        return known if _fits(known, wanted) else (
+            f"{wanted.instance} holds devices for job {known.job} on {known.host} already"
+        )  # fmt: skip
+    there = [h for h in holdings if h.host == wanted.host]
+    refusal = _refusal(wanted, there, sharing)
+    if refusal:
+        return refusal
+    taken = {address for h in there for address in h.functions}
+    every = sorted(vf.address for vf in pool if vf.host == wanted.host)
+    free = [address for address in every if address not in taken]
+    if len(free) < wanted.functions:
+        return (
+            f"{wanted.host} has {len(free)} of {len(every)} virtual functions free, "
+            f"{wanted.functions} are asked for"
+        )
+    region = region_id(cluster, wanted.job, wanted.host) if wanted.region_mb else ""
+    return Holding(
+        wanted.instance, wanted.host, wanted.job, wanted.owner,
+        tuple(free[: wanted.functions]), region, wanted.region_mb,
+    )  # fmt: skip
+
+
+def _fits(known: Holding, wanted: Wanted) -> bool:
+    return (
+        (known.host, known.job, len(known.functions), known.region_mb)
+        == (wanted.host, wanted.job, wanted.functions, wanted.region_mb)
+    )  # fmt: skip
+
+
+def _refusal(wanted: Wanted, there: list[Holding], sharing: Sharing) -> str:
+    others = [h for h in there if h.job != wanted.job]
+    if sharing is Sharing.ONE_JOB and others:
+        return f"job {others[0].job} holds the devices of {wanted.host}"
+    strangers = [h for h in there if h.owner != wanted.owner]
+    if sharing is Sharing.ONE_OWNER and strangers:
+        return f"{strangers[0].owner} holds devices of {wanted.host}"
+    sizes = {h.region_mb for h in there if h.job == wanted.job and h.region} - {wanted.region_mb}
+    if wanted.region_mb and sizes:
+        return f"job {wanted.job} shares {sizes.pop()} MB on {wanted.host} already"
+    return ""

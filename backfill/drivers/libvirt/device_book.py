@@ -1,0 +1,70 @@
+"""Who holds which devices: a file in each instance's folder, so that it goes with the instance."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from backfill.core.devices import Holding
+from backfill.drivers.libvirt.store import Store
+
+_NAME = "devices.json"
+
+
+class DeviceBook:
+    """Holdings of all instances of one cluster.
+
+    What is held is written before anything is attached: after a crash a device may be held by an
+    instance that has not got it yet, and never be given away twice.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def all(self) -> list[Holding]:
+        """Everything that is held, in order of the instances' names."""
+        found = [self._read(path) for path in sorted(self._store.root.glob(f"*/{_NAME}"))]
+        return [holding for holding in found if holding is not None]
+
+    def of(self, name: str) -> Holding | None:
+        """What one instance holds."""
+        return self._read(self._store.home(name) / _NAME)
+
+    def decide(self, name: str, choose: Callable[[list[Holding]], Holding | str]) -> Holding | str:
+        """Let `choose` see what is held and write down what it gives; nobody else decides now."""
+        with self._alone():
+            given = choose(self.all())
+            if isinstance(given, Holding):
+                path = self._store.home(name) / _NAME
+                draft = path.with_suffix(".new")
+                draft.write_text(json.dumps(asdict(given)), encoding="utf-8")
+                draft.replace(path)
+            return given
+
+    def forget(self, name: str) -> None:
+        """The instance holds nothing any more."""
+        with suppress(FileNotFoundError):
+            (self._store.home(name) / _NAME).unlink()
+
+    def _read(self, path: Path) -> Holding | None:
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+            return Holding(**{**body, "functions": tuple(body["functions"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None  # written in one step, so it is either there or it never was
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Between processes as well: two daemons may overlap while one replaces the other."""
+        self._store.root.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self._store.root / ".devices.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)

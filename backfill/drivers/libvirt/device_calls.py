@@ -1,0 +1,46 @@
+"""What one hypervisor is asked about devices: which it has, and into and out of a running guest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import libvirt
+
+from backfill.core.devices import VirtualFunction
+from backfill.drivers.libvirt.device_xml import from_node_device
+from backfill.drivers.libvirt.link import Link
+
+
+class DeviceCalls:
+    """A part of `Hypervisor`."""
+
+    host: str
+    _link: Link
+
+    def _on(self, name: str, work: Callable[[Any], Any], limit_s: float | None = None) -> Any:
+        raise NotImplementedError
+
+    def virtual_functions(self) -> list[VirtualFunction]:
+        """All virtual functions of the host's network and other cards."""
+
+        def work(connection: Any) -> list[VirtualFunction]:
+            devices = connection.listAllDevices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV)
+            found = (from_node_device(self.host, device.XMLDesc()) for device in devices)
+            return [function for function in found if function is not None]
+
+        return self._link.call(self.host, work)
+
+    def live_document(self, name: str) -> str:
+        """The domain document as it is now, with everything that was attached to it."""
+        return str(self._on(name, lambda domain: domain.XMLDesc()))
+
+    def attach(self, name: str, device: str) -> None:
+        """Plug a device into the running guest."""
+        live = libvirt.VIR_DOMAIN_AFFECT_LIVE
+        self._on(name, lambda domain: domain.attachDeviceFlags(device, live))
+
+    def detach(self, name: str, device: str) -> None:
+        """Ask the running guest to let go of a device; it may take a moment."""
+        live = libvirt.VIR_DOMAIN_AFFECT_LIVE
+        self._on(name, lambda domain: domain.detachDeviceFlags(device, live))

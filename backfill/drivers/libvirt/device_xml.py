@@ -1,0 +1,79 @@
+"""Devices in words: what a host's node devices and sysfs tell of them, how libvirt is asked. Pure,
+except that `from_sysfs` reads a tree."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
+
+from backfill.core.devices import VirtualFunction
+
+_ADDRESS = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
+
+
+def from_node_device(host: str, document: str) -> VirtualFunction | None:
+    """The virtual function that a libvirt node device is; None for anything else."""
+    try:
+        device = fromstring(document)  # noqa: S314 - libvirtd's answer, not an outside document
+    except ParseError:
+        return None
+    card = device.find("capability[@type='pci']/capability[@type='phys_function']/address")
+    own = device.find("capability[@type='pci']")
+    if card is None or own is None:
+        return None
+    words = [own.findtext(part) or "0" for part in ("domain", "bus", "slot", "function")]
+    physical = [card.get(part, "0x0") for part in ("domain", "bus", "slot", "function")]
+    return VirtualFunction(host, _address(words), _address(physical))
+
+
+def from_sysfs(host: str, root: Path) -> list[VirtualFunction]:
+    """All virtual functions under `root`, which is /sys of a machine; in order of address.
+
+    A virtual function has a link `physfn` to its card (Linux, Documentation/ABI/testing/
+    sysfs-bus-pci).
+    """
+    links = sorted((root / "bus/pci/devices").glob("*/physfn"))
+    return [
+        VirtualFunction(host, link.parent.name, link.readlink().name)
+        for link in links
+        if _ADDRESS.fullmatch(link.parent.name)
+    ]
+
+
+def hostdev_xml(address: str) -> str:
+    """A virtual function for libvirt's attach and detach; managed: libvirt rebinds its driver."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise ValueError(f"{address} is no PCI address such as 0000:3b:02.1")
+    device = Element("hostdev", {"mode": "subsystem", "type": "pci", "managed": "yes"})
+    names = ("domain", "bus", "slot", "function")
+    where = {name: f"0x{digits}" for name, digits in zip(names, match.groups(), strict=True)}
+    SubElement(SubElement(device, "source"), "address", where)
+    return tostring(device, encoding="unicode")
+
+
+def shmem_xml(region: str, size_mb: int) -> str:
+    """A shared memory region for libvirt's attach and detach."""
+    device = Element("shmem", {"name": region})
+    SubElement(device, "model", {"type": "ivshmem-plain"})
+    SubElement(device, "size", {"unit": "M"}).text = str(size_mb)
+    return tostring(device, encoding="unicode")
+
+
+def present_in(domain: str) -> tuple[set[str], set[str]]:
+    """PCI addresses of functions, and names of regions, that a running domain has."""
+    devices = fromstring(domain).find("devices")  # noqa: S314 - libvirtd's answer
+    if devices is None:
+        return set(), set()
+    functions = set()
+    for found in devices.findall("hostdev/source/address"):
+        words = [found.get(part, "0x0") for part in ("domain", "bus", "slot", "function")]
+        functions.add(_address(words))
+    return functions, {found.get("name", "") for found in devices.findall("shmem")}
+
+
+def _address(words: list[str]) -> str:
+    """libvirt writes the parts decimal in one place and hexadecimal, with 0x, in another."""
+    domain, bus, slot, function = (int(word, 0) for word in words)
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"

@@ -1,0 +1,132 @@
+"""Devices into running guests and out of them, as the book says who holds what."""
+
+from __future__ import annotations
+
+import time
+
+from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
+from backfill.core.fleet import InstanceState
+from backfill.drivers.libvirt.device_xml import hostdev_xml, present_in, shmem_xml
+from backfill.drivers.libvirt.pool import Pool
+from backfill.ports import BusyError, NoCapacityError, UnreachableError
+
+_POLL_S = 0.02
+
+
+def hold(pool: Pool, wanted: Wanted, sharing: Sharing) -> Holding:
+    """Allocate and attach. See `DeviceHolder.hold`."""
+    pool.need(wanted.host, wanted.instance)
+    functions = pool.on(wanted.host).virtual_functions() if wanted.functions else []
+    given = pool.devices.decide(
+        wanted.instance,
+        lambda held: allocate(wanted, functions, held, sharing, pool.config.cluster),
+    )
+    if isinstance(given, str):
+        raise NoCapacityError(wanted.instance, given)
+    plug(pool, wanted.host, wanted.instance)
+    return given
+
+
+def plug(pool: Pool, host: str, name: str) -> None:
+    """Attach what it holds. See `DeviceHolder.plug`."""
+    need_running(pool, host, name)
+    holding = pool.devices.of(name)
+    if holding is None:
+        return
+    if holding.host != host:
+        holding = _move_holding(pool, holding, host)
+    functions, regions = present_in(pool.on(host).live_document(name))
+    for address in holding.functions:
+        if address not in functions:
+            pool.on(host).attach(name, hostdev_xml(address))
+    if holding.region and holding.region not in regions:
+        pool.on(host).attach(name, shmem_xml(holding.region, holding.region_mb))
+
+
+def _move_holding(pool: Pool, old: Holding, host: str) -> Holding:
+    """The same on another host: other functions, and the region of its fellows there."""
+    wanted = Wanted(old.instance, host, old.job, old.owner, len(old.functions), old.region_mb)
+    functions = pool.on(host).virtual_functions() if old.functions else []
+    given = pool.devices.decide(
+        old.instance,
+        lambda held: allocate(
+            wanted, functions, [h for h in held if h.instance != old.instance],
+            Sharing.ANYONE, pool.config.cluster,
+        ),
+    )  # fmt: skip
+    if isinstance(given, str):
+        raise NoCapacityError(old.instance, given)
+    return given
+
+
+def room_for(pool: Pool, host: str, name: str) -> str:
+    """Say why `host` could not give it what it holds elsewhere, or return an empty text."""
+    old = pool.devices.of(name)
+    if old is None or old.host == host:
+        return ""
+    wanted = Wanted(old.instance, host, old.job, old.owner, len(old.functions), old.region_mb)
+    functions = pool.on(host).virtual_functions() if old.functions else []
+    others = [h for h in pool.devices.all() if h.instance != name]
+    given = allocate(wanted, functions, others, Sharing.ANYONE, pool.config.cluster)
+    return given if isinstance(given, str) else ""
+
+
+def unplug(pool: Pool, host: str, name: str) -> None:
+    """Detach everything and wait until the guest has let it go. See `DeviceHolder.unplug`."""
+    holding = pool.devices.of(name)
+    if holding is None:
+        return
+    functions, regions = present_in(pool.on(host).live_document(name))
+    if not functions & set(holding.functions) and holding.region not in regions:
+        return
+    need_running(pool, host, name)
+    for address in functions & set(holding.functions):
+        pool.on(host).detach(name, hostdev_xml(address))
+    if holding.region in regions:
+        pool.on(host).detach(name, shmem_xml(holding.region, holding.region_mb))
+    _await_gone(pool, host, name, holding)
+
+
+def _await_gone(pool: Pool, host: str, name: str, holding: Holding) -> None:
+    limit_s = pool.config.limits.agent_s
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        functions, regions = present_in(pool.on(host).live_document(name))
+        if not functions & set(holding.functions) and holding.region not in regions:
+            return
+        if time.monotonic() > deadline_s:
+            raise UnreachableError(
+                name, f"its guest did not let go of its devices within {limit_s:g} s",
+                "look at the instance's console",
+            )  # fmt: skip
+        time.sleep(_POLL_S)
+
+
+def give_back(pool: Pool, host: str, name: str) -> None:
+    """Detach, and let others have it. See `DeviceHolder.give_back`."""
+    domain = pool.find(host, name)
+    if domain is not None and domain.active:
+        unplug(pool, host, name)
+    pool.devices.forget(name)
+
+
+def plugged(pool: Pool, host: str, name: str) -> bool:
+    """Whether any device that it holds is in the guest."""
+    holding = pool.devices.of(name)
+    if holding is None:
+        return False
+    functions, regions = present_in(pool.on(host).live_document(name))
+    return bool(functions & set(holding.functions)) or holding.region in regions
+
+
+def virtual_functions(pool: Pool, host: str) -> tuple[VirtualFunction, ...]:
+    """All that the host has. See `DeviceHolder.virtual_functions`."""
+    return tuple(pool.on(host).virtual_functions())
+
+
+def need_running(pool: Pool, host: str, name: str) -> None:
+    """BusyError unless its guest runs, NotFoundError where it is not."""
+    _, instance = pool.need(host, name)
+    if instance.state is not InstanceState.RUNNING:
+        # A guest takes part in both: it finds the device, and it lets go of it.
+        raise BusyError(name, f"it is {instance.state} on {host}; devices need a running guest")

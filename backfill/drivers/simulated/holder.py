@@ -1,0 +1,100 @@
+"""Devices of simulated instances: allocated by the same rule, plugged into nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
+from backfill.core.fleet import InstanceState
+from backfill.drivers.simulated.hardware import SimHost
+from backfill.ports import BusyError, NoCapacityError, NotFoundError
+
+
+class SimulatedHolder:
+    """See `DeviceHolder`. `functions`: virtual functions of all hosts, for a test to fill."""
+
+    _call: Callable[..., AbstractContextManager[SimHost]]
+    _cluster: str
+
+    def __init__(self) -> None:
+        self.functions: list[VirtualFunction] = []
+        self.plugged: dict[str, str] = {}  # instance -> host whose devices are in its guest
+        self.hooks: list[tuple[str, str, str]] = []  # what guests were told: host, name, when
+        self._held: dict[str, Holding] = {}
+
+    def virtual_functions(self, host: str) -> tuple[VirtualFunction, ...]:
+        """Those of one host."""
+        return tuple(f for f in self.functions if f.host == host)
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """What instances hold."""
+        return tuple(self._held.values())
+
+    def hold(self, wanted: Wanted, sharing: Sharing) -> Holding:
+        """Allocate and plug."""
+        with self._call("hold", wanted.host, wanted.instance) as host:
+            if wanted.instance not in host.instances:
+                raise NotFoundError(wanted.instance, f"{wanted.host} has no such instance of ours")
+            self._allocate(wanted, sharing)
+        self.plug(wanted.host, wanted.instance)
+        return self._held[wanted.instance]
+
+    def _allocate(self, wanted: Wanted, sharing: Sharing) -> None:
+        given = allocate(wanted, self.functions, self._held.values(), sharing, self._cluster)
+        if isinstance(given, str):
+            raise NoCapacityError(wanted.instance, given)
+        self._held[wanted.instance] = given
+
+    def give_back(self, host: str, name: str) -> None:
+        """Unplug and forget."""
+        with self._call("give_back", host, name):
+            self.plugged.pop(name, None)
+            self._held.pop(name, None)
+
+    def unplug(self, host: str, name: str) -> None:
+        """Out of a running guest."""
+        with self._call("unplug", host, name) as found:
+            if self.plugged.get(name) == host:
+                self._need_running(found, name)
+                del self.plugged[name]
+
+    def plug(self, host: str, name: str) -> None:
+        """Into a running guest; on another host other functions."""
+        with self._call("plug", host, name) as found:
+            old = self._held.get(name)
+            if old is None:
+                return
+            self._need_running(found, name)
+            if old.host != host:
+                del self._held[name]
+                self._allocate(_elsewhere(old, host), Sharing.ANYONE)
+            self.plugged[name] = host
+
+    def room_for(self, host: str, name: str) -> str:
+        """Whether `host` could give it the same."""
+        old = self._held.get(name)
+        if old is None or old.host == host:
+            return ""
+        others = [h for h in self._held.values() if h.instance != name]
+        given = allocate(
+            _elsewhere(old, host), self.functions, others, Sharing.ANYONE, self._cluster
+        )
+        return given if isinstance(given, str) else ""
+
+    def hook(self, host: str, name: str, when: str) -> None:
+        """Note that the guest was told."""
+        with self._call("hook", host, name) as found:
+            self._need_running(found, name)
+            self.hooks.append((host, name, when))
+
+    def _need_running(self, host: SimHost, name: str) -> None:
+        instance = host.instances.get(name)
+        if instance is None:
+            raise NotFoundError(name, f"{host.name} has no such instance of ours")
+        if instance.state is not InstanceState.RUNNING:
+            raise BusyError(name, f"it is {instance.state}; devices need a running guest")
+
+
+def _elsewhere(old: Holding, host: str) -> Wanted:
+    return Wanted(old.instance, host, old.job, old.owner, len(old.functions), old.region_mb)

@@ -1,0 +1,70 @@
+"""A move of an instance that holds devices: out of the guest, over, in again; with a way back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from backfill.abilities import DeviceHolder
+from backfill.ports import BusyError, DriverError, InstanceProvider
+
+_LOG = logging.getLogger("backfill.devices")
+BEFORE, AFTER = "before-move", "after-move"
+
+
+def holds_devices(provider: InstanceProvider, name: str) -> bool:
+    """Whether the instance holds anything that cannot move with it."""
+    if not isinstance(provider, DeviceHolder):
+        return False
+    return any(h.instance == name for h in provider.holdings())
+
+
+def move_with_devices(provider: InstanceProvider, host: str, name: str, target: str) -> None:
+    """Guest's hook → unplug → migrate → plug → guest's hook. Raises DriverError.
+
+    Until the instance has left, whatever fails is undone: it works on where it was, with its
+    devices. When the target cannot plug, it comes back. Each step has the limit of its own call.
+    """
+    assert isinstance(provider, DeviceHolder)
+    refusal = provider.room_for(target, name)
+    if refusal:
+        raise BusyError(name, f"it cannot move to {target}: {refusal}")
+    try:
+        provider.hook(host, name, BEFORE)
+        provider.unplug(host, name)
+        provider.migrate(host, name, target)
+    except DriverError:
+        if provider.read(host, name) is not None:
+            _at_work_again(provider, host, name)
+        raise
+    try:
+        provider.plug(target, name)
+    except DriverError as error:
+        _come_back(provider, host, name, target, error)
+    provider.hook(target, name, AFTER)
+
+
+def _come_back(
+    provider: InstanceProvider, host: str, name: str, target: str, error: DriverError
+) -> None:
+    assert isinstance(provider, DeviceHolder)
+    try:
+        provider.migrate(target, name, host)
+    except DriverError as stuck:
+        raise BusyError(
+            name,
+            f"it is on {target} without its devices ({error}) and cannot go back ({stuck})",
+            f"make its devices free on {target}; plugging is tried again with the next move",
+        ) from error
+    _at_work_again(provider, host, name)
+    raise BusyError(name, f"{target} could not plug its devices, so it came back: {error}")
+
+
+def _at_work_again(provider: InstanceProvider, host: str, name: str) -> None:
+    """What was taken out of the guest goes in again. The first failure is what is reported."""
+    assert isinstance(provider, DeviceHolder)
+    for step in (provider.plug, lambda h, n: provider.hook(h, n, AFTER)):
+        with contextlib.suppress(DriverError):
+            step(host, name)
+            continue
+        _LOG.warning("%s works on %s without what was to be put back", name, host)

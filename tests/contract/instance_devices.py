@@ -1,0 +1,77 @@
+"""The part of the instance provider's contract that is about devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.abilities import DeviceHolder
+from backfill.core.devices import Sharing, Wanted
+from backfill.core.fleet import InstanceState
+from backfill.engine.choreography import holds_devices, move_with_devices
+from backfill.ports import BusyError, DriverError, NoCapacityError, NotFoundError
+from tests.contract.instance_rig import DEVICES, Rig, born, state
+
+REGION_MB = 4
+
+
+class InstanceDevicesContract:
+    """Inherited by `InstanceProviderContract`, which provides `rig`."""
+
+    def test_a_region_is_plugged_moved_and_given_back(self, rig: Rig) -> None:
+        """It goes out of the guest before the move and in again after it; twice is fine."""
+        if DEVICES not in rig.abilities:
+            return
+        source, target = born(rig), rig.provider.hosts[1]
+        rig.booted("vn1")
+        provider = rig.provider
+        assert isinstance(provider, DeviceHolder)
+        wanted = Wanted("vn1", source, "7", "ann", region_mb=REGION_MB)
+        held = provider.hold(wanted, Sharing.ONE_JOB)
+        assert provider.hold(wanted, Sharing.ONE_JOB) == held
+        assert provider.holdings() == (held,)
+        assert holds_devices(provider, "vn1")
+        move_with_devices(provider, source, "vn1", target)
+        assert state(rig, host=target) is InstanceState.RUNNING
+        (there,) = provider.holdings()
+        assert (there.host, there.region_mb) == (target, REGION_MB)
+        assert there.region != held.region
+        for _ in range(2):
+            provider.give_back(target, "vn1")
+        assert provider.holdings() == ()
+        rig.provider.suspend(target, "vn1")
+        rig.provider.delete(target, "vn1")
+
+    def test_a_move_that_fails_leaves_its_devices_where_they_were(self, rig: Rig) -> None:
+        """The way back: the guest works on at the source and has its region."""
+        if DEVICES not in rig.abilities:
+            return
+        source, target = born(rig), rig.provider.hosts[1]
+        rig.booted("vn1")
+        provider = rig.provider
+        assert isinstance(provider, DeviceHolder)
+        held = provider.hold(Wanted("vn1", source, "7", "ann", region_mb=REGION_MB), Sharing.ANYONE)
+        with rig.unreachable(target), pytest.raises(DriverError):
+            move_with_devices(provider, source, "vn1", target)
+        rig.until(lambda: rig.provider.observe(target).host.reachable)
+        assert state(rig) is InstanceState.RUNNING
+        assert provider.holdings() == (held,)
+        provider.unplug(source, "vn1")
+        provider.plug(source, "vn1")
+        rig.provider.delete(source, "vn1")
+        assert provider.holdings() == ()
+
+    def test_what_is_not_there_or_does_not_run_gets_nothing(self, rig: Rig) -> None:
+        """A refusal leaves no holding behind."""
+        if DEVICES not in rig.abilities:
+            return
+        host = born(rig)
+        provider = rig.provider
+        assert isinstance(provider, DeviceHolder)
+        with pytest.raises(NotFoundError):
+            provider.hold(Wanted("vn9", host, "7", "ann", region_mb=4), Sharing.ANYONE)
+        with pytest.raises(NoCapacityError, match="virtual functions"):
+            provider.hold(Wanted("vn1", host, "7", "ann", functions=99), Sharing.ANYONE)
+        assert provider.holdings() == ()
+        rig.provider.pause(host, "vn1")
+        with pytest.raises(BusyError, match="running guest"):
+            provider.hook(host, "vn1", "before-move")

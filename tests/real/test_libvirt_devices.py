@@ -1,0 +1,90 @@
+"""Shared memory regions in real guests: seen by the guest, shared by a job, given back, moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from backfill.core.devices import Sharing, Wanted
+from backfill.drivers.libvirt.settings import Hardware
+from backfill.lab.cluster import Lab
+from backfill.ports import NoCapacityError, RefusedError
+from tests.contract.instance_devices import InstanceDevicesContract
+from tests.contract.instance_rig import EVERYTHING, born
+from tests.real.libvirt_rig import LibvirtRig, running_lab
+
+pytestmark = pytest.mark.real
+_COUNT = "grep -l 0x1110 /sys/bus/pci/devices/*/device 2>/dev/null | wc -l"
+
+
+class DeviceRig(LibvirtRig):
+    abilities = EVERYTHING
+
+    def regions(self, host: str, name: str) -> int:
+        """How many ivshmem devices (1af4:1110) the guest sees."""
+        return int(self.in_guest(host, name, _COUNT))
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with running_lab("libvirt-dev") as up:
+        yield up
+
+
+@pytest.fixture
+def rig(lab: Lab) -> Iterator[DeviceRig]:
+    made = DeviceRig(lab, hardware=Hardware(domain_type=lab.domain_type, machine="pc"))
+    yield made
+    made.end()
+
+
+class TestRealDevices(InstanceDevicesContract):
+    """The contract with real guests, which see the region come and go."""
+
+
+def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> None:
+    """While it is plugged the memory cannot be written, and that is said before anything is done.
+
+    Two instances of one job share one region; another job is refused while the rule is one job.
+    """
+    host = born(rig)
+    rig.booted("vn1")
+    rig.provider.hold(Wanted("vn1", host, "7", "ann", region_mb=4), Sharing.ONE_JOB)
+    rig.until(lambda: rig.regions(host, "vn1") == 1)
+    with pytest.raises(RefusedError, match="devices are plugged"):
+        rig.provider.suspend(host, "vn1")
+    born(rig, "vn2")
+    rig.booted("vn2")
+    with pytest.raises(NoCapacityError, match="job 7 holds"):
+        rig.provider.hold(Wanted("vn2", host, "8", "ann", region_mb=4), Sharing.ONE_JOB)
+    theirs = rig.provider.hold(Wanted("vn2", host, "7", "ann", region_mb=4), Sharing.ONE_JOB)
+    assert {h.region for h in rig.provider.holdings()} == {theirs.region}
+    rig.provider.give_back(host, "vn1")
+    rig.until(lambda: rig.regions(host, "vn1") == 0)
+    assert rig.regions(host, "vn2") == 1
+    rig.provider.delete(host, "vn2")
+    assert rig.provider.holdings() == ()
+
+
+def test_a_holding_outlives_the_driver_and_libvirtd(rig: DeviceRig) -> None:
+    """Another daemon sees it, plugs nothing twice, and gives it back."""
+    host = born(rig)
+    rig.booted("vn1")
+    wanted = Wanted("vn1", host, "7", "ann", region_mb=4)
+    held = rig.provider.hold(wanted, Sharing.ANYONE)
+    rig.kill_libvirtd(host)
+    rig.revive_libvirtd(host)
+    other = DeviceRig(rig.lab, hardware=rig.config.hardware)
+    try:
+        assert other.provider.hold(wanted, Sharing.ANYONE) == held
+        assert rig.regions(host, "vn1") == 1
+        other.provider.give_back(host, "vn1")
+        assert rig.provider.holdings() == ()
+    finally:
+        other.provider.close()
+
+
+def test_a_host_without_such_cards_has_no_functions(rig: DeviceRig) -> None:
+    """The question itself works: libvirt's node devices answer for the host."""
+    assert rig.provider.virtual_functions(rig.provider.hosts[0]) == ()

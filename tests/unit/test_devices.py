@@ -1,0 +1,179 @@
+"""Devices in words, the book of who holds them, and a move with its way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
+from backfill.core.fleet import Flavour, InstanceSpec, Tag
+from backfill.drivers.libvirt.device_book import DeviceBook
+from backfill.drivers.libvirt.device_xml import (
+    from_node_device,
+    from_sysfs,
+    hostdev_xml,
+    present_in,
+    shmem_xml,
+)
+from backfill.drivers.libvirt.store import Store
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.engine.choreography import move_with_devices
+from backfill.ports import BusyError, DriverError, UnreachableError
+
+# As `virsh nodedev-dumpxml` shows a virtual function and its card (libvirt, docs/formatnode).
+FUNCTION = """
+<device><name>pci_0000_3b_02_1</name><capability type='pci'><domain>0</domain><bus>59</bus>
+<slot>2</slot><function>1</function><product id='0x10ca'>82576 Virtual Function</product>
+<capability type='phys_function'>
+<address domain='0x0000' bus='0x3b' slot='0x00' function='0x1'/></capability></capability></device>
+"""
+CARD = """
+<device><name>pci_0000_3b_00_1</name><capability type='pci'><domain>0</domain><bus>59</bus>
+<slot>0</slot><function>1</function><capability type='virt_functions' maxCount='7'>
+<address domain='0x0000' bus='0x3b' slot='0x02' function='0x1'/></capability></capability></device>
+"""
+
+
+def test_functions_are_found_among_node_devices() -> None:
+    """A card is none, and neither is what cannot be read."""
+    assert from_node_device("bm1", FUNCTION) == VirtualFunction(
+        "bm1", "0000:3b:02.1", "0000:3b:00.1"
+    )
+    assert from_node_device("bm1", CARD) is None
+    assert from_node_device("bm1", "<device>") is None
+
+
+def test_functions_are_found_in_sysfs(tmp_path: Path) -> None:
+    """In a tree as Linux makes it for a card with two functions."""
+    devices = tmp_path / "bus/pci/devices"
+    real = tmp_path / "devices/pci0000:3a"
+    for name in ("0000:3b:00.0", "0000:3b:02.0", "0000:3b:02.2", "0000:00:1f.3"):
+        (real / name).mkdir(parents=True)
+        devices.mkdir(parents=True, exist_ok=True)
+        (devices / name).symlink_to(real / name)
+    for name in ("0000:3b:02.0", "0000:3b:02.2"):
+        (real / name / "physfn").symlink_to("../0000:3b:00.0")
+    found = from_sysfs("bm1", tmp_path)
+    assert [(f.address, f.card) for f in found] == [
+        ("0000:3b:02.0", "0000:3b:00.0"), ("0000:3b:02.2", "0000:3b:00.0")
+    ]  # fmt: skip
+    assert from_sysfs("bm1", tmp_path / "nothing") == []
+
+
+def test_what_is_asked_for_is_found_again_in_the_domain() -> None:
+    """The documents for attach and what a running domain shows mean the same."""
+    inside = hostdev_xml("0000:3b:02.1") + shmem_xml("backfill-c1-7-bm1", 4)
+    domain = f"<domain><devices>{inside}</devices></domain>"
+    assert present_in(domain) == ({"0000:3b:02.1"}, {"backfill-c1-7-bm1"})
+    assert present_in("<domain/>") == (set(), set())
+    with pytest.raises(ValueError, match="no PCI address"):
+        hostdev_xml("eth0")
+
+
+def test_the_book_survives_and_goes_with_the_instance(tmp_path: Path) -> None:
+    """Another process reads the same; what is removed with the folder is free again."""
+    store = Store(str(tmp_path), "c1")
+    for name in ("vn1", "vn2"):
+        store.home(name).mkdir(parents=True)
+    pool = [VirtualFunction("bm1", "0000:3b:02.1")]
+
+    def choose(name: str) -> Callable[[list[Holding]], Holding | str]:
+        wanted = Wanted(name, "bm1", "7", "ann", functions=1)
+        return lambda held: allocate(wanted, pool, held, Sharing.ANYONE, "c1")
+
+    given = DeviceBook(store).decide("vn1", choose("vn1"))
+    assert isinstance(given, Holding)
+    book = DeviceBook(store)
+    assert book.of("vn1") == given
+    assert book.decide("vn2", choose("vn2")) == (
+        "bm1 has 0 of 1 virtual functions free, 1 are asked for"
+    )
+    assert book.of("vn2") is None
+    store.remove("vn1")
+    assert isinstance(book.decide("vn2", choose("vn2")), Holding)
+    book.forget("vn2")
+    book.forget("vn2")
+    assert book.all() == []
+
+
+@pytest.mark.parametrize(
+    ("sharing", "job", "owner", "refused"),
+    [
+        (Sharing.ONE_JOB, "8", "ann", "job 7 holds"),
+        (Sharing.ONE_OWNER, "8", "ann", ""),
+        (Sharing.ONE_OWNER, "8", "bob", "ann holds"),
+        (Sharing.ANYONE, "8", "bob", ""),
+    ],
+)
+def test_the_three_ways_of_sharing(sharing: Sharing, job: str, owner: str, refused: str) -> None:
+    """EASJ, EACJ and SACJ: who may come while job 7 of ann has the host."""
+    pool = [VirtualFunction("bm1", f"0000:3b:02.{i}") for i in range(4)]
+    first = allocate(Wanted("vn1", "bm1", "7", "ann", 1, 4), pool, [], sharing, "c1")
+    assert isinstance(first, Holding)
+    second = allocate(Wanted("vn2", "bm1", job, owner, 1, 4), pool, [first], sharing, "c1")
+    if refused:
+        assert isinstance(second, str)
+        assert refused in second
+    else:
+        assert isinstance(second, Holding)
+        assert second.region != first.region
+        assert not set(second.functions) & set(first.functions)
+
+
+# --- the way over and the way back ---
+
+
+def world() -> SimulatedWorld:
+    """Two hosts with one function each; vn1 runs on the first and holds its function."""
+    sim = SimulatedWorld(cluster="c1")
+    for host in ("hv1", "hv2"):
+        sim.add_host(host, node=False)
+        sim.provider.functions.append(VirtualFunction(host, f"0000:0{host[-1]}:00.1"))
+    sim.provider.create(
+        InstanceSpec("vn1", "hv1", Tag("c1", "vn1", 1), Flavour(1, 64), "own", "10.0.0.1/8")
+    )
+    sim.provider.hold(Wanted("vn1", "hv1", "7", "ann", functions=1), Sharing.ANYONE)
+    return sim
+
+
+def test_a_move_takes_the_steps_in_order() -> None:
+    """The guest is told before and after, and has the other host's function."""
+    sim = world()
+    move_with_devices(sim.provider, "hv1", "vn1", "hv2")
+    assert sim.provider.hooks == [("hv1", "vn1", "before-move"), ("hv2", "vn1", "after-move")]
+    assert sim.provider.plugged == {"vn1": "hv2"}
+    assert [h.functions for h in sim.provider.holdings()] == [("0000:02:00.1",)]
+
+
+@pytest.mark.parametrize("broken", ["hook", "unplug", "migrate"])
+def test_what_fails_before_it_has_left_is_undone(broken: str) -> None:
+    """It works on at the source with its device, and the guest has been told so."""
+    sim = world()
+    sim.faults.fail(broken, UnreachableError("vn1", "no answer"), times=1)
+    with pytest.raises(DriverError, match="no answer"):
+        move_with_devices(sim.provider, "hv1", "vn1", "hv2")
+    assert sim.provider.plugged == {"vn1": "hv1"}
+    assert sim.provider.hooks[-1] == ("hv1", "vn1", "after-move")
+    assert [h.host for h in sim.provider.holdings()] == ["hv1"]
+
+
+def test_a_target_that_cannot_plug_sends_it_back() -> None:
+    """It is at the source again, with its device."""
+    sim = world()
+    sim.faults.fail("plug", UnreachableError("vn1", "no slot"), subject="hv2", times=1)
+    with pytest.raises(BusyError, match="came back: vn1: no slot"):
+        move_with_devices(sim.provider, "hv1", "vn1", "hv2")
+    assert sim.provider.read("hv1", "vn1") is not None
+    assert sim.provider.plugged == {"vn1": "hv1"}
+
+
+def test_a_target_without_a_free_function_is_not_even_tried() -> None:
+    """Nothing is taken out of the guest for a move that cannot end."""
+    sim = world()
+    sim.provider.functions.pop()
+    with pytest.raises(BusyError, match="0 of 0 virtual functions free"):
+        move_with_devices(sim.provider, "hv1", "vn1", "hv2")
+    assert sim.provider.hooks == []
+    assert sim.provider.plugged == {"vn1": "hv1"}
