@@ -37,6 +37,8 @@ class Host:
     capacity: Resources
     reachable: bool = True
     problem: str = ""  # why it is not reachable, for people
+    # Whether a paused instance's memory can be written to disk without letting it run again.
+    saves_paused: bool = True
 
 
 @dataclass(frozen=True, slots=True)

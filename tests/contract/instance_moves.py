@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.fleet import InstanceState
-from backfill.ports import DriverError, NotFoundError
-from tests.contract.instance_rig import MOVE, Rig, born, known, state
+from backfill.ports import DriverError, NotFoundError, RefusedError
+from tests.contract.instance_rig import CARRY, MOVE, Rig, born, known, state
 
 
 class InstanceMovesContract:
@@ -23,7 +23,8 @@ class InstanceMovesContract:
             rig.provider.pause(source, "vn1")
         if wanted is InstanceState.SUSPENDED:
             rig.provider.suspend(source, "vn1")
-        if MOVE not in rig.abilities and wanted is not InstanceState.SUSPENDED:
+        needed = CARRY if wanted is InstanceState.SUSPENDED else MOVE
+        if needed not in rig.abilities:
             with pytest.raises(DriverError):
                 rig.provider.migrate(source, "vn1", target)
             assert state(rig) is wanted
@@ -40,6 +41,12 @@ class InstanceMovesContract:
         """Suspend here, restore there: the old host has nothing left."""
         source, target = born(rig), rig.provider.hosts[1]
         rig.provider.suspend(source, "vn1")
+        if CARRY not in rig.abilities:
+            with pytest.raises(RefusedError, match="vn1"):
+                rig.provider.migrate(source, "vn1", target)
+            assert state(rig) is InstanceState.SUSPENDED
+            assert state(rig, host=target) is None
+            return
         rig.provider.migrate(source, "vn1", target)
         with pytest.raises(NotFoundError):
             rig.provider.restore(source, "vn1")

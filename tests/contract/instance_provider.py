@@ -20,6 +20,7 @@ from tests.contract.instance_rig import (
     CLUSTER,
     EVERYTHING,
     IMAGES,
+    SAVE_PAUSED,
     SMALL,
     STRANGERS,
     WAKE,
@@ -173,8 +174,14 @@ class InstanceProviderContract(
     def test_suspend_and_restore(self, rig: Rig, paused: bool) -> None:
         """Memory leaves RAM, comes back paused; from running as well as from paused."""
         host = born(rig)
+        assert rig.provider.observe(host).host.saves_paused is (SAVE_PAUSED in rig.abilities)
         if paused:
             rig.provider.pause(host, "vn1")
+        if paused and SAVE_PAUSED not in rig.abilities:
+            with pytest.raises(RefusedError, match="vn1"):
+                rig.provider.suspend(host, "vn1")
+            assert state(rig) is InstanceState.PAUSED
+            return
         for _ in range(2):
             rig.provider.suspend(host, "vn1")
             seen = rig.provider.observe(host).instances["vn1"]

@@ -21,7 +21,7 @@ from backfill.drivers.libvirt.settings import (
     Surroundings,
 )
 from backfill.ports import RefusedError
-from tests.contract.instance_rig import CLUSTER, IMAGES, STRANGERS
+from tests.contract.instance_rig import CARRY, CLUSTER, IMAGES, SAVE_PAUSED, STRANGERS
 
 NODE = "<node><cpu><nodes>1</nodes><mhz>1</mhz></cpu></node>"
 STRANGER = (
@@ -86,7 +86,7 @@ class TestDriverRig:
 
     __test__ = False
     image = "small"
-    abilities = frozenset({STRANGERS, IMAGES})
+    abilities = frozenset({STRANGERS, IMAGES, CARRY, SAVE_PAUSED})
 
     def __init__(self, directory: Path, kind: type[TestHypervisor] = TestHypervisor) -> None:
         self._kind = kind

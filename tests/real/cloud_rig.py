@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 
 from backfill.lab.cloud.handle import Cloud
 
 
 @functools.cache
 def running_cloud() -> Cloud:
-    """The session's cloud, started by the first test that needs it."""
-    cloud = Cloud("test")
-    cloud.down()
-    atexit.register(cloud.down)
-    cloud.up(tied=True)
+    """The session's cloud, started by the first test that needs it.
+
+    Who runs these tests often names one that is up already in BACKFILL_TEST_CLOUD.
+    """
+    ready = os.environ.get("BACKFILL_TEST_CLOUD", "")
+    cloud = Cloud(ready or "test")
+    if not ready:
+        cloud.down()
+        atexit.register(cloud.down)
+        cloud.up(tied=True)
     return cloud

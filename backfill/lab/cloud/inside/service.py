@@ -80,7 +80,10 @@ def _start_nova(etc, computes):
     from paste import deploy
 
     def start(binary, topic, host, **more):
-        service.Service.create(binary=binary, topic=topic, host=host, **more).start()
+        made = service.Service.create(binary=binary, topic=topic, host=host, **more)
+        made.start()
+        # The first report comes late by itself, and until then it counts as down.
+        made.servicegroup_api._driver._report_state(made)
 
     start("nova-conductor", conductor_rpc.RPC_TOPIC, "ctl")
     start("nova-scheduler", scheduler_rpc.RPC_TOPIC, "ctl")
@@ -105,7 +108,13 @@ def application(name, etc, computes):
     elif name == "glance":
         from glance.wsgi.api import application as app
     else:
+        # Models refer to each other, also to those of extensions that are not in use.
+        from neutron.db.migration.models import head
         from neutron.wsgi.api import application as app
+        from sqlalchemy.orm import configure_mappers
+
+        head.get_metadata()
+        configure_mappers()
     return app
 
 

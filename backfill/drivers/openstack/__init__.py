@@ -1,0 +1,1 @@
+"""Instances in an OpenStack project, through openstacksdk."""

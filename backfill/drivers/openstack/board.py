@@ -1,0 +1,191 @@
+"""One picture of all servers of a cloud, shared by everybody who waits for one of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.settings import Patience
+from backfill.drivers.openstack.states import GONE, Server, cluster_tag, is_ours
+from backfill.ports import DriverError, NotFoundError
+
+# What has changed is asked for with so much overlap: clocks and lists may lag.
+_OVERLAP_S = 10.0
+
+
+class Board:
+    """Servers of one cluster by Nova's id, brought up to date by one list at a time.
+
+    Whoever wants a picture newer than now joins the next list; nobody asks for a single server.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        cluster: str,
+        patience: Patience,
+        on_change: Callable[[Server], None] = lambda server: None,
+    ) -> None:
+        self._link, self._cluster, self._patience = link, cluster, patience
+        self._on_change = on_change
+        self._turn = threading.Condition()
+        self._reading = False
+        self._servers: dict[str, Server] = {}
+        self._began_s = -1.0  # monotonic
+        self._error: DriverError | None = None
+        self._since = ""  # from when on changes are asked for, in the cloud's time
+        self._full_due_s = 0.0
+        self._looked_s: dict[str, float] = {}  # when a server was last read by itself
+
+    # --- asking --------------------------------------------------------------------------------
+
+    def fresh(self) -> dict[str, Server]:
+        """All servers as read after this call began; raises what the reading raised."""
+        asked_s = time.monotonic()
+        while True:
+            with self._turn:
+                if self._began_s >= asked_s:
+                    return self._outcome()
+                if self._reading:
+                    self._turn.wait(self._patience.call_s)
+                    continue
+                self._reading = True
+            self._read()
+
+    def known(self) -> list[Server]:
+        """All servers as last read, however long ago."""
+        with self._turn:
+            return list(self._servers.values())
+
+    def named(self, name: str) -> list[Server]:
+        """Fresh: ours of this name, the oldest first; more than one only after a mishap."""
+        found = [s for s in self.fresh().values() if s["name"] == name]
+        return sorted(found, key=lambda s: (str(s.get("created")), str(s["id"])))
+
+    def watch(
+        self, server_id: str, done: Callable[[Server | None], bool], limit_s: float
+    ) -> tuple[bool, Server | None]:
+        """Look until `done` or the time is over; (whether it came, the last look). None: gone."""
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            server = self.fresh().get(server_id)
+            if done(server):
+                return True, server
+            if time.monotonic() > deadline_s:
+                return False, server
+            with self._turn:
+                self._turn.wait(self._patience.poll_s)
+
+    def refresh(self, server_id: str, subject: str) -> Server | None:
+        """Read one server by itself: for what lists show late, such as metadata; None: gone."""
+        began_s = time.monotonic()
+        server = self._read_one(server_id, subject)
+        with self._turn:
+            self._looked_s[server_id] = began_s
+            if server is None:
+                self._servers.pop(server_id, None)
+            else:
+                self._servers = {**self._servers, server_id: server}
+        return server
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _outcome(self) -> dict[str, Server]:
+        if self._error is not None:
+            raise self._error
+        return self._servers
+
+    def _read(self) -> None:
+        began_s = time.monotonic()
+        error: DriverError | None = None
+        changed: list[Server] = []
+        try:
+            changed = self._take(began_s)
+        except DriverError as problem:
+            error = problem
+        finally:
+            with self._turn:
+                self._began_s, self._error, self._reading = began_s, error, False
+                self._turn.notify_all()
+        for server in changed:
+            self._on_change(server)
+
+    def _take(self, began_s: float) -> list[Server]:
+        """Read what is due and put it on the board; returns the servers that are news."""
+        whole = began_s >= self._full_due_s
+        query = {"tags": cluster_tag(self._cluster)} if whole else {"changes-since": self._since}
+        date = ""
+        found: dict[str, Server] = {}
+        for page, said in self._pages(query):
+            date = date or said
+            found |= {str(server["id"]): server for server in page}
+        known = self._servers
+        after = {} if whole else dict(known)
+        for server_id, server in found.items():
+            if server.get("status") in GONE:
+                after.pop(server_id, None)
+            elif is_ours(server, self._cluster):
+                after[server_id] = _later(known.get(server_id), server)
+        if whole:
+            after |= self._missed(known, found)
+        self._put_up(after, began_s)
+        self._since = _overlapped(date)
+        if whole:
+            self._full_due_s = began_s + self._patience.full_s
+        return [server for i, server in after.items() if known.get(i) != server]
+
+    def _put_up(self, after: dict[str, Server], began_s: float) -> None:
+        """The list becomes the picture, except for what was read by itself since it began."""
+        with self._turn:
+            for server_id, looked_s in list(self._looked_s.items()):
+                if looked_s < began_s:
+                    del self._looked_s[server_id]
+                elif server_id in self._servers:
+                    after[server_id] = self._servers[server_id]
+                else:
+                    after.pop(server_id, None)
+            self._servers = after
+
+    def _missed(self, known: dict[str, Server], found: dict[str, Server]) -> dict[str, Server]:
+        """A list may lag: what it does not show is gone only if a look at itself says so too."""
+        missing = {i: self._read_one(i, str(s["name"])) for i, s in known.items() if i not in found}
+        return {i: s for i, s in missing.items() if s is not None}
+
+    def _pages(self, query: dict[str, str]) -> Iterator[tuple[list[Server], str]]:
+        marker: dict[str, str] = {}
+        while True:
+            answer = self._link.get("compute", "/servers/detail", "servers", **query, **marker)
+            page: list[Server] = answer.body.get("servers", [])
+            yield page, answer.date
+            if not page or not answer.body.get("servers_links"):
+                return
+            marker = {"marker": str(page[-1]["id"])}
+
+    def _read_one(self, server_id: str, subject: str) -> Server | None:
+        try:
+            body = self._link.get("compute", f"/servers/{server_id}", subject).body
+        except NotFoundError:
+            return None
+        server: dict[str, Any] = body["server"]
+        return None if server.get("status") in GONE else server
+
+
+def _later(known: Server | None, seen: Server) -> Server:
+    """The newer of two pictures. One without a status comes from a part that is down."""
+    if known is None:
+        return seen
+    if seen.get("status") in (None, "UNKNOWN"):
+        return known
+    return known if str(seen.get("updated")) < str(known.get("updated")) else seen
+
+
+def _overlapped(date: str) -> str:
+    """The moment from which on changes are asked for next time, for a Date header."""
+    now = parsedate_to_datetime(date) if date else datetime.fromtimestamp(time.time(), UTC)
+    stamp = datetime.fromtimestamp(now.timestamp() - _OVERLAP_S, UTC)
+    return stamp.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,148 @@
+"""How much room there is: a compute host's size, or a project's quota and its instance hours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from backfill.core.quantities import NOTHING, Resources
+from backfill.drivers.openstack.cloud import Cloud
+from backfill.drivers.openstack.states import RECLAIM, Server, mark
+
+_WITHOUT_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """One compute host as an administrator sees it. `down` says why it cannot be used."""
+
+    size: Resources
+    down: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A project's limits and use; -1 of Nova is a very large number here."""
+
+    most: Resources
+    used: Resources
+    slots: int  # servers that may still be made
+    hours: float  # instance hours used in this month
+
+
+class Gauge:
+    """Reads what changes slowly every now and then only; one per cloud."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._quota: tuple[float, Quota] | None = None
+
+    def computes(self) -> dict[str, Compute]:
+        """Every compute host by Nova's name, fresh. RefusedError for a mere member."""
+        link = self._cloud.link
+        services = link.get("compute", "/os-services", "compute hosts", binary="nova-compute").body
+        sizes = link.get("compute", "/os-hypervisors/detail", "compute hosts").body
+        size_of = {
+            h["service"]["host"]: Resources(int(h["vcpus"]), int(h["memory_mb"]))
+            for h in sizes.get("hypervisors", [])
+        }
+        return {
+            s["host"]: Compute(size_of.get(s["host"], NOTHING), _why_down(s))
+            for s in services.get("services", [])
+        }
+
+    def quota(self) -> Quota:
+        """The project's, at most `usage_s` old."""
+        now_s = time.monotonic()
+        if self._quota is None or now_s - self._quota[0] > self._cloud.config.patience.usage_s:
+            self._quota = (now_s, self._read_quota())
+        return self._quota[1]
+
+    def forget(self) -> None:
+        """Read the quota anew next time."""
+        self._quota = None
+
+    def _read_quota(self) -> Quota:
+        link = self._cloud.link
+        body = link.get("compute", "/limits", "quota").body
+        limits: dict[str, Any] = body["limits"]["absolute"]
+        left = _limit(limits["maxTotalInstances"]) - int(limits["totalInstancesUsed"])
+        return Quota(
+            Resources(_limit(limits["maxTotalCores"]), _limit(limits["maxTotalRAMSize"])),
+            Resources(int(limits["totalCoresUsed"]), int(limits["totalRAMUsed"])),
+            max(0, left),
+            self._hours() if self._cloud.config.hours_cap else 0.0,
+        )
+
+    def _hours(self) -> float:
+        """Instance hours since the month began, those of servers that are gone included."""
+        now = datetime.fromtimestamp(time.time(), UTC)
+        start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+        project = self._cloud.link.project_id("quota")
+        usage = self._cloud.link.get(
+            "compute", f"/os-simple-tenant-usage/{project}", "quota",
+            start=start.isoformat(), end=now.replace(tzinfo=None).isoformat(),
+        ).body.get("tenant_usage", {})  # fmt: skip
+        return sum(float(u.get("hours", 0.0)) for u in usage.get("server_usages", []))
+
+
+def pool_room(
+    quota: Quota, servers: Iterable[Server], hours_cap: float, given_back: Resources
+) -> Resources:
+    """What a project may give to our instances: its quota without what others in it use.
+
+    Nothing when its instance hours are used up; less by what its operator wants back, and by what
+    was `given_back` lately. Our servers count as the instances that they are: what their flavours
+    take beyond that is no room.
+    """
+    if hours_cap and quota.hours >= hours_cap:
+        return NOTHING
+    held, taken, wanted = NOTHING, NOTHING, given_back
+    for server in servers:
+        held, taken = held + asked_of(server), taken + size_of(server)
+        if wanted_back(server):
+            wanted += asked_of(server)
+    others = _not_below_zero(quota.used - taken)
+    room = quota.most - others - (taken - held) - wanted
+    if quota.slots == 0:  # what we have is all we can have
+        kept = held - wanted
+        room = Resources(min(room.cpus, kept.cpus), min(room.memory_mb, kept.memory_mb))
+    return _not_below_zero(room)
+
+
+def wanted_back(server: Server) -> str:
+    """Why the cloud's operator wants the room of this server back; empty: he does not."""
+    return str(server.get("metadata", {}).get(RECLAIM, ""))
+
+
+def size_of(server: Server) -> Resources:
+    """What it takes of the quota."""
+    flavour = server.get("flavor", {})
+    if "vcpus" in flavour:
+        return Resources(int(flavour["vcpus"]), int(flavour["ram"]))
+    return asked_of(server)
+
+
+def asked_of(server: Server) -> Resources:
+    """The instance that it is for us."""
+    return Resources(int(mark(server, "cpus") or 0), int(mark(server, "memory_mb") or 0))
+
+
+def _why_down(service: dict[str, Any]) -> str:
+    if service.get("forced_down"):
+        return "its operator has declared its nova-compute dead"
+    if service.get("state") != "up":
+        return f"its nova-compute has not reported since {service.get('updated_at')}"
+    return ""
+
+
+def _limit(value: object) -> int:
+    number = int(str(value))
+    return _WITHOUT_LIMIT if number < 0 else number
+
+
+def _not_below_zero(room: Resources) -> Resources:
+    return Resources(max(0, room.cpus), max(0, room.memory_mb))

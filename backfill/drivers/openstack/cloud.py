@@ -1,0 +1,135 @@
+"""One cloud as the driver uses it: its link, its board, and what it has learnt about it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from backfill.core.quantities import NOTHING, Resources
+from backfill.drivers.openstack.bench import Bench, choice_of
+from backfill.drivers.openstack.board import Board
+from backfill.drivers.openstack.errors import is_no_room
+from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.settings import OpenStackConfig
+from backfill.drivers.openstack.states import (
+    RECLAIM,
+    Server,
+    describe,
+    fault_of,
+    host_of,
+    instance_of,
+    mark,
+)
+from backfill.ports import BusyError, NotFoundError, RefusedError, UnreachableError
+
+_log = logging.getLogger(__name__)
+
+
+class Cloud:
+    """Everything behind one entry of clouds.yaml. `computes`: Nova's host name -> ours."""
+
+    def __init__(self, config: OpenStackConfig, link: Link, computes: dict[str, str]) -> None:
+        self.config, self.link, self.computes = config, link, computes
+        choices = tuple((f, z) for z in config.shape.zones for f in config.shape.flavours)
+        self.bench = Bench(choices, config.patience.bench_s)
+        self.board = Board(link, config.cluster, config.patience, self._notice)
+        self._ids: dict[tuple[str, str], str] = {}
+        self._changing: set[str] = set()
+        self._given_back: list[tuple[float, Resources]] = []  # until when, how much
+        self._lock = threading.Lock()
+
+    # --- finding -------------------------------------------------------------------------------
+
+    def find(self, host: str, name: str) -> Server | None:
+        """Our server of this name on this host, fresh; None when the host does not have it."""
+        found = [s for s in self.board.named(name) if host_of(s, self.computes) == host]
+        # After a creation whose answer was lost there may be two for a moment: a working one first.
+        found.sort(key=lambda s: s.get("status") == "ERROR")
+        return found[0] if found else None
+
+    def need(self, host: str, name: str) -> Server:
+        """The same; NotFoundError when it is not there."""
+        server = self.find(host, name)
+        if server is None:
+            raise NotFoundError(name, f"{host} has no such instance of ours")
+        return server
+
+    def id_of(self, service: str, kind: str, name: str, subject: str, plural: str = "") -> str:
+        """The id of an image, flavour, network …, by name or id; RefusedError if there is none."""
+        known = self._ids.get((kind, name))
+        if known is not None:
+            return known
+        listed = self.link.get(service, f"/{plural or kind}s", subject).body
+        for entry in listed.get(f"{kind}s", []):
+            if name in (entry["id"], entry["name"]):
+                self._ids[kind, name] = str(entry["id"])
+                return self._ids[kind, name]
+        raise RefusedError(
+            name, f"cloud {self.link.cloud} has no {kind} of this name", "see the policy file"
+        )
+
+    # --- acting --------------------------------------------------------------------------------
+
+    @contextmanager
+    def changing(self, name: str) -> Iterator[None]:
+        """One change of an instance at a time; a second one is told to come back."""
+        with self._lock:
+            if name in self._changing:
+                raise BusyError(name, "another change of it is under way")
+            self._changing.add(name)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._changing.discard(name)
+
+    def overdue(self, name: str, what: str, server: Server | None) -> UnreachableError:
+        """What was asked for is not seen within the limit."""
+        limit_s = self.config.patience.act_s
+        now = "gone" if server is None else describe(server)
+        return UnreachableError(
+            name,
+            f"Nova was asked to {what} it, and has not done so within {limit_s:g} s (it is {now})",
+            "its compute host may be down; the cloud's operator can tell",
+        )
+
+    def metadata(self, server: Server, key: str, value: str | None) -> None:
+        """Set one of the server's notes, or remove it with None; the board shows it after."""
+        name, path = str(server["name"]), f"/servers/{server['id']}/metadata/{key}"
+        if value is None:
+            with suppress(NotFoundError):
+                self.link.delete("compute", path, name)
+        else:
+            body: dict[str, Any] = {"meta": {key: value}}
+            self.link.put("compute", path, name, body)
+        self.board.refresh(str(server["id"]), name)
+
+    def remember_given_back(self, server: Server) -> None:
+        """Room that its operator wanted back is not taken again for a while."""
+        if server.get("metadata", {}).get(RECLAIM):
+            until_s = time.monotonic() + self.config.patience.bench_s
+            size = instance_of(server, "").resources
+            with self._lock:
+                self._given_back.append((until_s, size))
+
+    def given_back(self, now_s: float) -> Resources:
+        """How much room is left alone for that reason."""
+        with self._lock:
+            self._given_back = [entry for entry in self._given_back if entry[0] > now_s]
+            total = NOTHING
+            for _, size in self._given_back:
+                total = total + size
+        return total
+
+    def _notice(self, server: Server) -> None:
+        """A server has changed: learn from one that found no room."""
+        fault = fault_of(server) if server.get("status") == "ERROR" else ""
+        if not fault:
+            return
+        _log.warning("%s is in ERROR: %s", server["name"], fault)
+        if is_no_room(fault):
+            self.bench.sit(choice_of(mark(server, "choice")), fault, time.monotonic())

@@ -1,0 +1,55 @@
+"""A word with a guest through the site's own command, such as ssh: wake it, count its jobs."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+from backfill.drivers.openstack.settings import Guest
+from backfill.ports import BadOutputError, DriverError, RefusedError, UnreachableError
+
+WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"
+JOBS_PROGRAM = "/usr/local/sbin/backfill-jobs"
+_NO_WAY_IN = 255  # of ssh: no connection
+
+
+def wake(guest: Guest, name: str, address: str, now_s: float) -> float:
+    """Set the guest's clock and make slurmd report; returns the correction in seconds."""
+    began_s = time.monotonic()
+    output = _run(guest, name, address, WAKE_PROGRAM, f"{now_s + time.monotonic() - began_s:.6f}")
+    try:
+        return float(output)
+    except ValueError:
+        raise BadOutputError(name, f"{WAKE_PROGRAM} answered '{output[:80]}'") from None
+
+
+def job_processes(guest: Guest, name: str, address: str) -> tuple[int, int]:
+    """Count the processes of Slurm jobs in the guest: (going, stopped)."""
+    words = _run(guest, name, address, JOBS_PROGRAM).split()
+    if len(words) != 2 or not all(word.isdigit() for word in words):
+        raise BadOutputError(name, f"{JOBS_PROGRAM} answered '{' '.join(words)[:80]}'")
+    return int(words[0]), int(words[1])
+
+
+def _run(guest: Guest, name: str, address: str, *program: str) -> str:
+    if not guest.command:
+        raise RefusedError(
+            name, "there is no way into its guest", "set openstack.guest.command, such as ssh"
+        )
+    argv = [word.replace("{address}", address) for word in guest.command]
+    try:
+        done = subprocess.run(
+            [*argv, *program], capture_output=True, text=True, timeout=guest.answer_s,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise UnreachableError(
+            name, f"its guest did not answer within {guest.answer_s:g} s"
+        ) from error
+    except OSError as error:
+        raise RefusedError(name, f"{argv[0]} cannot be run: {error.strerror}") from error
+    if done.returncode == _NO_WAY_IN:
+        raise UnreachableError(name, f"its guest cannot be reached: {done.stderr.strip()[:120]}")
+    if done.returncode:
+        raise DriverError(name, f"{program[0]} failed in the guest: {done.stderr.strip()[:120]}")
+    return done.stdout.strip()

@@ -1,0 +1,223 @@
+"""Making and removing a server with its port; nothing is made twice, whatever gets lost."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from backfill.core.fleet import InstanceSpec
+from backfill.drivers.openstack import ports
+from backfill.drivers.openstack.bench import Choice, text_of
+from backfill.drivers.openstack.cloud import Cloud
+from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, is_no_room, translate
+from backfill.drivers.openstack.identity import user_data
+from backfill.drivers.openstack.states import (
+    GONE,
+    TASK,
+    Server,
+    cluster_tag,
+    host_of,
+    instance_of,
+    is_ours,
+    metadata_of,
+    unique_tag,
+)
+from backfill.ports import (
+    AlreadyThereError,
+    DriverError,
+    NoCapacityError,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
+
+_GROUP_VERSIONED = "policy"  # one policy, not a list, since microversion 2.64
+
+
+def create(cloud: Cloud, spec: InstanceSpec) -> None:
+    """One server for one request. What is there already, by name, decides what is done."""
+    if spec.tag.cluster != cloud.config.cluster:
+        raise RefusedError(spec.name, f"its tag names cluster '{spec.tag.cluster}', not ours")
+    with cloud.changing(spec.name):
+        if _is_there(cloud, spec):
+            return
+        image = cloud.config.shape.images.get(spec.image, spec.image)
+        image_id = cloud.id_of("image", "image", image, spec.name)
+        choice = cloud.bench.pick(spec.name, time.monotonic())
+        # A port is given to one server only: even two creations make no second working server.
+        port_id = ports.ensure(cloud, spec)
+        body = _body(cloud, spec, choice, image_id, port_id)
+        try:
+            made = _post(cloud, spec, body)
+        except NoCapacityError as error:
+            if "quota" not in error.problem.lower():
+                cloud.bench.sit(choice, error.problem, time.monotonic())
+            raise
+        cloud.board.refresh(made, spec.name)
+
+
+def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
+    """Whether it exists; the remains of one that ended are cleared away."""
+    for server in by_name(cloud, spec.name):
+        if not is_ours(server, cloud.config.cluster):
+            raise AlreadyThereError(
+                spec.name, f"cloud {cloud.link.cloud} has a server of this name that is not ours",
+                "delete or rename it, or choose other names in instances.names",
+            )  # fmt: skip
+        seen = instance_of(server, host_of(server, cloud.computes))
+        if server["status"] == "ERROR" or seen.state in ("off", "crashed"):
+            _remove(cloud, server)
+            continue
+        if seen.tag != spec.tag:
+            raise AlreadyThereError(
+                spec.name, f"generation {seen.tag.generation} of it is {seen.state} on {seen.host}",
+                "delete that one first",
+            )  # fmt: skip
+        cloud.board.refresh(str(server["id"]), spec.name)
+        return True
+    return False
+
+
+def by_name(cloud: Cloud, name: str) -> list[Server]:
+    """Every server of exactly this name in the project, ours or not, the oldest first."""
+    answer = cloud.link.get("compute", "/servers/detail", name, name=f"^{name}$")
+    found = [s for s in answer.body.get("servers", []) if s.get("status") not in GONE]
+    on_board = [s for s in cloud.board.fresh().values() if s["name"] == name]
+    listed = {s["id"] for s in found}
+    return sorted(
+        [*found, *(s for s in on_board if s["id"] not in listed)],
+        key=lambda s: (str(s.get("created")), str(s["id"])),
+    )
+
+
+def _body(
+    cloud: Cloud, spec: InstanceSpec, choice: Choice, image_id: str, port_id: str
+) -> dict[str, Any]:
+    shape, (flavour, zone) = cloud.config.shape, choice
+    server: dict[str, Any] = {
+        "name": spec.name,
+        "flavorRef": cloud.id_of("compute", "flavor", flavour, spec.name),
+        "networks": [{"port": port_id}],
+        "metadata": metadata_of(spec, text_of(choice)),
+        "tags": [cluster_tag(spec.tag.cluster), unique_tag(spec.tag)],
+        "user_data": user_data(spec, cloud.config.guest),
+        "config_drive": shape.config_drive,
+        "min_count": 1,
+        "max_count": 1,
+    }
+    if shape.volume_gb:
+        server["block_device_mapping_v2"] = [
+            {
+                "boot_index": 0,
+                "uuid": image_id,
+                "source_type": "image",
+                "destination_type": "volume",
+                "volume_size": shape.volume_gb,
+                "delete_on_termination": True,
+            }
+        ]
+    else:
+        server["imageRef"] = image_id
+    if zone:
+        server["availability_zone"] = zone
+    compute = cloud.config.places[spec.host].compute
+    if compute:
+        server["host"] = compute
+    body: dict[str, Any] = {"server": server}
+    if shape.group_policy:
+        body["os:scheduler_hints"] = {"group": _group(cloud, spec.name)}
+    return body
+
+
+def _group(cloud: Cloud, subject: str) -> str:
+    """The server group that spreads our servers; made when there is none."""
+    name = cluster_tag(cloud.config.cluster)
+    try:
+        return cloud.id_of("compute", "server_group", name, subject, plural="os-server-group")
+    except RefusedError:
+        pass
+    body = {"server_group": {"name": name, _GROUP_VERSIONED: cloud.config.shape.group_policy}}
+    try:
+        answer = cloud.link.post("compute", "/os-server-groups", subject, body)
+    except FOREIGN as error:
+        raise translate(error, subject, cloud.link.cloud) from error
+    return str(answer.body["server_group"]["id"])
+
+
+def _post(cloud: Cloud, spec: InstanceSpec, body: dict[str, Any]) -> str:
+    """Send the creation once; when its outcome is unknown, look for the server by its tag."""
+    try:
+        answer = cloud.link.post("compute", "/servers", spec.name, body)
+        return str(answer.body["server"]["id"])
+    except FOREIGN as error:
+        problem: DriverError = translate(error, spec.name, cloud.link.cloud)
+        if not acted_is_unknown(error):
+            if is_no_room(problem.problem) and not isinstance(problem, NoCapacityError):
+                raise NoCapacityError(spec.name, problem.problem, problem.remedy) from error
+            raise problem from error
+    except DriverError as error:
+        problem = error
+    found = _look_for(cloud, spec)
+    if found is None:
+        raise UnreachableError(
+            spec.name, f"it is unknown whether Nova has made it ({problem.problem})",
+            "it is looked for by its tag before it is asked for again",
+        ) from problem  # fmt: skip
+    return found
+
+
+def _look_for(cloud: Cloud, spec: InstanceSpec) -> str | None:
+    """The server with our unique tag, awaited for as long as a creation may take to show."""
+    deadline_s = time.monotonic() + cloud.config.patience.settle_s
+    attempt = 0
+    while True:
+        answer = cloud.link.get("compute", "/servers", spec.name, tags=unique_tag(spec.tag))
+        found: list[dict[str, Any]] = answer.body.get("servers", [])
+        if found:
+            return str(found[0]["id"])
+        if time.monotonic() > deadline_s:
+            return None
+        cloud.link.pause_before(attempt)
+        attempt += 1
+
+
+# --- the end -----------------------------------------------------------------------------------
+
+
+def delete(cloud: Cloud, host: str, name: str) -> None:
+    """Remove every server of ours of this name from `host`, and their port."""
+    with cloud.changing(name):
+        found = [s for s in cloud.board.named(name) if host_of(s, cloud.computes) == host]
+        for server in found:
+            _remove(cloud, server)
+        # One on another host of this cloud keeps its port.
+        if not cloud.board.named(name):
+            ports.remove(cloud, name)
+
+
+def _remove(cloud: Cloud, server: Server) -> None:
+    """Delete one server and see it gone; one on which Nova hangs is deleted by force."""
+    server_id, name = str(server["id"]), str(server["name"])
+    cloud.remember_given_back(server)
+    try:
+        if server.get(TASK) == "deleting":
+            _force_delete(cloud, server_id, name)
+        else:
+            cloud.link.delete("compute", f"/servers/{server_id}", name)
+    except NotFoundError:
+        cloud.board.refresh(server_id, name)
+        return
+    gone, last = cloud.board.watch(server_id, lambda s: s is None, cloud.config.patience.act_s)
+    if not gone:
+        raise cloud.overdue(name, "delete", last)
+
+
+def _force_delete(cloud: Cloud, server_id: str, name: str) -> None:
+    try:
+        cloud.link.post("compute", f"/servers/{server_id}/action", name, {"forceDelete": None})
+    except FOREIGN as error:
+        problem = translate(error, name, cloud.link.cloud)
+        if isinstance(problem, NotFoundError):
+            raise problem from error
+        # Not allowed to everybody: then the ordinary deletion is asked for once more.
+        cloud.link.delete("compute", f"/servers/{server_id}", name)

@@ -1,0 +1,197 @@
+"""Stopping, saving, waking and moving servers: ask once, then see it in the common list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from backfill.core.fleet import InstanceState
+from backfill.drivers.openstack.cloud import Cloud
+from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, status_of, translate
+from backfill.drivers.openstack.states import (
+    HOST,
+    RESTORED,
+    TASK,
+    Server,
+    describe,
+    host_of,
+    state_of,
+)
+from backfill.ports import BusyError, RefusedError
+
+_RUNNING, _PAUSED = InstanceState.RUNNING, InstanceState.PAUSED
+_SUSPENDED, _OFF = InstanceState.SUSPENDED, InstanceState.OFF
+
+
+def pause(cloud: Cloud, host: str, name: str) -> None:
+    """RUNNING to PAUSED, seen."""
+    server = cloud.need(host, name)
+    if state_of(server) is not _PAUSED:
+        _need(server, _RUNNING)
+        _act(cloud, server, "pause", {"pause": None}, lambda s: s.get("status") == "PAUSED")
+
+
+def thaw(cloud: Cloud, host: str, name: str) -> None:
+    """PAUSED to RUNNING; for one that was restored, this is when Nova really resumes it."""
+    with cloud.changing(name):
+        server = cloud.need(host, name)
+        if state_of(server) is _RUNNING and not server.get(TASK):
+            return
+        _need(server, _PAUSED)
+        if server["status"] == "PAUSED":
+            _act(cloud, server, "unpause", {"unpause": None}, _is_active)
+            return
+        _act(cloud, server, "resume", {"resume": None}, _is_active)
+        cloud.metadata(server, RESTORED, None)
+
+
+def suspend(cloud: Cloud, host: str, name: str) -> None:
+    """RUNNING to SUSPENDED. A paused one is refused: Nova would have to let it run first."""
+    with cloud.changing(name):
+        server = cloud.need(host, name)
+        if server["status"] == "SUSPENDED":
+            if state_of(server) is _PAUSED:
+                cloud.metadata(server, RESTORED, None)
+            return
+        if server["status"] == "PAUSED":
+            raise RefusedError(
+                name, "Nova cannot suspend a paused server without letting it run first",
+                "leave it paused, or begin the ladder with suspend",
+            )  # fmt: skip
+        _need(server, _RUNNING)
+        _act(cloud, server, "suspend", {"suspend": None}, lambda s: s["status"] == "SUSPENDED")
+
+
+def restore(cloud: Cloud, host: str, name: str) -> None:
+    """Note that it may be thawed. Nova's resume would let it run before the fence was asked."""
+    with cloud.changing(name):
+        server = cloud.need(host, name)
+        if state_of(server) not in (_RUNNING, _PAUSED):
+            _need(server, _SUSPENDED)
+            cloud.metadata(server, RESTORED, "1")
+
+
+def shelve(cloud: Cloud, host: str, name: str) -> None:
+    """Off its host, disk kept, *memory lost*: to save quota, never in place of a suspend."""
+    with cloud.changing(name):
+        server = cloud.need(host, name)
+        if not str(server["status"]).startswith("SHELVED"):
+            _act(cloud, server, "shelve", {"shelve": None},
+                 lambda s: str(s["status"]).startswith("SHELVED"))  # fmt: skip
+
+
+def migrate(cloud: Cloud, host: str, name: str, target: str) -> None:
+    """To another compute host: live while it runs or is paused, cold when it is off."""
+    with cloud.changing(name):
+        compute = cloud.config.places[target].compute
+        if cloud.find(host, name) is None and cloud.find(target, name) is not None:
+            return
+        server = cloud.need(host, name)
+        if host == target:
+            return
+        if not compute:
+            raise RefusedError(
+                name, f"{target} is a pool whose compute hosts are not seen: Nova chooses there",
+                "only an administrator's credential moves servers",
+            )  # fmt: skip
+        if server["status"] == "SUSPENDED":
+            raise RefusedError(
+                name, "Nova cannot move a suspended server", "it goes back where it was"
+            )
+        body: dict[str, Any] = {"os-migrateLive": {"host": compute, "block_migration": "auto"}}
+        if state_of(server) is _OFF:
+            _cold(cloud, server, compute)
+            return
+        _need(server, _RUNNING, _PAUSED)
+        before = server["status"]
+        _act(cloud, server, f"move to {target}", body,
+             lambda s: s.get(HOST) == compute and s["status"] == before)  # fmt: skip
+        _check_arrival(cloud, name, target)
+
+
+def cancel(cloud: Cloud, host: str, name: str) -> None:
+    """Abort a live migration; it goes on where it was."""
+    server = cloud.need(host, name)
+    if server["status"] != "MIGRATING" and server.get(TASK) != "migrating":
+        return
+    path = f"/servers/{server['id']}/migrations"
+    for move in cloud.link.get("compute", path, name).body.get("migrations", []):
+        try:
+            cloud.link.delete("compute", f"{path}/{move['id']}", name)
+        except RefusedError as error:  # 400: it is past the point at which it can be stopped
+            raise BusyError(name, f"its move can no longer be stopped: {error.problem}") from error
+    done, last = cloud.board.watch(
+        str(server["id"]),
+        lambda s: s is None or (s["status"] in ("ACTIVE", "PAUSED") and not s.get(TASK)),
+        cloud.config.patience.act_s,
+    )
+    if not done:
+        raise cloud.overdue(name, "stop moving", last)
+
+
+def refused(name: str, host: str, target: str) -> RefusedError:
+    """There is no way from one project to another."""
+    return RefusedError(
+        name, f"{host} and {target} are different clouds", "only compute hosts of one cloud can"
+    )
+
+
+def _check_arrival(cloud: Cloud, name: str, target: str) -> None:
+    server = cloud.find(target, name)
+    if server is None or host_of(server, cloud.computes) != target:
+        raise BusyError(name, f"Nova did not move it to {target}; it is where it was")
+
+
+def _cold(cloud: Cloud, server: Server, compute: str) -> None:
+    """Nova keeps the old one until the move is confirmed."""
+    _act(cloud, server, f"move to {compute}", {"migrate": {"host": compute}},
+         lambda s: s["status"] == "VERIFY_RESIZE")  # fmt: skip
+    _act(cloud, server, "confirm the move", {"confirmResize": None},
+         lambda s: s["status"] == "SHUTOFF")  # fmt: skip
+
+
+def _is_active(server: Server) -> bool:
+    return server.get("status") == "ACTIVE"
+
+
+def _need(server: Server, *states: InstanceState) -> None:
+    if state_of(server) not in states or server.get(TASK):
+        wanted = " or ".join(states)
+        raise BusyError(str(server["name"]), f"it is {describe(server)}, not {wanted}")
+
+
+def _act(
+    cloud: Cloud, server: Server, what: str, body: dict[str, Any], came: Callable[[Server], bool]
+) -> None:
+    """Ask, then watch the common list until it came; asked again only when nothing has begun."""
+    server_id, name = str(server["id"]), str(server["name"])
+
+    def settled(seen: Server | None) -> bool:
+        if seen is None or seen["status"] == "ERROR":
+            return True
+        return came(seen) and not seen.get(TASK)
+
+    for attempt in range(cloud.config.patience.tries):
+        if _asked(cloud, server_id, name, body) or attempt == cloud.config.patience.tries - 1:
+            break
+        cloud.link.pause_before(attempt)
+        seen = cloud.board.refresh(server_id, name)
+        if seen is None or seen.get(TASK) or came(seen):
+            break  # it was heard after all
+    done, last = cloud.board.watch(server_id, settled, cloud.config.patience.act_s)
+    if last is not None and last["status"] == "ERROR":
+        fault = last.get("fault", {}).get("message", "no reason is given")
+        raise BusyError(name, f"Nova failed to {what} it: {fault}")
+    if not done or last is None:
+        raise cloud.overdue(name, what, last)
+
+
+def _asked(cloud: Cloud, server_id: str, name: str, body: dict[str, Any]) -> bool:
+    """Send the action; False when it may not have been heard."""
+    try:
+        cloud.link.post("compute", f"/servers/{server_id}/action", name, body)
+    except FOREIGN as error:
+        if status_of(error) == 429 or acted_is_unknown(error):
+            return False
+        raise translate(error, name, cloud.link.cloud) from error
+    return True

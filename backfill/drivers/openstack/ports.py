@@ -1,0 +1,77 @@
+"""The network port of an instance: one per name, with the fixed address that Slurm knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backfill.core.fleet import InstanceSpec
+from backfill.drivers.openstack.cloud import Cloud
+from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, translate
+from backfill.drivers.openstack.states import cluster_tag
+from backfill.ports import AlreadyThereError, BusyError, DriverError
+
+Port = dict[str, Any]
+
+
+def name_of(cluster: str, instance: str) -> str:
+    """How the port of an instance is called."""
+    return f"{cluster_tag(cluster)}.{instance}"
+
+
+def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
+    """The id of a free port with the instance's address; made when there is none."""
+    network = cloud.id_of("network", "network", cloud.config.shape.network, spec.name)
+    address = spec.address.split("/")[0]
+    port = _find(cloud, spec.name)
+    if port is not None and address not in _addresses(port):
+        cloud.link.delete("network", f"/ports/{port['id']}", spec.name)
+        port = None
+    if port is None:
+        port = _make(cloud, spec.name, network, address)
+    if port.get("device_id"):
+        raise BusyError(spec.name, f"its port still belongs to server {port['device_id']}")
+    return str(port["id"])
+
+
+def remove(cloud: Cloud, name: str) -> None:
+    """Delete the port of an instance that is gone."""
+    port = _find(cloud, name)
+    if port is not None:
+        cloud.link.delete("network", f"/ports/{port['id']}", name)
+
+
+def _find(cloud: Cloud, name: str) -> Port | None:
+    called = name_of(cloud.config.cluster, name)
+    found: list[Port] = cloud.link.get("network", "/ports", name, name=called).body.get("ports", [])
+    return found[0] if found else None
+
+
+def _make(cloud: Cloud, name: str, network: str, address: str) -> Port:
+    """Create it once. The address is the guard: Neutron gives it to one port only."""
+    body = {
+        "port": {
+            "name": name_of(cloud.config.cluster, name),
+            "network_id": network,
+            "fixed_ips": [{"ip_address": address}],
+            "binding:vnic_type": cloud.config.shape.vnic_type,
+        }
+    }
+    try:
+        answer = cloud.link.post("network", "/ports", name, body)
+    except FOREIGN as error:
+        problem: DriverError = translate(error, name, cloud.link.cloud)
+        port = _find(cloud, name) if acted_is_unknown(error) else None
+        if port is not None:
+            return port
+        if isinstance(problem, BusyError):
+            raise AlreadyThereError(
+                name, f"its address {address} is in use in the network: {problem.problem}",
+                "choose a range in instances.addresses that is free",
+            ) from error  # fmt: skip
+        raise problem from error
+    made: Port = answer.body["port"]
+    return made
+
+
+def _addresses(port: Port) -> list[str]:
+    return [str(ip.get("ip_address")) for ip in port.get("fixed_ips", [])]

@@ -1,0 +1,196 @@
+"""The InstanceProvider of OpenStack projects: the driver's face."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
+from backfill.core.quantities import NOTHING, Resources
+from backfill.drivers.openstack import guest, making, moving
+from backfill.drivers.openstack.capacity import Gauge, pool_room
+from backfill.drivers.openstack.cloud import Cloud
+from backfill.drivers.openstack.errors import FOREIGN, translate
+from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.settings import OpenStackConfig, Patience
+from backfill.drivers.openstack.states import Server, fault_of, host_of, instance_of, mark
+from backfill.ports import (
+    BusyError,
+    DriverError,
+    HostObservation,
+    NotFoundError,
+    UnreachableError,
+)
+
+MakeLink = Callable[[str, str, Patience], Link]
+_CONSOLE_LINES = 60
+
+
+class OpenStackProvider:
+    """See `backfill.ports.InstanceProvider`. Connections open on first use.
+
+    A host is either one compute host, seen with an administrator's credential, or a whole project
+    as one pool whose room is its quota.
+    """
+
+    def __init__(self, config: OpenStackConfig, make_link: MakeLink = Link) -> None:
+        self._config = config
+        self._clouds: dict[str, Cloud] = {}
+        self._gauges: dict[str, Gauge] = {}
+        for entry in dict.fromkeys(place.cloud for place in config.places.values()):
+            link = make_link(entry, config.clouds_yaml, config.patience)
+            computes = {
+                place.compute: host
+                for host, place in config.places.items()
+                if place.cloud == entry and place.compute
+            }
+            self._clouds[entry] = Cloud(config, link, computes)
+            self._gauges[entry] = Gauge(self._clouds[entry])
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the hosts, in the order of the configuration."""
+        return tuple(self._config.places)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def observe(self, host: str) -> HostObservation:
+        """Read one host; one whose cloud does not answer is an answer."""
+        cloud = self._cloud(host)
+        seen_s = time.time()
+        try:
+            servers = [s for s in cloud.board.fresh().values() if self._is_on(cloud, s, host)]
+            room = self._room(cloud, host)
+        except DriverError as error:
+            return HostObservation(seen_s, Host(host, None, NOTHING, False, str(error)))
+        instances = {str(s["name"]): instance_of(s, host) for s in _working_last(servers)}
+        return HostObservation(seen_s, Host(host, None, room, saves_paused=False), instances)
+
+    def read(self, host: str, name: str) -> Instance | None:
+        """Read one instance fresh."""
+        server = self._cloud(host).find(host, name)
+        return None if server is None else instance_of(server, host)
+
+    def console(self, host: str, name: str) -> str:
+        """The last lines of the guest's console; for a server in ERROR, why it is."""
+        cloud = self._cloud(host)
+        server = cloud.need(host, name)
+        if fault_of(server):
+            return f"Nova: {fault_of(server)}"
+        body = {"os-getConsoleOutput": {"length": _CONSOLE_LINES}}
+        try:
+            answer = cloud.link.post("compute", f"/servers/{server['id']}/action", name, body)
+        except FOREIGN as error:
+            raise translate(error, name, cloud.link.cloud) from error
+        return str(answer.body.get("output") or "")
+
+    # --- birth and death -----------------------------------------------------------------------
+
+    def create(self, spec: InstanceSpec) -> None:
+        """Ask for it once; it is seen building in the next observation."""
+        self._alive(spec.host)
+        making.create(self._cloud(spec.host), spec)
+
+    def delete(self, host: str, name: str) -> None:
+        """End it and remove its port; gone already is fine."""
+        making.delete(self._cloud(host), host, name)
+
+    # --- stopping and moving -------------------------------------------------------------------
+
+    def pause(self, host: str, name: str) -> None:
+        """Stop its CPUs; returns when Nova says so."""
+        moving.pause(self._alive(host), host, name)
+
+    def thaw(self, host: str, name: str) -> None:
+        """Let its CPUs go on."""
+        moving.thaw(self._alive(host), host, name)
+
+    def suspend(self, host: str, name: str) -> None:
+        """Memory to the compute host's disk, from running only."""
+        moving.suspend(self._alive(host), host, name)
+
+    def restore(self, host: str, name: str) -> None:
+        """Let it be thawed."""
+        moving.restore(self._alive(host), host, name)
+
+    def shelve(self, host: str, name: str) -> None:
+        """Give its room back and keep its disk only. Memory is lost: no rung of the ladder."""
+        moving.shelve(self._alive(host), host, name)
+
+    def migrate(self, host: str, name: str, target: str) -> None:
+        """Move it to another compute host of the same cloud, as an administrator."""
+        cloud = self._alive(host)
+        if self._cloud(target) is not cloud:
+            # Whether it is there at all comes first, as with any other call.
+            cloud.need(host, name)
+            raise moving.refused(name, host, target)
+        self._alive(target)
+        moving.migrate(cloud, host, name, target)
+
+    def cancel_move(self, host: str, name: str) -> None:
+        """Stop a live migration that is under way; not moving: nothing to do."""
+        moving.cancel(self._cloud(host), host, name)
+
+    # --- the guest -----------------------------------------------------------------------------
+
+    def wake(self, host: str, name: str, now_s: float) -> float:
+        """Set the guest's clock and make slurmd report; returns the correction in seconds."""
+        return guest.wake(self._config.guest, name, self._awake(host, name), now_s)
+
+    def job_processes(self, host: str, name: str) -> tuple[int, int]:
+        """Count the processes of Slurm jobs in the guest: (going, stopped)."""
+        return guest.job_processes(self._config.guest, name, self._awake(host, name))
+
+    def close(self) -> None:
+        """Give back all connections."""
+        for cloud in self._clouds.values():
+            cloud.link.close()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _cloud(self, host: str) -> Cloud:
+        place = self._config.places.get(host)
+        if place is None:
+            raise NotFoundError(host, "this provider has no such host")
+        return self._clouds[place.cloud]
+
+    def _alive(self, host: str) -> Cloud:
+        """The host's cloud. What is sent to a dead compute host would hang there for ever."""
+        cloud = self._cloud(host)
+        if self._config.places[host].compute:
+            self._room(cloud, host)
+        return cloud
+
+    def _is_on(self, cloud: Cloud, server: Server, host: str) -> bool:
+        return host_of(server, cloud.computes) == host
+
+    def _room(self, cloud: Cloud, host: str) -> Resources:
+        """What the host can carry in all; UnreachableError when its compute service is down."""
+        place, gauge = self._config.places[host], self._gauges[cloud.link.cloud]
+        if not place.compute:
+            servers = cloud.board.known()
+            return pool_room(
+                gauge.quota(), servers, self._config.hours_cap, cloud.given_back(time.monotonic())
+            )
+        seen = gauge.computes().get(place.compute)
+        if seen is None:
+            raise UnreachableError(
+                host, f"cloud {place.cloud} has no compute host {place.compute}",
+                "see `compute` of this host in the policy file",
+            )  # fmt: skip
+        if seen.down:
+            raise UnreachableError(host, seen.down, "ask the cloud's operator")
+        return seen.size
+
+    def _awake(self, host: str, name: str) -> str:
+        """The address of a guest that can answer."""
+        server = self._cloud(host).need(host, name)
+        state = instance_of(server, host).state
+        if state is not InstanceState.RUNNING:
+            raise BusyError(name, f"it is {state} on {host}, its guest cannot answer")
+        return mark(server, "address").split("/")[0]
+
+
+def _working_last(servers: list[Server]) -> list[Server]:
+    """Of two servers with one name, the one that works is shown."""
+    return sorted(servers, key=lambda s: s.get("status") != "ERROR")

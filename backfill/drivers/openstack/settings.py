@@ -1,0 +1,73 @@
+"""What the OpenStack driver needs to know; built from the policy file by the assembly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one of our hosts is in OpenStack: an entry of clouds.yaml, seen as one pool with quota.
+
+    With `compute` it is that one compute host, which takes a credential of an administrator.
+    """
+
+    cloud: str
+    compute: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Limits of waiting, seconds."""
+
+    call_s: float = 20.0  # one request
+    act_s: float = 120.0  # until a server is seen in the state that was asked for
+    settle_s: float = 30.0  # until a server appears whose creation was not confirmed
+    poll_s: float = 0.25  # between two lists while something is awaited
+    full_s: float = 60.0  # until the list is read as a whole again, not only what has changed
+    usage_s: float = 60.0  # until quota and used hours are read again
+    bench_s: float = 300.0  # a flavour in a zone that had no room is not tried for so long
+    tries: int = 5  # of a request that may be repeated
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """What a guest is told at birth, and how it is spoken to later.
+
+    `command` runs a program in the guest, such as ssh; "{address}" in it is the guest's address.
+    An empty `munge_key` leaves the key to the image.
+    """
+
+    controller: str
+    conf_server: str
+    munge_key: str = ""
+    slurmd_options: str = "-Z"
+    command: tuple[str, ...] = ()
+    answer_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How servers are made. `flavours` and `zones` are tried in this order; "" is any zone."""
+
+    flavours: tuple[str, ...]
+    network: str
+    zones: tuple[str, ...] = ("",)
+    images: dict[str, str] = field(default_factory=dict)  # ours -> Glance's; missing: same name
+    vnic_type: str = "normal"
+    group_policy: str = ""  # such as soft-anti-affinity; empty: no server group
+    volume_gb: int = 0  # boot from a new volume of this size; 0: from the image
+    config_drive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStackConfig:
+    """All of it. `places` is by the name of our host; `clouds_yaml` "" is where the SDK looks."""
+
+    cluster: str
+    places: dict[str, Place]
+    shape: Shape
+    guest: Guest
+    clouds_yaml: str = ""
+    hours_cap: float = 0.0  # instance hours of each project in a month; 0: no cap
+    patience: Patience = field(default_factory=Patience)

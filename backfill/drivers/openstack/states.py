@@ -1,0 +1,116 @@
+"""Translates Nova's servers into our instances; pure. A server is the API's own JSON object."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from backfill.core.fleet import Instance, InstanceSpec, InstanceState, Tag
+from backfill.core.quantities import Resources
+
+Server = dict[str, Any]
+
+HOST = "OS-EXT-SRV-ATTR:host"
+TASK = "OS-EXT-STS:task_state"
+GONE = frozenset({"DELETED", "SOFT_DELETED"})
+_STATES = {
+    "BUILD": InstanceState.BUILDING,
+    "PAUSED": InstanceState.PAUSED,
+    "SUSPENDED": InstanceState.SUSPENDED,
+    "ERROR": InstanceState.CRASHED,
+    "SHUTOFF": InstanceState.OFF,
+    # Its memory is lost, whatever its disk keeps.
+    "SHELVED": InstanceState.OFF,
+    "SHELVED_OFFLOADED": InstanceState.OFF,
+}
+_MARK = "backfill_"
+RESTORED = f"{_MARK}restored"  # set: a suspended server counts as restored, see `moving.restore`
+RECLAIM = f"{_MARK}reclaim"  # set by the cloud's operator, who wants the server's room back
+
+
+def cluster_tag(cluster: str) -> str:
+    """The tag on every server of a cluster; at most 60 characters, neither '/' nor ','."""
+    return f"backfill.{cluster}"
+
+
+def unique_tag(tag: Tag) -> str:
+    """The tag that only one server has, at any time."""
+    return f"backfill.{tag.cluster}.{tag.node}.{tag.generation}"
+
+
+def metadata_of(spec: InstanceSpec, choice: str) -> dict[str, str]:
+    """What Nova keeps for us; `choice` says with which flavour and zone it was made."""
+    values = {
+        "cluster": spec.tag.cluster,
+        "node": spec.tag.node,
+        "generation": str(spec.tag.generation),
+        "cpus": str(spec.flavour.cpus),
+        "memory_mb": str(spec.flavour.memory_mb),
+        "host": spec.host,
+        "address": spec.address,
+        "choice": choice,
+    }
+    return {f"{_MARK}{key}": value for key, value in values.items()}
+
+
+def mark(server: Server, key: str) -> str:
+    """One of our own notes on the server, empty if it has none."""
+    return str(server.get("metadata", {}).get(f"{_MARK}{key}", ""))
+
+
+def is_ours(server: Server, cluster: str) -> bool:
+    """Whether the server belongs to this cluster and exists."""
+    return mark(server, "cluster") == cluster and server.get("status") not in GONE
+
+
+def host_of(server: Server, computes: dict[str, str]) -> str:
+    """Which of our hosts it is on. `computes`: Nova's name of a compute host -> ours.
+
+    A tenant does not see compute hosts, and a server that is being built has none yet: then it is
+    where it was wanted.
+    """
+    return computes.get(str(server.get(HOST) or ""), mark(server, "host"))
+
+
+def state_of(server: Server) -> InstanceState:
+    """Our word for what Nova says."""
+    if server.get("status") == "SUSPENDED" and RESTORED in server.get("metadata", {}):
+        return InstanceState.PAUSED
+    # MIGRATING, REBOOT, VERIFY_RESIZE and such: as far as we know its guest runs.
+    return _STATES.get(str(server.get("status")), InstanceState.RUNNING)
+
+
+def instance_of(server: Server, host: str) -> Instance:
+    """Our picture of a server of ours."""
+    tag = Tag(mark(server, "cluster"), mark(server, "node"), _number(mark(server, "generation")))
+    return Instance(
+        name=str(server["name"]),
+        host=host,
+        state=state_of(server),
+        tag=tag,
+        resources=Resources(_number(mark(server, "cpus")), _number(mark(server, "memory_mb"))),
+        boot_s=seconds(str(server.get("created", ""))),
+    )
+
+
+def fault_of(server: Server) -> str:
+    """Why a server is in ERROR, in Nova's words."""
+    return " ".join(str(server.get("fault", {}).get("message", "")).split())
+
+
+def seconds(stamp: str) -> float:
+    """Epoch seconds of a time such as 2026-11-21T22:00:00Z; 0 for anything else."""
+    try:
+        return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def describe(server: Server) -> str:
+    """For people: the state, and what Nova is doing with it."""
+    state, task = state_of(server).value, server.get(TASK)
+    return f"{state}, Nova is busy with it ({task})" if task else state
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,29 @@
+"""The InstanceProvider contract against real Keystone, Nova, Glance, Placement and Neutron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.instance_provider import InstanceProviderContract
+from tests.real.cloud_rig import running_cloud
+from tests.real.openstack_rig import OpenStackRig
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def clouds() -> Iterator[Path]:
+    cloud = running_cloud()
+    with cloud.network():
+        yield cloud.clouds_yaml
+
+
+class TestOpenStackComputeHosts(InstanceProviderContract):
+    @pytest.fixture
+    def rig(self, clouds: Path) -> Iterator[OpenStackRig]:
+        made = OpenStackRig(clouds)
+        yield made
+        made.end()

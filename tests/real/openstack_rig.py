@@ -1,0 +1,119 @@
+"""The OpenStack driver on the session's test cloud, for the contract suite and the fault tests."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openstack.config
+from openstack.connection import Connection
+
+from backfill.core.fleet import InstanceState
+from backfill.drivers.openstack.provider import OpenStackProvider
+from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
+from tests.contract.instance_rig import CLUSTER, IMAGES, MOVE, STRANGERS
+
+IMAGE = "node"
+QUICK = Patience(call_s=10, act_s=60, settle_s=5, poll_s=0.1, full_s=30, usage_s=0.0, bench_s=60)
+GUEST = Guest("10.77.0.1", "10.77.0.1:6817")
+SHAPE = Shape(("tiny", "small"), network="nodes", config_drive=False)
+HOSTS = {"hv1": Place("admin", "c1"), "hv2": Place("admin", "c2")}
+
+
+def config(clouds: Path, places: dict[str, Place], **changes: Any) -> OpenStackConfig:
+    """Settings of the driver for the test cloud."""
+    return replace(
+        OpenStackConfig(CLUSTER, places, SHAPE, GUEST, str(clouds), patience=QUICK), **changes
+    )
+
+
+@functools.cache
+def connect(clouds: Path, cloud: str) -> Connection:
+    """A connection of the test's own, to look from outside."""
+    loader = openstack.config.OpenStackConfig(config_files=[str(clouds)])
+    return Connection(config=loader.get_one(cloud=cloud))
+
+
+def nova(clouds: Path, cloud: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    """One request of the test's own to Nova."""
+    answer = connect(clouds, cloud).compute.request(path, method, json=body, microversion="2.79")
+    assert answer.status_code < 300, answer.text
+    return dict(answer.json()) if answer.content else {}
+
+
+def wait(holds: Callable[[], bool], limit_s: float = 60.0) -> None:
+    """Poll until it holds."""
+    deadline_s = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline_s, f"not within {limit_s:g} s"
+        time.sleep(0.05)
+
+
+def sweep(clouds: Path, cloud: str) -> None:
+    """Delete every server and port of the project."""
+    link = connect(clouds, cloud)
+    for server in link.compute.servers(details=False):
+        link.compute.delete_server(server)
+    wait(lambda: not list(link.compute.servers(details=False)))
+    for port in link.network.ports(project_id=link.current_project_id):
+        link.network.delete_port(port)
+
+
+class OpenStackRig:
+    """Two compute hosts of the fake driver, seen by an administrator. Guests do not exist."""
+
+    image = IMAGE
+    abilities = frozenset({MOVE, STRANGERS, IMAGES})
+
+    def __init__(self, clouds: Path, **changes: Any) -> None:
+        self.clouds = clouds
+        self.config = config(clouds, HOSTS, **changes)
+        self.provider = OpenStackProvider(self.config)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        wait(holds)
+
+    def booted(self, name: str) -> None:
+        host = self.provider.hosts[0]
+        wait(lambda: self.provider.observe(host).instances[name].state is InstanceState.RUNNING)
+
+    @contextmanager
+    def unreachable(self, host: str) -> Iterator[None]:
+        compute = self.config.places[host].compute
+        services = nova(self.clouds, "admin", "GET", "/os-services?binary=nova-compute")
+        service = next(s for s in services["services"] if s["host"] == compute)
+        path = f"/os-services/{service['id']}"
+        nova(self.clouds, "admin", "PUT", path, {"forced_down": True})
+        try:
+            yield
+        finally:
+            nova(self.clouds, "admin", "PUT", path, {"forced_down": False})
+
+    @contextmanager
+    def stranger(self, host: str, name: str) -> Iterator[None]:
+        link = connect(self.clouds, "admin")
+        flavour = link.compute.find_flavor("tiny", ignore_missing=False)
+        image = link.image.find_image(IMAGE, ignore_missing=False)
+        place = self.config.places[host]
+        wanted: dict[str, Any] = {
+            "name": name, "flavorRef": flavour.id, "imageRef": image.id, "networks": "none",
+            "tags": ["backfill.other"], "metadata": {"backfill_cluster": "other"},
+        }  # fmt: skip
+        if place.compute:
+            wanted["host"] = place.compute
+        made = nova(self.clouds, place.cloud, "POST", "/servers", {"server": wanted})
+        path = f"/servers/{made['server']['id']}"
+        wait(lambda: nova(self.clouds, place.cloud, "GET", path)["server"]["status"] == "ACTIVE")
+        yield
+        nova(self.clouds, place.cloud, "DELETE", path)
+
+    def end(self) -> None:
+        """Leave the cloud empty."""
+        for cloud in {place.cloud for place in self.config.places.values()}:
+            sweep(self.clouds, cloud)
+        self.provider.close()
