@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from backfill.config.cloud import OpenStackEntry
 from backfill.core.policy import PolicySet
 
 
@@ -14,6 +15,7 @@ class Provider(StrEnum):
     """Which driver looks after a host."""
 
     LIBVIRT = "libvirt"
+    OPENSTACK = "openstack"
     SIMULATED = "simulated"
 
 
@@ -112,6 +114,10 @@ class HostEntry:
     node: str | None = field(default="", metadata={"form": "name"})
     # Where its libvirt listens, such as qemu+tcp://10.0.0.11/system.
     uri: str = field(default="", metadata={"form": "uri"})
+    # Its entry in clouds.yaml: for provider openstack, where a host is a whole project.
+    cloud: str = field(default="", metadata={"form": "name"})
+    # Nova's name of one compute host, if the host is only that; takes an administrator.
+    compute: str = field(default="", metadata={"form": "name"})
     # CPUs and memory that instances never take on this host, on top of limits.keep_*.
     keep_cpus: int = 0
     keep_memory_mb: int = 0
@@ -241,4 +247,5 @@ class Config:
     daemon: DaemonSettings = field(default_factory=DaemonSettings)
     slurm: SlurmSettingsFile = field(default_factory=SlurmSettingsFile)
     libvirt: LibvirtEntry | None = None
+    openstack: OpenStackEntry | None = None
     lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backfill.config import forms
+from backfill.config.cloud import OpenStackEntry
 from backfill.config.model import (
     DaemonSettings,
     HostEntry,
@@ -113,6 +114,22 @@ def _libvirt(
         yield Finding("instances.image", what, f"images there: {known}")
 
 
+def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> Iterator[Finding]:
+    ours = [(i, host) for i, host in enumerate(hosts) if host.provider is Provider.OPENSTACK]
+    for index, host in ours:
+        if not host.cloud:
+            what = "is missing for an openstack host"
+            yield Finding(f"hosts[{index}].cloud", what, "name an entry of clouds.yaml")
+        if host.node is not None:
+            what = f"is {host.node}, but a project in a cloud is no Slurm node"
+            yield Finding(f"hosts[{index}].node", what, "write node: null")
+    if ours and openstack is None:
+        what = f"is missing, but host {ours[0][1].name} has provider: openstack"
+        yield Finding("openstack", what, "add the section")
+    elif openstack is not None and not openstack.flavours:
+        yield Finding("openstack.flavours", "is empty", "name at least one flavour")
+
+
 def _names(hosts: Sequence[HostEntry], instances: Template) -> Iterator[Finding]:
     taken = {host.name: "a host" for host in hosts}
     taken |= {host.node: f"the node of host {host.name}" for host in hosts if host.node}
@@ -166,6 +183,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[Finding]], tuple[str, ...]], ...] = (
     (_proof, ("ladder", "proof")),
     (_hosts, ("hosts",)),
     (_libvirt, ("hosts", "libvirt", "instances")),
+    (_openstack, ("hosts", "openstack")),
     (_names, ("hosts", "instances")),
     (_addresses, ("hosts", "instances", "libvirt", "daemon")),
     (_flavour, ("instances",)),

@@ -40,15 +40,24 @@ def credentials(manager: SlurmManager) -> Credentials | None:
 
 
 def providers(config: Config, on_event: OnEvent) -> Mapping[str, InstanceProvider]:
-    """One provider for all libvirt hosts, by host. Imports the driver only when a host needs it."""
+    """One provider for all hosts of a kind, by host. Imports a driver only when a host needs it."""
+    found: dict[str, InstanceProvider] = {}
     hosts = [h for h in config.hosts if h.provider is Provider.LIBVIRT]
-    if not hosts or config.libvirt is None:
-        return {}
-    # Only a site with libvirt hosts needs libvirt installed.
-    from backfill.drivers.libvirt.provider import LibvirtProvider
+    if hosts and config.libvirt is not None:
+        # Only a site with libvirt hosts needs libvirt installed.
+        from backfill.drivers.libvirt.provider import LibvirtProvider
 
-    pool = LibvirtProvider(libvirt_config(config, config.libvirt, hosts), on_event)
-    return {h.name: pool for h in hosts}
+        pool = LibvirtProvider(libvirt_config(config, config.libvirt, hosts), on_event)
+        found |= {h.name: pool for h in hosts}
+    hosts = [h for h in config.hosts if h.provider is Provider.OPENSTACK]
+    if hosts and config.openstack is not None:
+        # As above: openstacksdk is an extra.
+        from backfill.drivers.openstack.provider import OpenStackProvider
+        from backfill.ui.assemble_cloud import openstack_config
+
+        cloud = OpenStackProvider(openstack_config(config, config.openstack, hosts))
+        found |= {h.name: cloud for h in hosts}
+    return found
 
 
 def keepers(by_host: Mapping[str, InstanceProvider]) -> Mapping[str, CheckpointKeeper]:

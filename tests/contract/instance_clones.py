@@ -7,7 +7,18 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.fleet import CloneMethod, InstanceState, Tag
-from tests.contract.instance_rig import CLUSTER, INSTANT, MOVE, SMALL, WAKE, Rig, spec, state
+from tests.contract.instance_rig import (
+    CARRY,
+    CLUSTER,
+    INSTANT,
+    MOVE,
+    SAVE_PAUSED,
+    SMALL,
+    WAKE,
+    Rig,
+    spec,
+    state,
+)
 
 
 class InstanceClonesContract:
@@ -29,11 +40,13 @@ class InstanceClonesContract:
         rig.booted("vn1")
         rig.provider.pause(host, "vn1")
         assert state(rig) is InstanceState.PAUSED
+        if SAVE_PAUSED not in rig.abilities:
+            rig.provider.thaw(host, "vn1")
         rig.provider.suspend(host, "vn1")
         assert state(rig) is InstanceState.SUSPENDED
         rig.provider.restore(host, "vn1")
         place = host
-        if MOVE in rig.abilities:
+        if {MOVE, CARRY} <= rig.abilities:
             rig.provider.migrate(host, "vn1", other)
             assert state(rig) is None
             place = other

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from backfill.core import changes as ch
 from backfill.core.cluster import JobState
 from backfill.core.fleet import Flavour, InstanceState
 from backfill.core.lifecycle import Phase, Rung
@@ -174,3 +175,21 @@ def test_killed_after_any_step_the_end_is_the_same(kill_at: int) -> None:
     down = [v for v in sim.audit() if v.kind == "room"]
     assert [v for v in sim.audit() if v.kind != "room"] == []
     assert all(killed_s <= v.at_s <= killed_s + 4.0 for v in down for killed_s in died)
+
+
+def test_where_a_paused_instance_cannot_be_saved_it_is_suspended_from_running() -> None:
+    """A provider that would have to let it run again: straight to disk, and no job runs twice."""
+    sim = cluster(hosts=())
+    sim.add_host("east", node=False)
+    sim.hosts["east"].saves_paused = False
+    ladder = Ladder((RungRule(Rung.SUSPEND, within_s=30.0),))
+    run = Rehearsal(sim, replace(policies(ladder), hosts=("east",)), MemoryJournal())
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: running(run, low), 30)
+    run.cycle.take([ch.HoldSet("east", sim.now_s, True, "its owner wants it")])
+    run.until(lambda: sim.job(low).state is JobState.SUSPENDED, 60)
+    assert [i.state for i in run.world.instances_on("east")] == [InstanceState.SUSPENDED]
+    run.cycle.take([ch.HoldSet("east", sim.now_s, False, "")])
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 400)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []

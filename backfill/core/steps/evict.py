@@ -96,11 +96,7 @@ def stop(draft: Draft, node: ManagedNode) -> None:
         case Rung.THROTTLE if not node.checkpoint:
             progress = hold_back(draft, node)
         case _ if node.checkpoint or rule.rung in (Rung.PAUSE, Rung.SUSPEND):
-            if any(move.running for move in _moves_of(draft, node)):
-                # A move keeps a pause away: until it is over it must not be disturbed.
-                draft.do(CancelMove(node.name, node.generation, node.host, reason))
-            # Also on the way to disk: its CPUs are free in milliseconds, writing takes seconds.
-            progress = draft.do(PauseInstance(node.name, node.generation, node.host, reason))
+            progress = _stand_still(draft, node, rule.rung)
         case Rung.MIGRATE:
             _migrate_away(draft, node)
             return
@@ -109,6 +105,17 @@ def stop(draft: Draft, node: ManagedNode) -> None:
             return
     if progress is Progress.FINAL or overdue:
         climb(draft, node, f"{rule.rung} did not work within {rule.within_s:g} s")
+
+
+def _stand_still(draft: Draft, node: ManagedNode, rung: Rung) -> Progress:
+    """Stop its CPUs."""
+    if any(move.running for move in _moves_of(draft, node)):
+        # A move keeps a pause away: until it is over it must not be disturbed.
+        draft.do(CancelMove(node.name, node.generation, node.host, node.reason))
+    if rung is Rung.SUSPEND and not draft.world.hosts[node.host].saves_paused:
+        return suspend(draft, node, node.reason)
+    # Also on the way to disk: its CPUs are free in milliseconds, writing takes seconds.
+    return draft.do(PauseInstance(node.name, node.generation, node.host, node.reason))
 
 
 def _migrate_away(draft: Draft, node: ManagedNode) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from backfill.core.fleet import InstanceSpec
+from backfill.core.fleet import CloneMethod, InstanceSpec
 from backfill.drivers.openstack import ports
 from backfill.drivers.openstack.bench import Choice, text_of
 from backfill.drivers.openstack.cloud import Cloud
@@ -38,6 +38,11 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
     """One server for one request. What is there already, by name, decides what is done."""
     if spec.tag.cluster != cloud.config.cluster:
         raise RefusedError(spec.name, f"its tag names cluster '{spec.tag.cluster}', not ours")
+    if spec.method is CloneMethod.INSTANT:
+        raise RefusedError(
+            spec.name, "Nova makes no clones of running servers",
+            "choose another method in the policy file",
+        )  # fmt: skip
     with cloud.changing(spec.name):
         if _is_there(cloud, spec):
             return

@@ -15,6 +15,7 @@ from backfill.drivers.openstack.states import (
     Server,
     describe,
     host_of,
+    mark,
     state_of,
 )
 from backfill.ports import BusyError, RefusedError
@@ -45,14 +46,17 @@ def thaw(cloud: Cloud, host: str, name: str) -> None:
         cloud.metadata(server, RESTORED, None)
 
 
-def suspend(cloud: Cloud, host: str, name: str) -> None:
-    """RUNNING to SUSPENDED. A paused one is refused: Nova would have to let it run first."""
+def suspend(cloud: Cloud, host: str, name: str) -> float:
+    """RUNNING to SUSPENDED. A paused one is refused: Nova would have to let it run first.
+
+    Returns its whole memory, MB: Nova does not tell how much of it was written.
+    """
     with cloud.changing(name):
         server = cloud.need(host, name)
         if server["status"] == "SUSPENDED":
             if state_of(server) is _PAUSED:
                 cloud.metadata(server, RESTORED, None)
-            return
+            return 0.0
         if server["status"] == "PAUSED":
             raise RefusedError(
                 name, "Nova cannot suspend a paused server without letting it run first",
@@ -60,6 +64,7 @@ def suspend(cloud: Cloud, host: str, name: str) -> None:
             )  # fmt: skip
         _need(server, _RUNNING)
         _act(cloud, server, "suspend", {"suspend": None}, lambda s: s["status"] == "SUSPENDED")
+    return float(mark(server, "memory_mb") or 0)
 
 
 def restore(cloud: Cloud, host: str, name: str) -> None:

@@ -105,9 +105,9 @@ class OpenStackProvider:
         """Let its CPUs go on."""
         moving.thaw(self._alive(host), host, name)
 
-    def suspend(self, host: str, name: str) -> None:
-        """Memory to the compute host's disk, from running only."""
-        moving.suspend(self._alive(host), host, name)
+    def suspend(self, host: str, name: str) -> float:
+        """Memory to the compute host's disk, from running only; returns its size in MB."""
+        return moving.suspend(self._alive(host), host, name)
 
     def restore(self, host: str, name: str) -> None:
         """Let it be thawed."""

@@ -129,11 +129,13 @@ class SimHost:
     reachable: bool = True
     powered: bool = True
     problem: str = ""
+    saves_paused: bool = True
     instances: dict[str, SimInstance] = field(default_factory=dict)
 
     def view(self) -> Host:
         answers = self.reachable and self.powered
-        return Host(self.name, self.node, self.capacity, answers, "" if answers else self.problem)
+        problem = "" if answers else self.problem
+        return Host(self.name, self.node, self.capacity, answers, problem, self.saves_paused)
 
     @property
     def free_memory_mb(self) -> int:

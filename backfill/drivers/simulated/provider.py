@@ -155,6 +155,8 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             instance = self._instance(found, name)
             if instance.state is not InstanceState.SUSPENDED:
                 self._need(instance, *_IN_MEMORY)
+                if instance.state is InstanceState.PAUSED and not found.saves_paused:
+                    raise RefusedError(name, "it is paused and would have to run to be suspended")
                 self._change(instance, InstanceState.SUSPENDED)
                 return float(instance.spec.flavour.memory_mb)
             return 0.0

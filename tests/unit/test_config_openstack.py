@@ -1,0 +1,53 @@
+"""The policy file's section about a cloud: what it becomes, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backfill.drivers.openstack.settings import Place
+from backfill.ui.assemble_cloud import openstack_config
+from tests.unit.policy_files import loaded, sentences, text
+
+HOSTS = "hosts: [{name: east, provider: openstack, node: null, cloud: mycloud}]"
+SECTION = """openstack:
+  flavours: [m1.small, m1.medium]
+  zones: [az1, az2]
+  network: cluster
+  vnic_type: direct
+  spread: soft-anti-affinity
+  hours_cap: 500
+  guest: {controller: 10.0.0.1, conf_server: "10.0.0.1:6817", command: [ssh, "root@{address}"]}
+"""
+
+
+def test_the_section_becomes_the_drivers_settings(tmp_path: Path) -> None:
+    """Names of the file are the driver's."""
+    config = loaded(tmp_path, text(SECTION, hosts=HOSTS))
+    assert config.openstack is not None
+    made = openstack_config(config, config.openstack, list(config.hosts))
+    assert made.places == {"east": Place("mycloud")}
+    assert made.shape.flavours == ("m1.small", "m1.medium")
+    assert (made.shape.vnic_type, made.shape.group_policy) == ("direct", "soft-anti-affinity")
+    assert made.hours_cap == 500
+    assert made.guest.command == ("ssh", "root@{address}")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "section", "words"),
+    [
+        (HOSTS, "", "openstack is missing, but host east has provider: openstack"),
+        (HOSTS.replace(", cloud: mycloud", ""), SECTION, "cloud is missing for an openstack host"),
+        (HOSTS.replace("node: null, ", ""), SECTION, "is no Slurm node; write node: null"),
+        (HOSTS, SECTION.replace("[m1.small, m1.medium]", "[]"), "openstack.flavours is empty"),
+        (HOSTS, SECTION.replace("direct", "dirct"), "write normal or direct"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(
+    tmp_path: Path, hosts: str, section: str, words: str
+) -> None:
+    """With place and remedy."""
+    found = sentences(tmp_path, text(section, hosts=hosts))
+    assert len(found) == 1
+    assert words in found[0]

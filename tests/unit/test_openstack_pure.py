@@ -1,0 +1,175 @@
+"""The OpenStack driver's pure parts: states, errors of both hierarchies, room, the bench."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from keystoneauth1 import exceptions as ka
+from openstack import exceptions as sdk
+
+from backfill.core.fleet import Flavour, InstanceSpec, InstanceState, Tag
+from backfill.core.quantities import NOTHING, Resources
+from backfill.drivers.openstack.bench import Bench, choice_of, text_of
+from backfill.drivers.openstack.capacity import Quota, pool_room
+from backfill.drivers.openstack.errors import acted_is_unknown, is_no_room, translate
+from backfill.drivers.openstack.identity import user_data
+from backfill.drivers.openstack.settings import Guest
+from backfill.drivers.openstack.states import (
+    RECLAIM,
+    RESTORED,
+    Server,
+    host_of,
+    instance_of,
+    is_ours,
+    metadata_of,
+    state_of,
+)
+from backfill.ports import (
+    BadOutputError,
+    BusyError,
+    DriverError,
+    NoCapacityError,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
+
+SPEC = InstanceSpec("vn1", "east", Tag("c1", "vn1", 3), Flavour(1, 256), "node", "10.0.1.1/16")
+
+
+def server(status: str = "ACTIVE", **more: Any) -> Server:
+    return {
+        "id": "u1", "name": "vn1", "status": status, "created": "2026-11-21T22:00:00Z",
+        "metadata": metadata_of(SPEC, "small@"), "flavor": {"vcpus": 1, "ram": 512}, **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ("BUILD", InstanceState.BUILDING),
+        ("ACTIVE", InstanceState.RUNNING),
+        ("MIGRATING", InstanceState.RUNNING),
+        ("PAUSED", InstanceState.PAUSED),
+        ("SUSPENDED", InstanceState.SUSPENDED),
+        ("SHUTOFF", InstanceState.OFF),
+        ("SHELVED_OFFLOADED", InstanceState.OFF),
+        ("ERROR", InstanceState.CRASHED),
+    ],
+)
+def test_states(status: str, state: InstanceState) -> None:
+    """Shelved is off: its memory is lost."""
+    assert state_of(server(status)) is state
+
+
+def test_a_restored_server_counts_as_paused_until_it_is_thawed() -> None:
+    """Nova has it on disk still; the mark says that it may be thawed."""
+    seen = server("SUSPENDED")
+    seen["metadata"][RESTORED] = "1"
+    assert state_of(seen) is InstanceState.PAUSED
+
+
+def test_what_nova_keeps_tells_who_it_is() -> None:
+    """Tag, size and host come back; another cluster's and deleted ones are not ours."""
+    seen = instance_of(server(), "east")
+    assert (seen.tag, seen.resources) == (SPEC.tag, Resources(1, 256))
+    assert seen.boot_s == 1795298400.0
+    assert host_of(server(), {}) == "east"
+    assert host_of(server(**{"OS-EXT-SRV-ATTR:host": "c2"}), {"c2": "hv2"}) == "hv2"
+    assert is_ours(server(), "c1")
+    assert not is_ours(server(), "other")
+    assert not is_ours(server("DELETED"), "c1")
+
+
+def _http(status: int, text: str) -> sdk.HttpException:
+    return sdk.HttpException(message=text, http_status=status, details=text)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (_http(403, "Quota exceeded for instances: Requested 1, used 2 of 2"), NoCapacityError),
+        (_http(403, "Policy doesn't allow os_compute_api:servers to be performed"), RefusedError),
+        (_http(409, "Quota exceeded for resources: ['port']."), NoCapacityError),
+        (_http(409, "Cannot 'pause' instance while it is in vm_state building"), BusyError),
+        (_http(404, "Instance could not be found"), NotFoundError),
+        (_http(400, "Invalid image"), RefusedError),
+        (_http(429, "Too many requests"), UnreachableError),
+        (_http(503, "Service unavailable"), UnreachableError),
+        (_http(500, "Unexpected"), UnreachableError),
+        (ka.Unauthorized("wrong password"), RefusedError),
+        (ka.ConnectFailure("refused"), UnreachableError),
+        (ka.ConnectTimeout("timed out"), UnreachableError),
+        (ka.EndpointNotFound("no compute in region"), RefusedError),
+        (sdk.ConfigException("Cloud x was not found."), RefusedError),
+        (sdk.ResourceTimeout("waited"), UnreachableError),
+        (sdk.SDKException("odd"), BadOutputError),
+    ],
+)
+def test_both_hierarchies_become_typed_errors(error: Exception, kind: type[DriverError]) -> None:
+    """The subject and the cloud are named; quota is told from a denial by its text."""
+    found = translate(error, "vn1", "east")
+    assert type(found) is kind
+    assert str(found).startswith("vn1: cloud east ")
+
+
+def test_what_may_have_happened_although_it_failed() -> None:
+    """Timeouts and 5xx leave it open; a refusal does not."""
+    open_ends = (ka.ConnectTimeout("t"), ka.ConnectFailure("c"), _http(503, ""), _http(500, ""))
+    assert all(acted_is_unknown(error) for error in open_ends)
+    refusals = (_http(403, "no"), _http(429, "slow"), _http(409, "busy"), ka.Unauthorized("p"))
+    assert not any(acted_is_unknown(error) for error in refusals)
+    assert is_no_room("No valid host was found. There are not enough hosts available.")
+    assert not is_no_room("Image vanished")
+
+
+def test_room_of_a_pool() -> None:
+    """Quota, less others' use, less what our flavours take beyond what we asked for."""
+    quota = Quota(Resources(10, 8192), Resources(3, 2048), 7, 0.0)
+    # One server of ours takes 1 CPU and 512 MB for 256 MB; others use 2 CPUs and 1536 MB.
+    assert pool_room(quota, [server()], 0, NOTHING) == Resources(8, 8192 - 1536 - 256)
+
+
+def test_room_shrinks_when_it_is_wanted_back() -> None:
+    """By a mark on a server, by what was given back lately, when no slot or no hour is left."""
+    quota = Quota(Resources(10, 8192), Resources(1, 512), 7, 0.0)
+    marked = server()
+    marked["metadata"][RECLAIM] = "maintenance"
+    free = pool_room(quota, [server()], 0, NOTHING)
+    assert pool_room(quota, [marked], 0, NOTHING) == free - Resources(1, 256)
+    assert pool_room(quota, [server()], 0, Resources(2, 512)) == free - Resources(2, 512)
+    full = Quota(quota.most, quota.used, 0, 0.0)
+    assert pool_room(full, [server()], 0, NOTHING) == Resources(1, 256)
+    spent = Quota(quota.most, quota.used, 7, 100.0)
+    assert pool_room(spent, [server()], 100.0, NOTHING) == NOTHING
+
+
+def test_the_bench_lets_others_play_for_a_while() -> None:
+    """The next choice in order; when all sit there, the reason and when it ends."""
+    bench = Bench((("small", "az1"), ("small", "az2")), for_s=60)
+    assert bench.pick("vn1", 0.0) == ("small", "az1")
+    bench.sit(("small", "az1"), "No valid host", 0.0)
+    assert bench.pick("vn1", 1.0) == ("small", "az2")
+    bench.sit(("small", "az2"), "No valid host", 10.0)
+    with pytest.raises(NoCapacityError, match=r"No valid host.*next try in 40 s"):
+        bench.pick("vn1", 20.0)
+    assert bench.pick("vn1", 60.0) == ("small", "az1")
+    assert choice_of(text_of(("small", ""))) == ("small", "")
+
+
+def test_user_data_tell_a_guest_who_it_is(tmp_path: Any) -> None:
+    """cloud-config with the identity file of every provider; the key only if one is named."""
+    key = tmp_path / "munge.key"
+    key.write_bytes(b"secret")
+    guest = Guest("10.0.0.1", "10.0.0.1:6817", str(key))
+    head, _, body = base64.b64decode(user_data(SPEC, guest)).decode().partition("\n")
+    assert head == "#cloud-config"
+    files = {f["path"]: f for f in json.loads(body)["write_files"]}
+    identity = base64.b64decode(files["/etc/backfill/identity"]["content"]).decode()
+    assert "NODE_NAME=vn1\nADDRESS=10.0.1.1/16\n" in identity
+    assert base64.b64decode(files["/etc/munge/munge.key"]["content"]) == b"secret"
+    with pytest.raises(RefusedError, match="cannot read the munge key"):
+        user_data(SPEC, Guest("10.0.0.1", "10.0.0.1:6817", str(tmp_path / "none")))
