@@ -12,7 +12,9 @@ from backfill.core.policy import PolicySet
 from tests.unit.policy_files import PARTS, problems, sentences, text
 
 # What a policy decides by comes first, then where things are.
-SECTIONS = ", ".join([*(f.name for f in fields(PolicySet)), "daemon", "slurm", "libvirt", "openstack"])
+SECTIONS = ", ".join(
+    [*(f.name for f in fields(PolicySet)), "daemon", "slurm", "libvirt", "openstack"]
+)
 
 # The part of the file that is wrong, and all sentences that must come of it. Lines: cluster 1,
 # priorities 2, hosts 3-5, instances 6-9; what is put behind begins in line 10.
