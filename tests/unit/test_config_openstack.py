@@ -41,7 +41,11 @@ def test_the_section_becomes_the_drivers_settings(tmp_path: Path) -> None:
         (HOSTS.replace(", cloud: mycloud", ""), SECTION, "cloud is missing for an openstack host"),
         (HOSTS.replace("node: null, ", ""), SECTION, "is no Slurm node; write node: null"),
         (HOSTS, SECTION.replace("[m1.small, m1.medium]", "[]"), "openstack.flavours is empty"),
-        (HOSTS, SECTION.replace("direct", "dirct"), "write normal or direct"),
+        (
+            HOSTS,
+            SECTION.replace("vnic_type: direct", "vnic_type: straight"),
+            "write normal or direct",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(
