@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted
-from backfill.core.fleet import Checkpoint
+from backfill.core.fleet import Checkpoint, Leak
 
 
 @runtime_checkable
@@ -35,6 +35,17 @@ class DeviceHolder(Protocol):
 
     def hook(self, host: str, name: str, when: str) -> None:
         """Let the guest do what it must `before-move` or `after-move`; DriverError: it did not."""
+
+
+@runtime_checkable
+class LeakFinder(Protocol):
+    """A provider that can find what interrupted or foreign hands left behind."""
+
+    def leaks(self, older_s: float) -> tuple[Leak, ...]:
+        """What nobody has touched for so long. DriverError: not certain, a host is silent."""
+
+    def remove_leak(self, name: str, older_s: float) -> None:
+        """Remove one of them. NotFoundError when it is none any more."""
 
 
 @runtime_checkable

@@ -103,6 +103,16 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Leak:
+    """Files that no instance needs any more. `age_s`: since they were last written."""
+
+    name: str
+    where: str
+    size_mb: float
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Flavour:
     """The shape of our instances."""
 

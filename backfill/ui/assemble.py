@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from backfill.abilities import CheckpointKeeper
+from backfill.abilities import CheckpointKeeper, LeakFinder
 from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
 from backfill.core.quantities import Resources
 from backfill.drivers.munge import MungeCredentials
@@ -63,6 +63,12 @@ def providers(config: Config, on_event: OnEvent) -> Mapping[str, InstanceProvide
 def keepers(by_host: Mapping[str, InstanceProvider]) -> Mapping[str, CheckpointKeeper]:
     """Those of the providers that keep checkpoints, by host."""
     return {host: p for host, p in by_host.items() if isinstance(p, CheckpointKeeper)}
+
+
+def leak_finders(by_host: Mapping[str, InstanceProvider]) -> list[LeakFinder]:
+    """Those of the providers that can find leaks, each once."""
+    found = {id(p): p for p in by_host.values() if isinstance(p, LeakFinder)}
+    return list(found.values())
 
 
 def distinct(found: Iterable[CheckpointKeeper]) -> list[CheckpointKeeper]:

@@ -17,14 +17,13 @@ from backfill.core.fleet import Checkpoint
 from backfill.ports import BadOutputError, DriverError
 from backfill.ui import wording
 from backfill.ui.client import Client, add_socket, guarded, print_json
-from backfill.ui.codes import BAD_DATA, NO, OK, UNAVAILABLE
+from backfill.ui.codes import BAD_DATA, DEFAULT_POLICY, NO, OK, UNAVAILABLE
 from backfill.ui.parser import add_verbs, say
 from backfill.ui.terminal import table
 
 if TYPE_CHECKING:
     from backfill.config.model import Config
 
-_POLICY = "/etc/backfill/policy.yaml"
 _VERBS = {
     "list": "show all checkpoints",
     "create": "stop a running job for a moment and keep its state",
@@ -41,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         verb.add_argument("--json", action="store_true", help="print the answer as JSON")
     for name in ("list", "verify", "delete", "expire"):
         verbs[name].add_argument(
-            "--config", metavar="FILE", type=Path, default=Path(_POLICY),
-            help=f"policy file, which names the shared directory (otherwise {_POLICY})",
+            "--config", metavar="FILE", type=Path, default=Path(DEFAULT_POLICY),
+            help=f"policy file, which names the shared directory (otherwise {DEFAULT_POLICY})",
         )  # fmt: skip
     verbs["create"].add_argument("job", metavar="JOB", help="a job that runs on our nodes")
     add_socket(verbs["create"])

@@ -11,6 +11,9 @@ NO_PERMISSION = 77
 BAD_CONFIG = 78
 INTERRUPTED = 130
 
+# Where the policy file is when nobody says so.
+DEFAULT_POLICY = "/etc/backfill/policy.yaml"
+
 MEANINGS = (
     (OK, "done; the answer is yes"),
     (NO, "the answer is no, or what was asked for failed"),

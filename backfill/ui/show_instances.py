@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from backfill.ui.client import Answer, Client, add_reading, present
+from backfill.ui.codes import DEFAULT_POLICY, USAGE
+from backfill.ui.parser import say
+from backfill.ui.show_leaks import show_leaks
 from backfill.ui.terminal import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     add_reading(parser)
+    parser.add_argument(
+        "--leaks", action="store_true", help="files on disk that no instance needs any more"
+    )
+    parser.add_argument("--remove", action="store_true", help="with --leaks: remove them")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, default=Path(DEFAULT_POLICY),
+        help=f"with --leaks: the policy file (otherwise {DEFAULT_POLICY})",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask and print."""
+    """Ask the daemon and print; leaks are looked for on the hosts themselves."""
+    if args.leaks:
+        return show_leaks(args)
+    if args.remove:
+        say("--remove says what to do with --leaks; give both")
+        return USAGE
     return present(args, "instances", _show)
 
 

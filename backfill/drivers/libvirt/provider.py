@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from backfill.core.fleet import Checkpoint, Host, Instance, InstanceSpec, InstanceState
+from backfill.core.fleet import Checkpoint, Host, Instance, InstanceSpec, InstanceState, Leak
 from backfill.core.quantities import NOTHING, Resources
 from backfill.core.readiness import GuestReport
-from backfill.drivers.libvirt import agent, keeping, making, moving
+from backfill.drivers.libvirt import agent, keeping, leaks, making, moving
 from backfill.drivers.libvirt.asking import Ask
 from backfill.drivers.libvirt.holder import LibvirtHolder
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
@@ -163,6 +163,14 @@ class LibvirtProvider(LibvirtHolder):
         """Count the processes of Slurm jobs in the guest: (going, stopped)."""
         limit_s = self._config.limits.agent_s
         return self._ask_guest(host, name, lambda ask: agent.job_processes(ask, name, limit_s))
+
+    def leaks(self, older_s: float) -> tuple[Leak, ...]:
+        """Folders that no instance needs any more."""
+        return leaks.leaks(self._pool, older_s)
+
+    def remove_leak(self, name: str, older_s: float) -> None:
+        """Remove one of them."""
+        leaks.remove_leak(self._pool, name, older_s)
 
     def console(self, host: str, name: str) -> str:
         """The last lines of the guest's console; empty when it has not written yet."""

@@ -1,0 +1,63 @@
+"""What lies in the shared directory although no host has an instance for it any more."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from backfill.core.fleet import Leak
+from backfill.drivers.libvirt.pool import Pool
+from backfill.ports import BusyError, DriverError, NotFoundError
+
+_MB = 1_000_000
+
+
+def leaks(pool: Pool, older_s: float) -> tuple[Leak, ...]:
+    """Folders without an instance that nobody has touched for `older_s` seconds.
+
+    A host that does not answer may have any of them: then nothing is called a leak. Raises
+    DriverError in that case.
+    """
+    present = _present(pool)
+    now_s = time.time()
+    found = []
+    for folder in sorted(pool.store.root.glob("[!.]*")):
+        age_s = now_s - _touched_s(folder)
+        if folder.is_dir() and folder.name not in present and age_s >= older_s:
+            found.append(Leak(folder.name, str(folder), _size_mb(folder), age_s))
+    return tuple(found)
+
+
+def remove_leak(pool: Pool, name: str, older_s: float) -> None:
+    """Remove one of `leaks`. NotFoundError when it is none, by a look taken now."""
+    with pool.changing(name):
+        if name not in {leak.name for leak in leaks(pool, older_s)}:
+            raise NotFoundError(name, "is no leak", "look again with `backfill instances --leaks`")
+        pool.store.remove(name)
+
+
+def _present(pool: Pool) -> set[str]:
+    """Names of all domains on all hosts, ours or not."""
+    names: set[str] = set()
+    for host, hypervisor in pool.hypervisors.items():
+        try:
+            _, domains = hypervisor.survey()
+        except DriverError as error:
+            raise BusyError(
+                host, f"it may have any of the folders, and cannot be asked ({error})",
+                "bring it back, or take it out of the policy file",
+            ) from error  # fmt: skip
+        names |= {domain.name for domain in domains}
+    return names
+
+
+def _touched_s(folder: Path) -> float:
+    """When anything in it was last written."""
+    times = [folder.stat().st_mtime]
+    times += [file.stat().st_mtime for file in folder.iterdir()] if folder.is_dir() else []
+    return max(times)
+
+
+def _size_mb(folder: Path) -> float:
+    used = sum(file.stat().st_blocks * 512 for file in folder.iterdir() if file.is_file())
+    return round(used / _MB, 3)

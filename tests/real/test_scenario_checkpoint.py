@@ -1,0 +1,72 @@
+"""Checkpoints and throttling through the daemon, on real parts: the job counts on without a gap."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.real.daemon_rig import PAUSE, REQUEUE, DaemonRig, daemon_lab
+
+pytestmark = pytest.mark.real
+ONE = {"limits": {"max_instances": 1}}
+THROTTLE = {"rung": "throttle", "within_s": 2, "for_s": 600}
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[DaemonRig]:
+    with daemon_lab("ckpt", hook_timeout_ms=9000) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
+    bed.begin()
+    yield bed
+    bed.settle()
+
+
+def listed(rig: DaemonRig) -> list[dict[str, Any]]:
+    """What `backfill checkpoint list` shows."""
+    return list(json.loads(rig.with_policy("checkpoint", "list", "--json"))["checkpoints"])
+
+
+def test_a_running_job_is_kept_and_counts_on(rig: DaemonRig) -> None:
+    """Ordered, written, kept, back at work; then it is verified and removed."""
+    rig.restart(ladder=[PAUSE, REQUEUE], **ONE)
+    low = rig.low()
+    name, host = rig.where(low)
+    answer = json.loads(rig.backfill("checkpoint", "create", low, "--json"))
+    assert answer["nodes"] == [name]
+    rig.until(lambda: len(listed(rig)) == 1, 60, "the checkpoint")
+    rig.becomes(name, "ready")
+    rig.counting(low)
+    assert rig.where(low) == (name, host)
+    (kept,) = listed(rig)
+    assert (kept["id"], kept["job"], kept["host"]) == (answer["id"], low, host)
+    assert "complete and unchanged" in rig.with_policy("checkpoint", "verify", answer["id"])
+    told = rig.backfill("explain", name)
+    assert f"checkpoint {answer['id']} of {name} is kept" in told
+    assert "nothing was predicted: the first one" in told
+    rig.with_policy("checkpoint", "delete", answer["id"])
+    assert listed(rig) == []
+    rig.finish(low)
+    assert rig.show(low)["Restarts"] == "0"
+
+
+def test_a_throttled_job_goes_on_beside_the_one_that_has_the_host(rig: DaemonRig) -> None:
+    """It stays RUNNING in Slurm, is never silent for good, and has its CPUs back afterwards."""
+    rig.restart(ladder=[THROTTLE, REQUEUE], **ONE)
+    low = rig.low()
+    name, host = rig.where(low)
+    high = rig.high(host)
+    rig.started(high)
+    rig.becomes(name, "throttled")
+    assert rig.state(low) == "RUNNING"
+    rig.counting(low, more=1)
+    rig.release(high)
+    rig.becomes(name, "ready")
+    rig.finish(low)
+    assert rig.show(low)["Restarts"] == "0"
