@@ -217,6 +217,29 @@ def test_a_foreign_drain_is_never_lifted(rig: DaemonRig) -> None:
     rig.ctl("scontrol", "update", f"NodeName={name}", "State=UNDRAIN")
 
 
+def test_the_dead_are_set_down_and_the_paused_are_not(rig: DaemonRig) -> None:
+    """With SlurmdTimeout=0 only the daemon does it; the node comes back when its slurmd does."""
+    rig.restart(**BY_PAUSE, liveness={"down_after_s": 3})
+    low = rig.low()
+    name, host = rig.where(low)
+    other = rig.other(host)
+    high = rig.high(host)
+    rig.becomes(name, "displaced")
+    gone = rig.high(other)
+    rig.started(gone)
+    rig.lab.kill(f"slurmd@{other}", signal.SIGKILL)
+    rig.cancel(gone)  # slurmctld has to speak with the node, and need not wait for its next ping
+    rig.until(lambda: "DOWN" in rig.node_states()[other], limit_s=90, what=f"{other} DOWN")
+    assert reason(rig, other) == "backfill: it has not answered Slurm for 3 s"
+    assert "DOWN" not in rig.node_states()[name]
+    assert rig.state(low) == "SUSPENDED"
+    rig.lab.restart(f"slurmd@{other}")
+    rig.until(lambda: rig.node_states()[other] == "IDLE", what=f"the return of {other}")
+    rig.release(high)
+    rig.finish(low)
+    assert rig.show(low)["Restarts"] == "0"
+
+
 def drain(rig: DaemonRig, node: str, why: str) -> None:
     rig.ctl("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={why}")
 

@@ -12,7 +12,7 @@ class Liveness:
     # A node that has not answered Slurm for so long is set DOWN, as Slurm would after its
     # SlurmdTimeout; its jobs are requeued. Nodes whose instance stands still are never meant.
     # 0: never.
-    down_after_s: float = 300.0
+    down_after_s: float = field(default=300.0, metadata={"least": 0})
     # More nodes than this share of the cluster, silent at once, look like a broken network: then
     # none is set DOWN. One may always be.
     at_most_percent: float = field(default=25.0, metadata={"most": 100})
