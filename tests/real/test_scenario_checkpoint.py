@@ -47,9 +47,11 @@ def test_a_running_job_is_kept_and_counts_on(rig: DaemonRig) -> None:
     (kept,) = listed(rig)
     assert (kept["id"], kept["job"], kept["host"]) == (answer["id"], low, host)
     assert "complete and unchanged" in rig.with_policy("checkpoint", "verify", answer["id"])
-    told = rig.backfill("explain", name)
-    assert f"checkpoint {answer['id']} of {name} is kept" in told
-    assert "nothing was predicted: the first one" in told
+    changes = {r.body["t"]: r.body for r in rig.journal("change")}
+    assert changes["CheckpointKept"]["id"] == answer["id"]
+    written = changes["MemoryWritten"]
+    assert (written["host"], written["expected_s"]) == (host, 0.0)
+    assert float(str(written["written_mb"])) > 10
     rig.with_policy("checkpoint", "delete", answer["id"])
     assert listed(rig) == []
     rig.finish(low)

@@ -187,6 +187,8 @@ class Checkpoints:
                 with contextlib.suppress(FileNotFoundError):
                     (folder / "manifest.json").unlink()
             shutil.rmtree(whole, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._root.rmdir()  # where it was the last one
         if whole.exists():
             raise DriverError(identity, f"cannot remove {whole}", "check the shared directory")
 
