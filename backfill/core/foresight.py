@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from backfill.core.cluster import Job
+from backfill.core.cluster import Job, Node
 from backfill.core.world import World
 
 
-def wanted_again_s(world: World, host: str) -> float | None:
-    """When Slurm will want the host, by reservations and planned starts; None: not known."""
+def node_of(world: World, host: str) -> Node | None:
+    """The host's own Slurm node as last seen; None for a host without one."""
     known = world.hosts.get(host)
-    node = world.nodes.get(known.node) if known is not None and known.node else None
-    if node is None:
-        return None
+    return world.nodes.get(known.node) if known is not None and known.node else None
+
+
+def wanted_again_s(node: Node) -> float | None:
+    """When Slurm will want the node, by reservations and planned starts; None: not known."""
     return min((at_s for at_s in (node.planned_s, node.maintenance_s) if at_s), default=None)
 
 
 def maintenance_s(world: World, host: str) -> float | None:
     """When the host's next maintenance begins or began; None: none is known."""
-    known = world.hosts.get(host)
-    node = world.nodes.get(known.node) if known is not None and known.node else None
+    node = node_of(world, host)
     return node.maintenance_s or None if node is not None else None
 
 

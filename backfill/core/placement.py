@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backfill.core.breakers import open_breaker
 from backfill.core.cluster import NodeBase
-from backfill.core.foresight import maintenance_s, wanted_again_s
+from backfill.core.foresight import node_of, wanted_again_s
 from backfill.core.guards import Limits, stale
 from backfill.core.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
 from backfill.core.policy import PolicySet
@@ -49,10 +49,12 @@ def _shut(world: World, host: str, node_name: str | None) -> str:
 
 def too_short(world: World, host: str, policies: PolicySet, pays_s: float) -> str:
     """Say why the time until the host is wanted again is not worth it, or return an empty text."""
-    clear_s = maintenance_s(world, host)
-    if clear_s is not None and world.now_s >= policies.gaps.clear_at_s(clear_s):
+    node = node_of(world, host)
+    if node is None or not (node.planned_s or node.maintenance_s):
+        return ""  # nothing is known, which is so nearly always
+    if node.maintenance_s and world.now_s >= policies.gaps.clear_at_s(node.maintenance_s):
         return f"{host} is left for its maintenance"
-    why = policies.gaps.too_short(world.now_s, wanted_again_s(world, host), pays_s)
+    why = policies.gaps.too_short(world.now_s, wanted_again_s(node), pays_s)
     return f"{host} is no gap worth it: {why}" if why else ""
 
 

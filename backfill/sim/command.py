@@ -57,6 +57,20 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--costs", type=Path, metavar="FILE", help="durations of steps (YAML)")
     group.add_argument("--seed", type=int, default=1, help="of all that is drawn (1)")
     group.add_argument(
+        "--seeds",
+        type=_seeds,
+        default=1,
+        metavar="N",
+        help="repeat with N seeds and say how sure the differences are",
+    )
+    group.add_argument("--report", type=Path, metavar="OUT", help="write one HTML page")
+    group.add_argument(
+        "--perfetto", type=Path, metavar="OUT", help="write a trace for ui.perfetto.dev"
+    )
+    group.add_argument(
+        "--batsim-csv", type=Path, metavar="OUT", help="write out_jobs.csv of the last policy"
+    )
+    group.add_argument(
         "--all-nodes",
         action="store_true",
         help="let every node carry instances, not only the hosts of the policy",
@@ -112,8 +126,10 @@ def _misuse(args: argparse.Namespace) -> str:
     """Say which option is missing, or return an empty text."""
     if args.cluster is None:
         return "a trace needs --cluster NODESxCPUS, for example --cluster 128x1"
-    if args.against is not None or args.backlog is not None:
-        option = "--against" if args.against is not None else "--backlog"
+    needy = ("against", "backlog", "report", "perfetto", "batsim_csv")
+    given = next((name for name in needy if getattr(args, name) is not None), "")
+    if given:
+        option = f"--{given.replace('_', '-')}"
         return f"{option} needs --policy FILE: without a policy there are no instances"
     return ""
 
@@ -123,6 +139,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="backfill replay", description=__doc__)
     add_replay_arguments(parser)
     return run_replay_command(parser.parse_args(argv))
+
+
+def _seeds(text: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) <= 1000:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"'{text}' is no number of seeds; give 1 to 1000")
 
 
 def _cluster(text: str) -> Cluster:

@@ -1,30 +1,58 @@
-"""Two policies on the same input: one sentence for each difference."""
+"""Two policies on the same input: one sentence for each difference, and how sure it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from backfill.sim.confidence import Interval, paired
 from backfill.sim.figures import FIGURES, Figure, Summary
 
 # What differs by less than this share of the larger value is not told.
 _SAME = 0.005
 
 
-def differences(one: str, first: Summary, other: str, second: Summary) -> Iterator[str]:
-    """How `other` differs from `one`, the most telling figures first; a sentence each."""
+def differences(
+    one: str, first: Sequence[Summary], other: str, second: Sequence[Summary]
+) -> Iterator[str]:
+    """How `other` differs from `one`, the most telling figures first; a sentence each.
+
+    The summaries pair up, run by run on the same input and seed. With several of them, each
+    sentence has the 95 % interval of the paired difference.
+    """
     told = False
     for figure in FIGURES:
-        before, after = figure.of(first), figure.of(second)
+        before, after = _mean(figure, first), _mean(figure, second)
         if abs(after - before) > _SAME * max(abs(before), abs(after)):
             told = True
-            yield _sentence(figure, one, before, other, after)
-    for rung in sorted({*first.evictions.by_rung, *second.evictions.by_rung}):
-        counts = [s.evictions.by_rung.get(rung, 0) for s in (first, second)]
+            yield _sentence(figure, one, before, other, after) + _sure(figure, first, second)
+    for rung in sorted({rung for s in (*first, *second) for rung in s.evictions.by_rung}):
+        counts = [sum(s.evictions.by_rung.get(rung, 0) for s in each) for each in (first, second)]
         if counts[0] != counts[1]:
             told = True
             yield f"Preemptions by {rung}: {counts[1]} with {other}, {counts[0]} with {one}."
     if not told:
         yield f"{other} makes no difference to {one} on this input."
+
+
+def difference(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -> Interval:
+    """The paired difference of one figure."""
+    return paired([figure.of(s) for s in first], [figure.of(s) for s in second])
+
+
+def _mean(figure: Figure, summaries: Sequence[Summary]) -> float:
+    return sum(figure.of(s) for s in summaries) / len(summaries)
+
+
+def _sure(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -> str:
+    """The interval as a further sentence; nothing for a single run."""
+    found = difference(figure, first, second)
+    if found.count < 2:
+        return ""
+    scale, unit = (100.0, "points") if figure.unit == "%" else (1.0, figure.unit)
+    text = f"{scale * found.mean:+.4g} ± {scale * found.half:.2g} {unit}".rstrip()
+    if found.sure:
+        return f" Over {found.count} seeds: {text}."
+    return f" Over {found.count} seeds it cannot be told from chance: {text}."
 
 
 def _sentence(figure: Figure, one: str, before: float, other: str, after: float) -> str:

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from backfill.config import load
 from backfill.config.problems import ConfigError
 from backfill.config.values import AmountError, duration_s, size_mb
 from backfill.core.policy import PolicySet
+from backfill.sim.ab_page import page_chunks
 from backfill.sim.costs_file import load_costs
-from backfill.sim.figures import summary
+from backfill.sim.exports import batsim_chunks, perfetto_chunks
+from backfill.sim.figures import Summary, summary
 from backfill.sim.fitting import (
     MisfitError,
     depth_for,
@@ -23,9 +26,10 @@ from backfill.sim.fitting import (
     memory_for,
     node_names,
 )
+from backfill.sim.gantt import Gantt
 from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
 from backfill.sim.outfile import write_text
-from backfill.sim.policy_replay import BrokenPromiseError, Run, Setting, reference, run
+from backfill.sim.policy_replay import BrokenPromiseError, Setting, reference, run
 from backfill.sim.replay_costs import ReplayCosts
 from backfill.sim.trace import Trace, TraceBuilder, TraceError, describe_counts
 from backfill.sim.tracereader import read_trace
@@ -37,16 +41,18 @@ _HTC = re.compile(r"htc:(?:(?P<seed>\d{1,9}):)?(?P<jobs>[1-9]\d{0,6})")
 
 def run_policy_command(args: argparse.Namespace) -> int:
     """Replay under one policy or two and tell; return the exit status, 1 for a broken promise."""
+    written: Path | None = None
     try:
         setting, policies = _input(args)
-        played = _play(setting, policies)
-        if args.jobs_csv is not None:
-            write_text(args.jobs_csv, csv_chunks(setting, played))
+        played = _play(args, setting, policies)
+        for path, chunks in _outputs(args, setting, played):
+            written = path
+            write_text(path, chunks)
     except (TraceError, ConfigError, MisfitError) as error:
         sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
         return BAD_INPUT
     except OSError as error:
-        sys.stderr.write(f"backfill: cannot write {args.jobs_csv}: {error.strerror}\n")
+        sys.stderr.write(f"backfill: cannot write {written}: {error.strerror}\n")
         return BAD_INPUT
     except BrokenPromiseError as error:
         lines = [f"broken promise: {text}" for text in error.violations] + error.lines
@@ -59,12 +65,49 @@ def run_policy_command(args: argparse.Namespace) -> int:
     return OK
 
 
-def _play(setting: Setting, policies: dict[str, PolicySet]) -> list[Played]:
-    """One run without instances and one with each policy, all observed equally long."""
+def _play(
+    args: argparse.Namespace, setting: Setting, policies: dict[str, PolicySet]
+) -> list[Played]:
+    """One run without instances and one with each policy, all observed equally long, per seed."""
+    drawn = args.report is not None or args.perfetto is not None
     bare = reference(setting, next(iter(policies.values())))
-    end_s = bare.ledger.window.end_s
-    runs: dict[str, Run] = {name: run(setting, one, end_s) for name, one in policies.items()}
-    return [Played(name, one, summary(one, bare)) for name, one in runs.items()]
+    played: list[Played] = []
+    for name, one in policies.items():
+        gantt = Gantt() if drawn else None
+        found = run(setting, one, bare.ledger.window.end_s, gantt)
+        played.append(Played(name, found, summary(found, bare), (), gantt))
+    if args.seeds == 1:
+        return played
+    repeats: dict[str, list[Summary]] = {one.name: [one.summary] for one in played}
+    for seed in range(args.seed + 1, args.seed + args.seeds):
+        other = _seeded(args, setting, next(iter(policies.values())), seed)
+        bare = reference(other, next(iter(policies.values())))
+        for name, one in policies.items():
+            found = run(other, one, bare.ledger.window.end_s)
+            repeats[name].append(summary(found, bare))
+    return [replace(one, repeats=tuple(repeats[one.name])) for one in played]
+
+
+def _seeded(args: argparse.Namespace, setting: Setting, policies: PolicySet, seed: int) -> Setting:
+    """The same input with everything that is drawn drawn anew."""
+    low = setting.low
+    if args.backlog is not None and _HTC.fullmatch(args.backlog):
+        low = low_jobs(_backlog(args.backlog, seed, anew=True), policies)
+    return replace(setting, low=low, seed=seed)
+
+
+def _outputs(
+    args: argparse.Namespace, setting: Setting, played: list[Played]
+) -> Iterator[tuple[Path, Iterable[str]]]:
+    """The files that were asked for."""
+    if args.jobs_csv is not None:
+        yield args.jobs_csv, csv_chunks(setting, played)
+    if args.batsim_csv is not None:
+        yield args.batsim_csv, batsim_chunks(setting, played[-1])
+    if args.perfetto is not None:
+        yield args.perfetto, perfetto_chunks(setting, played)
+    if args.report is not None:
+        yield args.report, page_chunks(setting, played)
 
 
 # --- input ---------------------------------------------------------------------------------------
@@ -130,14 +173,18 @@ def _need_same(policies: dict[str, PolicySet]) -> None:
                 )
 
 
-def _backlog(text: str, seed: int) -> Trace:
-    """A trace, or jobs of the HTC model that all wait at the beginning."""
+def _backlog(text: str, seed: int, *, anew: bool = False) -> Trace:
+    """A trace, or jobs of the HTC model that all wait at the beginning.
+
+    `anew`: its own seed is counted up together with `seed`.
+    """
     match = _HTC.fullmatch(text)
     if match is None:
         return read_trace(Path(text))
     jobs = int(match["jobs"])
     builder = TraceBuilder()
-    drawn = htc_pilot(int(match["seed"] or seed), jobs, 1.0, backlog=jobs)
+    own = int(match["seed"] or 0)
+    drawn = htc_pilot(own + seed if anew or not own else own, jobs, 1.0, backlog=jobs)
     for number, job in enumerate(drawn, 1):
         builder.add(number, job.submit_s, job.run_s, job.processors, job.estimate_s)
     return builder.build()

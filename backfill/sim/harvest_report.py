@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from backfill.sim.compare import differences
+from backfill.sim.compare import difference, differences
 from backfill.sim.figures import FIGURES, Summary, plain
+from backfill.sim.gantt import Gantt
 from backfill.sim.policy_replay import Run, Setting
 from backfill.sim.replay import ROWS_PER_CHUNK
 from backfill.sim.trace import Trace
@@ -23,11 +24,18 @@ _MOST_REFUSALS = 5
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One policy with what came of it."""
+    """One policy with what came of it; `repeats`: of every seed, this one first."""
 
     name: str
     run: Run
     summary: Summary
+    repeats: tuple[Summary, ...] = ()
+    gantt: Gantt | None = None
+
+    @property
+    def summaries(self) -> tuple[Summary, ...]:
+        """Of every seed."""
+        return self.repeats or (self.summary,)
 
 
 def text_lines(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
@@ -52,7 +60,7 @@ def text_lines(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
         yield from _refusals(one)
     if len(played) == 2:
         yield ""
-        yield from differences(played[0].name, played[0].summary, played[1].name, played[1].summary)
+        yield from told_differences(played)
 
 
 def _refusals(one: Played) -> Iterator[str]:
@@ -76,9 +84,25 @@ def as_json(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
         "policies": {one.name: plain(one.summary) for one in played},
     }
     if len(played) == 2:
-        one, other = played
-        found["differences"] = list(differences(one.name, one.summary, other.name, other.summary))
+        found["differences"] = list(told_differences(played))
+        found["intervals"] = _intervals(played)
     return found
+
+
+def told_differences(played: Sequence[Played]) -> Iterator[str]:
+    """A sentence for each difference of the second policy from the first."""
+    one, other = played
+    return differences(one.name, one.summaries, other.name, other.summaries)
+
+
+def _intervals(played: Sequence[Played]) -> dict[str, object]:
+    """By figure, the paired difference and half of its 95 % interval (null for one seed)."""
+    one, other = played
+    found = {f.key: difference(f, one.summaries, other.summaries) for f in FIGURES}
+    return {
+        key: {"mean": i.mean, "half": i.half if i.count > 1 else None, "seeds": i.count}
+        for key, i in found.items()
+    }
 
 
 def csv_chunks(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
@@ -94,9 +118,9 @@ def _row(setting: Setting, policy: str, tale: JobTale) -> str:
     assert trace is not None
     fields = (
         trace.name(tale.index),
-        _time(setting.high, tale.submit_s),
-        _time(setting.high, tale.start_s),
-        _time(setting.high, tale.end_s),
+        time_text(setting.high, tale.submit_s),
+        time_text(setting.high, tale.start_s),
+        time_text(setting.high, tale.end_s),
         str(tale.cpus),
         "high" if tale.high else "low",
         policy,
@@ -109,7 +133,7 @@ def _row(setting: Setting, policy: str, tale: JobTale) -> str:
     return ",".join(fields) + "\n"
 
 
-def _time(trace: Trace, at_s: float) -> str:
+def time_text(trace: Trace, at_s: float) -> str:
     """A simulated time as the trace would have written it."""
     if at_s < 0:
         return ""

@@ -6,10 +6,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from backfill.core.changes import Change
 from backfill.core.lifecycle import Phase
 from backfill.core.measures import Harvest
 from backfill.core.policy import PolicySet
+from backfill.core.world import World
+from backfill.drivers.simulated.hardware import Segment
 from backfill.drivers.simulated.model import SimJob
+from backfill.sim.gantt import Gantt
 from backfill.sim.ledger import Ledger, Window
 from backfill.sim.machine import Cluster
 from backfill.sim.replay_costs import ReplayCosts
@@ -73,12 +77,15 @@ def reference(setting: Setting, policies: PolicySet) -> Run:
     return _Replay(replace(setting, low=None), policies, None, float("inf")).run()
 
 
-def run(setting: Setting, policies: PolicySet, end_s: float) -> Run:
+def run(setting: Setting, policies: PolicySet, end_s: float, gantt: Gantt | None = None) -> Run:
     """Replay with instances; observe until `end_s`, then let what runs come to its end.
 
-    Raises BrokenPromiseError.
+    `gantt` listens. Raises BrokenPromiseError.
     """
-    return _Replay(setting, policies, policies, end_s).run()
+    replay = _Replay(setting, policies, policies, end_s)
+    if gantt is not None:
+        replay.draw(gantt)
+    return replay.run()
 
 
 class _Replay:
@@ -116,6 +123,24 @@ class _Replay:
         self.sim.jobs.on_start = self._refill
         self._feed_high()
         self._feed_low()
+
+    def draw(self, gantt: Gantt) -> None:
+        """Let `gantt` hear of everything as well."""
+        book, follow = self.ledger.attempt, self.ledger.change
+        low = self.setting.low
+
+        def attempt(tale: JobTale, segments: list[Segment], kept_s: float, saving: float) -> None:
+            if low is not None and not tale.high:
+                gantt.attempt(tale, segments, low.name(tale.index))
+            book(tale, segments, kept_s, saving)
+
+        def change(world: World, change: Change) -> None:
+            gantt.change(world, change)
+            follow(world, change)
+
+        self.sim.on_attempt = attempt
+        if self.steward is not None:
+            self.steward.on_change = change
 
     # --- feeding -------------------------------------------------------------------------------
 

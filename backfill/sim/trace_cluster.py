@@ -47,11 +47,16 @@ class JobTale:
     start_s: float = -1.0
     end_s: float = -1.0
     wait_s: float = 0.0  # from its last allocation to its script's first command
-    host: str = ""  # of its last start
+    hosts: tuple[str, ...] = ()  # of its last start
     lost_s: float = 0.0  # computing time that was lost
     restarts: int = 0
     completed: bool = False
     segments: list[Segment] = field(default_factory=list)  # of the attempt that goes on
+
+    @property
+    def host(self) -> str:
+        """The first host of its last start."""
+        return self.hosts[0] if self.hosts else ""
 
 
 class TraceCluster(SimulatedWorld):
@@ -138,8 +143,7 @@ class TraceCluster(SimulatedWorld):
         if tale.start_s < 0:
             tale.start_s = self.now_s
         tale.wait_s = self.now_s - job.start_s
-        machine = self._machines.serving[job.nodes[0]]
-        tale.host = machine.host
+        tale.hosts = tuple(self._machines.serving[node].host for node in job.nodes)
 
     def _over(self, job: SimJob, restart: int, done: bool) -> None:
         """An attempt is over: what it computed is kept, wholly or as far as it was saved."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from backfill.core.measures import (
     Eviction,
     Harvest,
@@ -12,6 +14,7 @@ from backfill.core.measures import (
     paired_delay,
 )
 from backfill.sim.compare import differences
+from backfill.sim.confidence import interval, paired
 from backfill.sim.figures import FIGURES, Summary, plain
 
 FIRST = Summary(
@@ -35,7 +38,7 @@ def test_every_difference_is_a_sentence_with_a_verdict() -> None:
     """More badput is worse; a share is told in points, an amount in percent."""
     harvest = Harvest(36_000_000, 9_000_000, 9_000_000, 7_200_000, 360_000)
     second = replace(FIRST, harvest=harvest, evictions=eviction_measures([]))
-    found = list(differences("a", FIRST, "b", second))
+    found = list(differences("a", [FIRST], "b", [second]))
     assert (
         "Badput (lost work): rises from 1000.0 core h with a to 2000.0 core h with b "
         "(+100.0 %), which is worse." in found
@@ -50,7 +53,7 @@ def test_every_difference_is_a_sentence_with_a_verdict() -> None:
 
 def test_no_difference_is_said() -> None:
     """Equal runs get one sentence."""
-    assert list(differences("a", FIRST, "b", FIRST)) == [
+    assert list(differences("a", [FIRST], "b", [FIRST])) == [
         "b makes no difference to a on this input."
     ]
 
@@ -62,3 +65,28 @@ def test_every_figure_is_in_the_plain_values() -> None:
     assert len(set(keys)) == len(keys)
     assert values["useful_utilisation"] == 0.75
     assert {*keys, "preemptions_by_rung", "delay_s"} <= values.keys()
+
+
+def test_several_seeds_say_how_sure_a_difference_is() -> None:
+    """Paired run by run: what goes up in every one is sure, what goes up and down is chance."""
+    badput = (7_200_000, 7_100_000, 7_300_000, 7_200_000)
+    worse = [replace(FIRST, harvest=replace(FIRST.harvest, badput_core_s=b)) for b in badput]
+    (said,) = [t for t in differences("a", [FIRST] * 4, "b", worse) if t.startswith("Badput")]
+    assert said.endswith("which is worse. Over 4 seeds: +1000 ± 36 core h.")
+    shaken = (0, 7_200_000, 3_600_000, 5_400_000)
+    mixed = [replace(FIRST, harvest=replace(FIRST.harvest, badput_core_s=b)) for b in shaken]
+    (said,) = [t for t in differences("a", [FIRST] * 4, "b", mixed) if t.startswith("Badput")]
+    assert "Over 4 seeds it cannot be told from chance" in said
+
+
+def test_the_interval_is_students() -> None:
+    """Values, and the quantiles, from any table."""
+    found = interval([1.0, 2.0, 3.0, 4.0])
+    assert found.mean == 2.5
+    assert found.half == pytest.approx(3.182 * 1.29099 / 2, rel=1e-3)
+    assert found.sure
+    assert not interval([-1.0, 1.0, 2.0]).sure
+    assert paired([1.0, 1.0], [2.0, 2.0]).sure
+    assert not interval([5.0]).sure
+    half = interval([0.0] * 20 + [1.0] * 20).half
+    assert half == pytest.approx(2.0227 * 0.50637 / 40**0.5, rel=1e-2)

@@ -1,0 +1,146 @@
+"""One self-contained HTML page about a replay: what differs, all figures, and the timelines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from backfill.sim.compare import difference
+from backfill.sim.exports import spans_of
+from backfill.sim.figures import FIGURES, Figure
+from backfill.sim.gantt import Look
+from backfill.sim.harvest_report import Played, told_differences
+from backfill.sim.policy_replay import Setting
+from backfill.sim.trace_cluster import START_S
+
+# After Okabe and Ito, as in the report of the demo. The order is that of page.js: jobs first.
+_COLOURS = {
+    Look.HIGH: "#2b6cb0",
+    Look.LOW: "#12805c",
+    Look.RUNNING: "#9fd8c3",
+    Look.PAUSED: "#f2b632",
+    Look.SUSPENDED: "#d9b95a",
+    Look.MOVING: "#c477a8",
+}
+_ORDER = tuple(_COLOURS)
+_HERE = Path(__file__).parent
+# Nothing may be fetched, and no script but our own may run.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_HELP = (
+    "Wheel: zoom. Drag: move. Shift and wheel: up and down. Alt and wheel: height of a lane. "
+    "On top of each host lie the high-priority jobs, below them its instances."
+)
+
+
+def page_chunks(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
+    """Yield the page. It needs nothing else: no font, no picture, no script from outside."""
+    names = " and ".join(one.name for one in played)
+    style = (_HERE / "page.css").read_text(encoding="utf-8")
+    yield (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(names)} | backfill replay</title><style>{style}</style></head>\n<body>"
+    )
+    yield _head(setting, played, names)
+    yield _table(played)
+    yield _charts(played)
+    yield '<div id="tip"></div>\n<script type="application/json" id="data">'
+    yield json.dumps(_data(setting, played), separators=(",", ":")).replace("<", "\\u003c")
+    yield "</script>\n<script>\n"
+    yield (_HERE / "page.js").read_text(encoding="utf-8")
+    yield "</script>\n<footer>Written by backfill replay. Same input and seed, same page.</footer>"
+    yield "</body></html>\n"
+
+
+def _head(setting: Setting, played: Sequence[Played], names: str) -> str:
+    cluster, first = setting.cluster, played[0].summary
+    low = 0 if setting.low is None else len(setting.low)
+    seeds = len(played[0].summaries)
+    about = (
+        f"{first.high_jobs} high-priority jobs on {cluster.nodes} x {cluster.cpus} processors, "
+        f"{low} low-priority jobs for instances, {first.window_s:.0f} s observed, "
+        f"seed{'s' if seeds > 1 else ''} {setting.seed}"
+        + (f" to {setting.seed + seeds - 1}" if seeds > 1 else "")
+    )
+    body = f'<h1>Replay with {escape(names)}</h1><p class="soft">{about}</p>'
+    if len(played) == 2:
+        items = "".join(f"<li>{escape(text)}</li>" for text in told_differences(played))
+        body += f'<h2>What differs</h2><ul class="said">{items}</ul>'
+    return body
+
+
+def _table(played: Sequence[Played]) -> str:
+    heads = "".join(f"<th>{escape(one.name)}</th>" for one in played)
+    two = len(played) == 2
+    rows = "".join(_row(figure, played) for figure in FIGURES)
+    last = "<th>difference</th>" if two else ""
+    return (
+        f'<h2>All figures</h2><div class="scroll"><table><tr><th></th>{heads}{last}</tr>{rows}'
+        "</table></div>"
+    )
+
+
+def _row(figure: Figure, played: Sequence[Played]) -> str:
+    cells = "".join(f"<td>{escape(figure.shown(figure.of(one.summary)))}</td>" for one in played)
+    if len(played) == 2:
+        found = difference(figure, played[0].summaries, played[1].summaries)
+        scale = 100.0 if figure.unit == "%" else 1.0
+        text = f"{scale * found.mean:+.4g}"
+        if found.count > 1:
+            text += f" ± {scale * found.half:.2g}"
+        good = figure.better * found.mean
+        sure = found.sure or (found.count == 1 and found.mean != 0)
+        css = "" if not (good and sure) else ' class="good"' if good > 0 else ' class="bad"'
+        cells += f"<td{css}>{text}</td>"
+    return f"<tr><td>{escape(figure.title)}</td>{cells}</tr>"
+
+
+def _charts(played: Sequence[Played]) -> str:
+    legend = "".join(f'<span style="--c:{c}">{look.value}</span>' for look, c in _COLOURS.items())
+    charts = "".join(
+        f'<h3>{escape(one.name)}</h3><div class="gantt"><canvas id="chart{i}"></canvas></div>'
+        for i, one in enumerate(played)
+    )
+    return (
+        '<h2>Timelines</h2><div class="bar"><button id="all">all</button>'
+        '<button id="in">closer</button><button id="out">farther</button>'
+        f'<span class="soft">{_HELP}</span></div><div class="legend">{legend}</div>{charts}'
+    )
+
+
+def _data(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
+    runs = [_run(setting, one) for one in played]
+    window_s = max(one.summary.window_s for one in played)
+    return {
+        "length_s": round(window_s, 1),
+        "looks": [[look.value, _COLOURS[look]] for look in _ORDER],
+        "runs": runs,
+    }
+
+
+def _run(setting: Setting, one: Played) -> dict[str, object]:
+    """The lanes of every host, and five numbers per stretch: see page.js."""
+    spans = spans_of(setting, one)
+    depth = dict.fromkeys(setting.node_names, 1)
+    for span in spans:
+        depth[span.host] = max(depth[span.host], span.lane + 1)
+    base, total = {}, 0
+    for host, lanes in depth.items():
+        base[host], total = total, total + lanes
+    names: dict[str, int] = {}
+    flat: list[int] = []
+    # What is drawn later lies on top: instances first, then the jobs in them.
+    look = {name: i for i, name in enumerate(_ORDER)}
+    for span in sorted(spans, key=lambda s: (base[s.host] + s.lane, s.start_s, -look[s.look])):
+        begin = round((span.start_s - START_S) * 10)
+        length = max(1, round((span.end_s - START_S) * 10) - begin)
+        number = names.setdefault(span.name, len(names))
+        flat += (base[span.host] + span.lane, begin, length, look[span.look], number)
+    return {
+        "rows": [[host, lanes] for host, lanes in depth.items()],
+        "names": list(names),
+        "spans": flat,
+    }
