@@ -11,6 +11,7 @@ from pathlib import Path
 from backfill.sim.machine import Cluster
 from backfill.sim.outfile import write_text
 from backfill.sim.replay import SCHEDULERS, TIES, replay
+from backfill.sim.shipped import located
 from backfill.sim.summary import as_json, measure, text_lines
 from backfill.sim.trace import TraceError, describe_counts
 from backfill.sim.tracereader import READERS, read_trace
@@ -101,7 +102,7 @@ def run_replay_command(args: argparse.Namespace) -> int:
 
 def _run_bare(args: argparse.Namespace) -> int:
     try:
-        trace = read_trace(args.trace, args.format)
+        trace = read_trace(located(args.trace), args.format)
         result = replay(trace, args.cluster, args.scheduler, args.tie)
         if args.jobs_csv is not None:
             write_text(args.jobs_csv, result.csv_chunks())

@@ -31,6 +31,7 @@ from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
 from backfill.sim.outfile import write_text
 from backfill.sim.policy_replay import BrokenPromiseError, Setting, reference, run
 from backfill.sim.replay_costs import ReplayCosts
+from backfill.sim.shipped import located
 from backfill.sim.trace import Trace, TraceBuilder, TraceError, describe_counts
 from backfill.sim.tracereader import read_trace
 from backfill.sim.workload import htc_pilot
@@ -122,7 +123,7 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         policies = {name: everywhere(one, args.cluster) for name, one in policies.items()}
     first = next(iter(policies.values()))
     _need_same(policies)
-    high = read_trace(args.trace, args.format).fitting(args.cluster.processors)
+    high = read_trace(located(args.trace), args.format).fitting(args.cluster.processors)
     if not len(high):
         raise TraceError(args.trace, 0, "has no job that fits the cluster; check --cluster")
     low = None if args.backlog is None else low_jobs(_backlog(args.backlog, args.seed), first)
@@ -180,7 +181,7 @@ def _backlog(text: str, seed: int, *, anew: bool = False) -> Trace:
     """
     match = _HTC.fullmatch(text)
     if match is None:
-        return read_trace(Path(text))
+        return read_trace(located(Path(text)))
     jobs = int(match["jobs"])
     builder = TraceBuilder()
     own = int(match["seed"] or 0)

@@ -67,6 +67,10 @@ class JobEntry:
     at_s: float = 0.0
     when: When | None = None
     run_s: float = 0.0
+    # Each copy's run time is drawn between run_s and this; 0: all run for run_s.
+    run_most_s: float = 0.0
+    # Copies arrive one by one with random (exponential) gaps of this mean; 0: all at once.
+    gap_s: float = 0.0
     count: int = 0
     ends: When | None = None
 
@@ -89,6 +93,29 @@ class Expectation:
     to: str = field(default="", metadata={"form": "name"})
 
 
+class Measure(StrEnum):
+    """What of a play can be set beside a figure of a paper."""
+
+    PROVISION = "provision"  # from the decision until the instance takes jobs, mean, s
+    LAUNCH = "launch"  # from the first submission until every low-priority job has begun, s
+    WAIT = "wait"  # from submission to the start of low-priority jobs, mean, s
+    MAKESPAN = "makespan"  # from the first submission to the last end, s
+    THROUGHPUT = "throughput"  # jobs ended per hour
+    UTILISATION = "utilisation"  # CPU seconds of jobs, share of all hosts over the makespan
+
+
+@dataclass(frozen=True, slots=True)
+class PaperFigure:
+    """A figure that a paper gives, or says nothing about, for one variant."""
+
+    measure: Measure
+    variant: str = field(metadata={"form": "name"})
+    # What is shown is the ratio to this variant.
+    against: str = field(default="", metadata={"form": "name"})
+    # As the paper has it, for people; empty: no figure is known.
+    paper: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A checked scenario. `policy_keys`: the file's policy section as plain data, for a daemon."""
@@ -104,6 +131,11 @@ class Scenario:
     # Pause between two numbers of a counting job.
     count_every_s: float = 0.1
     costs: StepCosts = field(default_factory=StepCosts)
+    # The same story with other costs, by name; and what a paper says of them.
+    variants: dict[str, StepCosts] = field(default_factory=dict)
+    paper: tuple[PaperFigure, ...] = ()
+    # Of everything that is drawn.
+    seed: int = 1
     policy_keys: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -8,6 +8,7 @@ from functools import partial
 
 from backfill.core.cluster import ENDED, Job, JobState
 from backfill.ports import Record
+from backfill.sim.draws import exponential, seeded
 from backfill.sim.scenario import JobEntry, JobMoment, Scenario, When
 from backfill.sim.scenario_checks import Evidence, Verdict, judge
 from backfill.sim.stage import JobAsk, Stage
@@ -80,9 +81,11 @@ class _Player:
     def __post_init__(self) -> None:
         self.start_s = self.stage.now()
         self._steps = []
+        arrivals = drawn(self.scenario)
         for name, entry in self.scenario.copies():
-            submit = partial(self._submit, name, entry)
-            self._steps.append(_Step(entry.when, entry.at_s, submit))
+            later_s, run_s = arrivals[name]
+            submit = partial(self._submit, name, entry, run_s)
+            self._steps.append(_Step(entry.when, entry.at_s + later_s, submit))
             if entry.ends is not None:
                 self._steps.append(_Step(entry.ends, 0.0, partial(self._finish, name)))
 
@@ -131,7 +134,7 @@ class _Player:
         due = [self._due_s(step) for step in self._steps if step.since_s is not None]
         return min([now_s + _LONGEST_STEP_S, *due])
 
-    def _submit(self, name: str, entry: JobEntry) -> None:
+    def _submit(self, name: str, entry: JobEntry, run_s: float) -> None:
         self.ids[name] = self.stage.submit(
             JobAsk(
                 name,
@@ -139,7 +142,7 @@ class _Player:
                 entry.cpus,
                 entry.memory_mb,
                 entry.nodes,
-                entry.run_s,
+                run_s,
                 entry.count,
             )
         )
@@ -152,6 +155,22 @@ class _Player:
         for job_id, job in jobs.items():
             if job.state not in ENDED:
                 self.stage.cancel(job_id)
+
+
+def drawn(scenario: Scenario) -> dict[str, tuple[float, float]]:
+    """By job, how much later than the first copy it comes, and how long it runs. In seconds."""
+    rng = seeded(scenario.seed)
+    found: dict[str, tuple[float, float]] = {}
+    for entry in scenario.jobs:
+        later_s = 0.0
+        for name in entry.all_names:
+            if entry.gap_s:
+                later_s += exponential(rng, entry.gap_s)
+            run_s = entry.run_s
+            if entry.run_most_s:
+                run_s += (entry.run_most_s - entry.run_s) * rng.random()
+            found[name] = (later_s, run_s)
+    return found
 
 
 def reached(job: Job | None, moment: JobMoment) -> bool:

@@ -17,6 +17,7 @@ from backfill.config.shapes import (
     Hostlist,
     Key,
     Many,
+    Named,
     Section,
     Shape,
     Text,
@@ -26,7 +27,7 @@ from backfill.config.shapes import (
 from backfill.config.tree import Entries, parse
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.sim.scenario import Expectation, HostGroup, JobEntry, Scenario
+from backfill.sim.scenario import Expectation, HostGroup, JobEntry, PaperFigure, Scenario
 from backfill.sim.scenario_rules import contradictions
 
 MAX_BYTES = 1_000_000
@@ -86,7 +87,10 @@ def _assemble(found: dict[str, Any], policy_keys: dict[str, Any]) -> Scenario:
     hosts: tuple[HostGroup, ...] = values["hosts"]
     names = tuple(name for group in hosts for name in group.names)
     policies = PolicySet(cluster="scenario", hosts=names, **values.pop("policy"))
-    costs = StepCosts(**values.pop("costs", {}))
+    given = values.pop("costs", {})
+    costs = StepCosts(**given)
+    named = dict(values.pop("variants", {}))
+    values["variants"] = {name: StepCosts(**{**given, **own}) for name, own in named.items()}
     return Scenario(policies=policies, costs=costs, policy_keys=policy_keys, **values)
 
 
@@ -105,6 +109,9 @@ def _shape() -> Section:
             Key("hosts", Many(_with(HostGroup, "names", Hostlist())), MISSING),
             Key("policy", Section(dict, _policy_keys()), MISSING),
             Key("costs", Section(dict, _cost_keys()), ()),
+            Key("variants", Named(Section(dict, _cost_keys())), ()),
+            Key("paper", Many(section(PaperFigure)), ()),
+            Key("seed", Amount(whole=True, open=False), 0),
             Key("jobs", Many(_with(JobEntry, "nodes", Hostlist())), MISSING),
             Key("expect", Many(section(Expectation)), ()),
         ),

@@ -27,6 +27,7 @@ def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
         yield from _place(scenario, entry, path)
         yield from _moments(scenario, entry, path)
     yield from _circles(scenario)
+    yield from _paper(scenario)
     for index, expectation in enumerate(scenario.expect):
         yield from _expectation(scenario, expectation, f"expect[{index}]")
 
@@ -45,7 +46,18 @@ def _hosts(scenario: Scenario) -> Iterator[Contradiction]:
         yield "hosts", "is empty", "give at least one host"
 
 
+def _paper(scenario: Scenario) -> Iterator[Contradiction]:
+    known = ", ".join(scenario.variants) or "none"
+    for index, figure in enumerate(scenario.paper):
+        for key, name in (("variant", figure.variant), ("against", figure.against)):
+            if name and name not in scenario.variants:
+                what = f"is {name}, which variants does not have"
+                yield f"paper[{index}].{key}", what, f"variants there: {known}"
+
+
 def _length(entry: JobEntry, path: str) -> Iterator[Contradiction]:
+    if entry.run_most_s and not 0 < entry.run_s <= entry.run_most_s:
+        yield f"{path}.run_most_s", "is less than run_s, or there is no run_s", "give both in order"
     given = [
         name
         for name, value in (("run_s", entry.run_s), ("count", entry.count), ("ends", entry.ends))

@@ -147,6 +147,10 @@ class SimulatedStage:
         first_s = min((s.start_s for s in self._sim.segments if s.job == job_id), default=None)
         return None if first_s is None else first_s - self._sim.job(job_id).start_s
 
+    def ends_s(self) -> dict[str, float]:
+        """When each job that has computed did so for the last time, by its id; epoch seconds."""
+        return {s.job: s.end_s for s in sorted(self._sim.segments, key=lambda s: s.end_s)}
+
     def complaints(self) -> list[str]:
         """Gaps and duplicates of the counters, and every promise that the simulation saw broken."""
         ours = tuple(f"job {job_id}{end}" for job_id in self._finished for end in (" ", ","))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from backfill.ui.codes import INTERRUPTED, MEANINGS, OK, USAGE
 from backfill.ui.commands import BY_NAME, COMMANDS, GROUPS, LIVE, Command
@@ -74,10 +75,19 @@ def _complete(words: list[str]) -> int:
 def command_of(words: Sequence[str]) -> Command | None:
     """The command that a command line names, before it is read completely."""
     name = next((w for w in words if not w.startswith("-")), "")
-    scenario = any(word.endswith((".yaml", ".yml")) for word in words) and "--policy" not in words
+    scenario = name == LIVE.name and "--policy" not in words and any(map(_is_scenario, words))
     if name == LIVE.name and ("--live" in words or scenario):
         return LIVE
     return BY_NAME.get(name)
+
+
+def _is_scenario(word: str) -> bool:
+    """A YAML file, or the name of one that comes with the project."""
+    if word.startswith("-") or word.endswith((".yaml", ".yml")):
+        return not word.startswith("-")
+    from backfill.sim.shipped import located
+
+    return located(Path(word)).suffix == ".yaml"
 
 
 def build_parser(declared: Sequence[Command] = ()) -> Parser:

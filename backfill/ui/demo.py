@@ -43,10 +43,11 @@ def run(args: argparse.Namespace) -> int:
     from backfill.lab.spec import LabError
     from backfill.ports import DriverError
     from backfill.sim.scenario_reader import load_scenario
+    from backfill.sim.shipped import located
     from backfill.ui import demo_lab
 
     try:
-        scenario = load_scenario(args.scenario or shipped_scenario())
+        scenario = load_scenario(located(args.scenario or _SCENARIO))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return BAD_DATA
@@ -65,15 +66,10 @@ def run(args: argparse.Namespace) -> int:
         say(str(error))
         return NO
     status = _conclude(outcome, args.report, live=live)
+    _beside_the_paper(scenario)
     if live and args.keep:
         print("\n" + "\n".join(demo_lab.kept()))
     return status
-
-
-def shipped_scenario() -> Path:
-    """The demo's own scenario, beside the sources or below the present directory."""
-    beside = Path(__file__).parents[2] / _SCENARIO
-    return beside if beside.exists() else _SCENARIO
 
 
 class _CannotError(Exception):
@@ -160,6 +156,16 @@ def _conclude(outcome: Outcome, path: Path, *, live: bool) -> int:
         return NO
     print(f"\nThe report with the picture: {path}")
     return OK if outcome.ok else NO
+
+
+def _beside_the_paper(scenario: Scenario) -> None:
+    """A scenario after a paper: its figures beside ours, always in simulated time."""
+    from backfill.sim.paper import against_the_paper
+
+    lines = list(against_the_paper(scenario))
+    if lines:
+        print("\nBeside the paper, in simulated time (docs/papers.md says what differs):\n")
+        print("\n".join(lines))
 
 
 def _paced() -> Callable[[float], None]:
