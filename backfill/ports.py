@@ -222,6 +222,46 @@ class Prover(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class StateRun:
+    """What a run of the states did on one node, or in a test run would do.
+
+    `changed`: (state, what was or would be different). No answer is never a success.
+    """
+
+    node: str
+    answered: bool
+    problem: str = ""
+    changed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether all states hold now (of a test run: whether they could be tried)."""
+        return self.answered and not self.problem
+
+
+class Provisioner(Protocol):
+    """What configures nodes. Calls block, are safe from several threads, raise DriverError only."""
+
+    def enrol(self, node: str, generation: int, address: str) -> dict[str, bytes]:
+        """Make this generation's key, and return the files that its first boot needs, by path.
+
+        Keys of the node's other generations are void from then on.
+        """
+
+    def expel(self, node: str, generation: int) -> None:
+        """Forget this generation's key: whoever has it is heard no more. Gone already: fine."""
+
+    def enrolled(self) -> dict[str, int]:
+        """Every node that may be configured, with its generation; 0 for bare metal."""
+
+    def apply(self, nodes: Sequence[str], test: bool) -> dict[str, StateRun]:
+        """Run the states on these nodes, within the configured time; `test`: change nothing."""
+
+    def close(self) -> None:
+        """Give back connections."""
+
+
 class Credentials(Protocol):
     """The controller's side of munge. Calls block for milliseconds and raise DriverError only."""
 

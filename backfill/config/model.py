@@ -238,6 +238,21 @@ class LibvirtEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class SaltEntry:
+    """Salt configures nodes. Its master runs on the daemon's machine."""
+
+    # The interpreter of the environment that has Salt.
+    python: str = field(metadata={"form": "path"})
+    # The master's configuration file.
+    config: str = field(default="/etc/salt/master", metadata={"form": "path"})
+    # A run of the states on one node that takes longer has failed.
+    within_s: float = 120.0
+    # Whether a new node has to wait for the success of its states before it takes jobs. Without,
+    # what they write comes with the node's seed, and Salt looks after it beside the first jobs.
+    gate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One checked policy file. `lines`: in which line of `source` each key path stands."""
 
@@ -248,4 +263,5 @@ class Config:
     slurm: SlurmSettingsFile = field(default_factory=SlurmSettingsFile)
     libvirt: LibvirtEntry | None = None
     openstack: OpenStackEntry | None = None
+    salt: SaltEntry | None = None
     lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)

@@ -171,6 +171,8 @@ def _on_instance(
         case act.DeleteInstance():
             told = _last_words(outside, action) if action.last_words else []
             provider.delete(action.host, action.name)
+            if outside.provisioner is not None:
+                outside.provisioner.expel(action.name, action.generation)
             return told + read_instance(outside, action.host, action.name)
         case act.PauseInstance():
             provider.pause(action.host, action.name)

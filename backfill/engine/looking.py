@@ -12,6 +12,7 @@ from backfill.ports import (
     ClusterObservation,
     Credentials,
     InstanceProvider,
+    Provisioner,
     WorkloadManager,
 )
 
@@ -26,6 +27,7 @@ class Outside:
     # Those of the providers that keep checkpoints, by host.
     keepers: Mapping[str, CheckpointKeeper] = field(default_factory=dict)
     credentials: Credentials | None = None  # None: munge is not proven
+    provisioner: Provisioner | None = None  # None: nobody configures nodes but their image
 
 
 def read_node(outside: Outside, name: str) -> list[ch.Change]:

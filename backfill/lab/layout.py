@@ -14,6 +14,8 @@ from pathlib import Path
 
 from backfill.drivers.slurm.hooks import HookError, build_hook
 from backfill.lab import slurmconf
+from backfill.lab.extras import extra_services, write_extras
+from backfill.lab.service import Service
 from backfill.lab.spec import (
     CONTROLLER_ADDRESS,
     HOOK_PORT,
@@ -41,20 +43,6 @@ _TOOL = """#!/bin/sh
 [ -d {root}/usr ] || exec {path} "$@"
 exec chroot {root} /bin/sh -c 'cd "$0" 2>/dev/null; exec "$@"' "$PWD" {path} "$@"
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """A foreground program of a machine; `after` and `ready` are conditions (see `services`)."""
-
-    name: str
-    argv: tuple[str, ...]
-    user: str = "root"
-    after: str = ""
-    ready: str = ""
-    warm: tuple[str, ...] = ()
-    chroot: bool = True
-    nice: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +94,7 @@ def write(spec: LabSpec, lab_dir: Path, cgroups: bool) -> None:
     (lab_dir / "shared").chmod(0o1777)
     (lab_dir / "tally.log").unlink(missing_ok=True)
     _write_common(spec, lab_dir)
+    write_extras(spec, lab_dir)
     if spec.roots:
         _write_tools(tools_dir(lab_dir))
     for machine in spec.machines:
@@ -258,7 +247,8 @@ def _controller_services(spec: LabSpec, lab_dir: Path) -> tuple[Service, ...]:
         ready=f"tcp:{CONTROLLER_ADDRESS}:{TALLY_PORT}",
         chroot=False,
     )
-    return (slurmctld, tally) if spec.tally else (slurmctld,)
+    extras = extra_services(spec, lab_dir)
+    return (slurmctld, *((tally,) if spec.tally else ()), *extras)
 
 
 def _host_services(spec: LabSpec, cgroups: bool) -> tuple[Service, ...]:

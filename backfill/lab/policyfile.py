@@ -8,7 +8,9 @@ from typing import Any
 import yaml
 
 from backfill.lab.cluster import Lab
+from backfill.lab.extras import mounts
 from backfill.lab.image import GuestImage
+from backfill.lab.saltenv import salt_python
 from backfill.lab.spec import CONTROLLER_ADDRESS, HOOK_PORT, SLURMCTLD_PORT
 
 LADDER = (
@@ -40,6 +42,8 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
                 "controller": CONTROLLER_ADDRESS,
                 "conf_server": f"{CONTROLLER_ADDRESS}:{SLURMCTLD_PORT}",
                 "munge_key": str(lab.munge_key),
+                **({"time_server": CONTROLLER_ADDRESS} if lab.spec.time else {}),
+                **({"mounts": mounts()} if lab.spec.files else {}),
                 **({"no_ops": [str(lab.hook_path)]} if lab.spec.hooks == "host" else {}),
             },
             "images": {
@@ -67,6 +71,9 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
         "scale": {"idle_s": 15},
         "limits": {"max_instances": 16, "max_per_host": 2},
     }
+    if lab.spec.salt:
+        body["salt"] = {"python": salt_python(), "config": str(lab.dir / "etc/salt/master")}
+        body["instances"]["flavour"]["memory_mb"] = 384
     for key, value in changes.items():
         old = body.get(key)
         body[key] = {**old, **value} if isinstance(old, dict) else value

@@ -71,15 +71,18 @@ def _apply_image_role(root: Path) -> None:
     (work / "minion").write_text(json.dumps(settings))
     try:
         done = subprocess.run(
-            ["chroot", str(root), "/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+            # Salt reads /proc; namespaces of its own leave nothing mounted behind.
+            ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={root}/proc",
+             "chroot", str(root), "/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
              f"PYTHONPATH=/{PLACE}", "/usr/bin/python3", "-c",
              "from salt.scripts import salt_call; salt_call()", "--local", "--retcode-passthrough",
              "--config-dir", "/tmp/backfill", "--out=json", "state.apply"],  # noqa: S108
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        problem = verdict(done.stdout) or (done.stderr[-300:] if done.returncode else "")
-        if problem:
-            raise LabError(f"the image role's states failed: {problem}")
+        problem = verdict(done.stdout)
+        if problem or done.returncode:
+            told = " / ".join(done.stderr.strip().splitlines()[-2:])
+            raise LabError(f"the image role's states failed: {problem} {told}")
     finally:
         shutil.rmtree(work)
 

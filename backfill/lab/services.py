@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from backfill.lab.layout import SLURM_TOOLS_PATH, Service
+from backfill.lab.layout import SLURM_TOOLS_PATH
+from backfill.lab.service import Service
 from backfill.lab.spec import LabError
 from backfill.lab.waiting import accepts, wait_until
 

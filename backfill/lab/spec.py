@@ -14,6 +14,8 @@ SLURMCTLD_PORT = 6817
 SLURMD_PORT = 6818
 LIBVIRT_PORT = 16509
 TALLY_PORT = 9777
+FILES_PORT = 2049
+SALT_PORT = 4506
 HOOK_PORT = 830  # where the daemon hears hooks on the hosts
 VIRTUAL_NODES = 250
 MAX_HOSTS = 100
@@ -33,6 +35,7 @@ class LabSpec:
     `hook` (and `hook_epilog`) the lab builds one that talks to `Lab.daemon_socket` and gives up
     after `hook_timeout_ms`. `slurm_version` steers the differences of slurm.conf between releases
     and `roots` maps a machine's name to the root directory whose Slurm it runs ("/" otherwise).
+    `time`, `files` and `salt` add a time server, a file server and a Salt master to the controller.
     """
 
     name: str = "lab"
@@ -50,6 +53,9 @@ class LabSpec:
     slurm_version: str = "22.05"
     roots: tuple[tuple[str, str], ...] = ()
     tally: bool = True
+    time: bool = False
+    files: bool = False
+    salt: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", self.name):

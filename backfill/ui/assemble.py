@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from backfill.abilities import CheckpointKeeper, LeakFinder
 from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
+from backfill.core.fleet import InstanceSpec
 from backfill.core.quantities import Resources
 from backfill.drivers.munge import MungeCredentials
+from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.ports import Credentials, InstanceProvider
+from backfill.ports import Credentials, InstanceProvider, Provisioner
 from backfill.ui import slurm_parts
 
 if TYPE_CHECKING:
@@ -39,7 +42,19 @@ def credentials(manager: SlurmManager) -> Credentials | None:
     return MungeCredentials() if kind == "auth/munge" else None
 
 
-def providers(config: Config, on_event: OnEvent) -> Mapping[str, InstanceProvider]:
+def provisioner(
+    config: Config, on_event: Callable[[str], None] | None = None
+) -> Provisioner | None:
+    """Salt, where the policy file has the section; its process starts with the first call."""
+    if config.salt is None:
+        return None
+    entry = config.salt
+    return SaltProvisioner(entry.python, entry.config, entry.within_s, on_event)
+
+
+def providers(
+    config: Config, on_event: OnEvent, salt: Provisioner | None = None
+) -> Mapping[str, InstanceProvider]:
     """One provider for all hosts of a kind, by host. Imports a driver only when a host needs it."""
     found: dict[str, InstanceProvider] = {}
     hosts = [h for h in config.hosts if h.provider is Provider.LIBVIRT]
@@ -47,7 +62,11 @@ def providers(config: Config, on_event: OnEvent) -> Mapping[str, InstanceProvide
         # Only a site with libvirt hosts needs libvirt installed.
         from backfill.drivers.libvirt.provider import LibvirtProvider
 
-        pool = LibvirtProvider(libvirt_config(config, config.libvirt, hosts), on_event)
+        settings = libvirt_config(config, config.libvirt, hosts)
+        if salt is None:
+            pool = LibvirtProvider(settings, on_event)
+        else:
+            pool = LibvirtProvider(settings, on_event, seed_files=partial(_enrol, salt))
         found |= {h.name: pool for h in hosts}
     hosts = [h for h in config.hosts if h.provider is Provider.OPENSTACK]
     if hosts and config.openstack is not None:
@@ -58,6 +77,10 @@ def providers(config: Config, on_event: OnEvent) -> Mapping[str, InstanceProvide
         cloud = OpenStackProvider(openstack_config(config, config.openstack, hosts))
         found |= {h.name: cloud for h in hosts}
     return found
+
+
+def _enrol(salt: Provisioner, spec: InstanceSpec) -> Mapping[str, bytes]:
+    return salt.enrol(spec.name, spec.tag.generation, spec.address)
 
 
 def keepers(by_host: Mapping[str, InstanceProvider]) -> Mapping[str, CheckpointKeeper]:
@@ -130,4 +153,5 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             entry.moves.post_copy_after_s,
             entry.moves.turn_s,
         ),
+        await_salt=config.salt is not None and config.salt.gate,
     )

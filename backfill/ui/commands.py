@@ -41,6 +41,8 @@ COMMANDS = (
     Command("plan", "backfill.ui.show_plan", "what would be done now, and what not", _ASK),
     Command("events", "backfill.ui.show_events", "what was done, in order of time", _ASK),
     Command("evict", "backfill.ui.evict_command", "clear a host or node by hand", _ACT),
+    Command("provision", "backfill.ui.provision_command", "run Salt's states on nodes", _ACT),
+    Command("drift", "backfill.ui.drift_command", "which nodes differ from Salt's states", _ASK),
     Command("checkpoint", "backfill.ui.checkpoint_command", "saved states of jobs", _ACT),
     Command("retry", "backfill.ui.retry_command", "try a given-up node again", _ACT),
     Command("poke", "backfill.ui.poke_command", "make the daemon look at everything now", _ACT),

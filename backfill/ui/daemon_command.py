@@ -27,7 +27,15 @@ from backfill.engine.policyfile import PolicyFile
 from backfill.engine.questions import Questions
 from backfill.ports import DriverError, InstanceProvider
 from backfill.ui import slurm_parts
-from backfill.ui.assemble import WallClock, credentials, distinct, keepers, providers, slurm_manager
+from backfill.ui.assemble import (
+    WallClock,
+    credentials,
+    distinct,
+    keepers,
+    providers,
+    provisioner,
+    slurm_manager,
+)
 from backfill.ui.policy_reload import PolicyReloader
 
 _LOG = logging.getLogger("backfill")
@@ -63,12 +71,9 @@ def run(args: argparse.Namespace) -> int:
     manager = slurm_manager(config)
     pokes: list[Daemon] = []
 
-    def on_event(host: str, name: str) -> None:
-        for daemon in pokes:
-            daemon.poke(host)
-
+    salt = provisioner(config, lambda node: _poke(pokes))
     try:
-        by_host = providers(config, on_event)
+        by_host = providers(config, lambda host, name: _poke(pokes, host), salt)
         problems = _against_the_cluster(config, manager, by_host)
     except DriverError as error:
         return _refuse(f"{args.config}: {error}", UNAVAILABLE)
@@ -80,7 +85,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         with _only_one(Path(config.daemon.state_dir)):
             _settle(config, manager)
-            outside = Outside(manager, by_host, WallClock(), keepers(by_host), credentials(manager))
+            outside = Outside(
+                manager, by_host, WallClock(), keepers(by_host), credentials(manager), salt
+            )
             return _work(config, manager, outside, pokes)
     except (DriverError, RuntimeError) as error:
         return _refuse(str(error), UNAVAILABLE)
@@ -89,6 +96,11 @@ def run(args: argparse.Namespace) -> int:
 def _settle(config: Config, manager: SlurmManager) -> None:
     for sentence in slurm_parts.settle(config, manager):
         _LOG.warning("%s", sentence)
+
+
+def _poke(daemons: list[Daemon], *sources: str) -> None:
+    for daemon in daemons:
+        daemon.poke(*sources)
 
 
 def _against_the_cluster(
@@ -177,6 +189,8 @@ def _work(config: Config, manager: SlurmManager, outside: Outside, pokes: list[D
         Path(settings.socket).unlink(missing_ok=True)
         for provider in set(outside.providers.values()):
             provider.close()
+        if outside.provisioner is not None:
+            outside.provisioner.close()
         journal.close()
 
 

@@ -63,6 +63,12 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
         help=f"release of controller and hosts ({roots.INSTALLED}); guests come with "
         f"{roots.INSTALLED} only, so other releases have no guest image",
     )
+    for name, what in (
+        ("time", "a time server"), ("files", "a file server"), ("salt", "a Salt master")
+    ):  # fmt: skip
+        up.add_argument(
+            f"--{name}", action="store_true", help=f"{what} on the controller, used by guests"
+        )
     up.add_argument(
         "--no-image", action="store_true", help="no guest image and no policy file: bare Slurm"
     )
@@ -95,11 +101,14 @@ def _up(args: argparse.Namespace) -> int:
         memory_mb=args.memory_mb,
         hooks="slurmctld",
         slurm_version=args.slurm,
+        time=args.time,
+        files=args.files,
+        salt=args.salt,
     )
     lab = Lab.up(roots.equip(spec, _tell), progress=_tell)
     # A guest's slurmd is 22.05, too old to register with a later release's slurmctld.
     bare = args.no_image or args.slurm != roots.INSTALLED
-    policy = None if bare else write_policy(lab, image.build(_tell))
+    policy = None if bare else write_policy(lab, image.build(_tell, salt=args.salt))
     for line in next_steps(lab, policy):
         print(line)
     return OK

@@ -6,6 +6,9 @@ hosts:
     - contents: |
         127.0.0.1 localhost
         {{ pillar['backfill']['controller']['address'] }} {{ pillar['backfill']['controller']['name'] }}
+        {%- if grains['backfill'].get('node') %}
+        {{ grains['backfill']['address'] }} {{ grains['backfill']['node'] }}
+        {%- endif %}
         {%- for name, address in pillar['backfill']['hosts'] | dictsort %}
         {{ address }} {{ name }}
         {%- endfor %}

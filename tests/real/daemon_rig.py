@@ -41,8 +41,8 @@ _DEFECTS = re.compile(r"Traceback|defect in the driver|unforeseen|did not settle
 @contextmanager
 def daemon_lab(name: str, **spec: Any) -> Iterator[DaemonRig]:
     """A lab with the hook in place, and a rig on it; at the end nothing of both is left."""
-    guest = image.build()
     made = LabSpec(name=f"{name}-{os.getpid()}", **{"hooks": "slurmctld", **spec})
+    guest = image.build(salt=made.salt)
     lab = Lab.up(made, tied=True)
     try:
         rig = DaemonRig(lab, guest)

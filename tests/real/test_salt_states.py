@@ -49,7 +49,7 @@ class Renderer:
     def __call__(self, role: str, kind: str, pillar: object = None) -> dict[str, Any]:
         """The low state, or errors; `pillar` replaces the sample."""
         request = {
-            "number": 1, "verb": "render", "role": role, "kind": kind, "id": "vn1",
+            "number": 1, "verb": "render", "grains": {"backfill": {"role": role, "kind": kind}},
             "states": str(_STATES), "pillar": str(_STATES / "pillar"), "given": pillar,
         }  # fmt: skip
         assert self._process.stdin is not None

@@ -152,7 +152,10 @@ def _seed(
     )
     if entropy is None:
         entropy = os.urandom(ENTROPY_BYTES)
-    return seed_tar(identity, munge_key, around.no_ops, entropy, canary)
+    # A parent is nobody in particular: only what is one node's own is enrolled.
+    nursing = canary or not entropy
+    more = {} if nursing else pool.seed_files(spec)
+    return seed_tar(identity, munge_key, around.no_ops, entropy, canary, more)
 
 
 def _clear(pool: Pool, host: str, name: str) -> None:

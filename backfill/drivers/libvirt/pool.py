@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from backfill.core.fleet import Instance, InstanceState
+from backfill.core.fleet import Instance, InstanceSpec, InstanceState
 from backfill.drivers.libvirt.checkpoints import Checkpoints
 from backfill.drivers.libvirt.device_book import DeviceBook
 from backfill.drivers.libvirt.domains import Domain
@@ -21,6 +21,14 @@ from backfill.ports import BusyError, NotFoundError, UnreachableError
 AT_REST = frozenset({InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED})
 
 
+SeedFiles = Callable[[InstanceSpec], Mapping[str, bytes]]
+
+
+def no_files(spec: InstanceSpec) -> Mapping[str, bytes]:
+    """Nothing beyond what every guest gets."""
+    return {}
+
+
 @dataclass(slots=True)
 class Pool:
     """What all operations share. Everything here is safe from several threads."""
@@ -28,6 +36,8 @@ class Pool:
     config: LibvirtConfig
     store: Store
     hypervisors: dict[str, Hypervisor]
+    # Further files of a new instance's seed, such as keys that are made for it.
+    seed_files: SeedFiles = no_files
     lanes: Lanes = field(default_factory=Lanes)
     checkpoints: Checkpoints = field(init=False)
     devices: DeviceBook = field(init=False)

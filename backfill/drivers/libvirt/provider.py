@@ -13,7 +13,7 @@ from backfill.drivers.libvirt import agent, keeping, leaks, making, moving
 from backfill.drivers.libvirt.asking import Ask
 from backfill.drivers.libvirt.holder import LibvirtHolder
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
-from backfill.drivers.libvirt.pool import Pool
+from backfill.drivers.libvirt.pool import Pool, SeedFiles, no_files
 from backfill.drivers.libvirt.report import mount_to_prove
 from backfill.drivers.libvirt.settings import LibvirtConfig, Limits
 from backfill.drivers.libvirt.states import instance_state
@@ -36,6 +36,7 @@ class LibvirtProvider(LibvirtHolder):
         config: LibvirtConfig,
         on_event: OnEvent | None = None,
         make_hypervisor: MakeHypervisor = Hypervisor,
+        seed_files: SeedFiles = no_files,
     ) -> None:
         self._config = config
         self._pool = Pool(
@@ -45,6 +46,7 @@ class LibvirtProvider(LibvirtHolder):
                 host: make_hypervisor(host, uri, config.limits, on_event)
                 for host, uri in config.uris.items()
             },
+            seed_files,
         )
 
     @property

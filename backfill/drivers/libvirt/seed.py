@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import shlex
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 ENTROPY_BYTES = 64
@@ -57,12 +58,13 @@ def seed_tar(
     no_ops: tuple[str, ...] = (),
     entropy: bytes = b"",
     canary: bool = False,
+    more: Mapping[str, bytes] | None = None,
 ) -> bytes:
     """The guest's files; `no_ops` are absolute paths of programs that shall do nothing there.
 
     `entropy`: randomness that no other guest gets; without it the guest becomes a parent, to be
     frozen. `canary`: the guest tries itself out, says how that went and ends. The same arguments
-    always give the same bytes, a multiple of 512 as a disk must be.
+    always give the same bytes, a multiple of 512 as a disk must be. `more`: further files by path.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -74,6 +76,9 @@ def seed_tar(
             _add(tar, "etc/backfill/canary", b"\n", 0o644)
         _add(tar, "etc/backfill/identity", identity_text(identity).encode(), 0o644)
         _add(tar, "etc/munge/munge.key", munge_key, 0o400)
+        for path, content in sorted((more or {}).items()):
+            secret = "/pki/" in path
+            _add(tar, path.lstrip("/"), content, 0o400 if secret else 0o644)
         for path in no_ops:
             link = tarfile.TarInfo(path.lstrip("/"))
             link.type, link.linkname = tarfile.SYMTYPE, "/bin/true"

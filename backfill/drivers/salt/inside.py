@@ -55,6 +55,14 @@ class Master:
             "master": master.read_text() if master.exists() else "",
         }
 
+    def files(self, grains: dict[str, Any]) -> dict[str, Any]:
+        """What this machine's states would write, so that its first run finds nothing to do."""
+        roots, pillars = self.opts["file_roots"], self.opts["pillar_roots"]
+        found = render(list(roots["base"]), list(pillars["base"]), grains)
+        if found["errors"]:
+            raise ValueError("; ".join(found["errors"]))
+        return {"files": whole_files(found["states"])}
+
     def delete_key(self, id: str, cut: bool = False) -> dict[str, Any]:  # noqa: A002
         """Forget the key; `cut`: whoever still uses it is thrown out at once, too."""
         self._wheel.opts["rotate_aes_key"] = cut
@@ -83,7 +91,7 @@ class Master:
             gather_job_timeout=5,
             full_return=True,
         )
-        return {"answers": answers}
+        return {"answers": {i: _summary(a) for i, a in answers.items()}}
 
     def ping(self, ids: list[str], within_s: float) -> dict[str, Any]:
         """Which of these minions answer."""
@@ -103,11 +111,15 @@ class Master:
 
 
 def render(
-    role: str, kind: str, id: str, states: str, pillar: str, given: dict[str, Any] | None = None  # noqa: A002
-) -> dict[str, Any]:  # fmt: skip
-    """Render a role's states in process, without master or minion: its low state, or errors.
+    states: str | list[str],
+    pillar: str | list[str],
+    grains: dict[str, Any],
+    given: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Render a machine's states in process, without master or minion: its low state, or errors.
 
-    `given` replaces the pillar found below `pillar`.
+    `grains` has the key `backfill` with at least `role` and `kind`; `given` replaces the pillar
+    that is found below `pillar`.
     """
     import salt.client
     import salt.config
@@ -121,12 +133,12 @@ def render(
         # Grains are read from a file only.
         config = Path(place, "minion")
         settings = {
-            "id": id,
+            "id": grains["backfill"].get("node", "machine"),
             "root_dir": place,
             "file_client": "local",
-            "file_roots": {"base": [states]},
-            "pillar_roots": {"base": [pillar]},
-            "grains": {"backfill": {"role": role, "kind": kind}, "init": _INIT[kind]},
+            "file_roots": {"base": [states] if isinstance(states, str) else states},
+            "pillar_roots": {"base": [pillar] if isinstance(pillar, str) else pillar},
+            "grains": {**grains, "init": _INIT[grains["backfill"]["kind"]]},
             "enable_gpu_grains": False,
             "enable_fqdns_grains": False,
             "autoload_dynamic_modules": False,
@@ -134,10 +146,22 @@ def render(
         }
         config.write_text(json.dumps(settings))
         opts = salt.config.minion_config(str(config))
-        caller = salt.client.Caller(mopts=opts)
-        found = caller.cmd("state.show_lowstate")
+        found = salt.client.Caller(mopts=opts).cmd("state.show_lowstate")
     errors = [line for line in found if isinstance(line, str)]
     return {"errors": errors, "states": [] if errors else found}
+
+
+def whole_files(states: list[dict[str, Any]]) -> dict[str, str]:
+    """The files that the states write out of nothing but their own text, by path."""
+    found = {}
+    for state in states:
+        path = str(state.get("name", state["__id__"]))
+        text = state.get("contents")
+        last = state.get("order") == "last" or path.startswith("/run/")
+        if state["state"] == "file" and state["fun"] == "managed" and text and not last:
+            # As Salt writes it: one line break at the end.
+            found[path] = str(text).rstrip("\n") + "\n"
+    return found
 
 
 def problem_in(answer: object) -> str:
@@ -156,6 +180,22 @@ def problem_in(answer: object) -> str:
         if not isinstance(state, dict) or state.get("result") is False
     ]
     return "; ".join(failed)[:500]
+
+
+def _summary(answer: object) -> dict[str, Any]:
+    """Of a full return: was there an answer, what is wrong, what (would have) changed."""
+    if not isinstance(answer, dict) or answer.get("out") == "no_return":
+        return {"answered": False, "problem": "", "changed": []}
+    states = answer.get("ret")
+    changed = []
+    for key, state in states.items() if isinstance(states, dict) else ():
+        # None is what a state says in a test run that would change something.
+        if isinstance(state, dict) and (state.get("result") is None or state.get("changes")):
+            changed.append([str(state.get("__id__", key)), str(state.get("comment", ""))])
+    problem = problem_in(states)
+    if not problem and answer.get("retcode") not in (0, None):
+        problem = f"it ended with status {answer['retcode']}"
+    return {"answered": True, "problem": problem, "changed": changed}
 
 
 _INIT = {"virtual": "busybox", "metal": "systemd"}
@@ -178,7 +218,7 @@ def serve(config: str, requests: Iterator[str], stream: Any) -> None:
         ).start()
 
 
-_VERBS = ("make_key", "delete_key", "keys", "apply", "ping")
+_VERBS = ("make_key", "delete_key", "keys", "files", "apply", "ping")
 
 
 def _answer(work: Callable[..., dict[str, Any]], request: Any, number: int, stream: Any) -> None:

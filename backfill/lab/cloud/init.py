@@ -20,8 +20,8 @@ from select import select
 from typing import Any
 
 from backfill.lab.cloud import files
-from backfill.lab.layout import Service
 from backfill.lab.machine import MS_BIND, mount
+from backfill.lab.service import Service
 from backfill.lab.services import Services
 from backfill.lab.spec import LabError
 from backfill.lab.waiting import lock_for_life

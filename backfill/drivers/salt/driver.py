@@ -1,0 +1,121 @@
+"""The Provisioner over a Salt master on this machine: a key per generation, strict results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+
+from backfill.drivers.salt.link import Answer, SaltLink
+from backfill.ports import DriverError, NotFoundError, StateRun
+
+_KEY_S = 30.0
+# How long beyond the states' own time the master may take to say that somebody was silent.
+_GRACE_S = 30.0
+_ID = re.compile(r"(?P<node>.+)\.g(?P<generation>[1-9][0-9]*)")
+
+
+def minion_id(node: str, generation: int) -> str:
+    """The minion's name: a node's next generation is a stranger to the master until enrolled."""
+    return f"{node}.g{generation}" if generation else node
+
+
+def node_of(minion: str) -> tuple[str, int]:
+    """Node and generation of a minion; bare metal has its own name and generation 0."""
+    found = _ID.fullmatch(minion)
+    return (found["node"], int(found["generation"])) if found else (minion, 0)
+
+
+class SaltProvisioner:
+    """See `backfill.ports.Provisioner`. `within_s`: what a run of states may take on one node."""
+
+    def __init__(
+        self,
+        python: str,
+        config: str,
+        within_s: float = 120.0,
+        on_event: Callable[[str], None] | None = None,
+    ) -> None:
+        self._within_s = within_s
+        self._on_event = on_event
+        self._link = SaltLink(python, config, self._heard)
+
+    def enrol(self, node: str, generation: int, address: str) -> dict[str, bytes]:
+        """A new key, and what the node's states would write: its first run finds nothing to do."""
+        own = minion_id(node, generation)
+        for other in self._minions():
+            if node_of(other)[0] == node and other != own:
+                self._ask("delete_key", id=other, cut=True)
+        grains = {
+            "backfill": {
+                "role": "node",
+                "kind": "virtual",
+                "node": node,
+                "address": address.split("/")[0],
+            }
+        }
+        files = self._ask("files", grains=grains)["files"]
+        key = self._ask("make_key", id=own)
+        if not key["master"]:
+            raise DriverError(
+                "salt", "the master has no key of its own yet", "start salt-master once"
+            )
+        pki = "/etc/salt/pki/minion"
+        return {path: text.encode() for path, text in files.items()} | {
+            "/etc/salt/minion_id": f"{own}\n".encode(),
+            "/etc/salt/grains": json.dumps(grains).encode() + b"\n",
+            f"{pki}/minion.pem": key["private"].encode(),
+            f"{pki}/minion.pub": key["public"].encode(),
+            # The master's key is known from the start: nobody can pose as it at the first boot.
+            f"{pki}/minion_master.pub": key["master"].encode(),
+        }
+
+    def expel(self, node: str, generation: int) -> None:
+        """Forget the key, and throw out whoever still uses it."""
+        own = minion_id(node, generation)
+        if own in self._minions():
+            self._ask("delete_key", id=own, cut=True)
+
+    def enrolled(self) -> dict[str, int]:
+        """Nodes with an accepted key."""
+        return dict(sorted(node_of(minion) for minion in self._minions()))
+
+    def apply(self, nodes: Sequence[str], test: bool) -> dict[str, StateRun]:
+        """Run the states on all of these at once."""
+        known = self.enrolled()
+        for node in nodes:
+            if node not in known:
+                raise NotFoundError(node, "has no accepted key at the Salt master")
+        ids = {minion_id(node, known[node]): node for node in nodes}
+        if not ids:
+            return {}
+        answers = self._link.ask(
+            "apply",
+            self._within_s + _GRACE_S,
+            ids=list(ids),
+            test=test,
+            within_s=self._within_s,
+        )["answers"]
+        return {node: _run(node, answers.get(own)) for own, node in ids.items()}
+
+    def close(self) -> None:
+        """End Salt's process."""
+        self._link.close()
+
+    def _minions(self) -> list[str]:
+        accepted: list[str] = self._ask("keys")["accepted"]
+        return accepted
+
+    def _ask(self, verb: str, **arguments: object) -> Answer:
+        return self._link.ask(verb, _KEY_S, **arguments)
+
+    def _heard(self, tag: str, minion: str) -> None:
+        if self._on_event is not None and minion:
+            self._on_event(node_of(minion)[0])
+
+
+def _run(node: str, answer: Answer | None) -> StateRun:
+    if answer is None or not answer["answered"]:
+        return StateRun(node, answered=False, problem="it did not answer")
+    changed = tuple((str(state), str(comment)) for state, comment in answer["changed"])
+    return StateRun(node, True, str(answer["problem"]), changed)

@@ -1,0 +1,122 @@
+"""The line to the process in which Salt runs: one JSON request there, one JSON answer back."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from backfill.ports import DriverError, UnreachableError
+
+_INSIDE = Path(__file__).with_name("inside.py")
+_START_S = 60.0
+
+Answer = dict[str, Any]
+
+
+class SaltLink:
+    """Starts the process with the first request, and again after it died. Safe from many threads.
+
+    `on_event(tag, minion)` is called from the reading thread: a hint, nothing more.
+    """
+
+    def __init__(
+        self, python: str, config: str, on_event: Callable[[str, str], None] | None = None
+    ) -> None:
+        self._argv = [python, str(_INSIDE), config]
+        self._on_event = on_event
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._waiting: dict[int, SimpleQueue[Answer]] = {}
+        self._numbers = itertools.count(1)
+
+    def ask(self, verb: str, patience_s: float, **arguments: object) -> Answer:
+        """The answer to one request. UnreachableError when none comes in time."""
+        number, reply = next(self._numbers), SimpleQueue[Answer]()
+        self._waiting[number] = reply
+        try:
+            with self._lock:
+                process = self._started()
+                assert process.stdin is not None
+                process.stdin.write(
+                    json.dumps({"number": number, "verb": verb, **arguments}) + "\n"
+                )
+                process.stdin.flush()
+            answer = reply.get(timeout=patience_s)
+        except Empty:
+            raise UnreachableError(
+                "salt", f"'{verb}' was not answered within {patience_s:g} s",
+                "see that the master runs, and its log",
+            ) from None  # fmt: skip
+        except OSError as error:
+            raise UnreachableError("salt", f"its process cannot be asked: {error}") from error
+        finally:
+            del self._waiting[number]
+        if "error" in answer:
+            raise DriverError("salt", f"'{verb}' failed: {answer['error']}", "see the master's log")
+        return answer
+
+    def close(self) -> None:
+        """End the process: it goes when its input ends."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        try:
+            process = subprocess.Popen(
+                self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, text=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise DriverError(
+                "salt", f"{self._argv[0]} cannot be run: {error.strerror}",
+                "set salt.python to the interpreter that has Salt",
+            ) from error  # fmt: skip
+        greeted = threading.Event()
+        threading.Thread(target=self._read, args=(process, greeted), daemon=True).start()
+        if not greeted.wait(_START_S) or process.poll() is not None:
+            process.kill()
+            raise DriverError(
+                "salt", f"{self._argv[0]} did not start Salt with {self._argv[2]}",
+                "run it by hand: the error is on its standard error",
+            )  # fmt: skip
+        self._process = process
+        return process
+
+    def _read(self, process: subprocess.Popen[str], greeted: threading.Event) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self._take(json.loads(line), greeted)
+        greeted.set()
+        if self._process is not process:
+            return
+        for reply in list(self._waiting.values()):
+            reply.put({"error": "Salt's process ended"})
+
+    def _take(self, line: Answer, greeted: threading.Event) -> None:
+        if "ready" in line:
+            greeted.set()
+        elif "event" in line:
+            if self._on_event is not None:
+                self._on_event(line["event"], line["id"])
+        elif (reply := self._waiting.get(line["number"])) is not None:
+            reply.put(line)

@@ -1,0 +1,42 @@
+"""`backfill provision NODE`: run Salt's states on nodes now, and say what they changed."""
+
+from __future__ import annotations
+
+import argparse
+
+from backfill.core.quantities import parse_hostlist
+from backfill.ports import Provisioner
+from backfill.ui import salting, wording
+from backfill.ui.client import AskError
+from backfill.ui.codes import NO
+from backfill.ui.parser import say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    parser.add_argument("node", metavar="NODE", help="one node, or several such as vn[1-3]")
+    salting.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the states; one more time where they failed or nobody answered."""
+
+    def work(salt: Provisioner) -> int:
+        nodes = parse_hostlist(args.node)
+        known = salt.enrolled()
+        for node in nodes:
+            if node not in known:
+                raise AskError(
+                    wording.unknown("node with a key at the Salt master", node, known), NO
+                )
+        runs = salt.apply(nodes, test=False)
+        again = [node for node, run in runs.items() if not run.ok]
+        if again:
+            runs |= salt.apply(again, test=False)
+        return salting.report(runs, args.json, "changed", "as they should be")
+
+    try:
+        return salting.with_provisioner(args, work)
+    except (AskError, ValueError) as error:
+        say(str(error))
+        return NO

@@ -1,0 +1,69 @@
+"""What `backfill provision` and `backfill drift` share: the provisioner, runs, a report."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from backfill.ports import DriverError, Provisioner, StateRun
+from backfill.ui.client import print_json
+from backfill.ui.codes import BAD_DATA, NO, OK, UNAVAILABLE
+from backfill.ui.parser import say
+from backfill.ui.terminal import table
+
+_POLICY = "/etc/backfill/policy.yaml"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of both."""
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, default=Path(_POLICY),
+        help=f"policy file, whose section salt is used (otherwise {_POLICY})",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def with_provisioner(args: argparse.Namespace, work: Callable[[Provisioner], int]) -> int:
+    """Call `work` with the provisioner of the policy file; trouble becomes one sentence."""
+    from backfill.config import ConfigError, load
+    from backfill.ui.assemble import provisioner
+
+    try:
+        config = load(args.config)
+    except ConfigError as error:
+        say(str(error))
+        return BAD_DATA
+    salt = provisioner(config)
+    if salt is None:
+        say(f"{args.config} has no section salt: nothing configures nodes here")
+        return NO
+    try:
+        return work(salt)
+    except DriverError as error:
+        say(str(error))
+        return UNAVAILABLE
+    finally:
+        salt.close()
+
+
+def report(runs: dict[str, StateRun], as_json: bool, changed: str, same: str) -> int:
+    """Show runs; `changed` and `same` are the words for a node with and without differences.
+
+    Returns OK when every node answered without a problem, NO otherwise.
+    """
+    ok = all(run.ok for run in runs.values())
+    if as_json:
+        print_json({"nodes": [{**asdict(r), "ok": r.ok} for _, r in sorted(runs.items())]})
+        return OK if ok else NO
+    rows = []
+    for node, run in sorted(runs.items()):
+        if not run.ok:
+            rows.append((node, "FAILED" if run.answered else "SILENT", "-", run.problem))
+        elif not run.changed:
+            rows.append((node, same, "-", "-"))
+        for state, comment in run.changed if run.ok else ():
+            rows.append((node, changed, state, " ".join(comment.split())))
+    table(("NODE", "STATES", "STATE", "WHAT"), rows)
+    return OK if ok else NO
