@@ -77,7 +77,7 @@ def extra_services(spec: LabSpec, lab_dir: Path) -> tuple[Service, ...]:
         argv = ("/usr/sbin/chronyd", "-n", "-x", "-u", "root", "-f", f"{lab_dir}/etc/chrony.conf")
         found.append(Service("chronyd", argv))
     if spec.files:
-        argv = ("/usr/bin/ganesha.nfsd", "-F", "-x", "-p", "/run/ganesha.pid", "-L", "STDERR",
+        argv = ("/usr/bin/ganesha.nfsd", "-F", "-p", "/run/ganesha.pid", "-L", "STDERR",
                 "-N", "NIV_EVENT", "-f", f"{lab_dir}/etc/ganesha.conf")  # fmt: skip
         found.append(Service("ganesha", argv, ready=f"tcp:{CONTROLLER_ADDRESS}:{FILES_PORT}"))
     if spec.salt:
