@@ -242,12 +242,16 @@ class CheckpointKept:
 
 @dataclass(frozen=True, slots=True)
 class HoldSet:
-    """A person pushed instances off a host or a node, or allowed them again (`backfill evict`)."""
+    """A person pushed instances off a host or a node, or allowed them again (`backfill evict`).
+
+    With `keep` (`backfill reclaim`) so many may stay on the host, and the others go for good.
+    """
 
     subject: str
     at_s: float
     on: bool
     reason: str
+    keep: int | None = None
 
 
 Change = (

@@ -62,6 +62,7 @@ class Instance:
     rss_mb: int | None = None
     boot_s: float = 0.0
     throttled: bool = False  # its CPUs run for a small share of the time only
+    wanted_back: str = ""  # why its host's owner wants this very instance gone
 
     @property
     def occupies_cpu(self) -> bool:

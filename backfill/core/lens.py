@@ -148,6 +148,7 @@ class Lens:
         self.claims = _Noted(self, world.claims, "claim {}".format, "*claims")
         self.operations = _Noted(self, world.operations, _node_of, "*operations")
         self.closed = _Noted(self, world.closed, _itself, "*closed")
+        self.kept = _Noted(self, world.kept, _itself, "*closed")
         self.generations = _Noted(self, world.generations, _itself, "*managed")
         self.streaks = _Noted(self, world.streaks, "streak {}".format, "*streaks")
         self.begin()

@@ -42,6 +42,7 @@ class Picture:
         self.sources: dict[str, Source] = {}
         self.doubts: dict[str, Doubt] = {}  # by managed node
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
+        self.kept: dict[str, tuple[int, str]] = {}  # host -> so many may stay there, and why
         self.generations: dict[str, int] = {}  # highest generation ever used by a node's name
         self.streaks: dict[str, Streak] = {}  # failures in a row: by host, and "" for the image
         self.rates: dict[str, WriteRate] = {}  # by host: how fast memory reaches the disk

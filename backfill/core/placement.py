@@ -86,6 +86,16 @@ def count_on(world: World, host: str) -> int:
     return sum(1 for m in world.managed_on(host) if m.phase not in ABSENT)
 
 
+def _enough(world: World, host: str, limits: Limits) -> str:
+    """Say why no further instance may come however much room there is, or return an empty text."""
+    count = count_on(world, host)
+    if count >= limits.max_per_host:
+        return f"limits.max_per_host = {limits.max_per_host} is reached on {host}"
+    if host in world.kept and count >= world.kept[host][0]:
+        return f"only {world.kept[host][0]} may stay on {host}: {world.kept[host][1]}"
+    return ""
+
+
 def candidates(
     world: World, policies: PolicySet, pays_s: float, skip: frozenset[str] = frozenset()
 ) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
@@ -104,8 +114,8 @@ def candidates(
             reason = too_short(world, host, policies, pays_s)
         if not reason:
             reason = open_breaker(world, host, policies.readiness, policies.hosts)
-        if not reason and count_on(world, host) >= policies.limits.max_per_host:
-            reason = f"limits.max_per_host = {policies.limits.max_per_host} is reached on {host}"
+        if not reason:
+            reason = _enough(world, host, policies.limits)
         if not reason:
             left = room(world, host, policies)
             if shape.fits(left):

@@ -139,7 +139,8 @@ def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
         case changes.MemoryWritten():
             last[f"rate {change.host}"] = change
         case changes.HoldSet():
-            last[f"hold {change.subject}"] = change
+            kind = "hold" if change.keep is None else "keep"
+            last[f"{kind} {change.subject}"] = change
         case _:
             pass
 

@@ -12,6 +12,7 @@ from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import candidates
 from backfill.core.plan import SetNode
 from backfill.core.pressure import most_disruptions
+from backfill.core.reclaim import plan_reclaim
 
 _MINUTE_S = 60.0
 
@@ -21,6 +22,7 @@ def plan_scale(draft: Draft) -> None:
     policies = draft.policies
     if draft.blind:
         return
+    plan_reclaim(draft)
     pending = _admitted(draft)
     need = policies.demand.need(pending, policies.instances.flavour, draft.now_s)
     for job_id in need.misfits:

@@ -270,7 +270,11 @@ class World(Picture):
         """Nothing is decided by it; it is kept in the journal."""
 
     def _hold_set(self, change: ch.HoldSet) -> None:
-        if change.on:
+        if change.keep is not None:
+            self.kept.pop(change.subject, None)
+            if change.on:
+                self.kept[change.subject] = (change.keep, change.reason)
+        elif change.on:
             self.closed[change.subject] = change.reason
         else:
             self.closed.pop(change.subject, None)

@@ -88,6 +88,9 @@ def _change(change: ch.Change) -> str:
             return _written(change)
         case ch.Woken() | ch.Proven() | ch.Probed() | ch.LastWords():
             return _guest(change)
+        case ch.HoldSet(keep=int(keep)):
+            what = f"only {keep} instances may stay on" if change.on else "any number may stay on"
+            return f"{what} {change.subject}: {change.reason}"
         case ch.HoldSet():
             return f"{change.subject} was {'closed' if change.on else 'opened'}: {change.reason}"
         case ch.SourceFailed():

@@ -17,6 +17,7 @@ from backfill.core.world import World
 from backfill.engine.checkpoint_order import OrderError, checkpoint_order
 from backfill.engine.messages import Question
 from backfill.engine.narrate import sentence, story_line
+from backfill.engine.reclaim_order import reclaim_order
 from backfill.engine.summary import summary
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Questions:
         }
         self._writers: dict[str, Callable[[Body], Body]] = {
             "evict": self._evict,
+            "reclaim": self._reclaim,
             "retry": self._retry,
             "poke": self._poke,
             "reload": self._reload,
@@ -260,6 +262,13 @@ class Questions:
         self._daemon.cycle.take([ch.HoldSet(subject, now_s, on, reason)])
         self._daemon.cycle.decide()
         return {"subject": subject, "closed": on}
+
+    def _reclaim(self, body: Body) -> Body:
+        """Let only so many instances stay on a burst host (`on`), or any number again."""
+        order = reclaim_order(self._world, body)
+        self._daemon.cycle.take([order])
+        self._daemon.cycle.decide()
+        return {"subject": order.subject, "keep": order.keep if order.on else None}
 
     def _retry(self, body: Body) -> Body:
         """Let a given-up node be tried again: its record is dropped, so its name is free."""

@@ -214,3 +214,24 @@ def test_a_refused_user_has_a_status_of_its_own() -> None:
     assert refusal_code(sentence, uid=1000, daemon_uid=999) == 77
     assert refusal_code(sentence, uid=0, daemon_uid=999) == 1
     assert refusal_code("'x' is no node", uid=1000, daemon_uid=999) == 1
+
+
+def test_reclaim_is_for_burst_hosts_and_says_what_to_do_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with living(tmp_path) as daemon:
+        where = ["--socket", str(daemon.socket)]
+        daemon.until(lambda: len(daemon.daemon.world.hosts) == 2)
+        assert main(["reclaim", "bm1", *where]) == 1
+        assert "clear it with `backfill evict bm1`" in capsys.readouterr().err
+        assert main(["reclaim", "bm7", *where]) == 1
+        assert "there is no host 'bm7'" in capsys.readouterr().err
+        daemon.sim.hosts["bm1"].node = None
+        daemon.until(lambda: daemon.daemon.world.hosts["bm1"].node is None)
+        assert main(["reclaim", "bm1", "--keep", "-1", *where]) == 1
+        assert "give a number of instances" in capsys.readouterr().err
+        assert main(["reclaim", "bm1", "--keep", "2", "--reason", "repair", *where]) == 0
+        assert "bm1: 2 may stay" in capsys.readouterr().out
+        assert daemon.daemon.world.kept == {"bm1": (2, "repair")}
+        assert main(["reclaim", "bm1", "--undo", *where]) == 0
+        assert daemon.daemon.world.kept == {}

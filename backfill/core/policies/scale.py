@@ -17,6 +17,8 @@ class Scale:
     grow_per_min: int = 0
     # So many idle instances are let go in a minute at most; 0: no ramp.
     shrink_per_min: int = 0
+    # When its owner wants a burst host's room back: jobs may go on for so long before a requeue.
+    reclaim_within_s: float = 600.0
     # A guest that has not registered with Slurm after this time has failed.
     boot_within_s: float = 180.0
     # After a failed boot, wait this long; doubled with every further failure.

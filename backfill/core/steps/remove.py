@@ -38,11 +38,28 @@ def step_draining(draft: Draft, node: ManagedNode) -> None:
     if draft.world.node_read_s(node.name) <= node.drained_s:
         return  # a job may have come just before the drain: look once more
     if draft.world.jobs_on(node.name):
+        _with_jobs(draft, node)
+        return
+    draft.become(node, Phase.REMOVING, node.reason)
+
+
+def _with_jobs(draft: Draft, node: ManagedNode) -> None:
+    """It stays, unless its room is wanted back: then its jobs may end in time, or start anew."""
+    if not node.doomed:
         reason = "a job came just before the drain"
         draft.do(UndrainNode(node.name, node.generation, reason, node.host))
         draft.become(node, Phase.READY, reason, idle_since_s=0.0)
         return
-    draft.become(node, Phase.REMOVING, node.reason)
+    limit_s = draft.since(node) + draft.policies.scale.reclaim_within_s
+    draft.wake_at(limit_s)
+    if draft.now_s < limit_s:
+        return
+    fixed = [j.id for j in draft.world.jobs_on(node.name) if not j.requeue]
+    if fixed:
+        reason = f"job {', '.join(fixed)} was submitted as --no-requeue: it is waited for"
+        draft.refuse(node.name, "removal", reason)
+        return
+    draft.become(node, Phase.REMOVING, f"{node.reason}; its jobs start anew elsewhere")
 
 
 def step_removing(draft: Draft, node: ManagedNode) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from backfill.core.quantities import NOTHING, Resources
 from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.states import RECLAIM, Server, mark
+from backfill.drivers.openstack.states import Server, mark, wanted_back
 
 _WITHOUT_LIMIT = 1_000_000
 
@@ -111,11 +111,6 @@ def pool_room(
         kept = held - wanted
         room = Resources(min(room.cpus, kept.cpus), min(room.memory_mb, kept.memory_mb))
     return _not_below_zero(room)
-
-
-def wanted_back(server: Server) -> str:
-    """Why the cloud's operator wants the room of this server back; empty: he does not."""
-    return str(server.get("metadata", {}).get(RECLAIM, ""))
 
 
 def size_of(server: Server) -> Resources:

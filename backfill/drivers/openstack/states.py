@@ -90,7 +90,13 @@ def instance_of(server: Server, host: str) -> Instance:
         tag=tag,
         resources=Resources(_number(mark(server, "cpus")), _number(mark(server, "memory_mb"))),
         boot_s=seconds(str(server.get("created", ""))),
+        wanted_back=wanted_back(server),
     )
+
+
+def wanted_back(server: Server) -> str:
+    """Why the cloud's operator wants the room of this server back; empty: he does not."""
+    return str(server.get("metadata", {}).get(RECLAIM, ""))
 
 
 def fault_of(server: Server) -> str:

@@ -1,0 +1,60 @@
+"""Giving room back for good where hosts belong to somebody else: who goes when it has shrunk."""
+
+from __future__ import annotations
+
+from backfill.core.draft import Draft
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.placement import count_on, room
+from backfill.core.quantities import Resources
+
+_LEAVING = (Phase.DRAINING, Phase.EVICTING, Phase.REMOVING)
+
+
+def plan_reclaim(draft: Draft) -> None:
+    """On every burst host: as many instances go as no longer fit, or as its owner names."""
+    for name in draft.policies.hosts:
+        host = draft.world.hosts.get(name)
+        if host is None or host.node is not None or not host.reachable:
+            continue
+        if name not in draft.world.closed:
+            _fit(draft, name)
+
+
+def _fit(draft: Draft, host: str) -> None:
+    nodes = draft.world.managed_on(host)
+    leaving = sum(1 for m in nodes if m.phase in _LEAVING)
+    named = {m.name: why for m in nodes if (why := _named(draft, m))}
+    too_many, why = _too_many(draft, host)
+    can_go = [m for m in nodes if m.phase in (Phase.READY, Phase.BOOTING)]
+    can_go.sort(key=lambda m: (m.name not in named, m.phase is Phase.READY,
+                               not m.idle_since_s, -m.created_s, m.name))  # fmt: skip
+    going = max(too_many - leaving, sum(1 for m in can_go if m.name in named))
+    for node in can_go[: max(0, going)]:
+        reason = f"its room on {host} is wanted back: {named.get(node.name, why)}"
+        if node.phase is Phase.BOOTING:
+            draft.become(node, Phase.REMOVING, reason)
+        else:
+            draft.become(node, Phase.DRAINING, reason, drained_s=0.0, doomed=True)
+
+
+def _named(draft: Draft, node: ManagedNode) -> str:
+    instance = draft.instance(node)
+    return instance.wanted_back if instance is not None else ""
+
+
+def _too_many(draft: Draft, host: str) -> tuple[int, str]:
+    """How many instances are beyond the host's room or the owner's number, and why."""
+    shape = draft.policies.instances.flavour.resources
+    left = room(draft.world, host, draft.policies)
+    lacking = max(_times(-left.cpus, shape.cpus), _times(-left.memory_mb, shape.memory_mb))
+    capacity: Resources = draft.world.hosts[host].capacity
+    keep, why = draft.world.kept.get(host, (None, ""))
+    beyond = 0 if keep is None else count_on(draft.world, host) - keep
+    if beyond >= lacking:
+        return beyond, why
+    return lacking, f"it has {capacity} left for us"
+
+
+def _times(amount: int, unit: int) -> int:
+    """How many units cover the amount."""
+    return -(-max(0, amount) // unit)
