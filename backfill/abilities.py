@@ -38,6 +38,18 @@ class DeviceHolder(Protocol):
 
 
 @runtime_checkable
+class MemoryGiver(Protocol):
+    """A provider whose running instances can give memory back to their host."""
+
+    def give_memory(self, host: str, name: str, keep_mb: int | None) -> int:
+        """Let the guest keep `keep_mb`, None: all that it was promised.
+
+        Returns how much less the host uses for it now, MB, as the hypervisor shows it: it may be
+        nothing. BusyError unless it runs, RefusedError where it has no device for that.
+        """
+
+
+@runtime_checkable
 class LeakFinder(Protocol):
     """A provider that can find what interrupted or foreign hands left behind."""
 
@@ -74,6 +86,12 @@ class CheckpointKeeper(Protocol):
 
     def verify(self, identity: str) -> None:
         """Read it all again. BadOutputError names what is missing or damaged."""
+
+    def rehearse(self, host: str, identity: str) -> None:
+        """Verify it, and load each part into memory on `host` once: never run, then thrown away.
+
+        BadOutputError: it cannot be restored there.
+        """
 
     def put_back(self, host: str, name: str, identity: str) -> None:
         """Give the instance, at rest on `host` or gone, this state; it is suspended afterwards.

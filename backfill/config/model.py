@@ -184,6 +184,8 @@ class HardwareEntry:
     cpu_shares: int | None = field(default=2, metadata={"least": 2, "most": 262144})
     # Other than none or directsync only where all hosts are one machine.
     disk_cache: str = "none"
+    # A balloon, with which an instance can give memory back; never in instant clones.
+    balloon: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             cpu_features=hardware.cpu_features,
             cpu_shares=hardware.cpu_shares,
             disk_cache=hardware.disk_cache,
+            balloon=hardware.balloon,
         ),
         limits=lv.Limits(
             limits.connect_s,

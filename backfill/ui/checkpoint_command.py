@@ -43,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--config", metavar="FILE", type=Path, default=Path(DEFAULT_POLICY),
             help=f"policy file, which names the shared directory (otherwise {DEFAULT_POLICY})",
         )  # fmt: skip
+    verbs["verify"].add_argument(
+        "--restore-on", default="", metavar="HOST",
+        help="also load it into memory there once; it never runs and is thrown away",
+    )  # fmt: skip
     verbs["create"].add_argument("job", metavar="JOB", help="a job that runs on our nodes")
     add_socket(verbs["create"])
     for name in ("verify", "delete"):
@@ -146,7 +150,7 @@ def _verify(args: argparse.Namespace, config: Config, found: list[CheckpointKeep
     """Every one is looked at, also after a damaged one."""
     results = []
     for identity in args.ids:
-        problem = _problem(identity, found)
+        problem = _problem(identity, found, args.restore_on)
         results.append({"id": identity, "ok": not problem, "problem": problem})
         if not args.json:
             print(problem or f"{identity}: complete and unchanged")
@@ -155,11 +159,14 @@ def _verify(args: argparse.Namespace, config: Config, found: list[CheckpointKeep
     return OK if all(r["ok"] for r in results) else NO
 
 
-def _problem(identity: str, found: list[CheckpointKeeper]) -> str:
+def _problem(identity: str, found: list[CheckpointKeeper], host: str) -> str:
     problem = f"{identity}: no provider of this policy file keeps checkpoints"
     for keeper in found:
         try:
-            keeper.verify(identity)
+            if host:
+                keeper.rehearse(host, identity)
+            else:
+                keeper.verify(identity)
         except DriverError as error:
             problem = str(error)
         else:

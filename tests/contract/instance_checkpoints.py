@@ -7,7 +7,7 @@ import pytest
 from backfill.abilities import CheckpointKeeper
 from backfill.core.fleet import Checkpoint, InstanceState
 from backfill.ports import BusyError, NoCapacityError, NotFoundError
-from tests.contract.instance_rig import Rig, born, known, state
+from tests.contract.instance_rig import MOVE, Rig, born, known, state
 
 
 def wanted(rig: Rig, host: str, identity: str = "7-1", *members: str) -> Checkpoint:
@@ -57,6 +57,9 @@ class InstanceCheckpointsContract:
         keeper.verify("7-1")
         assert [c.id for c in keeper.checkpoints()] == ["7-1"]
         assert keeper.checkpoints()[0].checksum
+        if MOVE in rig.abilities:
+            keeper.rehearse(rig.provider.hosts[1], "7-1")
+            assert rig.provider.observe(rig.provider.hosts[1]).instances == {}
         with pytest.raises(BusyError):
             keeper.put_back(host, "vn1", "7-1")
         assert state(rig) is InstanceState.RUNNING

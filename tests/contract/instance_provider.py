@@ -15,6 +15,7 @@ from backfill.ports import (
 from tests.contract.instance_checkpoints import InstanceCheckpointsContract
 from tests.contract.instance_clones import InstanceClonesContract
 from tests.contract.instance_devices import InstanceDevicesContract
+from tests.contract.instance_memory import InstanceMemoryContract
 from tests.contract.instance_moves import InstanceMovesContract
 from tests.contract.instance_rig import (
     CLUSTER,
@@ -40,6 +41,7 @@ class InstanceProviderContract(
     InstanceCheckpointsContract,
     InstanceThrottleContract,
     InstanceDevicesContract,
+    InstanceMemoryContract,
 ):
     """Shared by the simulated hypervisors, libvirt's test driver and real libvirt."""
 

@@ -12,10 +12,10 @@ from backfill.ports import InstanceProvider
 CLUSTER = "contract"
 SMALL = Flavour(cpus=1, memory_mb=256, disk_gb=1)
 MOVE, WAKE, STRANGERS, IMAGES = "move", "wake", "strangers", "images"
-INSTANT, THROTTLE, DEVICES = "instant", "throttle", "devices"
+INSTANT, THROTTLE, DEVICES, BALLOON = "instant", "throttle", "devices", "balloon"
 CARRY, SAVE_PAUSED = "carry", "save-paused"
 EVERYTHING = frozenset(
-    {MOVE, WAKE, STRANGERS, IMAGES, INSTANT, THROTTLE, DEVICES, CARRY, SAVE_PAUSED}
+    {MOVE, WAKE, STRANGERS, IMAGES, INSTANT, THROTTLE, DEVICES, BALLOON, CARRY, SAVE_PAUSED}
 )
 
 
@@ -25,10 +25,10 @@ class Rig(Protocol):
     `abilities` says which parts of the contract it can show: MOVE (migration), WAKE (guests with
     an agent), STRANGERS (other people's instances on the same hosts), IMAGES (it refuses an
     image that it does not know), INSTANT (it can clone a booted parent), THROTTLE (it can take
-    CPU time away), DEVICES (it can plug devices into a running guest), CARRY (suspended instances
-    can be moved), SAVE_PAUSED (a paused instance can be suspended without running in between). A
-    provider without one of the last two must refuse, and say so where there is a field for it
-    (`Host.saves_paused`).
+    CPU time away), DEVICES (it can plug devices into a running guest), BALLOON (its guests can
+    give memory back), CARRY (suspended instances can be moved), SAVE_PAUSED (a paused instance
+    can be suspended without running in between). A provider without one of the last two must
+    refuse, and say so where there is a field for it (`Host.saves_paused`).
     """
 
     @property

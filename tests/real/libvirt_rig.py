@@ -26,7 +26,7 @@ from backfill.drivers.libvirt.settings import (
 from backfill.lab import image
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import LabSpec
-from tests.contract.instance_rig import CLUSTER, DEVICES, EVERYTHING
+from tests.contract.instance_rig import BALLOON, CLUSTER, DEVICES, EVERYTHING
 
 IMAGE = "tiny"
 READY = "BACKFILL-READY"
@@ -73,8 +73,8 @@ class LibvirtRig:
     """The real driver on a lab's two hosts."""
 
     image = IMAGE
-    # Plugging needs a board without PCI Express, so it has tests of its own.
-    abilities = EVERYTHING - {DEVICES}
+    # Plugging needs a board without PCI Express and balloons other guests: tests of their own.
+    abilities = EVERYTHING - {DEVICES, BALLOON}
 
     def __init__(self, lab: Lab, **changes: Any) -> None:
         self.lab = lab

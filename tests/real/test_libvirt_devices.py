@@ -11,6 +11,7 @@ from backfill.drivers.libvirt.settings import Hardware
 from backfill.lab.cluster import Lab
 from backfill.ports import NoCapacityError, RefusedError
 from tests.contract.instance_devices import InstanceDevicesContract
+from tests.contract.instance_memory import InstanceMemoryContract
 from tests.contract.instance_rig import EVERYTHING, born
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 
@@ -34,13 +35,14 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def rig(lab: Lab) -> Iterator[DeviceRig]:
-    made = DeviceRig(lab, hardware=Hardware(domain_type=lab.domain_type, machine="pc"))
+    hardware = Hardware(domain_type=lab.domain_type, machine="pc", balloon=True)
+    made = DeviceRig(lab, hardware=hardware)
     yield made
     made.end()
 
 
-class TestRealDevices(InstanceDevicesContract):
-    """The contract with real guests, which see the region come and go."""
+class TestRealDevices(InstanceDevicesContract, InstanceMemoryContract):
+    """The contract with real guests, which see devices come and go and have a balloon."""
 
 
 def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> None:

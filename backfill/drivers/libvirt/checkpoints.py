@@ -158,9 +158,12 @@ class Checkpoints:
 
     # --- putting back ----------------------------------------------------------------------
 
-    def unpack(self, manifest: Manifest) -> list[tuple[Path, Path]]:
-        """Lay the files ready in the instance's folder: pairs of what lies there and its place."""
-        home = self._store.home(manifest.checkpoint.name)
+    def unpack(self, manifest: Manifest, into: Path | None = None) -> list[tuple[Path, Path]]:
+        """Lay the files ready in the instance's folder, or in another one.
+
+        Returns pairs of what lies there now and the place where it belongs.
+        """
+        home = self._store.home(manifest.checkpoint.name) if into is None else into
         home.mkdir(mode=0o711, parents=True, exist_ok=True)
         self._store.lean_again(manifest.checkpoint.name, manifest.document)
         ready = []

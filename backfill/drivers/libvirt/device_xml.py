@@ -73,6 +73,12 @@ def present_in(domain: str) -> tuple[set[str], set[str]]:
     return functions, {found.get("name", "") for found in devices.findall("shmem")}
 
 
+def has_balloon(domain: str) -> bool:
+    """Whether a running domain has a balloon."""
+    found = fromstring(domain).find("devices/memballoon")  # noqa: S314 - libvirtd's answer
+    return found is not None and found.get("model") != "none"
+
+
 def _address(words: list[str]) -> str:
     """libvirt writes the parts decimal in one place and hexadecimal, with 0x, in another."""
     domain, bus, slot, function = (int(word, 0) for word in words)

@@ -112,7 +112,9 @@ def domain_xml(
     # as the same node; it ends, and the console keeps what it said.
     for event in ("on_poweroff", "on_reboot", "on_crash"):
         _text(domain, event, "destroy")
-    _devices(domain, spec, files, hardware, bridge)
+    # A balloon in a guest that shares memory with its parent corrupts its siblings (measured).
+    balloon = hardware.balloon and memory is None
+    _devices(domain, spec, files, hardware, bridge, balloon)
     if memory is not None:
         _memory(domain, spec.flavour.memory_mb, memory)
     return tostring(domain, encoding="unicode")
@@ -178,7 +180,12 @@ def _processor(domain: Element, hardware: Hardware, cache_mb: int) -> None:
 
 
 def _devices(
-    domain: Element, spec: InstanceSpec, files: Files, hardware: Hardware, bridge: str
+    domain: Element,
+    spec: InstanceSpec,
+    files: Files,
+    hardware: Hardware,
+    bridge: str,
+    balloon: bool,
 ) -> None:
     devices = SubElement(domain, "devices")
     SubElement(devices, "controller", {"type": "usb", "model": "none"})
@@ -199,8 +206,8 @@ def _devices(
     SubElement(channel, "target", {"type": "virtio", "name": "org.qemu.guest_agent.0"})
     _text(SubElement(devices, "rng", {"model": "virtio"}), "backend", "/dev/urandom",
           {"model": "random"})  # fmt: skip
-    # No balloon: free page reporting corrupts instances that share memory with their template.
-    SubElement(devices, "memballoon", {"model": "none"})
+    model = {"model": "virtio", "freePageReporting": "off"} if balloon else {"model": "none"}
+    SubElement(devices, "memballoon", model)
 
 
 def _disk(devices: Element, path: str, target: str, driver: dict[str, str]) -> Element:

@@ -150,6 +150,16 @@ class Hypervisor(DeviceCalls):
         """Leave its CPUs `percent` of the time; None: all of it."""
         self._on(name, lambda domain: self._throttle(domain, percent))
 
+    def set_balloon(self, name: str, memory_mb: int) -> int:
+        """Order the guest's balloon to leave it so much; returns what the guest has now, MB."""
+
+        def work(domain: Any) -> int:
+            domain.setMemoryFlags(memory_mb * _KIB_PER_MIB, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+            return int(domain.memoryStats().get("actual", 0)) // _KIB_PER_MIB
+
+        left_mb: int = self._on(name, work)
+        return left_mb
+
     def resume(self, name: str) -> None:
         """Let the CPUs of a paused domain go on."""
         self._on(name, lambda domain: domain.resume())

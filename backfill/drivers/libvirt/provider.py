@@ -9,7 +9,7 @@ from typing import TypeVar
 from backfill.core.fleet import Checkpoint, Host, Instance, InstanceSpec, InstanceState, Leak
 from backfill.core.quantities import NOTHING, Resources
 from backfill.core.readiness import GuestReport
-from backfill.drivers.libvirt import agent, keeping, leaks, making, moving
+from backfill.drivers.libvirt import agent, balloon, keeping, leaks, making, moving, trial
 from backfill.drivers.libvirt.asking import Ask
 from backfill.drivers.libvirt.holder import LibvirtHolder
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
@@ -99,6 +99,10 @@ class LibvirtProvider(LibvirtHolder):
         """Leave its CPUs a share of the time; None: all of it."""
         moving.throttle(self._pool, host, name, percent)
 
+    def give_memory(self, host: str, name: str, keep_mb: int | None) -> int:
+        """Let the guest keep so much; returns how much less the host uses, MB."""
+        return balloon.give_memory(self._pool, host, name, keep_mb)
+
     def suspend(self, host: str, name: str) -> float:
         """Memory to the shared directory, RAM freed; returns MB."""
         return moving.suspend(self._pool, host, name)
@@ -126,6 +130,10 @@ class LibvirtProvider(LibvirtHolder):
     def verify(self, identity: str) -> None:
         """Compare every file of a checkpoint with its checksum."""
         self._pool.checkpoints.verify(identity)
+
+    def rehearse(self, host: str, identity: str) -> None:
+        """Load a checkpoint into memory once, stopped, and throw that away."""
+        trial.rehearse(self._pool, host, identity)
 
     def put_back(self, host: str, name: str, identity: str) -> None:
         """Replace an instance's state by a checkpoint's; it is suspended afterwards."""

@@ -74,6 +74,8 @@ class Hardware:
     cpu_features: tuple[str, ...] = ()
     cpu_shares: int | None = 2
     disk_cache: str = "none"
+    # Whether guests that boot by themselves get a balloon, with which they can give memory back.
+    balloon: bool = False
 
 
 @dataclass(frozen=True, slots=True)

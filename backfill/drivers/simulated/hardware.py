@@ -67,6 +67,7 @@ class Machine:
     stopped_at_s: float = 0.0
     lag_s: float = 0.0  # how far its clock is behind
     runs: list[Run] = field(default_factory=list)
+    kept_mb: int | None = None  # what its balloon leaves it
     throttled: bool = False  # alive, but its share of the CPUs is too small to count
 
 
@@ -98,6 +99,7 @@ class SimInstance:
 
     def view(self) -> Instance:
         memory_mb = self.spec.flavour.memory_mb
+        memory_mb = min(memory_mb, self.machine.kept_mb or memory_mb)
         instance = Instance(
             name=self.spec.name,
             host=self.host,

@@ -143,11 +143,17 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
                 self.watch(instance)
 
     def throttle(self, host: str, name: str, percent: int | None) -> None:
-        """Its jobs stand still while it answers as ever: a small share of a CPU is rounded down."""
+        """Its jobs stand still, it answers as ever: a small share is rounded down."""
         with self._call("throttle", host, name) as found:
-            instance = self._instance(found, name)
-            self._need(instance, *_IN_MEMORY)
+            self._need(instance := self._instance(found, name), *_IN_MEMORY)
             self._machines.throttle(instance.machine, on=percent is not None)
+
+    def give_memory(self, host: str, name: str, keep_mb: int | None) -> int:
+        """The host uses so much less at once."""
+        with self._call("give_memory", host, name) as found:
+            self._need(instance := self._instance(found, name), InstanceState.RUNNING)
+            before_mb, instance.machine.kept_mb = instance.view().rss_mb or 0, keep_mb
+            return max(0, before_mb - (instance.view().rss_mb or 0))
 
     def suspend(self, host: str, name: str) -> float:
         """RUNNING or PAUSED to SUSPENDED; its memory is free. Returns MB."""

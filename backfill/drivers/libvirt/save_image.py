@@ -1,0 +1,116 @@
+"""The head of libvirt's saved memory: read, and written anew for a trial under another name.
+
+Layout (libvirt, src/qemu/qemu_saveimage.h): 16 bytes of magic; version, length of the data, whether
+the domain ran, compression, offset of the cookie, 14 unused, each of 4 bytes; then the data: the
+domain document, a NUL, the cookie, padding; then QEMU's own stream.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
+
+from backfill.ports import BadOutputError
+
+_HEAD = struct.Struct("=16s19I")
+_MAGIC = b"LibvirtQemudSave"
+_LENGTH, _RAN, _COOKIE = 2, 3, 5  # places in the unpacked head
+_MOST = 1 << 26
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What stands before QEMU's stream, which begins at byte `stream_at` of the file."""
+
+    words: tuple[object, ...]
+    document: str
+    cookie: bytes
+    stream_at: int
+
+
+def read_head(path: Path) -> Head:
+    """BadOutputError for a file that is no complete image."""
+    with path.open("rb") as image:
+        raw = image.read(_HEAD.size)
+        words = _HEAD.unpack(raw) if len(raw) == _HEAD.size else (b"",)
+        if words[0] != _MAGIC or not 0 < words[_LENGTH] <= _MOST:
+            raise BadOutputError(str(path), "is no complete memory image of libvirt")
+        data = image.read(words[_LENGTH])
+    document, _, rest = data.partition(b"\0")
+    offset = words[_COOKIE]
+    cookie = data[offset:].rstrip(b"\0") if offset else b""
+    if not rest and not document:
+        raise BadOutputError(str(path), "the domain document in the memory image is cut off")
+    at = _HEAD.size + words[_LENGTH]
+    return Head(words, document.decode(), cookie, at)
+
+
+def for_trial(head: Head, disk: Path, seed: Path, console: Path) -> tuple[str, Head]:
+    """A head with which the same memory is another domain: the name that it has, and the head.
+
+    It has no mark of ours, so nobody takes it for an instance; its card has no link.
+    """
+    try:
+        domain = fromstring(head.document)  # noqa: S314 - verified by its checksum, made by libvirt
+    except ParseError as error:
+        raise BadOutputError("memory image", f"its domain document is damaged: {error}") from error
+    name = f"{domain.findtext('name', 'instance')}-trial-{uuid.uuid4().hex[:8]}"
+    _set(domain, "name", name)
+    _set(domain, "uuid", str(uuid.uuid4()))
+    for old in domain.findall("metadata"):
+        domain.remove(old)
+    _use_files(domain, {"vda": disk, "vdb": seed}, console)
+    _cut_link(domain)
+    _drop_channel_paths(domain)
+    return name, replace(head, document=tostring(domain, encoding="unicode"))
+
+
+def _set(domain: Element, tag: str, text: str) -> None:
+    found = domain.find(tag)
+    (SubElement(domain, tag) if found is None else found).text = text
+
+
+def _use_files(domain: Element, places: dict[str, Path], console: Path) -> None:
+    for found in domain.findall("devices/disk"):
+        target, source = found.find("target"), found.find("source")
+        if target is not None and source is not None and target.get("dev") in places:
+            source.set("file", str(places[str(target.get("dev"))]))
+    for kind in ("serial", "console"):
+        for source in domain.findall(f"devices/{kind}/source"):
+            source.set("path", str(console))
+
+
+def _cut_link(domain: Element) -> None:
+    for card in domain.findall("devices/interface"):
+        for old in card.findall("link") + card.findall("target"):
+            card.remove(old)
+        SubElement(card, "link", {"state": "down"})
+
+
+def _drop_channel_paths(domain: Element) -> None:
+    """They belong to the domain of the old name; libvirt makes new ones."""
+    for channel in domain.findall("devices/channel"):
+        for source in channel.findall("source"):
+            channel.remove(source)
+
+
+def write_with_head(source: Path, head: Head, target: Path) -> None:
+    """The stream of `source` behind another head."""
+    document = head.document.encode() + b"\0"
+    data = document + (head.cookie + b"\0" if head.cookie else b"")
+    words = list(head.words)
+    words[_LENGTH], words[_RAN] = len(data), 0
+    words[_COOKIE] = len(document) if head.cookie else 0
+    with source.open("rb") as old, target.open("wb") as new:
+        new.write(_HEAD.pack(*words) + data)
+        new.flush()
+        old.seek(head.stream_at)
+        while chunk := old.read(_CHUNK):
+            new.write(chunk)
+        new.flush()
+        os.fsync(new.fileno())

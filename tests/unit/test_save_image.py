@@ -1,0 +1,58 @@
+"""The head of a memory image: what a trial changes in it, and what it leaves alone."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from backfill.drivers.libvirt.save_image import for_trial, read_head, write_with_head
+from backfill.ports import BadOutputError
+
+DOCUMENT = (
+    "<domain><name>vn1</name><uuid>6d3c2f0e-8f1b-4a55-9a55-2f6a3a3b7c11</uuid>"
+    "<metadata><x/></metadata><devices><disk><source file='/a'/><target dev='vda'/></disk>"
+    "<disk><source file='/b'/><target dev='vdb'/></disk>"
+    "<interface type='bridge'><target dev='vnet0'/></interface>"
+    "<serial type='file'><source path='/c'/></serial>"
+    "<channel type='unix'><source mode='bind' path='/d'/></channel></devices></domain>"
+)
+
+
+def image(path: Path, cookie: bytes) -> Path:
+    data = DOCUMENT.encode() + b"\0"
+    offset = len(data) if cookie else 0
+    data += cookie + b"\0" * 40
+    head = struct.pack("=16s19I", b"LibvirtQemudSave", 2, len(data), 1, 0, offset, *[0] * 14)
+    path.write_bytes(head + data + b"the stream of QEMU")
+    return path
+
+
+@pytest.mark.parametrize("cookie", [b"", b"<cookie/>"])
+def test_a_trial_is_another_domain_with_the_same_memory(tmp_path: Path, cookie: bytes) -> None:
+    """Other name, identity and files, no mark of ours, no link; stopped; stream and cookie kept."""
+    old = image(tmp_path / "old", cookie)
+    head = read_head(old)
+    assert (head.document, head.cookie) == (DOCUMENT, cookie)
+    name, changed = for_trial(head, tmp_path / "disk", tmp_path / "seed", tmp_path / "log")
+    write_with_head(old, changed, tmp_path / "new")
+    again = read_head(tmp_path / "new")
+    assert name.startswith("vn1-trial-")
+    assert f"<name>{name}</name>" in again.document
+    for gone in ("6d3c2f0e", "metadata", "vnet0", "'/a'", 'file="/b"', 'path="/d"'):
+        assert gone not in again.document
+    assert '<link state="down"' in again.document
+    assert again.cookie == cookie
+    assert again.words[3] == 0
+    content = (tmp_path / "new").read_bytes()
+    assert content[again.stream_at :] == b"the stream of QEMU"
+
+
+def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
+    """Cut off, unfinished, or something else."""
+    path = tmp_path / "x"
+    for content in (b"", b"LibvirtQemudPart" + b"\0" * 76, b"something else" * 20):
+        path.write_bytes(content)
+        with pytest.raises(BadOutputError, match="no complete memory image"):
+            read_head(path)
