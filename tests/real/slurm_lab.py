@@ -17,6 +17,7 @@ import pytest
 from backfill.core.cluster import NodeBase
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
+from backfill.drivers.slurm.reading import ReadPath
 from backfill.drivers.slurm.registration import Registration
 from backfill.lab import roots
 from backfill.lab.cluster import Lab
@@ -71,10 +72,13 @@ def commands_of(lab: Lab, timeout_s: float = 10.0) -> Commands:
 
 
 def manager_of(
-    lab: Lab, timeout_s: float = 10.0, registration: Registration | None = None
+    lab: Lab,
+    timeout_s: float = 10.0,
+    registration: Registration | None = None,
+    path: ReadPath | None = None,
 ) -> SlurmManager:
     """The driver under test, its tools running on the lab's controller."""
-    return SlurmManager(commands_of(lab, timeout_s), registration=registration)
+    return SlurmManager(commands_of(lab, timeout_s), registration=registration, path=path)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
+from backfill.drivers.slurm.text_path import TextPath
 from backfill.ports import BadOutputError, BusyError, NodeSpec, RefusedError
 from tests.unit.slurm_tools import FakeTools
 
@@ -27,6 +28,13 @@ def tools(tmp_path: Path) -> FakeTools:
 @pytest.fixture
 def manager(tools: FakeTools) -> SlurmManager:
     return SlurmManager(Commands(bin_dir=tools.directory), settle_s=0.1)
+
+
+def mark_of(manager: SlurmManager) -> str:
+    """What stands between the free texts of its reader's output."""
+    path = manager._path
+    assert isinstance(path, TextPath)
+    return path._format.mark
 
 
 def show(tools: FakeTools, state: str, reason: str = "", name: str = "vn1") -> None:
@@ -71,7 +79,7 @@ def test_a_node_with_a_suspended_job_is_not_deleted(
     show(tools, "IDLE+DRAIN+DYNAMIC_NORM", "backfill: x")
     fixed = ["7", "7", "htc", "SUSPENDED", "root", "vn1", "1", "1", "", "0", "1", "1", "1", "1",
              "NONE", "UNLIMITED", "0", "", "", "1"]  # fmt: skip
-    mark = manager._format.mark
+    mark = mark_of(manager)
     free = "".join(f"\x1d{mark}{text}" for text in ("", "", "None", "", "", "job"))
     tools.answer("squeue", "\x1f".join(fixed) + free + f"\x1e{mark}\n")
     with pytest.raises(BusyError, match="job 7 holds it"):
@@ -107,6 +115,6 @@ def test_free_text_is_separated_by_a_secret(tools: FakeTools) -> None:
     """Each process has a mark of its own, and it is in no command line that users can see."""
     one = SlurmManager(Commands(bin_dir=tools.directory))
     other = SlurmManager(Commands(bin_dir=tools.directory))
-    assert one._format.mark != other._format.mark
+    assert mark_of(one) != mark_of(other)
     one.observe()
-    assert one._format.mark not in "\n".join(tools.calls)
+    assert mark_of(one) not in "\n".join(tools.calls)

@@ -25,6 +25,7 @@ from backfill.drivers.slurm.checks import (
 )
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.reader import SlurmReader
+from backfill.drivers.slurm.reading import ReadPath
 from backfill.drivers.slurm.registration import Dynamic, Registration
 from backfill.ports import (
     BusyError,
@@ -45,7 +46,8 @@ class SlurmManager(SlurmReader):
     """Slurm through its tools. Safe from several threads.
 
     `settle_s` is how long a requeue waits for the node to confirm that the old run has ended
-    (slurmd itself may take two seconds for a job that was suspended a moment ago).
+    (slurmd itself may take two seconds for a job that was suspended a moment ago). `path` is the
+    way in which it reads; text when left out.
     """
 
     def __init__(
@@ -53,8 +55,9 @@ class SlurmManager(SlurmReader):
         commands: Commands | None = None,
         settle_s: float = 2.5,
         registration: Registration | None = None,
+        path: ReadPath | None = None,
     ) -> None:
-        super().__init__(commands or Commands())
+        super().__init__(commands or Commands(), path)
         self._settle_s = settle_s
         self._registration = registration or Dynamic()
 

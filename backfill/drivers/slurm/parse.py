@@ -78,21 +78,21 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
     ended = 0 < _time_s(fixed["endtime"]) <= now_s + _SLACK_S
     state, flags = job_state(fixed["state"], ended)
     num_nodes = int(fixed["numnodes"])
-    planned = _hosts(fixed["schednodes"]) if state is JobState.PENDING else ()
+    planned = hosts(fixed["schednodes"]) if state is JobState.PENDING else ()
     return Job(
         id=fixed["jobarrayid"],
         raw_id=int(fixed["jobid"]),
         partition=fixed["partition"],
         state=state,
         flags=flags,
-        qos=_given(free["qos"]),
+        qos=given(free["qos"]),
         user=fixed["username"],
-        account=_given(free["account"]),
+        account=given(free["account"]),
         name=free["name"],
-        nodes=_hosts(fixed["nodelist"]),
+        nodes=hosts(fixed["nodelist"]),
         num_nodes=num_nodes,
         cpus=int(fixed["numcpus"]),
-        memory_mb=_job_memory_mb(fixed["minmemory"], fixed["tres"], num_nodes),
+        memory_mb=job_memory_mb(fixed["minmemory"], fixed["tres"], num_nodes),
         priority=int(fixed["prioritylong"]),
         submit_s=_time_s(fixed["submittime"]),
         eligible_s=_time_s(fixed["eligibletime"]),
@@ -102,20 +102,20 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
         restarts=int(fixed["restartcnt"]),
         requeue=fixed["requeue"] != "0",
         reason="" if free["reason"] == "None" else free["reason"],
-        required_nodes=_hosts(free["reqnodes"]),
-        features=_given(free["feature"]),
+        required_nodes=hosts(free["reqnodes"]),
+        features=given(free["feature"]),
         deadline_s=_time_s(fixed["deadline"]),
         planned_s=_time_s(fixed["starttime"]) if planned else 0.0,
         planned_nodes=planned,
     )
 
 
-def _given(text: str) -> str:
+def given(text: str) -> str:
     return "" if text == "(null)" else text
 
 
 @lru_cache(maxsize=4096)
-def _hosts(text: str) -> tuple[str, ...]:
+def hosts(text: str) -> tuple[str, ...]:
     return parse_hostlist(text)
 
 
@@ -137,7 +137,7 @@ def _limit_s(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def _job_memory_mb(minimum: str, tres: str, num_nodes: int) -> int:
+def job_memory_mb(minimum: str, tres: str, num_nodes: int) -> int:
     """Memory per node in MB; 0 where the job asked for none.
 
     `minimum` may be per CPU and does not say so; the job's total in `tres` settles it where the

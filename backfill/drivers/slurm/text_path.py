@@ -1,0 +1,94 @@
+"""Reads nodes and jobs from what squeue and scontrol print; works with every release."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Collection
+
+from backfill.core.cluster import Job, Node
+from backfill.core.quantities import fold_hostlist
+from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.parse import JobFormat, read_node_records, read_nodes
+from backfill.ports import DriverError, NotFoundError
+
+# -F shows nodes that have not registered yet; they are FUTURE until they do.
+SHOW_NODES = ("scontrol", "-F", "-o", "show", "node")
+# --local: never the jobs of a federation's other clusters; -r: one line per array task.
+_SHOW_JOBS = ("squeue", "--noheader", "--all", "--array", "--local", "--noconvert", "-t", "all")
+# Up to so many jobs it is quicker to ask for each than to read all.
+FEW = 3
+
+
+class TextPath:
+    """See ReadPath."""
+
+    name = "text"
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._format = JobFormat(secrets.token_hex(6))
+        self._squeue_env = {"SQUEUE_FORMAT2": self._format.text}
+        # The last answers by record; replaced as a whole, so that threads need no lock.
+        self._known: dict[str, Job] = {}
+        self._known_nodes: dict[str, Node] = {}
+
+    def everything(self) -> tuple[dict[str, Node], dict[str, Job]]:
+        """Both tools at once."""
+        asked = self._commands.start(SHOW_NODES)
+        try:
+            jobs = self.all_jobs()
+        except DriverError:
+            asked.kill()
+            raise
+        return self._changed(asked.result()), jobs
+
+    def all_nodes(self) -> dict[str, Node]:
+        """Every node, those that never registered included, by name."""
+        return self._changed(self._commands.run(SHOW_NODES))
+
+    def _changed(self, output: str) -> dict[str, Node]:
+        self._known_nodes = records = read_node_records(output, self._known_nodes)
+        return {node.name: node for node in records.values()}
+
+    def all_jobs(self) -> dict[str, Job]:
+        """See ReadPath."""
+        output = self._commands.run(_SHOW_JOBS, env=self._squeue_env)
+        self._known = jobs = self._format.read(output, self._known, time.time())
+        return {job.id: job for job in jobs.values()}
+
+    def jobs(self, ids: Collection[str]) -> dict[str, Job]:
+        """See ReadPath."""
+        if len(ids) > FEW:
+            # squeue itself reads all jobs as soon as it is asked for more than one.
+            return {i: job for i, job in self.all_jobs().items() if i in ids}
+        found: dict[str, Job] = {}
+        for job_id in sorted(ids):
+            with contextlib.suppress(NotFoundError):
+                # Asking for one task or component may answer with its siblings as well.
+                jobs = self._squeue("-j", job_id)
+                found.update((job.id, job) for job in jobs if job.id == job_id)
+        return found
+
+    def jobs_on(self, names: Collection[str]) -> dict[str, Job]:
+        """See ReadPath."""
+        return {job.id: job for job in self._squeue("-w", fold_hostlist(names))}
+
+    def nodes(self, names: Collection[str]) -> dict[str, Node]:
+        """See ReadPath."""
+        try:
+            output = self._commands.run([*SHOW_NODES, fold_hostlist(names)])
+        except NotFoundError:
+            if len(names) == 1:
+                return {}
+            # One unknown name fails the call, so the others are read with all the rest.
+            output = self._commands.run(SHOW_NODES)
+        return {name: node for name, node in read_nodes(output).items() if name in names}
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _squeue(self, *chosen: str) -> list[Job]:
+        output = self._commands.run([*_SHOW_JOBS, *chosen], env=self._squeue_env)
+        return list(self._format.read(output, {}, time.time()).values())

@@ -1,0 +1,99 @@
+"""Every way of reading a real Slurm gives the same picture as text, on every release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from backfill.core.cluster import JobState
+from backfill.drivers.slurm.json_path import JsonPath
+from backfill.drivers.slurm.reading import ReadPath
+from backfill.drivers.slurm.text_path import TextPath
+from backfill.lab.roots import RELEASES
+from tests.contract.workload_rig import STRANGE, await_state, job, running, spec
+from tests.real.slurm_lab import RealRig, commands_of, slurm_lab
+
+pytestmark = pytest.mark.real
+COMMENT = "c=d State=DOWN Reason=x\n\"q' é"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A cluster with a bit of everything, at rest."""
+
+    rig: RealRig
+    ids: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    with slurm_lab("slurm-paths", release=request.param) as lab:
+        yield arranged(RealRig.of(lab))
+
+
+def arranged(rig: RealRig) -> Scene:
+    """Jobs of every kind and nodes of every kind, with the worst texts that Slurm takes."""
+    host, other = rig.hosts
+    ids = {"running": running(rig, host), "suspended": running(rig, host)}
+    rig.manager.suspend_job(ids["suspended"])
+    ids["ended"] = running(rig, other)
+    rig.finish(ids["ended"])
+    rig.until(lambda: not job(rig, ids["ended"]).holds_nodes)
+    ids["strange"] = rig.submit(host, name=STRANGE, hold=True, requeue=False)
+    rig.ctl("scontrol", "update", f"JobId={ids['strange']}", f"Comment={COMMENT}")
+    ids["array"] = rig.submit(host, tasks=3, hold=True)
+    held = ("sbatch", "--parsable", "-H", "-p", "any", "-o", "/dev/null")
+    ids["sparse"] = rig.ctl(*held, "--array=0,3,5,7%2", "-n2", "--mem-per-cpu=100", "--wrap=:")
+    # No even step: of `1-199:2` squeue itself forgets the last task until it stands alone.
+    ids["long"] = rig.ctl(*held, f"--array={','.join(str(i * i) for i in range(31))}", "--wrap=:")
+    ids["het"] = rig.ctl(*held, "-N2", "-t", "1-2:03", "--mem=100", ":", "-n1", "--wrap=:")
+    ids["started"] = rig.submit(host, tasks=1)
+    await_state(rig, f"{ids['started']}_1", JobState.RUNNING)
+    rig.ctl("scontrol", "update", f"NodeName={other}", f"Comment={COMMENT}")
+    rig.ctl("scontrol", "update", f"NodeName={other}", "State=DRAIN", f"Reason=disk: {STRANGE}")
+    rig.manager.create_node(spec())
+    return Scene(rig, ids)
+
+
+@pytest.fixture(params=["text", "json"])
+def path(request: pytest.FixtureRequest, scene: Scene) -> Iterator[ReadPath]:
+    commands = commands_of(scene.rig.lab)
+    made: ReadPath = JsonPath(commands) if request.param == "json" else TextPath(commands)
+    yield made
+    made.close()
+
+
+def test_everything_is_the_same_as_by_text(scene: Scene, path: ReadPath) -> None:
+    """Each field of each node and job, those of arrays and heterogeneous jobs one by one."""
+    nodes, jobs = path.everything()
+    wanted_nodes, wanted_jobs = TextPath(commands_of(scene.rig.lab)).everything()
+    assert jobs.keys() == wanted_jobs.keys()
+    assert jobs == wanted_jobs
+    assert nodes == wanted_nodes
+    assert set(nodes) == {*scene.rig.hosts, "vn1"}
+
+
+def test_what_was_asked_for_and_nothing_else(scene: Scene, path: ReadPath) -> None:
+    """Some jobs, jobs of a node, some nodes; what Slurm does not know is absent."""
+    ids = {scene.ids["running"], f"{scene.ids['sparse']}_0", f"{scene.ids['het']}+1", "99999"}
+    everything = path.all_jobs()
+    for wanted in (ids, {scene.ids["running"], "99999"}, {f"{scene.ids['array']}_2"}, {"99999"}):
+        assert path.jobs(wanted) == {i: everything[i] for i in wanted - {"99999"}}
+    host, other = scene.rig.hosts
+    on_host = path.jobs_on([host])
+    assert {scene.ids["running"], scene.ids["suspended"]} <= on_host.keys()
+    assert scene.ids["ended"] not in on_host
+    assert set(path.nodes([other, "vn250", "vn1"])) == {other, "vn1"}
+    assert path.nodes(["vn250"]) == {}
+
+
+def test_texts_of_users_and_admins_are_read_back(scene: Scene, path: ReadPath) -> None:
+    """Separators, line breaks, quotes and non-ASCII in names, comments and reasons harm nothing."""
+    nodes, jobs = path.everything()
+    assert jobs[scene.ids["strange"]].name == STRANGE
+    drained = nodes[scene.rig.hosts[1]]
+    assert drained.reason.split() == f"disk: {STRANGE}".split()
+    assert drained.drained_by_others
+    assert drained.base.value == "IDLE"

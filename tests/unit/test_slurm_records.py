@@ -1,0 +1,202 @@
+"""Slurm's JSON in its dialects, answers that are none, and the turning to another way of reading."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.drivers.slurm.reading import REST_S, BrokenPathError, Failover
+from backfill.drivers.slurm.records import jobs_of, nodes_of, read_document, tasks
+from backfill.ports import BadOutputError, DriverError, NotFoundError, UnreachableError
+
+OLD: dict[str, Any] = {
+    "job_id": 7, "array_job_id": 0, "array_task_id": None, "array_task_string": "",
+    "het_job_id": 0, "het_job_offset": 0, "partition": "htc", "job_state": "RUNNING", "qos": "",
+    "user_name": "eve", "account": "", "name": "a=b\n\"c'", "nodes": "vn[1-2]", "node_count": 2,
+    "cpus": 4, "memory_per_node": None, "memory_per_cpu": 100, "priority": 9,
+    "tres_alloc_str": "cpu=4,mem=400M,node=2,billing=4", "tres_req_str": "", "time_limit": None,
+    "submit_time": 100, "eligible_time": 101, "start_time": 102, "end_time": 0, "deadline": 0,
+    "restart_cnt": 1, "requeue": True, "state_reason": "None", "required_nodes": "",
+    "features": "virt",
+}  # fmt: skip
+WRAPPED = (
+    "array_job_id", "het_job_id", "het_job_offset", "node_count", "cpus", "memory_per_cpu",
+    "priority", "submit_time", "eligible_time", "start_time", "end_time", "deadline",
+)  # fmt: skip
+NONE = {"set": False, "infinite": False, "number": 0}
+NODE: dict[str, Any] = {
+    "name": "vn1", "state": ["IDLE", "DRAIN", "DYNAMIC_NORM"], "reason": "disk", "cpus": 2,
+    "address": "10.77.1.1", "alloc_cpus": 1, "real_memory": 500, "partitions": ["htc"],
+    "features": ["virt"], "boot_time": 5, "slurmd_start_time": 6,
+}  # fmt: skip
+
+
+def new(entry: dict[str, Any]) -> dict[str, Any]:
+    """The same job as newer releases write it."""
+    wrapped = {k: {"set": True, "infinite": False, "number": entry[k]} for k in WRAPPED}
+    state = entry["job_state"]
+    return {
+        **entry, **wrapped, "job_state": [state] if isinstance(state, str) else state,
+        "memory_per_node": NONE, "time_limit": {"set": False, "infinite": True, "number": 0},
+        "array_task_id": NONE, "scheduled_nodes": "",
+    }  # fmt: skip
+
+
+def jobs(*entries: dict[str, Any]) -> list[Job]:
+    return list(jobs_of({"jobs": list(entries)}, "squeue", 1000.0).values())
+
+
+def test_the_dialects_mean_the_same() -> None:
+    """Plain and wrapped numbers, no limit and not set, one state and a list of it."""
+    (old,), (fresh,) = jobs(OLD), jobs(new(OLD))
+    assert old == fresh
+    assert (old.id, old.raw_id, old.nodes, old.num_nodes) == ("7", 7, ("vn1", "vn2"), 2)
+    assert (old.memory_mb, old.time_limit_s, old.restarts, old.reason) == (200, None, 1, "")
+    assert old.name == "a=b\n\"c'"
+
+
+def test_a_state_beside_flags_is_the_base() -> None:
+    """Where the base is told, COMPLETING hides it no more."""
+    (seen,) = jobs(new({**OLD, "job_state": ["COMPLETING", "CANCELLED"]}))
+    assert (seen.state, seen.flags) == (JobState.CANCELLED, {"COMPLETING"})
+    (hidden,) = jobs({**OLD, "job_state": "COMPLETING", "end_time": 500})
+    assert (hidden.state, hidden.flags) == (JobState.COMPLETED, {"COMPLETING"})
+
+
+def test_tasks_of_arrays() -> None:
+    """Waiting tasks are one record, started ones have their own; task 0 is a task."""
+    array = {**OLD, "array_job_id": 7, "job_state": "PENDING", "array_task_string": "0,3-7:2%2"}
+    assert [job.id for job in jobs(array)] == ["7_0", "7_3", "7_5", "7_7"]
+    assert [j.id for j in jobs({**OLD, "array_job_id": 7, "array_task_id": 0})] == ["7_0"]
+    assert [j.id for j in jobs({**OLD, "het_job_id": 7, "het_job_offset": 1})] == ["7+1"]
+    with pytest.raises(ValueError, match="invalid literal"):
+        tasks("1-3,5,...")
+
+
+def test_nodes() -> None:
+    """Words and lists, and states as words or with flags apart."""
+    (fresh,) = nodes_of({"nodes": [NODE]}, "scontrol").values()
+    older = {**NODE, "state": "idle", "state_flags": ["DRAIN", "DYNAMIC_NORM"], "features": "virt"}
+    (old,) = nodes_of({"nodes": [older]}, "scontrol").values()
+    assert fresh == old
+    assert (fresh.base, fresh.flags) == (NodeBase.IDLE, {"DRAIN", "DYNAMIC_NORM"})
+    assert fresh.drained_by_others
+
+
+@pytest.mark.parametrize(
+    "text", ["", "slurm_load_jobs error", "[]", "7", '{"jobs": 3}', '{"jobs": [3]}', '{"jobs": [{}]}',
+             json.dumps({"jobs": [{**OLD, "job_state": "DANCING"}]}),
+             json.dumps({"jobs": [{**OLD, "name": 7}]}), '{"jobs": [', "\x00\xff"],
+)  # fmt: skip
+def test_malformed_answers_are_errors_of_their_own(text: str) -> None:
+    """Never half a picture, never another kind of error."""
+    with pytest.raises(BadOutputError, match="squeue"):
+        jobs_of(read_document(text, "squeue", "slurmctld"), "squeue", 1.0)
+
+
+def test_malformed_nodes() -> None:
+    """The node that cannot be read is named."""
+    with pytest.raises(BadOutputError, match="vn1"):
+        nodes_of({"nodes": [{**NODE, "cpus": None}]}, "scontrol")
+
+
+def test_errors_inside_an_answer_keep_their_meaning() -> None:
+    """As if the tool had said so on its standard error."""
+    said = {"errors": [{"error": "Invalid job id specified", "error_number": 2017}], "jobs": []}
+    with pytest.raises(NotFoundError):
+        read_document(json.dumps(said), "slurmrestd", "job 7")
+
+
+@dataclass
+class Way:
+    """A way of reading that does what it is told."""
+
+    name: str
+    fails: DriverError | None = None
+    asked: int = 0
+    closed: bool = False
+    answer: dict[str, Job] = field(default_factory=dict)
+
+    def all_jobs(self) -> dict[str, Job]:
+        self.asked += 1
+        if self.fails:
+            raise self.fails
+        return self.answer
+
+    def everything(self) -> tuple[dict[str, Node], dict[str, Job]]:
+        return {}, self.all_jobs()
+
+    def jobs(self, ids: Collection[str]) -> dict[str, Job]:
+        return self.all_jobs()
+
+    def jobs_on(self, names: Collection[str]) -> dict[str, Job]:
+        return self.all_jobs()
+
+    def nodes(self, names: Collection[str]) -> dict[str, Node]:
+        return self.everything()[0]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    "error", [BadOutputError("rest", "garbage"), BrokenPathError("rest", "no socket")]
+)
+def test_the_next_way_answers_for_a_broken_one(
+    error: DriverError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once, with one sentence; the broken one rests for a minute and is then tried again."""
+    now = [0.0]
+    rest, text = Way("rest", error), Way("text")
+    ways = Failover([rest, text], lambda: now[0])
+    with caplog.at_level(logging.WARNING):
+        assert ways.all_jobs() == {}
+        assert ways.jobs(["7"]) == {}
+    assert (rest.asked, text.asked, ways.name) == (1, 2, "text")
+    (sentence,) = caplog.messages
+    assert sentence.startswith(f"reading Slurm by rest failed ({error}); it is read by text")
+    now[0], rest.fails = REST_S, None
+    assert ways.everything() == ({}, {})
+    assert (rest.asked, text.asked, ways.name) == (2, 2, "rest")
+    ways.close()
+    assert rest.closed
+    assert text.closed
+
+
+def test_silence_is_passed_on_but_not_asked_for_twice() -> None:
+    """The controller itself may be silent; a cycle waits once, and the next goes another way."""
+    rest, text = Way("rest", UnreachableError("slurmctld", "no answer")), Way("text")
+    ways = Failover([rest, text])
+    with pytest.raises(UnreachableError):
+        ways.jobs_on(["vn1"])
+    assert text.asked == 0
+    assert ways.nodes(["vn1"]) == {}
+    assert (rest.asked, text.asked) == (1, 1)
+
+
+def test_when_all_ways_rest_all_are_tried() -> None:
+    """A controller that was away is found again by the first question after its return."""
+    silent = UnreachableError("slurmctld", "no answer")
+    rest, text = Way("rest", silent), Way("text", BadOutputError("text", "garbage"))
+    ways = Failover([rest, text])
+    with pytest.raises(UnreachableError):
+        ways.all_jobs()
+    with pytest.raises(BadOutputError):
+        ways.all_jobs()
+    assert (rest.asked, text.asked) == (1, 1)
+    text.fails = None
+    assert ways.all_jobs() == {}
+
+
+def test_answers_that_are_no_failure_of_the_way_pass_through() -> None:
+    """A job that is not there is not there by any way."""
+    rest, text = Way("rest", NotFoundError("job 7", "gone")), Way("text")
+    with pytest.raises(NotFoundError):
+        Failover([rest, text]).jobs(["7"])
+    assert text.asked == 0
