@@ -1,4 +1,4 @@
-"""Slurm's JSON in its dialects, answers that are none, and the turning to another way of reading."""
+"""Slurm's JSON in its dialects, answers that are none, and turning to another way of reading."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_the_dialects_mean_the_same() -> None:
 def test_a_state_beside_flags_is_the_base() -> None:
     """Where the base is told, COMPLETING hides it no more."""
     (seen,) = jobs(new({**OLD, "job_state": ["COMPLETING", "CANCELLED"]}))
-    assert (seen.state, seen.flags) == (JobState.CANCELLED, {"COMPLETING"})
+    assert (seen.state, seen.flags) == (JobState.CANCELLED, frozenset({"COMPLETING"}))
     (hidden,) = jobs({**OLD, "job_state": "COMPLETING", "end_time": 500})
-    assert (hidden.state, hidden.flags) == (JobState.COMPLETED, {"COMPLETING"})
+    assert (hidden.state, hidden.flags) == (JobState.COMPLETED, frozenset({"COMPLETING"}))
 
 
 def test_tasks_of_arrays() -> None:
@@ -85,14 +85,17 @@ def test_nodes() -> None:
     older = {**NODE, "state": "idle", "state_flags": ["DRAIN", "DYNAMIC_NORM"], "features": "virt"}
     (old,) = nodes_of({"nodes": [older]}, "scontrol").values()
     assert fresh == old
-    assert (fresh.base, fresh.flags) == (NodeBase.IDLE, {"DRAIN", "DYNAMIC_NORM"})
+    assert (fresh.base, fresh.flags) == (NodeBase.IDLE, frozenset({"DRAIN", "DYNAMIC_NORM"}))
     assert fresh.drained_by_others
 
 
 @pytest.mark.parametrize(
-    "text", ["", "slurm_load_jobs error", "[]", "7", '{"jobs": 3}', '{"jobs": [3]}', '{"jobs": [{}]}',
-             json.dumps({"jobs": [{**OLD, "job_state": "DANCING"}]}),
-             json.dumps({"jobs": [{**OLD, "name": 7}]}), '{"jobs": [', "\x00\xff"],
+    "text",
+    [
+        "", "slurm_load_jobs error", "[]", "7", "\x00\xff", '{"jobs": 3}', '{"jobs": [3]}',
+        '{"jobs": [{}]}', '{"jobs": [', json.dumps({"jobs": [{**OLD, "name": 7}]}),
+        json.dumps({"jobs": [{**OLD, "job_state": "DANCING"}]}),
+    ],
 )  # fmt: skip
 def test_malformed_answers_are_errors_of_their_own(text: str) -> None:
     """Never half a picture, never another kind of error."""
