@@ -28,6 +28,7 @@ from backfill.core.world import World
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.parse import JobFormat
 from backfill.drivers.slurm.reader import SlurmReader
+from backfill.drivers.slurm.text_path import TextPath
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
 from backfill.engine.observe import cluster_changes
@@ -149,8 +150,10 @@ class Bench:
                 f'#!/bin/sh\ncase "$*" in *reservation*) ;; *) cat {tools}/{tool}.txt;; esac\n'
             )
             script.chmod(0o755)
-        self._reader = SlurmReader(Commands(bin_dir=tools))
-        self.site = Site(self._reader._format)  # the mark is this process's secret
+        commands = Commands(bin_dir=tools)
+        path = TextPath(commands)
+        self._reader = SlurmReader(commands, path)
+        self.site = Site(path._format)  # the mark is this process's secret
         self.world = World()
         self.begun = 0
         self.cycle = Cycle(self.world, policies(), MemoryJournal(), self._begin, lambda _: None)
