@@ -34,6 +34,16 @@ class RegistrationKind(StrEnum):
     CLOUD = "cloud"  # a State=CLOUD line of the managed file
 
 
+class ReadKind(StrEnum):
+    """How nodes and jobs are read."""
+
+    AUTO = "auto"  # as text, the fastest; as JSON where the text cannot be read
+    TEXT = "text"  # columns of squeue and scontrol
+    JSON = "json"  # squeue and scontrol with --json
+    REST = "rest"  # jobs from slurmrestd at rest_socket
+    PYSLURM = "pyslurm"  # jobs through pyslurm, in a process of its own
+
+
 class HookPlaceKind(StrEnum):
     """Where Slurm calls the hook."""
 
@@ -89,6 +99,12 @@ class SlurmSettingsFile:
     bin_dir: str = field(default="", metadata={"form": "path"})
     # A Slurm command that takes longer has failed.
     timeout_s: float = 10.0
+    # How nodes and jobs are read. A way that fails is left for text and tried again in a minute.
+    read: ReadKind = ReadKind.AUTO
+    # The local socket of a slurmrestd that admits the daemon's user; for read: rest.
+    rest_socket: str = field(default="", metadata={"form": "path"})
+    # A Python that has pyslurm, of slurmctld's release or the one before; for read: pyslurm.
+    pyslurm_python: str = field(default="/usr/bin/python3", metadata={"form": "path"})
     # How our nodes come to be known to Slurm.
     registration: RegistrationKind = RegistrationKind.DYNAMIC
     # Our own file beside slurm.conf, which slurm.conf includes; nothing else is ever written.

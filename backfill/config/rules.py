@@ -14,6 +14,8 @@ from backfill.config.model import (
     HostEntry,
     LibvirtEntry,
     Provider,
+    ReadKind,
+    SlurmSettingsFile,
 )
 from backfill.core.guards import Limits
 from backfill.core.lifecycle import Rung
@@ -79,6 +81,12 @@ def _proof(ladder: Ladder, proof: Proof) -> Iterator[Finding]:
             held = "throttled" if rule.rung is Rung.THROTTLE else "paused"
             what = f"is not set, so a {held} instance would keep the memory that proof asks for"
             yield Finding(f"ladder[{index}].for_s", what, "set it, or use proof: cpu")
+
+
+def _reading(slurm: SlurmSettingsFile) -> Iterator[Finding]:
+    if slurm.read is ReadKind.REST and not slurm.rest_socket:
+        what = "is not set, and slurm.read is rest"
+        yield Finding("slurm.rest_socket", what, "give slurmrestd's socket, or use read: auto")
 
 
 def _hosts(hosts: Sequence[HostEntry]) -> Iterator[Finding]:
@@ -181,6 +189,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[Finding]], tuple[str, ...]], ...] = (
     (_partitions, ("priorities",)),
     (_rungs, ("ladder",)),
     (_proof, ("ladder", "proof")),
+    (_reading, ("slurm",)),
     (_hosts, ("hosts",)),
     (_libvirt, ("hosts", "libvirt", "instances")),
     (_openstack, ("hosts", "openstack")),

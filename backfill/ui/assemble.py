@@ -33,7 +33,11 @@ class WallClock:
 
 def slurm_manager(config: Config) -> SlurmManager:
     """Slurm through its tools, as `slurm:` in the policy file says."""
-    return SlurmManager(slurm_parts.commands(config), registration=slurm_parts.registration(config))
+    return SlurmManager(
+        slurm_parts.commands(config),
+        registration=slurm_parts.registration(config),
+        path=slurm_parts.read_path(config),
+    )
 
 
 def credentials(manager: SlurmManager) -> Credentials | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill.config.model import Config, HookPlaceKind, RegistrationKind
+from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import Place, RolledBackError, Slurm, Transactions
@@ -12,8 +12,13 @@ from backfill.drivers.slurm.conf.wanted import Method, Wanted
 from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.hook_install import ARRIVAL, HookPlan, Hooks
+from backfill.drivers.slurm.json_path import JsonPath
+from backfill.drivers.slurm.pyslurm_path import PyslurmPath
 from backfill.drivers.slurm.reader import SlurmReader
+from backfill.drivers.slurm.reading import Failover, ReadPath
 from backfill.drivers.slurm.registration import Dynamic, Registration
+from backfill.drivers.slurm.rest_path import RestPath
+from backfill.drivers.slurm.text_path import TextPath
 from backfill.ports import NodeSpec
 
 
@@ -34,6 +39,24 @@ def transactions(config: Config) -> Transactions:
     place = Place(Path(config.slurm.conf), state_dir, config.slurm.include, config.slurm.health_s)
     slurm = Slurm(tools, reader.observe, reader.settings)
     return Transactions(place, slurm, Reload(config.slurm.restart))
+
+
+def read_path(config: Config) -> ReadPath:
+    """The way of reading that the file chooses, and the way to turn to when it fails."""
+    tools = commands(config)
+    text = TextPath(tools)
+    match config.slurm.read:
+        case ReadKind.AUTO:
+            # Measured at all sizes (docs/performance.md): nothing reads faster than text.
+            return Failover([text, JsonPath(tools)])
+        case ReadKind.TEXT:
+            return text
+        case ReadKind.JSON:
+            return Failover([JsonPath(tools), text])
+        case ReadKind.REST:
+            return Failover([RestPath(tools, Path(config.slurm.rest_socket)), text])
+        case ReadKind.PYSLURM:
+            return Failover([PyslurmPath(tools, config.slurm.pyslurm_python), text])
 
 
 def registration(config: Config) -> Registration:

@@ -10,12 +10,13 @@ import pytest
 from backfill.core.cluster import JobState
 from backfill.drivers.slurm.json_path import JsonPath
 from backfill.drivers.slurm.reading import ReadPath
+from backfill.drivers.slurm.rest_path import RestPath
 from backfill.drivers.slurm.text_path import TextPath
-from backfill.lab.roots import RELEASES
+from backfill.lab.roots import RELEASES, SUITES
 from tests.contract.workload_rig import STRANGE, await_state, job, running, spec
 from tests.real.slurm_lab import RealRig, commands_of, slurm_lab
+from tests.real.slurm_rest import slurmrestd
 
-pytestmark = pytest.mark.real
 COMMENT = "c=d State=DOWN Reason=x\n\"q' é"
 
 
@@ -27,7 +28,20 @@ class Scene:
     ids: dict[str, str]
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+# Debian 12's machine has no slurmrestd; the roots of the other releases have.
+WAYS = [
+    (release, way)
+    for release in RELEASES
+    for way in ("text", "json", "rest")
+    if way != "rest" or release in SUITES
+]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.parametrize(("scene", "path"), WAYS, indirect=True, scope="module"),
+]
+
+
+@pytest.fixture(scope="module")
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     with slurm_lab("slurm-paths", release=request.param) as lab:
         yield arranged(RealRig.of(lab))
@@ -57,12 +71,14 @@ def arranged(rig: RealRig) -> Scene:
     return Scene(rig, ids)
 
 
-@pytest.fixture(params=["text", "json"])
+@pytest.fixture(scope="module")
 def path(request: pytest.FixtureRequest, scene: Scene) -> Iterator[ReadPath]:
     commands = commands_of(scene.rig.lab)
-    made: ReadPath = JsonPath(commands) if request.param == "json" else TextPath(commands)
-    yield made
-    made.close()
+    if request.param != "rest":
+        yield JsonPath(commands) if request.param == "json" else TextPath(commands)
+        return
+    with slurmrestd(scene.rig.lab) as socket:
+        yield RestPath(commands, socket)
 
 
 def test_everything_is_the_same_as_by_text(scene: Scene, path: ReadPath) -> None:

@@ -72,6 +72,15 @@ def test_a_ladder_must_be_climbable(tmp_path: Path, ladder: str, words: str) -> 
     assert words in found[0]
 
 
+def test_reading_by_rest_needs_its_socket(tmp_path: Path) -> None:
+    """And a way of reading that there is not is refused with those that there are."""
+    assert sentences(tmp_path, text("slurm: {read: rest, rest_socket: /run/rest.sock}")) == []
+    (found,) = sentences(tmp_path, text("slurm: {read: rest}"))
+    assert "slurm.rest_socket is not set, and slurm.read is rest" in found
+    (found,) = sentences(tmp_path, text("slurm: {read: yaml}"))
+    assert "write auto, text, json, rest or pyslurm" in found
+
+
 def test_proof_of_memory_needs_a_pause_that_ends(tmp_path: Path) -> None:
     """An endless pause would keep the memory that the proof waits for."""
     found = sentences(tmp_path, text("proof: memory", "ladder: [{rung: pause}]"))

@@ -80,6 +80,8 @@ def number(value: Any) -> int | None:
 
 def tasks(text: str) -> list[int]:
     """The numbers in `1,3-7:2%2`; ValueError when Slurm has cut the text short."""
+    if text.endswith("..."):
+        raise ValueError("its tasks are cut short; set SLURM_BITSTR_LEN=0 where slurmrestd runs")
     found: list[int] = []
     for part in filter(None, text.partition("%")[0].split(",")):
         span, _, step = part.partition(":")
@@ -160,7 +162,8 @@ def _node(entry: dict[str, Any]) -> Node:
         name=entry["name"],
         base=NodeBase(base),
         flags=flags,
-        reason=_text(entry["reason"]).strip(),
+        # scontrol indents further lines, so that how they began is not known there.
+        reason="\n".join(filter(None, map(str.strip, _text(entry["reason"]).split("\n")))),
         address=address,
         cpus=int(entry["cpus"]),
         cpus_allocated=int(entry["alloc_cpus"]),
