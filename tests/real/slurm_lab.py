@@ -207,16 +207,20 @@ class RealRig:
         finally:
             self.lab.kill("slurmctld", signal.SIGCONT)
 
+    def stop_slurmds(self) -> None:
+        """End what `register` has started."""
+        for process in self._slurmds.values():
+            process.kill()
+            process.wait()
+        self._slurmds.clear()
+
     def reset(self) -> None:
         """End all jobs, remove added nodes, and bring every bare-metal node back to IDLE."""
         for job in self.manager.observe().jobs.values():
             if job.state.value in ("PENDING", "RUNNING", "SUSPENDED"):
                 self.manager.cancel_job(job.id)
         until(lambda: not any(j.holds_nodes for j in self.manager.observe().jobs.values()))
-        for process in self._slurmds.values():
-            process.kill()
-            process.wait()
-        self._slurmds.clear()
+        self.stop_slurmds()
         for node in self.manager.observe().nodes.values():
             if node.name not in self.lab.hosts:
                 until(partial(self._deleted, node.name))
