@@ -161,6 +161,23 @@ def checksums(folder: Path) -> str:
     return "".join(lines)
 
 
+def problems(folder: Path) -> list[str]:
+    """What differs between an image's parts and its own checksums, one sentence each."""
+    listed = folder / "checksums"
+    if not listed.exists():
+        return [f"{folder} has no checksums; remove it and build it again"]
+    try:
+        now = checksums(folder).splitlines()
+    except FileNotFoundError as error:
+        return [f"{error.filename} is missing; remove {folder} and build it again"]
+    then = listed.read_text().splitlines()
+    return [
+        f"{folder / old.split()[1]} is not what was built; remove {folder} and build it again"
+        for old, new in zip(then, now, strict=True)
+        if old != new
+    ]
+
+
 def _install_packages(root: Path, log: Path, more: tuple[str, ...]) -> None:
     # Nothing in the guest uses Debian's own initrd, so its generator is told to do nothing.
     quiet = (

@@ -50,6 +50,7 @@ COMMANDS = (
     Command("daemon", "backfill.ui.daemon_command", "run the node manager", _WORK),
     Command("slurm", "backfill.ui.slurm_command", "our part of Slurm's configuration", _WORK),
     Command("policy", "backfill.ui.policy_command", "check a policy file", _WORK),
+    Command("image", "backfill.ui.image_command", "build and verify the guest image", _WORK),
     Command("lab", "backfill.ui.lab_commands", "a real cluster on this machine", _WORK),
     Command("demo", "backfill.ui.demo", "watch the main job on a lab", _WORK),
     Command("replay", "backfill.ui.replay_command", "play a trace or a scenario", _WORK),
