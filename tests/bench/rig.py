@@ -43,7 +43,12 @@ def wait_for(done: Callable[[], Any], limit_s: float, what: str) -> Any:
 class Bed:
     """One lab for measurements, with a daemon in it when `policy` is given."""
 
-    def __init__(self, spec: LabSpec, policy: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        spec: LabSpec,
+        policy: dict[str, Any] | None = None,
+        guest: image.GuestImage | None = None,
+    ) -> None:
         self.lab = Lab.up(spec, tied=True)
         self.out = self.lab.shared / "out"
         self.out.mkdir()
@@ -51,7 +56,7 @@ class Bed:
         self._started_s = 0.0
         self._daemon: subprocess.Popen[str] | None = None
         if policy is not None:
-            self._start(write_policy(self.lab, image.build(), **policy))
+            self._start(write_policy(self.lab, guest or image.build(), **policy))
 
     def close(self) -> None:
         """Stop the daemon and take the lab down."""

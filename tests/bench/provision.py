@@ -1,0 +1,149 @@
+"""What Salt costs: a new node with and without it, of the same image, and a run without changes.
+
+Rounds with and without Salt take turns. `salt_added_s`: from the decision to readiness, with Salt
+minus without. `nochange_s`: CPU time in the guest of one run of states that finds nothing to do.
+`gated_added_s`: the same as `salt_added_s` where a node waits for its states (`salt.gate`).
+Prints one line of JSON last; seconds, medians.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import backfill
+from backfill.lab import image
+from backfill.lab.spec import LabSpec
+from tests.bench.join import Story
+from tests.bench.rig import COUNTER, Bed, result, wait_for
+
+TRIALS = int(os.environ.get("BACKFILL_TRIALS", "5"))
+GATED = int(os.environ.get("BACKFILL_GATED_TRIALS", "1"))
+_PATIENCE_S = 400.0
+# Utime and stime, in hundredths of a second, of the process whose id is in the minion's pid file.
+_CPU = (
+    "read -r pid </var/run/salt-minion.pid; set -- $(cat /proc/$pid/stat); echo $((${14} + ${15}))"
+)
+
+
+def policy(**salt: Any) -> dict[str, Any]:
+    """Flavours alike in both labs; one instance at a time."""
+    return {
+        "scale": {"idle_s": 3, "boot_within_s": _PATIENCE_S},
+        "limits": {"max_instances": 1},
+        "instances": {"flavour": {"cpus": 1, "memory_mb": 384}},
+        "readiness": {"salt_within_s": _PATIENCE_S},
+        **({"salt": salt} if salt else {}),
+    }
+
+
+class Round:
+    """One new node, made for a job that holds it until told."""
+
+    def __init__(self, bed: Bed) -> None:
+        self.bed = bed
+        self.job = bed.sbatch("-p", "htc", str(COUNTER), "1000000", "0.2")
+        wait_for(lambda: bed.counts(self.job), _PATIENCE_S, f"the first word of job {self.job}")
+        story = Story(bed)
+        self.ready_s = story.ready_s() - story.decided_s()
+
+    def in_guest(self, script: str) -> str:
+        """Run a shell's words on the node, beside the job."""
+        argv = ["srun", "--overlap", f"--jobid={self.job}", "bash", "-c", script]
+        return self.bed.lab.run("ctl", argv, timeout_s=120).stdout.strip()
+
+    def converged_s(self) -> float:
+        """How long after its boot began the first run of states had succeeded."""
+        mark = 'read -r up rest </proc/uptime; [ -s /run/backfill/salt ] && echo "$up"'
+
+        def look() -> float:
+            time.sleep(1.0)  # each look costs the guest some CPU itself
+            return float(self.in_guest(mark) or 0.0)
+
+        return float(wait_for(look, _PATIENCE_S, "the first run of states"))
+
+    def nochange_s(self) -> tuple[float, float]:
+        """CPU and wall time of one more run of the states."""
+        before = int(self.in_guest(_CPU))
+        env = {"PYTHONPATH": str(Path(backfill.__file__).parents[1])}
+        argv = [sys.executable, "-m", "backfill", "provision", "vn1",
+                "--config", str(self.bed.lab.dir / "policy.yaml")]  # fmt: skip
+        began_s = time.monotonic()
+        done = self.bed.lab.run("ctl", argv, timeout_s=_PATIENCE_S, env=env)
+        took_s = time.monotonic() - began_s
+        if done.returncode:
+            raise RuntimeError(f"backfill provision: {done.stdout}{done.stderr}")
+        return (int(self.in_guest(_CPU)) - before) / 100, took_s
+
+    def end(self) -> None:
+        """Let job and node go."""
+        self.bed.cancel(self.job)
+        wait_for(lambda: not self.bed.ask("nodes")["nodes"], 120, "the instance's removal")
+
+
+def with_salt(
+    rounds: int, guest: image.GuestImage, plain: Bed | None, gate: bool
+) -> dict[str, Any]:
+    """Rounds in a lab with Salt, each after one in the `plain` lab; every figure as a list."""
+    name = f"bench-salt{'g' if gate else ''}-{os.getpid()}"
+    spec = LabSpec(name=name, hosts=1, salt=True)
+    found: dict[str, list[float]] = {
+        "plain": [],
+        "salted": [],
+        "converged": [],
+        "cpu": [],
+        "wall": [],
+    }
+    bed = Bed(spec, policy(gate=gate), guest)
+    try:
+        for trial in range(rounds + 1):
+            if plain is not None:
+                one = Round(plain)
+                one.end()
+                found["plain"].append(one.ready_s)
+            two = Round(bed)
+            found["salted"].append(two.ready_s)
+            if not gate:
+                found["converged"].append(two.converged_s())
+                cpu_s, wall_s = two.nochange_s()
+                found["cpu"].append(cpu_s)
+                found["wall"].append(wall_s)
+            two.end()
+            print(f"round {trial} of {rounds}: {two.ready_s:.2f} s", file=sys.stderr)
+    finally:
+        bed.close()
+    # The first round warms the caches.
+    return {key: values[1:] for key, values in found.items()}
+
+
+def main() -> int:
+    """Take turns between a lab with Salt and one without, then look at the gate."""
+    guest = image.build(salt=True)
+    plain = Bed(LabSpec(name=f"bench-plain-{os.getpid()}", hosts=1), policy(), guest)
+    try:
+        found = with_salt(TRIALS, guest, plain, gate=False)
+    finally:
+        plain.close()
+    without_s = median(found["plain"])
+    gated = with_salt(GATED, guest, None, gate=True)["salted"] if GATED else []
+    result(
+        benchmark="provision",
+        trials=TRIALS,
+        salt_added_s=round(median(found["salted"]) - without_s, 3),
+        nochange_s=round(median(found["cpu"]), 3),
+        nochange_wall_s=round(median(found["wall"]), 3),
+        ready_without_s=round(without_s, 3),
+        ready_with_s=round(median(found["salted"]), 3),
+        converged_guest_s=round(median(found["converged"]), 3),
+        gated_added_s=round(median(gated) - without_s, 3) if gated else None,
+        why_gated_added_s="" if gated else "BACKFILL_GATED_TRIALS is 0",
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
