@@ -9,6 +9,7 @@ help:
 	@echo "make check           linters and types, under a minute"
 	@echo "make unit            tests that need no real parts, under a minute"
 	@echo "make real            tests on a real one-machine cluster"
+	@echo "make soak            long tests: a real pause of twenty minutes and the like"
 	@echo "make bench NAME=...  one benchmark: $(notdir $(basename $(filter-out %/rig.py,$(wildcard tests/bench/*.py))))"
 	@echo "make docs            write the pages that are generated from the code"
 
@@ -40,11 +41,15 @@ unit: venv
 
 # In CI what failed is run once more by itself and both outcomes are shown: these tests live on real
 # clocks, daemons and software-emulated guests. Without CI set, a failure is a failure.
-REAL := $(PY) -m pytest -q -m real tests/real tests/contract
+REAL := $(PY) -m pytest -q -m "real and not soak" tests/real tests/contract
 real: setup
 	@$(PY) -m backfill.lab.roots
 	@$(REAL) --durations=10 || { [ -n "$$CI" ] && echo "=== FAILED ABOVE; once more, only these:" && \
 		$(REAL) --last-failed --last-failed-no-failures none; }
+
+# Hours of a cluster's life in real time, such as a pause of twenty minutes: not part of `make test`.
+soak: setup
+	$(PY) -m pytest -q -m soak tests/real --durations=10
 
 bench: setup
 	@test -f "tests/bench/$(NAME).py" || { echo "make bench NAME=...: no benchmark '$(NAME)' in tests/bench" >&2; exit 2; }
