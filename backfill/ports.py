@@ -145,7 +145,10 @@ class WorkloadManager(Protocol):
         """End the job."""
 
     def tell(self, job_id: str, text: str) -> None:
-        """Leave a sentence for the job's owner in AdminComment; never in the owner's Comment."""
+        """Leave a sentence for the job's owner in AdminComment; never in the owner's Comment.
+
+        RefusedError where somebody else has written: text of ours starts with OUR_REASON.
+        """
 
 
 class InstanceProvider(Protocol):

@@ -16,6 +16,7 @@ from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder
 from backfill.core.policies.liveness import Liveness
+from backfill.core.policies.notice import Notice
 from backfill.core.policies.quotas import Quotas
 from backfill.core.policies.readiness import Readiness
 from backfill.core.policies.scale import Scale
@@ -76,6 +77,7 @@ class PolicySet:
     gaps: Gaps = field(default_factory=Gaps)
     budgets: Budgets = field(default_factory=Budgets)
     quotas: Quotas = field(default_factory=Quotas)
+    notice: Notice = field(default_factory=Notice)
     liveness: Liveness = field(default_factory=Liveness)
     limits: Limits = field(default_factory=Limits)
     disk_queue: DiskQueue = field(default_factory=DiskQueue)

@@ -41,7 +41,9 @@ class Episodes:
                 self._job_runs(at_s, job)
             case ch.Claimed() | AnswerClaim() | EndClaim() | ch.ClaimEnded():
                 self._claim(at_s, value)
-            case _ if isinstance(value, act.DriverAction) and not isinstance(value, act.ProbeJobs):
+            case act.ProbeJobs() | act.TellJob():
+                pass  # nothing waits for them
+            case _ if isinstance(value, act.DriverAction):
                 self._begin(at_s, value)
             case _:
                 pass

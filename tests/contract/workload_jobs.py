@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.cluster import ENDED, JobState
+from backfill.core.cluster import ENDED, OUR_REASON, JobState
 from backfill.ports import BusyError, NotFoundError, RefusedError
 from tests.contract.workload_rig import REASON, Rig, await_state, job, running
 
@@ -112,7 +112,8 @@ class JobContract:
         """The job is as before; a job that Slurm does not know is an error."""
         going = running(rig, rig.hosts[0])
         before = job(rig, going)
-        rig.manager.tell(going, "pushed aside: it's bm1's turn = \"now\"")
+        rig.manager.tell(going, f"{OUR_REASON} pushed aside: it's bm1's turn = \"now\"")
+        rig.manager.tell(going, f"{OUR_REASON} went on")
         assert job(rig, going) == before
         with pytest.raises(NotFoundError):
             rig.manager.tell("99999", "hello")

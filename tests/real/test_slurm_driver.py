@@ -109,9 +109,19 @@ def test_the_message_is_in_admin_comment_and_nowhere_else(rig: RealRig) -> None:
     """The owner's own comment stays."""
     held = rig.submit(rig.hosts[0], hold=True)
     rig.ctl("scontrol", "update", f"JobId={held}", "Comment=mine = mine")
-    rig.manager.tell(held, "pushed aside by job 7: 'bm1' is needed")
+    said = "backfill: pushed aside by job 7: 'bm1' is needed"
+    rig.manager.tell(held, said)
     shown = rig.ctl("squeue", "-h", "-j", held, "-O", "admin_comment:|,comment:")
-    assert shown == "pushed aside by job 7: 'bm1' is needed|mine = mine"
+    assert shown == f"{said}|mine = mine"
+
+
+def test_an_admins_own_comment_stays(rig: RealRig) -> None:
+    """AdminComment is the site's field: what is not ours is not written over."""
+    held = rig.submit(rig.hosts[0], hold=True)
+    rig.ctl("scontrol", "update", f"JobId={held}", "AdminComment=billed to project 7")
+    with pytest.raises(RefusedError, match="billed to project 7"):
+        rig.manager.tell(held, "backfill: pushed aside")
+    assert rig.ctl("squeue", "-h", "-j", held, "-O", "admin_comment:") == "billed to project 7"
 
 
 def test_components_of_a_het_job_are_refused(rig: RealRig) -> None:

@@ -14,6 +14,7 @@ from backfill.core.fence import judge
 from backfill.core.fleet import InstanceState
 from backfill.core.hiding import show
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.notice import tell
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.prove import proven
 from backfill.core.steps.throttle import give_cpus
@@ -102,6 +103,10 @@ def _let_go_on(draft: Draft, node: ManagedNode, seen: Node) -> None:
         draft.do(UndrainNode(node.name, node.generation, "it has proven itself again", node.host))
         return
     if seen.base is not NodeBase.DOWN:
+        if node.held:
+            pause_s = draft.now_s - node.suspended_s
+            text = f"went on after a pause of {pause_s:.0f} s; its time limit did not run meanwhile"
+            tell(draft, node, (h.id for h in node.held), text)
         draft.become(
             node,
             Phase.READY,

@@ -8,6 +8,7 @@ from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import free_again_s, free_since_s, left_s
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.notice import tell
 from backfill.core.placement import candidates, closed, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
@@ -177,7 +178,10 @@ def _give_to_queue(draft: Draft, node: ManagedNode) -> None:
         draft.do(RequeueJob(node.name, node.generation, h.id, "the end of the ladder is reached"))
         for h in node.held
     ]
-    if all(p is Progress.FINAL for p in begun):
+    if Progress.BEGUN in begun:
+        text = "starts anew: it stood still for as long as the policy allows"
+        tell(draft, node, (h.id for h in node.held), text)
+    elif all(p is Progress.FINAL for p in begun):
         draft.refuse(node.name, "requeue", "Slurm refuses to requeue its jobs")
 
 

@@ -15,6 +15,7 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.hiding import hide
 from backfill.core.ledger import Operation
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
+from backfill.core.notice import tell
 from backfill.core.placement import candidates
 from backfill.core.steps.throttle import held_back, hold_back
 from backfill.core.steps.to_disk import suspend
@@ -169,6 +170,8 @@ def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
     if node.doomed or not jobs:
         draft.become(node, Phase.REMOVING, f"{node.reason}; no job was on it")
         return
+    text = "paused, because its node's hardware is needed; it goes on by itself and loses nothing"
+    tell(draft, node, (j.id for j in jobs), text)
     draft.become(
         node,
         Phase.DISPLACED,

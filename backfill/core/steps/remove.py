@@ -14,6 +14,7 @@ from backfill.core.actions import (
 from backfill.core.cluster import OUR_REASON, Job, NodeBase
 from backfill.core.draft import Draft, Progress
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.notice import tell
 from backfill.core.steps.evict import begin_eviction
 
 
@@ -136,7 +137,10 @@ def _give_back(draft: Draft, node: ManagedNode, job: Job) -> None:
         draft.do(CancelJob(node.name, node.generation, job.id, reason))
         return
     action = RequeueJob(node.name, node.generation, job.id, reason)
-    if draft.do(action) is Progress.FINAL:
+    progress = draft.do(action)
+    if progress is Progress.BEGUN:
+        tell(draft, node, (job.id,), f"starts anew: {reason}")
+    elif progress is Progress.FINAL:
         draft.do(DownNode(node.name, node.generation, f"{OUR_REASON} {reason}"))
 
 

@@ -216,7 +216,10 @@ class SimulatedSlurm:
     def tell(self, job_id: str, text: str) -> None:
         """Set AdminComment."""
         with self._call("tell", job_id):
-            self._known(job_id).admin_comment = text
+            job = self._known(job_id)
+            if job.admin_comment and not job.admin_comment.startswith(OUR_REASON):
+                raise RefusedError(f"job {job_id}", "its AdminComment is somebody else's")
+            job.admin_comment = text
 
     # --- look-up --------------------------------------------------------------------------
 

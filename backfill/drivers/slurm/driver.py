@@ -233,7 +233,15 @@ class SlurmManager(SlurmReader):
             return
 
     def tell(self, job_id: str, text: str) -> None:
-        """Leave a sentence for the job's owner in AdminComment; never in the owner's Comment."""
+        """Leave a sentence for the job's owner in AdminComment; never in the owner's Comment.
+
+        RefusedError when somebody else has written there: it is the site's field, too.
+        """
+        target = checked(job_id, JOB_ID, "job id")
+        asked = ["squeue", "-h", "-j", target, "-O", "AdminComment:80"]
+        said = self._commands.run(asked, f"job {job_id}").strip()
+        if said and not said.startswith(OUR_REASON):
+            raise RefusedError(f"job {job_id}", f"its AdminComment is somebody else's: {said}")
         self._update_job(job_id, f"AdminComment={one_line(text)}")
 
     def _hurry(self, job: Job, asked_s: float) -> None:
