@@ -28,13 +28,23 @@ _RESTART = (
 
 @contextmanager
 def conf_lab(name: str, **options: object) -> Iterator[Lab]:
-    """A lab whose slurm.conf ends with the Include of an empty managed file."""
-    extra = (_QUICK, *options.pop("extra_conf", ()))  # type: ignore[misc]  # always a tuple
-    with slurm_lab(name, extra_conf=extra, **options) as lab:  # type: ignore[arg-type]  # as above
+    """A lab whose slurm.conf ends with the Include of an empty managed file.
+
+    `extra_conf` are lines of the site's before it, in which {dir} is the lab's directory; `before`
+    are files beside slurm.conf, by name.
+    """
+    extra = options.pop("extra_conf", ())
+    assert isinstance(extra, tuple)
+    before = options.pop("before", {})
+    assert isinstance(before, dict)
+    with slurm_lab(name, extra_conf=(_QUICK,), **options) as lab:  # type: ignore[arg-type]  # as above
         replace_file(lab.slurm_conf.with_name("backfill.conf"), render(EMPTY), like=lab.slurm_conf)
+        for name, text in before.items():
+            lab.slurm_conf.with_name(name).write_text(text)
         with lab.slurm_conf.open("a") as conf:
-            conf.write("Include backfill.conf\n")
-        lab.run("ctl", ["scontrol", "reconfigure"], check=True)
+            lines = [line.format(dir=lab.dir) for line in extra]
+            conf.write("\n".join([*lines, "Include backfill.conf", ""]))
+        lab.restart("slurmctld")
         yield lab
 
 

@@ -12,6 +12,8 @@ from backfill.ports import DriverError, RefusedError, UnreachableError
 
 # Older releases end themselves at a reconfigure that changes how many nodes there are.
 COUNT_MAY_CHANGE = (23, 11)
+# Whether there are such programs at all, those releases look only at their start (seen on 22.05).
+_AT_START = frozenset({"PrologSlurmctld", "EpilogSlurmctld"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,10 @@ class Reload:
 
     def check(self, version: SlurmVersion, old: Managed, new: Managed) -> bool:
         """Whether this change needs a restart; RefusedError when the policy forbids that."""
-        if version.major >= COUNT_MAY_CHANGE or old.names() == new.names():
+        if version.major >= COUNT_MAY_CHANGE:
             return False
+        if old.names() == new.names():
+            return bool(self.restart) and _at_start(old) != _at_start(new)
         if not self.restart:
             raise RefusedError(
                 "slurmctld",
@@ -33,6 +37,16 @@ class Reload:
                 "set slurm.restart to the command that restarts it",
             )
         return True
+
+    def hint(self, version: SlurmVersion, old: Managed, new: Managed) -> str:
+        """What takes effect only later, because a restart is not allowed; empty if nothing."""
+        late = version.major < COUNT_MAY_CHANGE and _at_start(old) != _at_start(new)
+        if not late or self.restart:
+            return ""
+        return (
+            f"Slurm {version} begins or ceases to call {' and '.join(sorted(_AT_START))} only when "
+            "slurmctld is restarted; do that when it suits you"
+        )
 
     def carry_out(self, commands: Commands, *, restart: bool, revive: bool = False) -> None:
         """Reload. With `revive`, a slurmctld that does not answer is restarted, where allowed."""
@@ -57,3 +71,7 @@ class Reload:
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip().splitlines()[-1:]
             raise DriverError("slurmctld", f"'{words}' failed: {' '.join(said)}")
+
+
+def _at_start(managed: Managed) -> frozenset[str]:
+    return _AT_START.intersection(key for key, _ in managed.pairs())

@@ -170,7 +170,8 @@ class Transactions:
         leaving = named_in(text) - new.names()
         guard.check(old, new, seen, leaving)
         restart = self.reload.check(settings.version, old, new)
-        notes = _told(told) + (self._dry(fresh) if dry else ())
+        notes = _told(told) + _told(self.reload.hint(settings.version, old, new))
+        notes += self._dry(fresh) if dry else ()
         self.at("backup")
         kept = self._backups().keep(text, time.time()) if text else None
         note = Note(text or render(EMPTY), fresh, restart, Picture.of(seen, leaving), _names(new))
