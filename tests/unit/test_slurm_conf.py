@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.cluster import JobState, Node, NodeBase, SlurmVersion
+from backfill.drivers.slurm.conf.dry import Verdict, judge
 from backfill.drivers.slurm.conf.managed import (
     EMPTY,
     ForeignEditError,
@@ -141,15 +142,43 @@ def test_what_slurm_does_not_take_is_taken_back(cluster: ConfCluster) -> None:
 
 
 def test_a_refused_reload_is_taken_back(cluster: ConfCluster) -> None:
-    """The old file is back; the next start looks once more, for Slurm said no to that one too."""
+    """Slurm answers, but says no to every reload: the old file is back and that is the end."""
     before = cluster.managed.read_text()
     cluster.tools.answer("scontrol reconfigure", err="Unable to contact slurm controller", status=1)
     with pytest.raises(RolledBackError, match="all is not well"):
         cluster.transactions.apply(with_node("vn2"), dry=False)
     assert cluster.managed.read_text() == before
-    with pytest.raises(RolledBackError):
-        cluster.transactions.recover()
-    assert cluster.managed.read_text() == before
+    assert cluster.transactions.recover() == ""
+
+
+def test_a_slurmctld_that_died_is_waited_for(cluster: ConfCluster) -> None:
+    """The old file is back; every start tries again until Slurm has been seen to be well."""
+    before = cluster.managed.read_text()
+    cluster.crash_at = "reload"
+    with pytest.raises(CrashError):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    cluster.deaf = True
+    for _ in range(2):
+        with pytest.raises(RolledBackError, match="all is not well"):
+            cluster.transactions.recover()
+        assert cluster.managed.read_text() == before
+    cluster.deaf = False
+    assert "taken back" in cluster.transactions.recover()
+    assert cluster.transactions.recover() == ""
+
+
+def test_what_a_dry_slurmctld_says() -> None:
+    """Ready, refused with the reason, or neither."""
+    doubled = "slurmctld: error: X 1 specified more than once, latest value used\n"
+    refused = (
+        f"slurmctld: error: unrecognized key: Y\n{doubled}slurmctld: fatal: Unable to process\n"
+    )
+    assert judge(f"{doubled}slurmctld: Running as primary controller\n") == Verdict(True)
+    assert judge(refused) == Verdict(True, "Unable to process: unrecognized key: Y")
+    dated = refused.replace("slurmctld: ", "[2026-11-21T23:42:43.147] ")
+    assert judge(dated) == judge(refused)
+    assert not judge("slurmctld: error: no munge\n").tried
+    assert not judge("").tried
 
 
 def test_a_lost_job_is_noticed(cluster: ConfCluster) -> None:

@@ -24,6 +24,7 @@ _TAKEN_AWAY = re.compile(
 )
 _LARGEST_BYTES = 1 << 20
 _WITHIN_S = 10
+_HARMLESS = "specified more than once, latest value used"
 _READY = "Running as primary controller"
 # An address on lo lets getaddrinfo find something in a network that has nothing else.
 _SCRIPT = """
@@ -67,12 +68,16 @@ def dry_start(commands: Commands, conf: Path, managed: Path, text: str, scratch:
 
 def judge(said: str) -> Verdict:
     """What a slurmctld's words mean: it took the configuration, it refused, or neither."""
-    lines = [re.sub(r"^slurmctld: ", "", line) for line in said.splitlines()]
+    # 26.05 puts a time before each line, earlier releases their name.
+    lines = [re.sub(r"^(slurmctld: |\[[^\]]*\] )+", "", line) for line in said.splitlines()]
     fatal = next((i for i, line in enumerate(lines) if line.startswith("fatal:")), None)
     if fatal is not None:
-        # The line before it often says which value it was.
-        before = lines[fatal - 1] if fatal and lines[fatal - 1].startswith("error:") else ""
-        words = (lines[fatal].removeprefix("fatal:"), before.removeprefix("error:"))
+        # An error before it often says which value it was.
+        errors = [e for e in lines[:fatal] if e.startswith("error:") and _HARMLESS not in e]
+        words = (
+            lines[fatal].removeprefix("fatal:"),
+            *(e.removeprefix("error:") for e in errors[-1:]),
+        )
         return Verdict(True, ": ".join(w.strip() for w in words if w.strip()))
     if any(_READY in line for line in lines):
         return Verdict(True)

@@ -165,13 +165,14 @@ class Transactions:
         problems = rules.objections(new, site)
         if problems:
             raise RefusedError(self.place.name, "; ".join(problems))
+        # First, for Slurm's own tools cannot read a slurm.conf of which slurmctld would die.
+        tried = self._dry(fresh) if dry else ()
         seen = self.slurm.look()
         settings = self.slurm.settings()
         leaving = named_in(text) - new.names()
         guard.check(old, new, seen, leaving)
         restart = self.reload.check(settings.version, old, new)
-        notes = _told(told) + _told(self.reload.hint(settings.version, old, new))
-        notes += self._dry(fresh) if dry else ()
+        notes = _told(told) + tried + _told(self.reload.hint(settings.version, old, new))
         self.at("backup")
         kept = self._backups().keep(text, time.time()) if text else None
         note = Note(text or render(EMPTY), fresh, restart, Picture.of(seen, leaving), _names(new))
@@ -206,7 +207,8 @@ class Transactions:
         replace_file(self.place.managed, note.old, like=self.place.conf)
         problem = self._reload(note.restart, again=True) or self._unhealthy(note, ())
         if problem:
-            # The note stays: the next start tries once more.
+            if self._answers():
+                self._note().clear()  # what is lost is lost: another try would not bring it back
             raise RolledBackError(
                 self.place.name,
                 f"the old file is back after '{note.why}', but all is not well: {problem}",
@@ -214,6 +216,14 @@ class Transactions:
             )
         self._note().clear()
         raise RolledBackError(self.place.name, f"taken back, nothing is lost: {note.why}")
+
+    def _answers(self) -> bool:
+        """Whether slurmctld answers; while it does not, the note stays for the next start."""
+        try:
+            self.slurm.look()
+        except DriverError:
+            return False
+        return True
 
     def _reload(self, restart: bool, *, again: bool = False) -> str:
         self.at("reload")
