@@ -49,7 +49,7 @@ real: setup
 
 # Hours of a cluster's life in real time, such as a pause of twenty minutes: not part of `make test`.
 soak: setup
-	$(PY) -m pytest -q -m soak tests/real --durations=10
+	$(PY) -m pytest -q -m soak tests/real tests/contract --durations=10
 
 bench: setup
 	@test -f "tests/bench/$(NAME).py" || { echo "make bench NAME=...: no benchmark '$(NAME)' in tests/bench" >&2; exit 2; }

@@ -11,11 +11,17 @@ from backfill.lab.roots import RELEASES
 from tests.contract.workload_nodes import NodeContract
 from tests.real.conf_lab import ConfRig, conf_lab
 
+# In CI the way that most will choose on the oldest and the newest release, the other on one.
+_IN_CI = [(Method.CONF, RELEASES[0]), (Method.CONF, RELEASES[-1]), (Method.CLOUD, RELEASES[0])]
+_ALL = [(method, release) for release in RELEASES for method in (Method.CONF, Method.CLOUD)]
+
 
 @pytest.fixture(
     scope="module",
-    params=[(m, r) for r in RELEASES for m in (Method.CONF, Method.CLOUD)],
-    ids=lambda p: f"{p[0]}-{p[1]}",
+    params=[
+        pytest.param(pair, marks=() if pair in _IN_CI else pytest.mark.soak, id="-".join(pair))
+        for pair in _ALL
+    ],
 )
 def cluster(request: pytest.FixtureRequest) -> Iterator[ConfRig]:
     method, release = request.param

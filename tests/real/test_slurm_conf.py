@@ -37,7 +37,10 @@ transactions_of(Lab.attach(sys.argv[1]), at=at).apply(lambda m: m.with_nodes(lin
 """
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(
+    scope="module",
+    params=[RELEASES[0], pytest.param(RELEASES[1], marks=pytest.mark.soak), RELEASES[2]],
+)
 def cluster(request: pytest.FixtureRequest) -> Iterator[ConfRig]:
     with conf_lab("slurm-conf", release=request.param) as lab:
         yield ConfRig.by(lab, Method.CONF)

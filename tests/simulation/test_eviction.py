@@ -85,6 +85,26 @@ def test_pause_and_return_on_the_same_host() -> None:
     assert sim.audit() == []
 
 
+def test_without_hooks_the_same_comes_of_watching() -> None:
+    """Slower, and the high-priority job does not wait for it; nothing else is different."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal(), hooks=False)
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: running(run, low), 30)
+    high = sim.submit("batch", 20.0)
+    run.until(lambda: running(run, high), 5)
+    assert sim.instance("vn1").state is InstanceState.RUNNING
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 10)
+    assert sim.instance("vn1").state is InstanceState.PAUSED
+    assert sim.job(low).state is JobState.SUSPENDED
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 60)
+    run.until(lambda: ready(run, 1), 10)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 200)
+    assert sim.job(low).restarts == 0
+    # The one thing that only a hook can give: room before the high-priority job starts.
+    assert [violation.kind for violation in sim.audit()] == ["room"]
+
+
 def test_displaced_work_moves_to_a_host_that_became_free() -> None:
     """With `migrate` in the ladder a paused instance goes on elsewhere."""
     ladder = Ladder(
