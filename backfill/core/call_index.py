@@ -20,6 +20,10 @@ class ClaimIndex:
         """Ids of the jobs that claim the host."""
         return self._on.get(host, ())
 
+    def any_on(self, host: str) -> bool:
+        """Whether any job claims the host."""
+        return bool(self._on.get(host))
+
     def put(self, claim: Claim) -> None:
         """A claim was made, or made anew."""
         self._leave(claim.job_id)

@@ -19,10 +19,14 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class SourceSeen:
-    """An outside system was read completely; the reading began at `seen_s`."""
+    """An outside system was read completely; the reading began at `seen_s`.
+
+    With `from_s` it stands for several readings without news, the first of them then.
+    """
 
     source: str  # "slurm" or a host's name
     seen_s: float
+    from_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

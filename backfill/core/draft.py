@@ -63,7 +63,10 @@ class Draft:
 
     def go_on_from(self, findings: Findings) -> None:
         """Keep to what earlier plans found out and still holds, and keep what is found now."""
-        self._findings, self._lens = findings, Lens(self.world, findings)
+        self._findings = findings
+        if findings.lens is None:
+            findings.lens = Lens(self.world, findings)
+        self._lens = findings.lens
         findings.begin(self.world, self.policies, self._lens.as_world)
         self._refusals.update(findings.said)
         if findings.wake_at_s() < inf:

@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from backfill.core.lens import Lens
     from backfill.core.plan import Refusal
     from backfill.core.policy import PolicySet
     from backfill.core.world import World
@@ -72,6 +73,7 @@ class Findings:
         self._changed: set[str] = set()  # values to be worked out anew
         self._policies: PolicySet | None = None
         self._number = count()
+        self.lens: Lens | None = None  # through which the world is looked at
 
     def __contains__(self, subject: str) -> bool:
         return subject in self._found

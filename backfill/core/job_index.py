@@ -50,6 +50,10 @@ class JobIndex:
         """Jobs that hold `node`, in order of their ids."""
         return [self.jobs[i] for i in sorted(self._on.get(node, ()))]
 
+    def any_on(self, node: str | None) -> bool:
+        """Whether any job holds `node`."""
+        return bool(self._on.get(node)) if node is not None else False
+
     def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
         """Pending jobs of these partitions, in no order."""
         for partition in partitions:

@@ -234,6 +234,10 @@ class Lens:
         self.notes.reads.add(name)
         return self._world.operations_of(name)
 
+    def taken(self, host: str) -> bool:
+        self.notes.reads.add(host)
+        return self._world.taken(host)
+
     def arriving(self, host: str) -> bool:
         self.notes.reads.add(host)
         return self._world.arriving(host)

@@ -88,8 +88,16 @@ class Picture:
         """The host whose own Slurm node this is."""
         return self._host_of_node.get(node)
 
+    def taken(self, host: str) -> bool:
+        """Whether there are any of these."""
+        known = self.hosts.get(host)
+        node = None if known is None else known.node
+        return host in self.closed or self._queue.any_on(node) or self._claims.any_on(host)
+
     def takers(self, host: str) -> tuple[str, ...]:
         """Ids of the jobs that have, or were just given, the host's own node."""
+        if not self.taken(host):
+            return ()
         node = self.hosts[host].node if host in self.hosts else None
         holders = [j for j in self.jobs_on(node) if j.holds_nodes] if node is not None else []
         found = {j.id for j in holders}

@@ -125,6 +125,9 @@ def _over(draft: Draft, claim: Claim) -> bool:
     """Whether Slurm, asked after the claim was made, shows that the job is not there (any more)."""
     world = draft.world
     nodes = [h.node for name in claim.hosts if (h := world.hosts.get(name)) and h.node]
+    job = world.jobs.get(claim.job_id)
+    if job is not None and job.holds_nodes and not set(nodes).isdisjoint(job.nodes):
+        return False
     # A hook knows an array task or a component of a heterogeneous job by its raw number only.
     there = (job for node in nodes for job in world.jobs_on(node))
     if any(claim.job_id in (job.id, str(job.raw_id)) for job in there):

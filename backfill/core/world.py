@@ -46,7 +46,7 @@ class World(Picture):
     def _source_seen(self, change: ch.SourceSeen) -> None:
         old = self.sources.get(change.source, _NEVER)
         if change.source == "slurm":
-            if change.seen_s - old.seen_s > _GAP_S:
+            if (change.from_s or change.seen_s) - old.seen_s > _GAP_S:
                 self.sighted_since_s = max(self.now_s, change.seen_s)
                 self._touch("*sight")
             for job_id in self._queue.bury(change.seen_s):
@@ -180,7 +180,9 @@ class World(Picture):
             self._record_moved(known)
         self._fleet.forget(change.name)
         self._calls.forget(change.name)
-        self.doubts.pop(change.name, None)
+        doubt = self.doubts.pop(change.name, None)
+        for what in () if doubt is None else doubt.hosts:
+            self._touch(what)
         self._remember_generation(change.name, change.generation)
         self._touch(change.name)
 
@@ -209,6 +211,8 @@ class World(Picture):
         known = self.managed.get(name)
         hosts = {host, known.host} if known is not None and known.host else {host}
         self.doubts[name] = Doubt(at_s, frozenset(hosts))
+        for what in hosts:
+            self._touch(what)
 
     def _settle_doubts(self, host: str, seen_s: float) -> None:
         """A host was read: the instance is where it was seen, or not where it was not."""

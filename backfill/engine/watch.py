@@ -53,5 +53,5 @@ class Watch:
 def still_taken(world: World, nodes: Iterable[str]) -> frozenset[str]:
     """Of these hosts' nodes, those whose job, known to have ended, still has them in Slurm."""
     return frozenset(
-        node for node in nodes if (host := world.host_of_node(node)) and world.takers(host)
+        node for node in nodes if (host := world.host_of_node(node)) and world.taken(host)
     )

@@ -19,7 +19,7 @@ from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
 from backfill.engine.looking import Outside
 from backfill.engine.narrate import sentence
-from backfill.engine.observe import node_changes
+from backfill.engine.observe import host_changes, node_changes
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
 from backfill.sim.replay_costs import ReplayCosts, Transfers
@@ -27,7 +27,9 @@ from backfill.sim.trace_cluster import TraceCluster
 
 # Slurm counts as seen without a gap when it is read at least this often (the world allows 15 s).
 _SIGHT_S = 14.0
+_HOST_POLL_S = 5.0
 _KEPT_STEPS = 20_000
+_OF_INSTANCES = frozenset({ch.InstanceSeen, ch.InstanceStopped, ch.InstanceGone})
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -98,7 +100,7 @@ class Steward:
             sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock
         )
         self._timer: Event | None = None
-        self._start_s = self._sight_s = self._hosts_s = sim.now_s
+        self._start_s = self._sight_s = sim.now_s
         self._sight_every_s = min(_SIGHT_S, policies.limits.stale_after_s / 2)
         self._memory_mb = policies.instances.flavour.memory_mb
         self._transfers = Transfers(sim, costs.transfers)
@@ -113,7 +115,8 @@ class Steward:
         self._tick()
         for host in self._provider.hosts:
             seen = self._provider.observe(host)
-            self._take([ch.HostSeen(seen.host, seen.seen_s), ch.SourceSeen(host, seen.seen_s)])
+            # Nobody cuts a host off here: what is known of it is never old.
+            self._take([ch.HostSeen(seen.host, seen.seen_s), ch.SourceSeen(host, math.inf)])
         seen_s = self.sim.now_s
         cluster = self.sim.slurm.observe()
         self._take(ch.NodeSeen(node, seen_s) for node in cluster.nodes.values())
@@ -131,8 +134,16 @@ class Steward:
 
     def _poll(self) -> None:
         self._poll_due = False
+        if self.sim.news.any:
+            self._tick()
+            self._read()
+            self._decide()
+
+    def _read_hosts(self) -> None:
+        """After a call that failed: see where its instance is."""
         self._tick()
-        self._read()
+        for host in sorted({host for doubt in self.world.doubts.values() for host in doubt.hosts}):
+            self._take(host_changes(self.world, self._provider.observe(host)))
         self._decide()
 
     def _read(self) -> None:
@@ -144,20 +155,18 @@ class Steward:
     def _tick(self) -> None:
         """It is now; readings without news, left out until now, have kept us in the picture."""
         now_s, every_s = self.sim.now_s, self._sight_every_s
-        apply = self.world.apply
-        while now_s - self._sight_s > every_s:
-            self._sight_s += every_s
-            apply(ch.SourceSeen("slurm", self._sight_s))
-        if now_s - self._hosts_s > every_s:
-            self._hosts_s = now_s
-            for host in self._provider.hosts:
-                apply(ch.SourceSeen(host, now_s))
-        apply(ch.Tick(now_s))
+        if now_s - self._sight_s > every_s:
+            first_s = self._sight_s + every_s
+            self._sight_s += (now_s - self._sight_s) // every_s * every_s
+            self.world.apply(ch.SourceSeen("slurm", self._sight_s, first_s))
+        self.world.apply(ch.Tick(now_s))
 
     def _take(self, changes: Iterable[ch.Change]) -> None:
+        world = self.world
         for change in changes:
-            self.world.apply(change)
-            self.on_change(self.world, change)
+            world.apply(change)
+            if type(change) in _OF_INSTANCES:
+                self.on_change(world, change)
 
     def _read_nodes(self) -> None:
         names = self._watch.due(self.sim.now_s)
@@ -183,7 +192,7 @@ class Steward:
         return frozenset(
             node
             for node in self._watch.leaving
-            if (host := world.host_of_node(node)) and world.takers(host)
+            if (host := world.host_of_node(node)) and world.taken(host)
         )
 
     def _set_timer(self, at_s: float | None) -> None:
@@ -211,6 +220,8 @@ class Steward:
         done = ch.OperationDone(key_of(action), self.sim.now_s, result.problem, result.retry)
         self._take(result.changes)
         self._take([done])
+        if result.problem:
+            self.sim.at(self.sim.now_s + _HOST_POLL_S, self._read_hosts)
         self._watch.stir(self.sim.now_s)
         self._decide()
 

@@ -44,6 +44,11 @@ class News:
         """The job ended long ago: no reason to look, but told with the next news."""
         self._jobs[job.id] = None
 
+    @property
+    def any(self) -> bool:
+        """Whether there may be something to tell."""
+        return bool(self._jobs or self._nodes)
+
     def take(self, world: World, seen_s: float) -> list[ch.Change]:
         """Everything that differs from `world`; from now on it counts as told."""
         found = [*self._of_nodes(world, seen_s), *self._of_jobs(world, seen_s)]

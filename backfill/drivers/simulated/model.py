@@ -137,6 +137,7 @@ class SimNode(Viewed):
     memory_used_mb: int = 0
     jobs: dict[str, SimJob] = field(default_factory=dict)
     watch: list[Event] = field(default_factory=list)
+    pictures: dict[object, Node] = field(default_factory=dict)
 
     def view(self) -> Node:
         """The node as Slurm would show it now; suspended jobs leave it IDLE (measured)."""
@@ -158,6 +159,9 @@ class SimNode(Viewed):
 
     def recount(self) -> None:
         """Add up what its jobs use: a suspended one frees its CPUs but not its memory."""
+        if not self.jobs:
+            self.cpus_used = self.memory_used_mb = 0
+            return
         using = [j for j in self.jobs.values() if j.state is not JobState.SUSPENDED]
         whole = any(job.exclusive for job in using)
         self.cpus_used = self.cpus if whole else sum(job.cpus_per_node for job in using)
@@ -173,12 +177,28 @@ class SimNode(Viewed):
         return NodeBase.ALLOCATED if self.cpus_used >= self.cpus else NodeBase.MIXED
 
     def _picture(self) -> Node:
+        if self.host is None or self.drain is not None or self.silent or self.completing_any:
+            return self._draw()
+        # Bare metal looks as it did before most of the time.
+        look = (self.cpus_used, self._base(), self.reason, self.address, self.boot_time_s)
+        known = self.pictures.get(look)
+        ahead = (self.planned_s, self.maintenance_s)
+        if known is None or (known.planned_s, known.maintenance_s) != ahead:
+            known = self.pictures[look] = self._draw()
+        return known
+
+    @property
+    def completing_any(self) -> bool:
+        """Whether a job that has ended here is not through yet."""
+        return any(job.completing for job in self.jobs.values())
+
+    def _draw(self) -> Node:
         flags = set() if self.host is not None else {"DYNAMIC_NORM"}
         if self.drain is not None:
             flags.add("DRAIN")
         if self.silent:
             flags.add("NOT_RESPONDING")
-        if any(job.completing for job in self.jobs.values()):
+        if self.completing_any:
             flags.add("COMPLETING")
         return Node(
             name=self.name,
