@@ -69,6 +69,7 @@ class Draft:
         self._lens = findings.lens
         findings.begin(self.world, self.policies, self._lens.as_world)
         self._refusals.update(findings.said)
+        self._watch.update(*findings.watching.values())
         if findings.wake_at_s() < inf:
             self.wake_at(findings.wake_at_s())
 
@@ -89,16 +90,20 @@ class Draft:
             self.world = world
         if not trace.acted and not notes.fleeting:
             until_s = min(notes.until_s, trace.wake_at_s)
-            self._findings.settle(subject, notes, Finding(until_s, trace.wake_at_s, trace.refusals))
+            watch = frozenset(trace.watch)
+            found = Finding(until_s, trace.wake_at_s, trace.refusals, watch)
+            self._findings.settle(subject, notes, found)
 
     # --- collecting ----------------------------------------------------------------------------
 
     def do(self, action: DriverAction) -> Progress:
         """Want `action`; it joins the plan unless it is in flight, backing off or forbidden."""
-        self._trace.acted = True
         key = key_of(action)
         operation = self.world.operations.get(key)
-        if (operation is not None and operation.running) or key in self._keys:
+        if operation is not None and operation.running:
+            return Progress.RUNNING
+        if key in self._keys:
+            self._trace.acted = True  # what other steps of this plan do is not noted
             return Progress.RUNNING
         if operation is not None and operation.final:
             return Progress.FINAL
@@ -108,6 +113,7 @@ class Draft:
         if self.blind and not isinstance(action, SAFE_WHEN_BLIND):
             self.refuse("cluster", "any change", self.blind)
             return Progress.REFUSED
+        self._trace.acted = True
         self._keys.add(key)
         self._actions.append(action)
         return Progress.BEGUN
@@ -162,7 +168,7 @@ class Draft:
 
     def watch(self, *nodes: str) -> None:
         """Look at these Slurm nodes again at once: their next change is awaited."""
-        self._trace.acted = True  # whoever awaits a change looks for it in every plan
+        self._trace.watch.update(nodes)
         self._watch.update(nodes)
 
     def wake_at(self, at_s: float) -> None:

@@ -41,6 +41,7 @@ class Finding:
     until_s: float
     wake_at_s: float = inf
     refusals: Refusals = field(default_factory=dict)
+    watch: frozenset[str] = frozenset()
     value: object = None
     work_out: Callable[[World], object] | None = None
 
@@ -52,6 +53,7 @@ class Trace:
     acted: bool = False
     wake_at_s: float = inf
     refusals: Refusals = field(default_factory=dict)
+    watch: set[str] = field(default_factory=set)
 
 
 class Findings:
@@ -66,6 +68,7 @@ class Findings:
         self.claims: set[str] = set()
         self.suspects: set[str] = set()  # names whose instances may be orphans
         self.said: Refusals = {}  # by the steps that need not be taken
+        self.watching: dict[str, frozenset[str]] = {}  # what such a step awaits, by its subject
         self._found: dict[str, Finding] = {}
         self._readers: dict[str, set[str]] = {}  # what was looked at -> whose findings rest on it
         self._due: list[tuple[float, int, str, Finding]] = []  # a heap; void ones included
@@ -130,6 +133,7 @@ class Findings:
             self._changed.add(subject)
             return
         del self._found[subject]
+        self.watching.pop(subject, None)
         for key in found.refusals:
             self.said.pop(key, None)
         self._rouse(subject)
@@ -161,6 +165,7 @@ class Findings:
         self._wakes.clear()
         self._changed.clear()
         self.said.clear()
+        self.watching.clear()
         self.nodes.update(world.managed)
         self.claims.update(world.claims)
         self.suspects.update(name for _, name in world.instances)
@@ -168,14 +173,12 @@ class Findings:
     def _work_out(self, world: World) -> None:
         """Work out anew what has readers; those of a value that stays the same need not know."""
         while self._changed:
-            subject = self._changed.pop()
-            old = self._found.pop(subject, None)
-            readers = self._readers.get(f"={subject}")
-            if old is None or old.work_out is None or not readers:
-                continue
-            same = world.keep(subject, old.work_out) == old.value
-            if not same or subject not in self._found:
-                self.touch(f"={subject}")
+            subject = next(iter(self._changed))
+            old = self._found.get(subject)
+            if old is not None and old.work_out is not None and self._readers.get(f"={subject}"):
+                world.keep(subject, old.work_out)
+            else:
+                self.lose(subject)
 
     def wake_at_s(self) -> float:
         """When the first of the steps that need not be taken wants to be taken."""
@@ -190,11 +193,22 @@ class Findings:
         """The value as it was worked out, if it still holds."""
         return None if subject in self._changed else self._found.get(subject)
 
+    def lose(self, subject: str) -> None:
+        """A value cannot be kept any more, or nobody needs it."""
+        self._changed.discard(subject)
+        if self._found.pop(subject, None) is not None:
+            self.touch(f"={subject}")
+
     def settle(self, subject: str, notes: Notes, found: Finding) -> None:
         """A step led to nothing, or a value was worked out."""
+        old = self._found.get(subject)
+        if old is not None and old.value != found.value:
+            self.touch(f"={subject}")
         self._found[subject] = found
         self._changed.discard(subject)
         self.said.update(found.refusals)
+        if found.watch:
+            self.watching[subject] = found.watch
         readers = self._readers
         for what in notes.reads:
             known = readers.get(what)

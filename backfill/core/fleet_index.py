@@ -48,6 +48,11 @@ class FleetIndex:
         """How many of the latest instances we began to make after `since_s`."""
         return len(self._created) - bisect_right(self._created, since_s)
 
+    def created_after_s(self, since_s: float) -> float | None:
+        """When we began to make the first of those after `since_s`."""
+        at = bisect_right(self._created, since_s)
+        return self._created[at] if at < len(self._created) else None
+
     def in_phase(self, phases: Iterable[Phase]) -> set[str]:
         """Names of the managed nodes in any of these phases."""
         return set().union(*(self._phases[phase] for phase in phases))

@@ -48,6 +48,6 @@ def may_create(world: World, limits: Limits) -> str:
     booting = sum(1 for m in present if m.phase is Phase.BOOTING)
     if booting >= limits.boots_at_once:
         return f"limits.boots_at_once = {limits.boots_at_once} is reached"
-    if world.created_since(world.now_s - 3600) >= limits.creates_per_hour:
+    if world.created_lately(3600.0) >= limits.creates_per_hour:
         return f"limits.creates_per_hour = {limits.creates_per_hour} is reached"
     return ""

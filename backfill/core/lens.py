@@ -181,6 +181,7 @@ class Lens:
         self.notes, self.now_s = outer, outer_now
         if notes.fleeting:
             outer.fleeting = True
+            self._findings.lose(subject)
         else:
             kept = Finding(notes.until_s, value=value, work_out=work_out)
             self._findings.settle(subject, notes, kept)
@@ -233,6 +234,18 @@ class Lens:
     def operations_of(self, name: str) -> list[Operation]:
         self.notes.reads.add(name)
         return self._world.operations_of(name)
+
+    def node_read_s(self, name: str) -> float:
+        self.notes.reads.update((f"read {name}", "*read"))
+        return self._world.node_read_s(name)
+
+    def created_lately(self, within_s: float) -> int:
+        """The number goes down when the first of them was made long enough ago."""
+        self.notes.reads.add("*managed")
+        first_s = self._world.created_after_s(self._world.now_s - within_s)
+        if first_s is not None:
+            self.notes.until_s = min(self.notes.until_s, first_s + within_s)
+        return self._world.created_lately(within_s)
 
     def taken(self, host: str) -> bool:
         self.notes.reads.add(host)

@@ -153,9 +153,13 @@ class Picture:
         """What was begun and what left lately, for ramps."""
         return self._fleet
 
-    def created_since(self, since_s: float) -> int:
-        """How many instances we began to make after `since_s`."""
-        return self._fleet.created_since(since_s)
+    def created_lately(self, within_s: float) -> int:
+        """How many instances we began to make less than so long ago."""
+        return self._fleet.created_since(self.now_s - within_s)
+
+    def created_after_s(self, since_s: float) -> float | None:
+        """When we began to make the first of those after `since_s`."""
+        return self._fleet.created_after_s(since_s)
 
     def instances_called(self, name: str) -> list[Instance]:
         """Every host's view of one instance, hosts that were never seen included."""

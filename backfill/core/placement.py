@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from backfill.core.breakers import open_breaker
 from backfill.core.cluster import NodeBase
 from backfill.core.foresight import node_of, wanted_again_s
@@ -103,24 +105,38 @@ def candidates(
 
     `pays_s`: for so long the host must not be wanted again, as far as that is known.
     """
-    shape = policies.instances.flavour.resources
+    rooms, why_not = world.keep(f"rooms {pays_s}", partial(_rooms, policies, pays_s))
+    return (
+        [(host, left) for host, left in rooms if host not in skip],
+        {host: why for host, why in why_not.items() if host not in skip},
+    )
+
+
+def _rooms(
+    policies: PolicySet, pays_s: float, world: World
+) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
+    """The same of all hosts: worked out anew only for those about which something has changed."""
     rooms: list[tuple[str, Resources]] = []
     why_not: dict[str, str] = {}
     for host in policies.hosts:
-        if host in skip:
-            continue
-        reason = closed(world, host, policies.limits)
-        if not reason:
-            reason = too_short(world, host, policies, pays_s)
-        if not reason:
-            reason = open_breaker(world, host, policies.readiness, policies.hosts)
-        if not reason:
-            reason = _enough(world, host, policies.limits)
-        if not reason:
-            left = room(world, host, policies)
-            if shape.fits(left):
-                rooms.append((host, left))
-                continue
-            reason = f"{host} has {left} left, an instance takes {shape}"
-        why_not[host] = reason
+        look = partial(_look, policies, pays_s, host)
+        found = world.keep(f"room {host} {pays_s}", look)
+        if isinstance(found, str):
+            why_not[host] = found
+        else:
+            rooms.append((host, found))
     return rooms, why_not
+
+
+def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Resources | str:
+    """What is left on the host, or why no instance may come to it."""
+    reason = closed(world, host, policies.limits)
+    if not reason:
+        reason = too_short(world, host, policies, pays_s)
+    if not reason:
+        reason = open_breaker(world, host, policies.readiness, policies.hosts)
+    reason = reason or _enough(world, host, policies.limits)
+    if reason:
+        return reason
+    shape, left = policies.instances.flavour.resources, room(world, host, policies)
+    return left if shape.fits(left) else f"{host} has {left} left, an instance takes {shape}"

@@ -11,8 +11,10 @@ from backfill.core.guards import may_create
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import candidates
 from backfill.core.plan import SetNode
+from backfill.core.policy import PolicySet
 from backfill.core.pressure import most_disruptions
 from backfill.core.reclaim import plan_reclaim
+from backfill.core.world import World
 
 _MINUTE_S = 60.0
 
@@ -43,9 +45,9 @@ def plan_scale(draft: Draft) -> None:
         _shrink(draft, need.cpus)
 
 
-def _waiting(draft: Draft) -> Iterator[Job]:
+def _waiting(world: World, policies: PolicySet) -> Iterator[Job]:
     """Pending jobs that count as low: by their partition, or by their QOS."""
-    priorities, world = draft.policies.priorities, draft.world
+    priorities = policies.priorities
     yield from world.pending(priorities.low)
     if priorities.low_qos:
         others = world.partitions_waiting - {*priorities.low, *priorities.high}
@@ -56,9 +58,9 @@ def _admitted(draft: Draft) -> Iterable[Job]:
     """The waiting jobs that the quotas let count."""
     quotas, world = draft.policies.quotas, draft.world
     if not quotas.ceilings:
-        return _waiting(draft)
+        return _waiting(world, draft.policies)
     running = {j.id: j for m in world.managed.values() for j in world.jobs_on(m.name) if j.active}
-    admitted, refused = quotas.admit(_waiting(draft), running.values())
+    admitted, refused = quotas.admit(_waiting(world, draft.policies), running.values())
     for job_id, reason in refused.items():
         draft.refuse(f"job {job_id}", "an instance", reason)
     return admitted
@@ -76,25 +78,22 @@ def _usable(draft: Draft) -> int:
 
 def _supply_cpus(draft: Draft) -> int:
     """CPUs that waiting jobs will find free soon without a new instance."""
-    total = 0
-    cpus = draft.policies.instances.flavour.cpus
-    for node in draft.world.managed.values():
-        if node.phase is Phase.BOOTING:
-            total += cpus
-        elif node.phase is Phase.READY:
-            seen = draft.world.nodes.get(node.name)
-            if seen is not None and not seen.drained:
-                total += max(0, cpus - seen.cpus_allocated)
+    world, cpus = draft.world, draft.policies.instances.flavour.cpus
+    total = cpus * len(world.in_phase(Phase.BOOTING))
+    for name in world.in_phase(Phase.READY):
+        seen = world.nodes.get(name)
+        if seen is not None and not seen.drained:
+            total += max(0, cpus - seen.cpus_allocated)
     return total
 
 
 def _idle(draft: Draft) -> list[ManagedNode]:
-    return [m for m in draft.world.managed.values() if m.phase is Phase.READY and m.idle_since_s]
+    ready = (draft.world.managed[name] for name in draft.world.in_phase(Phase.READY))
+    return [node for node in ready if node.idle_since_s]
 
 
 def _idle_count(draft: Draft) -> int:
-    booting = sum(1 for m in draft.world.managed.values() if m.phase is Phase.BOOTING)
-    return len(_idle(draft)) + booting
+    return len(_idle(draft)) + len(draft.world.in_phase(Phase.BOOTING))
 
 
 def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
@@ -140,7 +139,7 @@ def _ramp(draft: Draft) -> str:
     scale, world = draft.policies.scale, draft.world
     if not scale.grow_per_min:
         return ""
-    why = scale.ramp(scale.grow_per_min, world.created_since(draft.now_s - _MINUTE_S))
+    why = scale.ramp(scale.grow_per_min, world.created_lately(_MINUTE_S))
     if why:
         draft.wake_at(world.fleet.created_back_s(scale.grow_per_min) + _MINUTE_S)
     return f"scale.grow_per_min: {why}" if why else ""

@@ -46,6 +46,7 @@ class World(Picture):
     def _source_seen(self, change: ch.SourceSeen) -> None:
         old = self.sources.get(change.source, _NEVER)
         if change.source == "slurm":
+            self._touch("*read")
             if (change.from_s or change.seen_s) - old.seen_s > _GAP_S:
                 self.sighted_since_s = max(self.now_s, change.seen_s)
                 self._touch("*sight")
@@ -79,6 +80,7 @@ class World(Picture):
     def _nodes_read(self, change: ch.NodesRead) -> None:
         for name in change.names:
             self._node_read[name] = max(change.seen_s, self._node_read.get(name, 0.0))
+            self._touch(f"read {name}")
 
     def _job_seen(self, change: ch.JobSeen) -> None:
         if self._newer("job", change.job.id, change.seen_s):

@@ -101,7 +101,7 @@ def create_instance(draft: Draft, node: ManagedNode) -> CreateInstance:
         template.image,
         node.address,
         template.features,
-        draft.policies.cloning.choose(draft.world.created_since(draft.now_s - _MINUTE_S)),
+        draft.policies.cloning.choose(draft.world.created_lately(_MINUTE_S)),
     )
     return CreateInstance(node.name, node.generation, spec, node.reason)
 
