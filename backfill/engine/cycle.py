@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
@@ -69,6 +70,7 @@ class Cycle:
         """Plan, and begin what was planned, until nothing is left to decide now."""
         for _ in range(_ROUNDS):
             self.last = plan(self.world, self.policies)
+            self._mark(len(self.last.actions))
             self._note_refusals(self.last.refusals)
             if not self._carry_out(self.last.actions):
                 self._flush()  # what was only observed, or ordered by a person, must survive too
@@ -89,17 +91,31 @@ class Cycle:
 
     def _apply(self, change: ch.Change) -> None:
         """The world first: a change that it cannot take must not reach the journal."""
-        self.world.apply(change)
-        if isinstance(change, _SILENT):
+        world = self.world
+        before = (world.sighted_since_s, len(world.doubts))
+        world.apply(change)
+        if isinstance(change, _SILENT) and (world.sighted_since_s, len(world.doubts)) == before:
             kind = _kind(change)
-            self._quiet.pop(kind, None)  # the order is that of the latest ones
+            old = self._quiet.pop(kind, None)  # the order is that of the latest ones
+            if isinstance(change, ch.SourceSeen) and isinstance(old, ch.SourceSeen):
+                change = replace(change, from_s=old.from_s or old.seen_s)
             self._quiet[kind] = change
             return
-        # Replay needs the clock and the freshness that the decision saw.
+        self._speak()
+        self._records.append(_record(world.now_s, "change", change))
+
+    def _speak(self) -> None:
+        """Replay needs the clock and the freshness that a decision saw."""
         for quiet in self._quiet.values():
             self._records.append(_record(self.world.now_s, "change", quiet))
         self._quiet.clear()
-        self._records.append(_record(self.world.now_s, "change", change))
+
+    def _mark(self, steps: int) -> None:
+        """Note a plan that had news to see or led to something: replay plans there as well."""
+        if steps or self._records:
+            self._speak()
+            body: dict[str, object] = {"steps": steps}
+            self._records.append(Record(self.world.now_s, "plan", "cluster", body))
 
     def _carry_out(self, steps: Sequence[Action]) -> bool:
         """Journal, then do. True when a step of our own changed the world, so plan again."""

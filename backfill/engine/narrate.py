@@ -53,6 +53,8 @@ def story_line(record: Record) -> str:
             return sentence(decode(record.body))
         case "outcome":
             return _outcome(record)
+        case "plan":
+            return ""
         case "refusal":
             refusal = decode(record.body)
             assert isinstance(refusal, Refusal)

@@ -79,6 +79,7 @@ class Rehearsal:
         self.watch = Watch(0.03)
         for change in remembered(r.body for r in self.journal.read() if r.kind == "change"):
             self.world.apply(change)
+        self.cycle.record("daemon", "cluster", {"event": "start"})
         self._poll(self._life)
 
     def kill(self) -> None:

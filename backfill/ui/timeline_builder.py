@@ -112,6 +112,8 @@ class TimelineBuilder:
                 self._take(at_s, value)
             case "marks":
                 self._marks(record)
+            case "plan":
+                pass
             case _:
                 self._tell(record, main=record.kind == "daemon")
 

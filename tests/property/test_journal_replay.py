@@ -1,0 +1,79 @@
+"""A daemon's journal replays bit for bit, whatever went wrong in its days."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backfill.core.policies.scale import Scale
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.sim.journal_replay import replay_journal
+from tests.property.test_findings import LADDERS, Day, accidents, highs, lows
+
+
+def played(
+    ladder: int,
+    warm: int,
+    low: list[tuple[float, float]],
+    high: list[tuple[float, float]],
+    wrong: list[tuple[str, float, int]],
+) -> Day:
+    day = Day(LADDERS[ladder], warm)
+    for run_s, at_s in low:
+        day.submit("htc", run_s, at_s, cpus=1 + int(run_s) % 2)
+    for run_s, at_s in high:
+        day.submit("batch", run_s, at_s)
+    for kind, at_s, pick in wrong:
+        day.arrange(kind, at_s, pick)
+    day.run.run(200.0)
+    return day
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, len(LADDERS) - 1), st.integers(0, 2), lows, highs, accidents)
+def test_the_same_changes_give_the_same_plans(
+    ladder: int,
+    warm: int,
+    low: list[tuple[float, float]],
+    high: list[tuple[float, float]],
+    wrong: list[tuple[str, float, int]],
+) -> None:
+    """Restarts, silence, cut hosts and failing calls included: every plan comes out again."""
+    run = played(ladder, warm, low, high, wrong).run
+    found = replay_journal(run.journal.read(), run.policies)
+    assert found.differences == []
+    assert found.plans > 0
+    assert found.steps > 0
+
+
+def test_another_policy_shows_where_plans_differ() -> None:
+    """A plan that would differ is shown as a diff, with its time and record."""
+    run = played(0, 0, [(10.0, 1.0)], [(5.0, 30.0)], []).run
+    other = replace(run.policies, scale=Scale(idle_s=2.0))
+    found = replay_journal(run.journal.read(), other)
+    first = found.differences[0]
+    lines = list(first.lines())
+    assert any(line.startswith("+{") and '"draining"' in line for line in lines)
+    assert first.record > 0
+
+
+def test_a_pruned_journal_is_replayed_from_the_next_start() -> None:
+    """What was before a gap is only remembered, as a restarted daemon remembers it."""
+    day = played(0, 1, [(40.0, 1.0)], [(20.0, 30.0)], [("kill daemon", 60.0, 1)])
+    records = list(day.run.journal.read())
+    found = replay_journal([r for r in records if r.id != 5], day.run.policies)
+    assert found.differences == []
+    assert found.lives == 1
+    assert found.skipped > 5
+
+
+def test_the_journal_of_a_run_is_not_replayed_by_accident(findings_kept: list[int]) -> None:
+    """Replaying calls no driver and writes nothing."""
+    run = played(0, 0, [(10.0, 1.0)], [], []).run
+    assert isinstance(run.journal, MemoryJournal)
+    before = len(list(run.journal.read()))
+    replay_journal(run.journal.read(), run.policies)
+    assert len(list(run.journal.read())) == before
+    assert findings_kept
