@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from backfill.core.cluster import Job, Node
 from backfill.core.fleet import Host, Instance
+from backfill.core.fleets import Fleet
 from backfill.core.lifecycle import ManagedNode
 from backfill.core.readiness import GuestReport
 
@@ -245,6 +246,13 @@ class CheckpointKept:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetSet:
+    """An order for a fleet is new or different; one that is GONE is dropped."""
+
+    fleet: Fleet
+
+
+@dataclass(frozen=True, slots=True)
 class HoldSet:
     """A person pushed instances off a host or a node, or allowed them again (`backfill evict`).
 
@@ -286,4 +294,5 @@ Change = (
     | MemoryWritten
     | CheckpointKept
     | HoldSet
+    | FleetSet
 )

@@ -99,6 +99,7 @@ class ManagedNode:
     evictions: int = 0
     doomed: bool = False  # once stopped it is not brought back: it is removed
     fail: bool = False  # removal counts as a failure
+    fleet: str = ""  # id of the order of which it is a member
 
 
 class InvalidTransitionError(AssertionError):

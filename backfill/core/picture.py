@@ -11,6 +11,7 @@ from backfill.core.cluster import Job, Node
 from backfill.core.findings import Findings
 from backfill.core.fleet import Host, Instance
 from backfill.core.fleet_index import FleetIndex
+from backfill.core.fleets import Fleet
 from backfill.core.job_index import JobIndex
 from backfill.core.ledger import Claim, Doubt, Operation, Source
 from backfill.core.lifecycle import ManagedNode, Phase
@@ -41,6 +42,7 @@ class Picture:
         self.operations: Mapping[str, Operation] = self._calls.operations
         self.sources: dict[str, Source] = {}
         self.doubts: dict[str, Doubt] = {}  # by managed node
+        self.fleets: dict[str, Fleet] = {}  # orders by id
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
         self.kept: dict[str, tuple[int, str]] = {}  # host -> so many may stay there, and why
         self.generations: dict[str, int] = {}  # highest generation ever used by a node's name

@@ -63,7 +63,10 @@ def too_short(world: World, host: str, policies: PolicySet, pays_s: float) -> st
 def room(world: World, host: str, policies: PolicySet) -> Resources:
     """Resources of `host` that no node of ours uses or was promised."""
     limits = policies.limits
-    left = world.hosts[host].capacity - Resources(limits.keep_cpus, limits.keep_memory_mb)
+    whole = world.hosts[host].capacity
+    left = Resources(policies.placement.cpus(whole.cpus), whole.memory_mb) - Resources(
+        limits.keep_cpus, limits.keep_memory_mb
+    )
     shape = policies.instances.flavour.resources
     for node in world.managed_on(host):
         left = left - _share(world, node, host, shape)
@@ -88,11 +91,19 @@ def count_on(world: World, host: str) -> int:
     return sum(1 for m in world.managed_on(host) if m.phase not in ABSENT)
 
 
-def _enough(world: World, host: str, limits: Limits) -> str:
+def booting_on(world: World, host: str) -> int:
+    """Number of our nodes that are being made on a host."""
+    return sum(1 for m in world.managed_on(host) if m.phase is Phase.BOOTING)
+
+
+def _enough(world: World, host: str, policies: PolicySet) -> str:
     """Say why no further instance may come however much room there is, or return an empty text."""
-    count = count_on(world, host)
-    if count >= limits.max_per_host:
-        return f"limits.max_per_host = {limits.max_per_host} is reached on {host}"
+    count, most = count_on(world, host), policies.limits.max_per_host
+    if count >= most:
+        return f"limits.max_per_host = {most} is reached on {host}"
+    if booting_on(world, host) >= policies.cloning.at_once_per_host:
+        most = policies.cloning.at_once_per_host
+        return f"cloning.at_once_per_host = {most} is reached on {host}"
     if host in world.kept and count >= world.kept[host][0]:
         return f"only {world.kept[host][0]} may stay on {host}: {world.kept[host][1]}"
     return ""
@@ -135,7 +146,7 @@ def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Resour
         reason = too_short(world, host, policies, pays_s)
     if not reason:
         reason = open_breaker(world, host, policies.readiness, policies.hosts)
-    reason = reason or _enough(world, host, policies.limits)
+    reason = reason or _enough(world, host, policies)
     if reason:
         return reason
     shape, left = policies.instances.flavour.resources, room(world, host, policies)

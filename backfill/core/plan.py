@@ -20,6 +20,7 @@ from backfill.core.actions import (
     ThawInstance,
     ThrottleInstance,
 )
+from backfill.core.fleets import Fleet
 from backfill.core.lifecycle import ManagedNode
 
 
@@ -41,6 +42,14 @@ class ForgetNode:
 
 
 @dataclass(frozen=True, slots=True)
+class SetFleet:
+    """Record how far an order for a fleet is. Takes effect at once, inside the cycle."""
+
+    fleet: Fleet
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerClaim:
     """Tell the waiting hook that the room is free, or why it is not."""
 
@@ -57,7 +66,7 @@ class EndClaim:
     reason: str
 
 
-Action = DriverAction | SetNode | ForgetNode | AnswerClaim | EndClaim
+Action = DriverAction | SetNode | ForgetNode | SetFleet | AnswerClaim | EndClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,8 @@ def subject_of(action: Action) -> str:
     match action:
         case SetNode():
             return action.node.name
+        case SetFleet():
+            return action.fleet.id
         case AnswerClaim() | EndClaim():
             return action.job_id
         case _:

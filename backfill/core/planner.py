@@ -18,6 +18,7 @@ from backfill.core.steps.boot import step_booting
 from backfill.core.steps.comeback import step_returning
 from backfill.core.steps.displaced import step_displaced, step_moving
 from backfill.core.steps.evict import step_evicting
+from backfill.core.steps.fleets import plan_fleets
 from backfill.core.steps.ready import step_ready
 from backfill.core.steps.remove import step_draining, step_removing
 from backfill.core.steps.throttle import step_throttled
@@ -56,6 +57,7 @@ def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Pl
         for name in tuple(world.names):
             _step(draft, world.managed[name])
         _orphans(draft, {name for _, name in world.instances})
+        plan_fleets(draft)
         plan_scale(draft)
     else:
         try:
@@ -80,6 +82,7 @@ def _go_on(draft: Draft, world: World) -> None:
             findings.stay_awake(f"node {name}")
     _orphans(draft, findings.suspects)
     findings.suspects = {name for name in findings.suspects if _suspect(world, name)}
+    plan_fleets(draft)
     if "scale" not in findings:
         draft.step("scale", _scale, None)
 

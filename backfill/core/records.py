@@ -107,6 +107,7 @@ _REMEMBERED = (
     changes.Woken,
     changes.CheckpointKept,
     changes.MemoryWritten,
+    changes.FleetSet,
 )
 
 
@@ -138,6 +139,8 @@ def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
             _note(last, change, checkpoint="", checkpoint_of=())
         case changes.MemoryWritten():
             last[f"rate {change.host}"] = change
+        case changes.FleetSet():
+            last[f"fleet {change.fleet.id}"] = change
         case changes.HoldSet():
             kind = "hold" if change.keep is None else "keep"
             last[f"{kind} {change.subject}"] = change

@@ -88,8 +88,9 @@ def _supply_cpus(draft: Draft) -> int:
 
 
 def _idle(draft: Draft) -> list[ManagedNode]:
+    """Ready nodes without jobs; a fleet's members stay as long as their fleet."""
     ready = (draft.world.managed[name] for name in draft.world.in_phase(Phase.READY))
-    return [node for node in ready if node.idle_since_s]
+    return [node for node in ready if node.idle_since_s and not node.fleet]
 
 
 def _idle_count(draft: Draft) -> int:
@@ -154,6 +155,8 @@ def _free_slots(draft: Draft) -> Iterator[tuple[str, str, int]]:
         if node is None:
             if name not in world.nodes and not world.places_of(name):
                 yield name, address, 0
+        elif node.fleet:
+            continue  # its fleet tries it again, or undoes everything
         elif _warns(draft, node, last_success_s):
             return  # the other names would only fail as well
         elif node.phase is Phase.FAILED:

@@ -10,6 +10,7 @@ from backfill.core import changes as ch
 from backfill.core.breakers import follow
 from backfill.core.cluster import Job, JobState
 from backfill.core.fleet import InstanceState
+from backfill.core.fleets import FleetState
 from backfill.core.ledger import Claim, Doubt, Source
 from backfill.core.lifecycle import ManagedNode, check_transition
 from backfill.core.picture import Picture
@@ -197,6 +198,13 @@ class World(Picture):
     def _remember_generation(self, name: str, generation: int) -> None:
         self.generations[name] = max(generation, self.generations.get(name, 0))
 
+    def _fleet_set(self, change: ch.FleetSet) -> None:
+        if change.fleet.state is FleetState.GONE:
+            self.fleets.pop(change.fleet.id, None)
+        else:
+            self.fleets[change.fleet.id] = change.fleet
+        self._touch("*fleets")
+
     def _operation_started(self, change: ch.OperationStarted) -> None:
         self._calls.started(change)
         self._call_moved(change.key, change.host)
@@ -317,4 +325,5 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.MemoryWritten: World._memory_written,
     ch.LastWords: World._last_words,
     ch.HoldSet: World._hold_set,
+    ch.FleetSet: World._fleet_set,
 }

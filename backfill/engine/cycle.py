@@ -15,6 +15,7 @@ from backfill.core.plan import (
     ForgetNode,
     Plan,
     Refusal,
+    SetFleet,
     SetNode,
     key_of,
     lands_on,
@@ -119,7 +120,7 @@ class Cycle:
 
     def _carry_out(self, steps: Sequence[Action]) -> bool:
         """Journal, then do. True when a step of our own changed the world, so plan again."""
-        own = [s for s in steps if isinstance(s, SetNode | ForgetNode | EndClaim)]
+        own = [s for s in steps if isinstance(s, SetNode | ForgetNode | SetFleet | EndClaim)]
         answers = [s for s in steps if isinstance(s, AnswerClaim)]
         for step in steps:
             self._tell(step)
@@ -129,7 +130,7 @@ class Cycle:
         for answered in answers:
             self._answer(answered)
         for step in steps:
-            if not isinstance(step, SetNode | ForgetNode | EndClaim | AnswerClaim):
+            if not isinstance(step, SetNode | ForgetNode | SetFleet | EndClaim | AnswerClaim):
                 self._start(step)
         return bool(own)
 
@@ -139,6 +140,8 @@ class Cycle:
         match step:
             case SetNode():
                 return ch.NodeManaged(step.node)
+            case SetFleet():
+                return ch.FleetSet(step.fleet)
             case ForgetNode():
                 return ch.NodeForgotten(step.name, step.generation)
             case AnswerClaim():
@@ -149,7 +152,7 @@ class Cycle:
                 return ch.OperationStarted(key_of(step), now_s, lands_on(step))
 
     def _tell(self, step: Action) -> None:
-        kind = "phase" if isinstance(step, SetNode | ForgetNode) else "intent"
+        kind = "phase" if isinstance(step, SetNode | ForgetNode | SetFleet) else "intent"
         self._records.append(Record(self.world.now_s, kind, subject_of(step), encode(step)))
         _LOG.info("%s", sentence(step))
 
@@ -203,6 +206,7 @@ def _subject(value: ch.Change | Refusal) -> str:
 # Where changes carry their subject: the first field that is there, and its own field if any.
 _SUBJECTS = (
     ("node", "name"),
+    ("fleet", "id"),
     ("job", "id"),
     ("instance", "name"),
     ("name", ""),

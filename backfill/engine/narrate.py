@@ -7,7 +7,7 @@ import re
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.cluster import NOWHERE
-from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, Refusal, SetNode
+from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, Refusal, SetFleet, SetNode
 from backfill.core.records import decode
 from backfill.ports import Record
 
@@ -20,8 +20,11 @@ def sentence(step: object) -> str:
         case SetNode():
             where = f" on {step.node.host}" if step.node.host else ""
             return f"{step.node.name}{where} is now {step.node.phase}: {step.reason}"
-        case ForgetNode():
-            return f"{step.name} is gone: {step.reason}"
+        case SetFleet() | ForgetNode():
+            now = f"{step.fleet.id} is {step.fleet.state}" if isinstance(step, SetFleet) else (
+                f"{step.name} is gone"
+            )  # fmt: skip
+            return f"{now}: {step.reason}"
         case AnswerClaim():
             verdict = "the room is free" if step.ok else "the room is NOT proven free"
             return f"told job {step.job_id} that {verdict}: {step.reason}"

@@ -15,6 +15,7 @@ from backfill.core.readiness import Check, judge_report
 from backfill.core.records import encode
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import OrderError, checkpoint_order
+from backfill.engine.fleet_order import fleet_order, leaving, told
 from backfill.engine.messages import Question
 from backfill.engine.narrate import sentence, story_line
 from backfill.engine.reclaim_order import reclaim_order
@@ -40,6 +41,7 @@ class Questions:
             "hosts": self._hosts,
             "instances": self._instances,
             "plan": self._plan,
+            "fleets": self._fleets,
             "explain": self._explain,
         }
         # These read the journal, which may be long, so a hook must not wait for them: they run in
@@ -54,6 +56,7 @@ class Questions:
             "poke": self._poke,
             "reload": self._reload,
             "checkpoint": self._checkpoint,
+            "fleet": self._fleet,
         }
 
     def answer(self, body: Body, uid: int) -> Body:
@@ -286,6 +289,21 @@ class Questions:
         self._daemon.cycle.take([ch.NodeManaged(node) for node in nodes])
         self._daemon.cycle.decide()
         return {"id": identity, "nodes": [node.name for node in nodes]}
+
+    def _fleets(self, body: Body) -> Body:
+        found = sorted(self._world.fleets.values(), key=lambda f: (f.ordered_s, f.id))
+        return {"now_s": self._world.now_s, "fleets": [told(self._world, f) for f in found]}
+
+    def _fleet(self, body: Body) -> Body:
+        """Order a fleet of `n`, or let the fleet `delete` go."""
+        cycle, gone = self._daemon.cycle, str(body.get("delete", ""))
+        if gone:
+            fleet = leaving(self._world, gone)
+        else:
+            fleet = fleet_order(self._world, cycle.policies, body)
+        cycle.take([ch.FleetSet(fleet)])
+        cycle.decide()
+        return {"id": fleet.id}
 
     def _reload(self, body: Body) -> Body:
         """Read the policy file again, in this thread; the daemon's own puts it into force."""

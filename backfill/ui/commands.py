@@ -45,6 +45,7 @@ COMMANDS = (
     Command("drift", "backfill.ui.drift_command", "which nodes differ from Salt's states", _ASK),
     Command("checkpoint", "backfill.ui.checkpoint_command", "saved states of jobs", _ACT),
     Command("reclaim", "backfill.ui.reclaim_command", "give a burst host's room back", _ACT),
+    Command("fleet", "backfill.ui.fleet_command", "instances, all of them or none", _ACT),
     Command("retry", "backfill.ui.retry_command", "try a given-up node again", _ACT),
     Command("poke", "backfill.ui.poke_command", "make the daemon look at everything now", _ACT),
     Command("daemon", "backfill.ui.daemon_command", "run the node manager", _WORK),

@@ -28,6 +28,9 @@ class Cloning:
     # With auto: so many instances made within the last minute call for instant clones.
     instant_from_per_min: int = 4
 
+    # So many are made at the same time on one host; the others wait in order.
+    at_once_per_host: int = 8
+
     def choose(self, made_last_minute: int) -> CloneMethod:
         """The way for an instance that is wanted now."""
         if self.method is not Choice.AUTO:

@@ -10,7 +10,7 @@ from backfill.core.actions import (
 )
 from backfill.core.cluster import OUR_REASON, NodeBase
 from backfill.core.draft import Draft, Progress
-from backfill.core.fleet import InstanceSpec, Tag
+from backfill.core.fleet import CloneMethod, InstanceSpec, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.prove import proven
@@ -93,17 +93,24 @@ def create_instance(draft: Draft, node: ManagedNode) -> CreateInstance:
     """The action that makes and starts the instance."""
     template = draft.policies.instances
     tag = Tag(draft.policies.cluster, node.name, node.generation)
+    fleet = draft.world.fleets.get(node.fleet) if node.fleet else None
     spec = InstanceSpec(
         node.name,
         node.host,
         tag,
         template.flavour,
-        template.image,
+        (fleet.image if fleet else "") or template.image,
         node.address,
         template.features,
-        draft.policies.cloning.choose(draft.world.created_lately(_MINUTE_S)),
+        (fleet.method if fleet else None) or _method(draft),
     )
     return CreateInstance(node.name, node.generation, spec, node.reason)
+
+
+def _method(draft: Draft) -> CloneMethod:
+    """How an instance is made that nobody wants in a way of its own."""
+    cloning = draft.policies.cloning
+    return cloning.choose(draft.world.created_lately(_MINUTE_S))
 
 
 def prove(draft: Draft, node: ManagedNode) -> None:

@@ -1,0 +1,106 @@
+"""Orders for fleets as people give them: checked as a whole before anything is begun."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from backfill.core.fleet import CloneMethod
+from backfill.core.fleets import Fleet, FleetState
+from backfill.core.lifecycle import Phase
+from backfill.core.policies.cloning import Choice
+from backfill.core.policy import PolicySet
+from backfill.core.world import World
+from backfill.engine.checkpoint_order import OrderError
+
+
+def fleet_order(world: World, policies: PolicySet, body: dict[str, object]) -> Fleet:
+    """The new order. OrderError when it can never be carried out."""
+    try:
+        size = int(str(body.get("n", "")))
+    except ValueError:
+        raise OrderError("a fleet needs a number of instances") from None
+    _can_ever_fit(world, policies, size)
+    image = str(body.get("image") or "")
+    number = 1 + max((_number(known) for known in world.fleets), default=0)
+    identity = f"fleet-{max(number, int(world.now_s))}"
+    return Fleet(identity, size, FleetState.WAITING, world.now_s, image, _method(body))
+
+
+def _method(body: dict[str, object]) -> CloneMethod | None:
+    word = str(body.get("method") or "")
+    if not word:
+        return None
+    if word == Choice.AUTO:
+        return CloneMethod.INSTANT  # many at once is what the instant way is for
+    try:
+        return CloneMethod(word)
+    except ValueError:
+        known = ", ".join(Choice)
+        raise OrderError(f"'{word}' is no way of cloning; known: {known}") from None
+
+
+def _can_ever_fit(world: World, policies: PolicySet, size: int) -> None:
+    """Refuse at once what no waiting can help."""
+    if size < 1:
+        raise OrderError("a fleet has one instance at least")
+    shape, limits = policies.instances.flavour, policies.limits
+    places = 0
+    for name in policies.hosts:
+        host = world.hosts.get(name)
+        if host is not None:
+            cpus = policies.placement.cpus(host.capacity.cpus) - limits.keep_cpus
+            memory_mb = host.capacity.memory_mb - limits.keep_memory_mb
+            by_room = min(cpus // shape.cpus, memory_mb // shape.memory_mb)
+            places += max(0, min(by_room, limits.max_per_host))
+    for most, what in (
+        (len(policies.instances.names), "instances.names has {} names"),
+        (limits.max_instances, "limits.max_instances is {}"),
+        (places, "all hosts together have room for {}"),
+    ):
+        if size > most:
+            raise OrderError(f"{size} instances can never be there: {what.format(most)}")
+
+
+def _number(identity: str) -> int:
+    return int(identity.rpartition("-")[2])
+
+
+def leaving(world: World, identity: str) -> Fleet:
+    """The order as it is to be deleted. OrderError when there is none of this name."""
+    fleet = world.fleets.get(identity)
+    if fleet is None:
+        known = ", ".join(world.fleets) or "none"
+        raise OrderError(f"there is no fleet '{identity}'; there are: {known}")
+    return replace(fleet, state=FleetState.LEAVING, reason="deleted by hand")
+
+
+def told(world: World, fleet: Fleet) -> dict[str, object]:
+    """An order as people see it: with its members and the seconds that each part took."""
+    nodes = [node for name in fleet.members if (node := world.managed.get(name)) is not None]
+    there = [node for node in nodes if node.fleet == fleet.id]
+    return {
+        **asdict(fleet),
+        "state": fleet.state.value,
+        "method": fleet.method.value if fleet.method else "",
+        "members": [
+            {
+                "name": node.name,
+                "host": node.host,
+                "address": node.address,
+                "phase": node.phase.value,
+                "ready_s": round(node.proven_s - fleet.ordered_s, 3) if node.proven_s else None,
+            }
+            for node in there
+        ],
+        "ready": sum(1 for node in there if node.phase is Phase.READY),
+        "steps_s": {
+            "waited": _took(fleet.ordered_s, fleet.begun_s),
+            "begun": _took(fleet.begun_s, fleet.all_begun_s),
+            "made": _took(fleet.all_begun_s, fleet.ready_s),
+            "total": _took(fleet.ordered_s, fleet.ready_s or fleet.over_s),
+        },
+    }
+
+
+def _took(start_s: float, end_s: float) -> float | None:
+    return round(end_s - start_s, 3) if start_s and end_s else None
