@@ -47,7 +47,12 @@ def resources(cloud):
         visibility="public",
         wait=True,
     )
-    network = cloud.network.create_network(name="nodes", shared=True)
+    network_of(cloud)
+
+
+def network_of(cloud):
+    """A network of the project's own: only there a member may choose a port's address."""
+    network = cloud.network.create_network(name="nodes")
     cloud.network.create_subnet(
         network_id=network.id,
         name="nodes",
@@ -77,6 +82,7 @@ def project(cloud, name):
         },
         region_name="RegionOne",
     )
+    network_of(theirs)
     secret = f"{name}-secret"
     credential = theirs.identity.create_application_credential(
         user=theirs.current_user_id, name="backfill", secret=secret, unrestricted=False

@@ -1,0 +1,321 @@
+"""A cloud that fails in all the usual ways: nothing twice, nothing left, no stuck cycle."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill.core.fleet import CloneMethod, InstanceState
+from backfill.drivers.openstack.provider import OpenStackProvider
+from backfill.drivers.openstack.settings import Place
+from backfill.ports import (
+    BusyError,
+    DriverError,
+    NoCapacityError,
+    RefusedError,
+    UnreachableError,
+)
+from tests.contract.instance_rig import spec
+from tests.real.cloud_proxy import CloudProxy
+from tests.real.cloud_rig import running_cloud
+from tests.real.openstack_rig import (
+    QUICK,
+    SHAPE,
+    OpenStackRig,
+    config,
+    connect,
+    nova,
+    sweep,
+    wait,
+)
+
+pytestmark = pytest.mark.real
+CREATE = "/servers$"
+LIST = "/servers/detail"
+IMPATIENT = replace(QUICK, call_s=2, act_s=4, settle_s=3)
+
+
+class TenantRig(OpenStackRig):
+    """The project `east` as one pool, Nova behind a proxy."""
+
+    def __init__(self, clouds: Path, tmp_path: Path, **changes: Any) -> None:
+        self.proxy = CloudProxy()
+        known = json.loads(clouds.read_text())
+        known["clouds"]["east"]["compute_endpoint_override"] = self.proxy.url
+        behind = tmp_path / "clouds.yaml"
+        behind.write_text(json.dumps(known))
+        self.clouds = clouds
+        self.behind = behind
+        changes.setdefault("patience", IMPATIENT)
+        self.config = config(behind, {"pool": Place("east")}, **changes)
+        self.provider = OpenStackProvider(self.config)
+
+    def servers(self) -> list[dict[str, Any]]:
+        """What Nova really has."""
+        found: list[dict[str, Any]] = nova(self.clouds, "east", "GET", LIST)["servers"]
+        return found
+
+    def state(self, name: str = "vn1") -> InstanceState | None:
+        seen = self.provider.read("pool", name)
+        return None if seen is None else seen.state
+
+    def born(self, name: str = "vn1") -> None:
+        self.provider.create(spec(self, name))
+        wait(lambda: self.state(name) is InstanceState.RUNNING)
+
+    def end(self) -> None:
+        self.proxy.heal()
+        sweep(self.clouds, "east")
+        self.provider.close()
+        self.proxy.close()
+
+
+@pytest.fixture(scope="module")
+def clouds() -> Iterator[Path]:
+    cloud = running_cloud()
+    with cloud.network():
+        yield cloud.clouds_yaml
+
+
+@pytest.fixture
+def rig(clouds: Path, tmp_path: Path) -> Iterator[TenantRig]:
+    made = TenantRig(clouds, tmp_path)
+    yield made
+    made.end()
+
+
+def test_an_answer_that_is_lost_after_nova_acted_makes_no_second_server(rig: TenantRig) -> None:
+    """The server is found by its tag; the POST went out once."""
+    rig.proxy.fail("POST", CREATE, stall_s=4, acted=True)
+    rig.provider.create(spec(rig))
+    wait(lambda: rig.state() is InstanceState.RUNNING)
+    rig.provider.create(spec(rig))
+    assert rig.proxy.count("POST", CREATE) == 1
+    assert len(rig.servers()) == 1
+
+
+def test_a_request_that_never_arrived_is_told_and_made_good(rig: TenantRig) -> None:
+    """The outcome is unknown, the sentence says so; the next call makes one."""
+    rig.proxy.fail("POST", CREATE, stall_s=4)
+    with pytest.raises(UnreachableError, match=r"vn1: it is unknown whether Nova has made it"):
+        rig.provider.create(spec(rig))
+    assert rig.servers() == []
+    rig.born()
+    assert rig.proxy.count("POST", CREATE) == 2
+    assert len(rig.servers()) == 1
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_a_failing_creation_is_not_repeated_blindly(rig: TenantRig, status: int) -> None:
+    """A gateway's error leaves it open whether Nova acted: looked for, never sent again."""
+    rig.proxy.fail("POST", CREATE, status=status)
+    with pytest.raises(UnreachableError, match="unknown whether Nova has made it"):
+        rig.provider.create(spec(rig))
+    assert rig.proxy.count("POST", CREATE) == 1
+
+
+def test_a_storm_of_429_delays_readings_and_tells_creators(rig: TenantRig) -> None:
+    """Readings are repeated with pauses; a creation is given back to the engine at once."""
+    rig.born()
+    rig.proxy.fail("GET", LIST, times=3, status=429, headers={"Retry-After": "1"})
+    assert rig.provider.observe("pool").host.reachable
+    rig.proxy.fail("GET", LIST, times=100, status=429)
+    seen = rig.provider.observe("pool").host
+    assert not seen.reachable
+    assert "429" in seen.problem
+    assert "limits the rate" in seen.problem
+    rig.proxy.heal()
+    rig.proxy.fail("POST", CREATE, status=429)
+    with pytest.raises(UnreachableError, match="429"):
+        rig.provider.create(spec(rig, "vn2"))
+    assert [s["name"] for s in rig.servers()] == ["vn1"]
+
+
+def test_an_action_that_was_refused_by_a_gateway_is_sent_again_after_a_look(
+    rig: TenantRig,
+) -> None:
+    """503 before Nova: again. An answer that is lost after Nova acted: not again."""
+    rig.born()
+    rig.proxy.fail("POST", "/action$", status=503)
+    rig.provider.pause("pool", "vn1")
+    assert rig.state() is InstanceState.PAUSED
+    assert rig.proxy.count("POST", "/action$") == 2
+    rig.proxy.fail("POST", "/action$", stall_s=4, acted=True)
+    rig.provider.thaw("pool", "vn1")
+    assert rig.state() is InstanceState.RUNNING
+    assert rig.proxy.count("POST", "/action$") == 3
+
+
+def test_a_token_that_expires_is_nobodys_business(rig: TenantRig) -> None:
+    """A 401 leads to a new token and the same request once more, a POST included."""
+    rig.born()
+    rig.proxy.fail("GET", LIST, status=401)
+    assert rig.provider.observe("pool").host.reachable
+    rig.proxy.fail("POST", "/action$", status=401)
+    rig.provider.pause("pool", "vn1")
+    assert rig.state() is InstanceState.PAUSED
+
+
+def test_a_list_that_lags_neither_loses_nor_doubles_a_server(rig: TenantRig) -> None:
+    """What lists do not show yet is known from its own reading."""
+    rig.proxy.fail("GET", LIST, times=1000, edit=lambda body: {**body, "servers": []})
+    rig.proxy.fail("GET", r"/servers\?", times=1000, edit=lambda body: {**body, "servers": []})
+    rig.provider.create(spec(rig))
+    rig.provider.create(spec(rig))
+    assert rig.provider.read("pool", "vn1") is not None
+    assert rig.proxy.count("POST", CREATE) == 1
+    rig.proxy.heal()
+    wait(lambda: rig.state() is InstanceState.RUNNING)
+    assert len(rig.servers()) == 1
+
+
+def _with(**fields: Any) -> Any:
+    def edit(body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "servers": [{**s, **fields} for s in body.get("servers", [])]}
+
+    return edit
+
+
+def test_a_server_on_which_nova_hangs_is_named_and_can_be_deleted(rig: TenantRig) -> None:
+    """As after a crash of its compute service: ACTIVE, but still `suspending`."""
+    rig.born()
+    stuck = _with(**{"OS-EXT-STS:task_state": "suspending", "updated": "2099-01-01T00:00:00Z"})
+    rig.proxy.fail("GET", LIST, times=1000, edit=stuck)
+    for call in (rig.provider.pause, rig.provider.suspend):
+        with pytest.raises(BusyError, match=r"vn1: it is running, Nova is busy.*suspending"):
+            call("pool", "vn1")
+    rig.proxy.heal()
+    rig.provider.delete("pool", "vn1")
+    assert rig.servers() == []
+
+
+def test_a_server_that_never_stops_building_is_told_in_time(rig: TenantRig) -> None:
+    """It is BUILDING for the engine, which has a deadline; it refuses everything but its end."""
+    rig.proxy.fail("GET", "/servers/", times=1000, edit=_build_forever)
+    rig.provider.create(spec(rig))
+    assert rig.state() is InstanceState.BUILDING
+    with pytest.raises(BusyError, match="vn1: it is building"):
+        rig.provider.pause("pool", "vn1")
+    rig.provider.delete("pool", "vn1")
+    assert rig.servers() == []
+
+
+def _build_forever(body: dict[str, Any]) -> dict[str, Any]:
+    late = {"status": "BUILD", "updated": "2099-01-01T00:00:00Z"}
+    if "server" in body:
+        return {"server": {**body["server"], **late}}
+    return {**body, "servers": [
+        s if s["status"] == "DELETED" else {**s, **late} for s in body.get("servers", [])
+    ]}  # fmt: skip
+
+
+def test_no_valid_host_says_why_and_the_next_flavour_is_taken(clouds: Path, tmp_path: Path) -> None:
+    """The fault is the console's last words; flavour and zone sit on the bench."""
+    flavour = {"name": "huge", "ram": 900000, "vcpus": 64, "disk": 1}
+    made = nova(clouds, "admin", "POST", "/flavors", {"flavor": flavour})["flavor"]["id"]
+    rig = TenantRig(clouds, tmp_path, shape=replace(SHAPE, flavours=("huge", "tiny")))
+    try:
+        rig.provider.create(spec(rig))
+        wait(lambda: rig.state() is InstanceState.CRASHED)
+        assert "No valid host" in rig.provider.console("pool", "vn1")
+        rig.provider.create(spec(rig))
+        wait(lambda: rig.state() is InstanceState.RUNNING)
+        assert [s["flavor"]["original_name"] for s in rig.servers()] == ["tiny"]
+    finally:
+        rig.end()
+        nova(clouds, "admin", "DELETE", f"/flavors/{made}")
+
+
+def test_quota_is_no_capacity_and_policy_is_a_refusal(rig: TenantRig) -> None:
+    """Both are 403; the text tells. The pool's room is what the quota leaves."""
+    project = connect(rig.clouds, "east").current_project_id
+    path = f"/os-quota-sets/{project}"
+    before = nova(rig.clouds, "admin", "GET", path)["quota_set"]["instances"]
+    rig.born()
+    nova(rig.clouds, "admin", "PUT", path, {"quota_set": {"instances": 1, "force": True}})
+    try:
+        with pytest.raises(NoCapacityError, match="Quota exceeded"):
+            rig.provider.create(spec(rig, "vn2"))
+        seen = rig.provider.observe("pool").host.capacity
+        assert (seen.cpus, seen.memory_mb) == (1, 256)
+    finally:
+        nova(rig.clouds, "admin", "PUT", path, {"quota_set": {"instances": before}})
+
+
+def test_what_a_tenant_may_not_is_a_clear_refusal(clouds: Path) -> None:
+    """Two projects are two clouds, and in one of them Nova chooses the host."""
+    places = {"east": Place("east"), "east2": Place("east"), "west": Place("west")}
+    provider = OpenStackProvider(config(clouds, places, patience=IMPATIENT))
+    try:
+        provider.create(replace(spec(_Named(provider)), host="east"))
+        for target, why in (("west", "different clouds"), ("east2", "Nova chooses")):
+            with pytest.raises(RefusedError, match=why):
+                provider.migrate("east", "vn1", target)
+        instant = replace(spec(_Named(provider), "vn2"), method=CloneMethod.INSTANT)
+        with pytest.raises(RefusedError, match="Nova makes no clones"):
+            provider.create(instant)
+    finally:
+        sweep(clouds, "east")
+        provider.close()
+
+
+class _Named(OpenStackRig):
+    """As much of a rig as `spec` needs."""
+
+    def __init__(self, provider: OpenStackProvider) -> None:
+        self.provider = provider
+
+
+def test_an_api_that_hangs_does_not_stop_others(rig: TenantRig, clouds: Path) -> None:
+    """A reading ends by its limit as an observation; another cloud is read meanwhile."""
+    other = OpenStackProvider(config(clouds, {"west": Place("west")}, patience=IMPATIENT))
+    rig.proxy.fail("GET", LIST, times=100, stall_s=30)
+    seen: list[Any] = []
+    slow = threading.Thread(target=lambda: seen.append(rig.provider.observe("pool")))
+    slow.start()
+    assert other.observe("west").host.reachable
+    assert slow.is_alive()
+    slow.join(30)
+    assert not seen[0].host.reachable
+    assert "did not answer" in seen[0].host.problem
+    other.close()
+
+
+def test_a_credential_that_is_wrong_is_one_clear_sentence(clouds: Path, tmp_path: Path) -> None:
+    """keystoneauth's own error, which is no SDKException."""
+    known = json.loads(clouds.read_text())
+    known["clouds"]["east"]["auth"]["application_credential_secret"] = "wrong"
+    file = tmp_path / "clouds.yaml"
+    file.write_text(json.dumps(known))
+    provider = OpenStackProvider(config(file, {"pool": Place("east")}, patience=IMPATIENT))
+    seen = provider.observe("pool").host
+    assert not seen.reachable
+    assert "check the credential in clouds.yaml" in seen.problem
+    with pytest.raises(DriverError, match="credential"):
+        provider.pause("pool", "vn1")
+    provider.close()
+
+
+def test_waiters_share_the_lists(rig: TenantRig) -> None:
+    """Operations on many servers are seen finished in common lists, not in one wait for each."""
+    names = [f"vn{n}" for n in range(1, 7)]
+    for name in names:
+        rig.provider.create(spec(rig, name))
+    wait(lambda: all(rig.state(n) is InstanceState.RUNNING for n in names))
+    before, began_s = rig.proxy.count("GET", LIST), time.monotonic()
+    threads = [threading.Thread(target=rig.provider.pause, args=("pool", name)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert {rig.state(n) for n in names} == {InstanceState.PAUSED}
+    lists = rig.proxy.count("GET", LIST) - before - len(names)
+    assert lists <= 2 + 2 * (time.monotonic() - began_s) / IMPATIENT.poll_s
+    assert rig.proxy.count("GET", "/servers/[0-9a-f-]+$") <= 2 * len(names)
