@@ -120,3 +120,38 @@ def test_suspends_take_turns_at_the_disk() -> None:
     run.until(all_saved, 60)
     assert max(seen) <= 1
     assert any("disk_queue.host_mb = 300 MB would be exceeded" in reason for reason in told)
+
+
+def test_a_daemon_killed_after_any_step_of_a_checkpoint_loses_nothing() -> None:
+    """The order is in the journal: it is carried out by the next daemon, or given up; once."""
+    whole = _ordered(kill_at=-1)
+    for number in range(len(whole)):
+        _ordered(kill_at=number)
+
+
+def _ordered(kill_at: int) -> list[str]:
+    """One checkpoint of a job, the daemon killed after the step of that number and started."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
+    job = sim.submit("htc", 12.0)
+    run.until(lambda: running(run, job), 30)
+    order(run, job)
+    steps: list[str] = []
+
+    def step(what: str) -> bool:
+        steps.append(what)
+        return len(steps) - 1 == kill_at
+
+    def over() -> bool:
+        if not run.alive:
+            run.start()
+        return bool(sim.provider.checkpoints()) and ready(run, 1)
+
+    run.on_step = step
+    run.until(over, 60)
+    run.on_step = None
+    run.until(lambda: sim.job(job).state is JobState.COMPLETED, 60)
+    assert sim.job(job).restarts == 0
+    assert len(sim.provider.checkpoints()) == 1
+    assert sim.audit() == []
+    return steps
