@@ -174,6 +174,17 @@ class KeepCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class PutBackCheckpoint:
+    """Replace the state of a suspended instance by that of a checkpoint."""
+
+    name: str
+    generation: int
+    host: str
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreInstance:
     """Bring it back from disk, still stopped."""
 
@@ -274,6 +285,7 @@ DriverAction = (
     | ThrottleInstance
     | SuspendInstance
     | KeepCheckpoint
+    | PutBackCheckpoint
     | RestoreInstance
     | MigrateInstance
     | CancelMove

@@ -253,6 +253,16 @@ class FleetSet:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointPutBack:
+    """A node's instance has the state of the ordered checkpoint."""
+
+    name: str
+    generation: int
+    at_s: float
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class HoldSet:
     """A person pushed instances off a host or a node, or allowed them again (`backfill evict`).
 
@@ -293,6 +303,7 @@ Change = (
     | Kicked
     | MemoryWritten
     | CheckpointKept
+    | CheckpointPutBack
     | HoldSet
     | FleetSet
 )

@@ -94,6 +94,8 @@ class ManagedNode:
     checkpoint: str = ""  # id of the checkpoint that was ordered and is not kept yet
     checkpoint_s: float = 0.0  # when it was ordered
     checkpoint_of: tuple[str, ...] = ()  # all nodes of that order
+    restoring: bool = False  # that checkpoint is to be put back, not made
+    put_back: bool = False  # that has been done here
     failures: int = 0
     not_before_s: float = 0.0
     evictions: int = 0

@@ -11,6 +11,7 @@ from backfill.core.actions import (
     KeepCheckpoint,
     KickJob,
     MigrateInstance,
+    PutBackCheckpoint,
     RequeueJob,
     RestoreInstance,
     ResumeJob,
@@ -103,6 +104,8 @@ def key_of(action: DriverAction) -> str:
             extra = f":{action.address}"
         case ThrottleInstance():
             extra = f":{action.percent or 'off'}"
+        case PutBackCheckpoint():
+            extra = f":{action.id}"
         case KeepCheckpoint():
             extra = f":{action.wanted.id}"
         case _:

@@ -106,6 +106,7 @@ _REMEMBERED = (
     changes.HoldSet,
     changes.Woken,
     changes.CheckpointKept,
+    changes.CheckpointPutBack,
     changes.MemoryWritten,
     changes.FleetSet,
 )
@@ -137,6 +138,8 @@ def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
             _note(last, change, woken_s=change.at_s)
         case changes.CheckpointKept():
             _note(last, change, checkpoint="", checkpoint_of=())
+        case changes.CheckpointPutBack():
+            _note(last, change, put_back=True)
         case changes.MemoryWritten():
             last[f"rate {change.host}"] = change
         case changes.FleetSet():
@@ -150,7 +153,7 @@ def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
 
 def _note(
     last: dict[str, changes.Change],
-    change: changes.Woken | changes.CheckpointKept,
+    change: changes.Woken | changes.CheckpointKept | changes.CheckpointPutBack,
     **fields: object,
 ) -> None:
     """What the world does with such a change, done to the record in the journal."""

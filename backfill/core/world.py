@@ -268,6 +268,9 @@ class World(Picture):
     def _checkpoint_kept(self, change: ch.CheckpointKept) -> None:
         self._note(change.name, change.generation, checkpoint="", checkpoint_of=())
 
+    def _checkpoint_put_back(self, change: ch.CheckpointPutBack) -> None:
+        self._note(change.name, change.generation, put_back=True)
+
     def _memory_written(self, change: ch.MemoryWritten) -> None:
         known = self.rates.get(change.host, WriteRate())
         self.rates[change.host] = known.learn(change.written_mb, change.took_s)
@@ -322,6 +325,7 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.Probed: World._probed,
     ch.Kicked: World._kicked,
     ch.CheckpointKept: World._checkpoint_kept,
+    ch.CheckpointPutBack: World._checkpoint_put_back,
     ch.MemoryWritten: World._memory_written,
     ch.LastWords: World._last_words,
     ch.HoldSet: World._hold_set,

@@ -36,3 +36,51 @@ def checkpoint_order(world: World, job_id: str) -> tuple[str, list[ManagedNode]]
         replace(n, checkpoint=identity, checkpoint_s=world.now_s, checkpoint_of=names)
         for n in nodes
     ]
+
+
+def put_back_order(
+    world: World, identity: str, job_id: str, restarts: int, parts: dict[str, int]
+) -> list[ManagedNode]:
+    """The records of the nodes with the order to go on from a checkpoint in them.
+
+    `parts`: the checkpoint's instances with their generations. The job must still be the one that
+    was kept: same nodes, same restart count.
+    """
+    job = world.jobs.get(job_id)
+    if job is None or job.state not in (JobState.RUNNING, JobState.SUSPENDED):
+        raise OrderError(f"job {job_id} is not running any more; a checkpoint cannot bring it back")
+    if job.restarts != restarts:
+        raise OrderError(
+            f"job {job_id} was restarted since: the checkpoint is of restart {restarts}, "
+            f"it is at {job.restarts}"
+        )
+    if set(job.nodes) != parts.keys():
+        raise OrderError(f"job {job_id} runs on {', '.join(job.nodes)}, not where it was kept")
+    nodes = []
+    for name, generation in parts.items():
+        node = world.managed.get(name)
+        if node is None or node.generation != generation:
+            raise OrderError(f"{name} is not the instance that was kept")
+        if node.phase not in (Phase.READY, Phase.DISPLACED) or node.checkpoint:
+            raise OrderError(f"{name} is {node.phase}, or another order is under way; wait for it")
+        nodes.append(node)
+    names = tuple(sorted(parts))
+    return [
+        replace(
+            n, checkpoint=identity, checkpoint_s=world.now_s, checkpoint_of=names, restoring=True
+        )
+        for n in nodes
+    ]
+
+
+def asked_checkpoint(world: World, body: dict[str, object]) -> tuple[str, list[ManagedNode]]:
+    """The order that `{"ask": "checkpoint", "job": ID}` means."""
+    return checkpoint_order(world, str(body.get("job", "")))
+
+
+def asked_put_back(world: World, body: dict[str, object]) -> tuple[str, list[ManagedNode]]:
+    """The order that `{"ask": "put-back", "id", "job", "restarts", "parts"}` means."""
+    identity, parts = str(body.get("id", "")), body.get("parts")
+    generations = {str(k): int(v) for k, v in parts.items()} if isinstance(parts, dict) else {}
+    job_id, restarts = str(body.get("job", "")), int(str(body.get("restarts", -1)))
+    return identity, put_back_order(world, identity, job_id, restarts, generations)

@@ -56,7 +56,7 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
             | act.CancelMove()
         ):
             return _on_instance(outside, action)
-        case act.KeepCheckpoint() | act.ThrottleInstance():
+        case act.KeepCheckpoint() | act.PutBackCheckpoint() | act.ThrottleInstance():
             return _where_able(outside, action)
         case _:
             assert_never(action)
@@ -202,11 +202,11 @@ def _suspend(outside: Outside, action: act.SuspendInstance) -> list[ch.Change]:
 
 
 def _where_able(
-    outside: Outside, action: act.KeepCheckpoint | act.ThrottleInstance
+    outside: Outside, action: act.KeepCheckpoint | act.PutBackCheckpoint | act.ThrottleInstance
 ) -> list[ch.Change]:
     """What not every provider can do."""
-    if isinstance(action, act.KeepCheckpoint):
-        return _keep(outside, action)
+    if isinstance(action, act.KeepCheckpoint | act.PutBackCheckpoint):
+        return _checkpoint(outside, action)
     return _throttle(outside, action)
 
 
@@ -218,10 +218,17 @@ def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]
     return read_instance(outside, action.host, action.name)
 
 
-def _keep(outside: Outside, action: act.KeepCheckpoint) -> list[ch.Change]:
+def _checkpoint(
+    outside: Outside, action: act.KeepCheckpoint | act.PutBackCheckpoint
+) -> list[ch.Change]:
     keeper = outside.keepers.get(action.host)
     if keeper is None:
         raise RefusedError(action.name, f"the provider of {action.host} keeps no checkpoints")
+    if isinstance(action, act.PutBackCheckpoint):
+        keeper.put_back(action.host, action.name, action.id)
+        now_s = outside.clock.now()
+        done = ch.CheckpointPutBack(action.name, action.generation, now_s, action.id)
+        return [done, *read_instance(outside, action.host, action.name)]
     kept = keeper.keep(action.host, action.wanted, action.quota_mb)
     now_s = outside.clock.now()
     return [ch.CheckpointKept(action.name, action.generation, now_s, kept.id, kept.size_mb)]

@@ -89,7 +89,7 @@ def _change(change: ch.Change) -> str:
             return _seen(change)
         case ch.Claimed():
             return f"Slurm gave {', '.join(change.hosts)} to job {change.job_id}"
-        case ch.MemoryWritten() | ch.CheckpointKept():
+        case ch.MemoryWritten() | ch.CheckpointKept() | ch.CheckpointPutBack():
             return _written(change)
         case ch.Woken() | ch.Proven() | ch.Probed() | ch.LastWords():
             return _guest(change)
@@ -104,9 +104,11 @@ def _change(change: ch.Change) -> str:
             return ""
 
 
-def _written(change: ch.MemoryWritten | ch.CheckpointKept) -> str:
+def _written(change: ch.MemoryWritten | ch.CheckpointKept | ch.CheckpointPutBack) -> str:
     """What went to disk, and how that compares with what was predicted."""
     match change:
+        case ch.CheckpointPutBack():
+            return f"{change.name} has the state of checkpoint {change.id}"
         case ch.CheckpointKept():
             return f"checkpoint {change.id} of {change.name} is kept: {change.size_mb:.0f} MB"
         case ch.MemoryWritten():

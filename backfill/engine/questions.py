@@ -14,7 +14,7 @@ from backfill.core.planner import plan
 from backfill.core.readiness import Check, judge_report
 from backfill.core.records import encode
 from backfill.core.world import World
-from backfill.engine.checkpoint_order import OrderError, checkpoint_order
+from backfill.engine.checkpoint_order import OrderError, asked_checkpoint, asked_put_back
 from backfill.engine.fleet_order import fleet_order, leaving, told
 from backfill.engine.messages import Question
 from backfill.engine.narrate import sentence, story_line
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from backfill.engine.daemon import Daemon
 
 Body = dict[str, object]
+Reader = Callable[[Body], Body]
 
 _ANSWER_WITHIN_S = 10.0
 _STORY_LINES = 200
@@ -55,7 +56,8 @@ class Questions:
             "retry": self._retry,
             "poke": self._poke,
             "reload": self._reload,
-            "checkpoint": self._checkpoint,
+            "checkpoint": self._ordered(asked_checkpoint),
+            "put-back": self._ordered(asked_put_back),
             "fleet": self._fleet,
         }
 
@@ -283,12 +285,16 @@ class Questions:
         self._daemon.cycle.decide()
         return {"subject": subject}
 
-    def _checkpoint(self, body: Body) -> Body:
-        """Order a checkpoint of a job's nodes: all of them, or a sentence why not."""
-        identity, nodes = checkpoint_order(self._world, str(body.get("job", "")))
-        self._daemon.cycle.take([ch.NodeManaged(node) for node in nodes])
-        self._daemon.cycle.decide()
-        return {"id": identity, "nodes": [node.name for node in nodes]}
+    def _ordered(self, order: Callable[[World, Body], tuple[str, list[ManagedNode]]]) -> Reader:
+        """An order for all nodes of a job: for all of them, or a sentence why not."""
+
+        def answer(body: Body) -> Body:
+            identity, nodes = order(self._world, body)
+            self._daemon.cycle.take([ch.NodeManaged(node) for node in nodes])
+            self._daemon.cycle.decide()
+            return {"id": identity, "nodes": [node.name for node in nodes]}
+
+        return answer
 
     def _fleets(self, body: Body) -> Body:
         found = sorted(self._world.fleets.values(), key=lambda f: (f.ordered_s, f.id))

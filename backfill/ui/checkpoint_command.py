@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _VERBS = {
     "list": "show all checkpoints",
     "create": "stop a running job for a moment and keep its state",
+    "restore": "let a job go on from a checkpoint, on all of its nodes",
     "verify": "read a checkpoint again and compare it with its checksums",
     "delete": "remove checkpoints",
     "expire": "remove all checkpoints whose time is over",
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = add_verbs(parser, _VERBS)
     for verb in verbs.values():
         verb.add_argument("--json", action="store_true", help="print the answer as JSON")
-    for name in ("list", "verify", "delete", "expire"):
+    for name in ("list", "restore", "verify", "delete", "expire"):
         verbs[name].add_argument(
             "--config", metavar="FILE", type=Path, default=Path(DEFAULT_POLICY),
             help=f"policy file, which names the shared directory (otherwise {DEFAULT_POLICY})",
@@ -49,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     verbs["create"].add_argument("job", metavar="JOB", help="a job that runs on our nodes")
     add_socket(verbs["create"])
+    verbs["restore"].add_argument("id", metavar="ID", help="as `list` shows it")
+    add_socket(verbs["restore"])
     for name in ("verify", "delete"):
         verbs[name].add_argument("ids", metavar="ID", nargs="+", help="as `list` shows it")
 
@@ -59,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         return guarded(lambda client: _create(args, client), args)
     work: dict[str, Callable[[argparse.Namespace, Config, list[CheckpointKeeper]], int]] = {
         "list": _list,
+        "restore": _restore,
         "verify": _verify,
         "delete": _delete,
         "expire": _expire,
@@ -172,6 +176,29 @@ def _problem(identity: str, found: list[CheckpointKeeper], host: str) -> str:
         else:
             return ""
     return problem
+
+
+def _restore(args: argparse.Namespace, config: Config, found: list[CheckpointKeeper]) -> int:
+    """Verify it here, so that the daemon is only asked for what can be done; then order it."""
+    problem = _problem(args.id, found, "")
+    if problem:
+        say(problem)
+        return NO
+    parts = [c for c in _all(found) if c.id == args.id]
+
+    def work(client: Client) -> int:
+        generations = {c.name: c.generation for c in parts}
+        answer = client.ask(
+            "put-back", id=args.id, job=parts[0].job, restarts=parts[0].restarts, parts=generations
+        )
+        if args.json:
+            print_json(answer)
+        else:
+            nodes = wording.folded(answer["nodes"])
+            print(f"job {parts[0].job} goes on from {args.id}: {nodes} stops, is replaced, goes on")
+        return OK
+
+    return guarded(work, args)
 
 
 def _delete(args: argparse.Namespace, config: Config, found: list[CheckpointKeeper]) -> int:

@@ -58,6 +58,32 @@ def test_a_running_job_is_kept_and_counts_on(rig: DaemonRig) -> None:
     assert rig.show(low)["Restarts"] == "0"
 
 
+def test_a_job_goes_on_from_its_checkpoint(rig: DaemonRig) -> None:
+    """Stopped, replaced, thawed behind the fence: the same job in Slurm, its program where it was.
+
+    It counts in the guest's own memory; what went to shared places would be there twice.
+    """
+    rig.restart(ladder=[PAUSE, REQUEUE], **ONE)
+    count = "n=0; while :; do n=$((n+1)); echo $n >/dev/shm/count; sleep 0.2; done"
+    low = rig.submit("-p", "htc", "-o", "/dev/null", "--wrap", count)
+    rig.until(lambda: rig.state(low) == "RUNNING", 60, "the job's start")
+    name, host = rig.where(low)
+    rig.becomes(name, "ready")
+    identity = json.loads(rig.backfill("checkpoint", "create", low, "--json"))["id"]
+    rig.until(lambda: len(listed(rig)) == 1, 60, "the checkpoint")
+    rig.becomes(name, "ready")
+    rig.with_policy("checkpoint", "verify", identity, "--restore-on", host)
+    socket_path = str(rig.lab.daemon_socket)
+    rig.with_policy("checkpoint", "restore", identity, "--socket", socket_path)
+    seen = "CheckpointPutBack"
+    rig.until(lambda: any(r.body["t"] == seen for r in rig.journal("change")), 60, seen)
+    rig.becomes(name, "ready")
+    assert (rig.state(low), rig.where(low)) == ("RUNNING", (name, host))
+    rig.with_policy("checkpoint", "delete", identity)
+    assert rig.show(low)["Restarts"] == "0"
+    rig.cancel(low)
+
+
 def test_a_throttled_job_goes_on_beside_the_one_that_has_the_host(rig: DaemonRig) -> None:
     """It stays RUNNING in Slurm, is never silent for good, and has its CPUs back afterwards."""
     rig.restart(ladder=[THROTTLE, REQUEUE], **ONE)

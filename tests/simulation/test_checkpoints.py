@@ -15,7 +15,7 @@ from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.engine.checkpoint_order import OrderError, checkpoint_order
+from backfill.engine.checkpoint_order import OrderError, checkpoint_order, put_back_order
 from backfill.ports import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, ready, running
@@ -120,6 +120,73 @@ def test_suspends_take_turns_at_the_disk() -> None:
     run.until(all_saved, 60)
     assert max(seen) <= 1
     assert any("disk_queue.host_mb = 300 MB would be exceeded" in reason for reason in told)
+
+
+def put_back(run: Rehearsal, job: str, identity: str) -> None:
+    run.until(lambda: seen_running(run, job), 10)
+    parts = {c.name: c.generation for c in run.sim.provider.checkpoints() if c.id == identity}
+    nodes = put_back_order(run.world, identity, job, 0, parts)
+    run.cycle.take([ch.NodeManaged(node) for node in nodes])
+
+
+def test_a_parallel_job_goes_on_from_its_checkpoint_on_all_nodes() -> None:
+    """No instance goes on before all are replaced; the job ends as ever, once."""
+    sim = cluster()
+    run = Rehearsal(sim, replace(policies(), scale=WARM), MemoryJournal())
+    job = sim.submit("htc", 60.0, num_nodes=2, cpus=2)
+    run.until(lambda: running(run, job), 30)
+    identity = order(run, job)
+    run.until(lambda: len(sim.provider.checkpoints()) == 2, 30)
+    run.until(lambda: seen_running(run, job), 30)
+    replaced: list[tuple[str, bool]] = []
+    original = sim.provider.put_back
+
+    def watched(host: str, name: str, identity: str) -> None:
+        at_rest = [sim.instance(n).state is InstanceState.SUSPENDED for n in ("vn1", "vn2")]
+        replaced.append((name, all(at_rest)))
+        original(host, name, identity)
+
+    sim.provider.put_back = watched  # type: ignore[method-assign]
+    put_back(run, job, identity)
+    run.until(lambda: len(replaced) == 2, 30)
+    run.until(lambda: seen_running(run, job), 30)
+    assert sorted(replaced) == [("vn1", True), ("vn2", True)]
+    assert not any(m.checkpoint or m.restoring or m.put_back for m in run.world.managed.values())
+    run.until(lambda: sim.job(job).state is JobState.COMPLETED, 100)
+    assert sim.job(job).restarts == 0
+    assert sim.audit() == []
+
+
+def test_a_damaged_checkpoint_is_not_put_back_and_the_job_goes_on() -> None:
+    """The old state is given up by none of the instances."""
+    sim = cluster()
+    run = Rehearsal(sim, replace(policies(), scale=WARM), MemoryJournal())
+    job = sim.submit("htc", 60.0, num_nodes=2, cpus=2)
+    run.until(lambda: running(run, job), 30)
+    identity = order(run, job)
+    run.until(lambda: len(sim.provider.checkpoints()) == 2, 30)
+    sim.provider.damaged.add(identity)
+    put_back(run, job, identity)
+    run.until(lambda: not any(m.checkpoint for m in run.world.managed.values()), 90)
+    run.until(lambda: seen_running(run, job), 30)
+    run.until(lambda: sim.job(job).state is JobState.COMPLETED, 100)
+    assert sim.job(job).restarts == 0
+    assert sim.audit() == []
+
+
+def test_a_job_that_is_another_one_by_now_is_not_put_back() -> None:
+    """A restart since the checkpoint, other nodes, or another generation: one sentence each."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
+    job = sim.submit("htc", 60.0)
+    run.until(lambda: seen_running(run, job), 30)
+    for restarts, parts, why in (
+        (1, {"vn1": 1}, "restarted since"),
+        (0, {"vn2": 1}, "not where it was kept"),
+        (0, {"vn1": 2}, "not the instance that was kept"),
+    ):
+        with pytest.raises(OrderError, match=why):
+            put_back_order(run.world, "x", job, restarts, parts)
 
 
 def test_a_daemon_killed_after_any_step_of_a_checkpoint_loses_nothing() -> None:

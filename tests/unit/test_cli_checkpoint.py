@@ -105,3 +105,18 @@ def test_create_orders_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture
         daemon.until(lambda: len(daemon.sim.provider.checkpoints()) == 1)
         daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
         assert daemon.sim.provider.checkpoints()[0].id == answer["id"]
+
+
+def test_restore_verifies_first_and_then_asks_the_daemon(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged one does not even reach the daemon; of a job that is gone the daemon says so."""
+    where = ["--config", str(policy)]
+    with living(tmp_path) as daemon:
+        told = ["--socket", str(daemon.socket), *where]
+        assert main(["checkpoint", "restore", "5-2", *told]) == 1
+        assert "job 5 is not running any more" in capsys.readouterr().err
+        (file,) = (policy.parent / "shared/c1/.checkpoints/5-2/vn1").glob("disk*")
+        file.write_bytes(b"other")
+        assert main(["checkpoint", "restore", "5-2", *told]) == 1
+        assert "is damaged" in capsys.readouterr().err

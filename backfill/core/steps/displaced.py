@@ -13,7 +13,8 @@ from backfill.core.placement import candidates, closed, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.steps.evict import climb
-from backfill.core.steps.to_disk import keep_checkpoint, suspend
+from backfill.core.steps.put_back import step_ordered
+from backfill.core.steps.to_disk import suspend
 
 
 def step_displaced(draft: Draft, node: ManagedNode) -> None:
@@ -35,7 +36,7 @@ def step_displaced(draft: Draft, node: ManagedNode) -> None:
         draft.note(node, node.reason, held=verdict.keep)
         return
     if node.checkpoint:
-        keep_checkpoint(draft, node, instance)
+        step_ordered(draft, node, instance)
     elif not _go_back(draft, node):
         _wait_aside(draft, node, instance)
 
