@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backfill.core.cluster import Job, Node
+from backfill.core.disk_changes import CheckpointKept as CheckpointKept
+from backfill.core.disk_changes import CheckpointPutBack as CheckpointPutBack
+from backfill.core.disk_changes import MemoryWritten as MemoryWritten
 from backfill.core.fleet import Host, Instance
 from backfill.core.fleets import Fleet
 from backfill.core.lifecycle import ManagedNode
@@ -223,43 +226,10 @@ class LastWords:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryWritten:
-    """A suspend wrote `written_mb` in `took_s`; `expected_s` was predicted, 0: nothing was."""
-
-    host: str
-    name: str
-    at_s: float
-    written_mb: float
-    took_s: float
-    expected_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointKept:
-    """The ordered checkpoint of a node is on disk."""
-
-    name: str
-    generation: int
-    at_s: float
-    id: str
-    size_mb: float
-
-
-@dataclass(frozen=True, slots=True)
 class FleetSet:
     """An order for a fleet is new or different; one that is GONE is dropped."""
 
     fleet: Fleet
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointPutBack:
-    """A node's instance has the state of the ordered checkpoint."""
-
-    name: str
-    generation: int
-    at_s: float
-    id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,12 +134,8 @@ def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
             # Kept for its generation: a copy that turns up again must not look like a new one.
             last.pop(f"node {change.name}", None)
             last[f"forgotten {change.name}"] = change
-        case changes.Woken():
-            _note(last, change, woken_s=change.at_s)
-        case changes.CheckpointKept():
-            _note(last, change, checkpoint="", checkpoint_of=())
-        case changes.CheckpointPutBack():
-            _note(last, change, put_back=True)
+        case changes.Woken() | changes.CheckpointKept() | changes.CheckpointPutBack():
+            _note(last, change)
         case changes.MemoryWritten():
             last[f"rate {change.host}"] = change
         case changes.FleetSet():
@@ -154,10 +150,16 @@ def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
 def _note(
     last: dict[str, changes.Change],
     change: changes.Woken | changes.CheckpointKept | changes.CheckpointPutBack,
-    **fields: object,
 ) -> None:
     """What the world does with such a change, done to the record in the journal."""
     known = last.get(f"node {change.name}")
-    if isinstance(known, changes.NodeManaged) and known.node.generation == change.generation:
-        node = dataclasses.replace(known.node, **fields)  # type: ignore[arg-type]
-        last[f"node {change.name}"] = changes.NodeManaged(node)
+    if not isinstance(known, changes.NodeManaged) or known.node.generation != change.generation:
+        return
+    match change:
+        case changes.Woken():
+            node = dataclasses.replace(known.node, woken_s=change.at_s)
+        case changes.CheckpointKept():
+            node = dataclasses.replace(known.node, checkpoint="", checkpoint_of=())
+        case _:
+            node = dataclasses.replace(known.node, put_back=True)
+    last[f"node {change.name}"] = changes.NodeManaged(node)
