@@ -21,7 +21,15 @@ OK, BAD_INPUT = 0, 2
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that `run_replay_command` needs."""
-    parser.add_argument("trace", type=Path, help="SWF (plain, .gz, .zip) or a dump of `sacct -P`")
+    parser.add_argument(
+        "trace", type=Path, nargs="?", help="SWF (plain, .gz, .zip) or a dump of `sacct -P`"
+    )
+    parser.add_argument(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="instead of a trace: plan again what a daemon planned, and show what differs",
+    )
     parser.add_argument(
         "--cluster",
         type=_cluster,
@@ -64,6 +72,13 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="repeat with N seeds and say how sure the differences are",
     )
+    group.add_argument(
+        "--shake",
+        type=_seeds,
+        default=1,
+        metavar="N",
+        help="repeat N times, from the second on with all submit and run times moved a little",
+    )
     group.add_argument("--report", type=Path, metavar="OUT", help="write one HTML page")
     group.add_argument(
         "--perfetto", type=Path, metavar="OUT", help="write a trace for ui.perfetto.dev"
@@ -88,8 +103,15 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_replay_command(args: argparse.Namespace) -> int:
     """Replay and print; return the exit status. What was left out is told on stderr."""
-    if args.policy is not None:
+    if args.journal is not None:
         # Imported here: a bare replay is to start at once.
+        from backfill.sim.journal_command import run_journal_command
+
+        return run_journal_command(args)
+    if args.trace is None:
+        sys.stderr.write("backfill: name a trace to replay, or a daemon's journal by --journal\n")
+        return BAD_INPUT
+    if args.policy is not None:
         from backfill.sim.harvest_command import run_policy_command
 
         return run_policy_command(args)

@@ -31,6 +31,7 @@ from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
 from backfill.sim.outfile import write_text
 from backfill.sim.policy_replay import BrokenPromiseError, Setting, reference, run
 from backfill.sim.replay_costs import ReplayCosts
+from backfill.sim.shake import shaken
 from backfill.sim.shipped import located
 from backfill.sim.trace import Trace, TraceBuilder, TraceError, describe_counts
 from backfill.sim.tracereader import read_trace
@@ -77,10 +78,11 @@ def _play(
         gantt = Gantt() if drawn else None
         found = run(setting, one, bare.ledger.window.end_s, gantt)
         played.append(Played(name, found, summary(found, bare), (), gantt))
-    if args.seeds == 1:
+    times = max(args.seeds, args.shake)
+    if times == 1:
         return played
     repeats: dict[str, list[Summary]] = {one.name: [one.summary] for one in played}
-    for seed in range(args.seed + 1, args.seed + args.seeds):
+    for seed in range(args.seed + 1, args.seed + times):
         other = _seeded(args, setting, next(iter(policies.values())), seed)
         bare = reference(other, next(iter(policies.values())))
         for name, one in policies.items():
@@ -91,10 +93,12 @@ def _play(
 
 def _seeded(args: argparse.Namespace, setting: Setting, policies: PolicySet, seed: int) -> Setting:
     """The same input with everything that is drawn drawn anew."""
-    low = setting.low
+    low, high = setting.low, setting.high
+    if args.shake > 1:
+        high = shaken(high, seed)
     if args.backlog is not None and _HTC.fullmatch(args.backlog):
         low = low_jobs(_backlog(args.backlog, seed, anew=True), policies)
-    return replace(setting, low=low, seed=seed)
+    return replace(setting, high=high, low=low, seed=seed)
 
 
 def _outputs(

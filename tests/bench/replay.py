@@ -1,6 +1,9 @@
 """Times the replay as a whole process on one CPU, beside AccaSim on the same trace.
 
-Prints one line of JSON last. BACKFILL_TRACES names the folder with the archive's traces.
+Prints one line of JSON last. BACKFILL_TRACES names the folder with the archive's traces. Without
+instances: the trace, a saturated one, a year of a million jobs. With the daemon's own plan in
+charge of every node (`policy_...`): the trace by itself, and its first part with a backlog that
+keeps instances on every idle node; jobs of both kinds are counted there.
 """
 
 from __future__ import annotations
@@ -27,6 +30,16 @@ NASA_CLUSTER = "128x1"
 ACCASIM = "accasim==1.1.3"
 REPLAY = (sys.executable, "-m", "backfill.sim.command")
 WORKLOAD = (sys.executable, "-m", "backfill.sim.workload_command")
+POLICY = """cluster: bench
+priorities: {low: [htc], high: [batch]}
+hosts:
+  - {name: n1, provider: simulated}
+instances:
+  names: v[1-4]
+  addresses: 10.0.1.1/16
+  flavour: {cpus: 1, memory_mb: 512}
+limits: {max_instances: 128, max_per_host: 1, boots_at_once: 16, creates_per_hour: 100000}
+"""
 # AccaSim imports a name that Python 3.10 moved, hence the line about Mapping.
 ACCASIM_RUN = """
 import collections, collections.abc, sys
@@ -69,6 +82,24 @@ def jobs_per_cpu_s(trace: Path, cluster: str, work: Path) -> float:
     cpu_s = median(replay(trace, cluster, work).cpu_s for _ in range(TRIALS))
     with (work / "o").open("rb") as rows:
         return (sum(1 for _ in rows) - 1) / cpu_s
+
+
+def with_policy(trace: Path, work: Path, jobs: int, backlog: int) -> float:
+    """Jobs per CPU second of the first `jobs` of a trace under a policy; once, it takes a while.
+
+    The run without instances, which every replay with a policy has as well, is part of it.
+    """
+    policy, first = work / "policy.yaml", work / "first.swf"
+    policy.write_text(POLICY)
+    rows = read_trace(trace).fitting(int(NASA_CLUSTER.partition("x")[0]))
+    rows = rows.taken(range(min(jobs, len(rows))), {})
+    columns = zip(rows.submit, rows.run, rows.processors, rows.estimate, strict=True)
+    first.write_text("".join(swf_lines((Job(*row) for row in columns), ())), encoding="utf-8")
+    command: list[str | Path]
+    command = [*REPLAY, first, "--cluster", NASA_CLUSTER, "--policy", policy, "--all-nodes"]
+    if backlog:
+        command += ["--backlog", f"htc:{backlog}"]
+    return (len(rows) + backlog) / run(command).cpu_s
 
 
 def draw(work: Path, *arguments: str) -> Path:
@@ -121,6 +152,8 @@ def main() -> None:
         trace, row = unsaturated(work)
         rate = jobs_per_cpu_s(trace, NASA_CLUSTER, work)
         row["sample_jobs_per_cpu_s" if row else "nasa_jobs_per_cpu_s"] = round(rate)
+        row["policy_jobs_per_cpu_s"] = round(with_policy(trace, work, 4000, 0))
+        row["policy_backlog_jobs_per_cpu_s"] = round(with_policy(trace, work, 100, 300), 1)
         tiny = draw(work, "poisson", "--jobs", "10")
         full = draw(work, "lublin", "--jobs", "10000", "--processors", "256", "--load", "1.5")
         row["saturated_jobs_per_cpu_s"] = round(jobs_per_cpu_s(full, "256x1", work))

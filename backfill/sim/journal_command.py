@@ -1,0 +1,66 @@
+"""`replay --journal`: does a daemon's journal give the same plans again, and where not?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from backfill.config import load
+from backfill.config.problems import ConfigError
+from backfill.drivers.store.sqlite import JournalReader
+from backfill.ports import DriverError
+from backfill.sim.journal_replay import JournalError, Outcome, replay_journal
+
+SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
+_SHOWN = 10  # plans; the others are only counted
+
+
+def run_journal_command(args: argparse.Namespace) -> int:
+    """Replay the journal and print; 1 where a plan came out differently."""
+    try:
+        outcome = _replayed(args)
+    except (JournalError, ConfigError, DriverError, ValueError) as error:
+        sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
+        return BAD_INPUT
+    if args.json:
+        sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
+    else:
+        sys.stdout.write("\n".join(_lines(outcome)) + "\n")
+    return DIFFERENT if outcome.differences else SAME
+
+
+def _replayed(args: argparse.Namespace) -> Outcome:
+    if args.trace is not None:
+        raise JournalError(f"give either --journal or a trace, not {args.trace} as well")
+    if args.policy is None:
+        raise JournalError("--journal needs --policy FILE, the policy that was in force")
+    policies = load(args.policy).policies
+    reader = JournalReader(args.journal)
+    try:
+        return replay_journal(reader.read(), policies)
+    finally:
+        reader.close()
+
+
+def _lines(outcome: Outcome) -> list[str]:
+    lines = [line for found in outcome.differences[:_SHOWN] for line in found.lines()]
+    more = len(outcome.differences) - _SHOWN
+    if more > 0:
+        lines.append(f"... and {more} more plans")
+    if outcome.skipped:
+        lines.append(
+            f"{outcome.skipped} records before the first whole run of a daemon were only remembered"
+        )
+    if outcome.policy_changes:
+        lines.append(
+            f"the policy file was changed {outcome.policy_changes} times meanwhile; plans were "
+            "compared with the one that was given"
+        )
+    verdict = f"{len(outcome.differences)} differ" if outcome.differences else "all the same"
+    lines.append(
+        f"{outcome.plans} plans with {outcome.steps} steps from {outcome.changes} changes, "
+        f"{outcome.lives} starts of the daemon: {verdict}"
+    )
+    return lines

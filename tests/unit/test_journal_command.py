@@ -1,0 +1,84 @@
+"""`backfill replay --journal`: plans again what a daemon planned; says what differs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from backfill.config import load
+from backfill.core.changes import HostSeen, JobSeen, NodeSeen, SourceSeen
+from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.fleet import Host
+from backfill.core.quantities import Resources
+from backfill.core.world import World
+from backfill.drivers.store.sqlite import SqliteJournal
+from backfill.engine.cycle import Cycle
+from backfill.sim.command import main
+from tests.unit.policy_files import text
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text())
+    return path
+
+
+@pytest.fixture
+def journal(tmp_path: Path, policy: Path) -> Path:
+    """Of a daemon that saw one host and one waiting job, and wanted an instance for it."""
+    path = tmp_path / "journal.db"
+    written = SqliteJournal(path)
+    policies = load(policy).policies
+    cycle = Cycle(World(), policies, written, lambda action: None, lambda answer: None)
+    cycle.tick(1000.0)
+    cycle.record("daemon", "cluster", {"event": "start"})
+    host = policies.hosts[0]
+    flavour = policies.instances.flavour
+    room = Resources(4 * flavour.cpus, 4 * flavour.memory_mb)
+    low = Job("1", 1, policies.priorities.low[0], JobState.PENDING, submit_s=990.0)
+    cycle.take([HostSeen(Host(host, host, room), 1000.0), SourceSeen(host, 1000.0)])
+    cycle.take([NodeSeen(Node(host, NodeBase.IDLE), 1000.0), JobSeen(low, 1000.0)])
+    cycle.take([SourceSeen("slurm", 1000.0)])
+    cycle.decide()
+    written.close()
+    return path
+
+
+def test_the_same_plans(journal: Path, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 0, and a line with the counts."""
+    assert main(["--journal", str(journal), "--policy", str(policy)]) == 0
+    assert "1 starts of the daemon: all the same" in capsys.readouterr().out
+
+
+def test_a_difference_is_a_diff(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under another policy other steps are planned: exit status 1 and a unified diff."""
+    other = tmp_path / "other.yaml"
+    other.write_text(text("demand: {min_jobs: 5}"))
+    assert main(["--journal", str(journal), "--policy", str(other)]) == 1
+    out = capsys.readouterr().out
+    assert "--- journal: plan at 1000.000" in out
+    assert '-{"node"' in out
+    assert main(["--journal", str(journal), "--policy", str(other), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["differences"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "name a trace to replay"),
+        (["--journal", "j.db"], "--journal needs --policy FILE"),
+        (["t.swf", "--journal", "j.db"], "not t.swf as well"),
+        (["--journal", "j.db", "--policy", "POLICY"], "there is no journal"),
+    ],
+)
+def test_bad_input(
+    arguments: list[str], sentence: str, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence, exit status 2."""
+    assert main([str(policy) if a == "POLICY" else a for a in arguments]) == 2
+    assert sentence in capsys.readouterr().err
