@@ -1,0 +1,91 @@
+"""Salt keeps the Provisioner's contract, and what happens when something of it is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from backfill.lab.waiting import wait_until
+from tests.contract.provisioner import PEM, ProvisionerContract
+from tests.real.salt_rig import LIMIT_S, SaltRig, salt_lab
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[SaltRig]:
+    with salt_lab("provisioner") as made:
+        yield made
+
+
+class TestSalt(ProvisionerContract):
+    """See the contract."""
+
+
+def test_bare_metal_is_in_the_report(rig: SaltRig) -> None:
+    """A machine with a key of its own name is bare metal: the same states, and its drift shows."""
+    key = rig.provisioner._ask("make_key", id="bm1")
+    grains = {"backfill": {"role": "node", "kind": "metal", "node": "bm1", "address": "10.77.0.11"}}
+    pki = "/etc/salt/pki/minion"
+    rig.start("bm1", {
+        "/etc/salt/minion_id": b"bm1\n",
+        "/etc/salt/grains": json.dumps(grains).encode(),
+        PEM: key["private"].encode(),
+        f"{pki}/minion.pub": key["public"].encode(),
+        f"{pki}/minion_master.pub": key["master"].encode(),
+    })  # fmt: skip
+    assert rig.provisioner.enrolled()["bm1"] == 0
+    state = rig.spoil("bm1")
+    found = rig.provisioner.apply(["bm1"], test=True)["bm1"]
+    assert [name for name, _ in found.changed] == [state]
+    rig.stop("bm1")
+
+
+def test_a_deleted_key_cannot_come_back(rig: SaltRig) -> None:
+    """Whoever still has an older generation's key, as a copy of its guest has, is not heard."""
+    old = rig.provisioner.enrol("vn5", 1, "10.77.1.5/16")
+    new = rig.provisioner.enrol("vn5", 2, "10.77.1.5/16")
+    rig.start("vn5", new)
+    rig.start("copy", old, wait=False)
+    waiting = rig.lab.dir / "salt/pki/minions_pre/vn5.g1"  # it knocks, and nobody opens
+    assert wait_until(waiting.exists, LIMIT_S)
+    assert rig.provisioner.enrolled()["vn5"] == 2
+    assert rig.provisioner.apply(["vn5"], test=True)["vn5"].ok
+    rig.stop("copy")
+    rig.stop("vn5")
+
+
+def test_a_node_that_starts_without_a_master_converges(rig: SaltRig) -> None:
+    """The master is down while the node comes up; when it is back, the node's states are run."""
+    files = rig.provisioner.enrol("vn4", 1, "10.77.1.4/16")
+    rig.lab.stop("salt-master")
+    rig.start("vn4", files, wait=False)
+    rig.lab.start("salt-master")
+    assert wait_until(lambda: rig.settled("vn4"), LIMIT_S)
+    assert rig.in_minion("vn4", "cat /run/backfill/salt").startswith("ok")
+    rig.stop("vn4")
+
+
+def test_a_pillar_without_its_end_fails_loudly(rig: SaltRig) -> None:
+    """Then nothing is changed, and the sentence names what is missing; the next one is fine."""
+    rig.start("vn3", rig.provisioner.enrol("vn3", 1, "10.77.1.3/16"))
+    rig.pillar(sentinel=None)
+    try:
+        found = rig.provisioner.apply(["vn3"], test=False)["vn3"]
+        assert found.answered
+        assert not found.ok
+        assert "sentinel" in found.problem
+    finally:
+        rig.pillar(sentinel="backfill-pillar-complete")
+    assert rig.provisioner.apply(["vn3"], test=False)["vn3"].ok
+    rig.stop("vn3")
+
+
+def test_a_black_hole_in_the_resolver_holds_up_nobody(rig: SaltRig) -> None:
+    """Names come from files: a name server that swallows questions is never asked."""
+    files = rig.provisioner.enrol("vn2", 1, "10.77.1.2/16")
+    assert b"hosts: files\n" in files["/etc/nsswitch.conf"]
+    rig.start("vn2", {**files, "/etc/resolv.conf": b"nameserver 10.77.200.200\n"})
+    rig.stop("vn2")
