@@ -165,7 +165,8 @@ class Checkpoints:
         """
         home = self._store.home(manifest.checkpoint.name) if into is None else into
         home.mkdir(mode=0o711, parents=True, exist_ok=True)
-        self._store.lean_again(manifest.checkpoint.name, manifest.document)
+        if into is None:
+            self._store.lean_again(manifest.checkpoint.name, manifest.document)
         ready = []
         for part in manifest.parts:
             source = Path(manifest.checkpoint.where) / part.stored
@@ -199,7 +200,8 @@ class Checkpoints:
         """Seal what an interrupted daemon left unsealed, remove what it left half made."""
         for folder in sorted(self._root.glob("*/*")):
             if books.present(folder):
-                with contextlib.suppress(DriverError):
+                # One that is being dropped meanwhile, by hand perhaps, needs no seal any more.
+                with contextlib.suppress(DriverError, OSError):
                     self.seal(folder)
 
 

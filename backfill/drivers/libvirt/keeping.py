@@ -38,7 +38,12 @@ def put_back(pool: Pool, host: str, name: str, identity: str) -> None:
         # Everything that may fail comes first: the old state is given up at the very end.
         manifest = _part(pool.checkpoints.verify(identity), identity, name)
         _check_place(pool, host, manifest)
-        ready = pool.checkpoints.unpack(manifest)
+        try:
+            ready = pool.checkpoints.unpack(manifest)
+        except DriverError:
+            for draft in pool.store.home(name).glob("*.back"):
+                draft.unlink(missing_ok=True)  # a full disk is not to stay full by our doing
+            raise
         if pool.find(host, name) is None:
             pool.on(host).define(name, manifest.document)
         pool.store.claim(name, {host})
