@@ -31,6 +31,12 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of a trace: plan again what a daemon planned, and show what differs",
     )
     parser.add_argument(
+        "--learn",
+        type=Path,
+        metavar="OUT",
+        help="with --journal: write what its calls took, as a file for --costs, and do no more",
+    )
+    parser.add_argument(
         "--cluster",
         type=_cluster,
         metavar="NODESxCPUS",

@@ -12,6 +12,8 @@ from backfill.config.problems import ConfigError
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports import DriverError
 from backfill.sim.journal_replay import JournalError, Outcome, replay_journal
+from backfill.sim.learning import as_yaml, learned
+from backfill.sim.outfile import write_text
 
 SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
 _SHOWN = 10  # plans; the others are only counted
@@ -20,6 +22,8 @@ _SHOWN = 10  # plans; the others are only counted
 def run_journal_command(args: argparse.Namespace) -> int:
     """Replay the journal and print; 1 where a plan came out differently."""
     try:
+        if args.learn is not None:
+            return _learn(args)
         outcome = _replayed(args)
     except (JournalError, ConfigError, DriverError, ValueError) as error:
         sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
@@ -42,6 +46,22 @@ def _replayed(args: argparse.Namespace) -> Outcome:
         return replay_journal(reader.read(), policies)
     finally:
         reader.close()
+
+
+def _learn(args: argparse.Namespace) -> int:
+    reader = JournalReader(args.journal)
+    try:
+        costs = learned(reader.read())
+    finally:
+        reader.close()
+    if not costs:
+        raise JournalError(f"{args.journal} has no call that succeeded, so nothing can be learned")
+    try:
+        write_text(args.learn, [as_yaml(costs)])
+    except OSError as error:
+        raise JournalError(f"cannot write {args.learn}: {error.strerror}") from error
+    sys.stdout.write(f"{len(costs)} step costs written to {args.learn}\n")
+    return SAME
 
 
 def _lines(outcome: Outcome) -> list[str]:

@@ -161,12 +161,11 @@ class Rehearsal:
         call = _CALLS.get(type(action), "slurm_call")
         memory_mb = self.policies.instances.flavour.memory_mb
         life = self._life
-        self.sim.at(
-            self.sim.now_s + self.costs.of(call, memory_mb), lambda: self._perform(action, life)
-        )
+        cost_s = self.costs.of(call, memory_mb)
+        self.sim.at(self.sim.now_s + cost_s, lambda: self._perform(action, life, cost_s))
         self._step(f"intent {key_of(action)}")
 
-    def _perform(self, action: act.DriverAction, life: int) -> None:
+    def _perform(self, action: act.DriverAction, life: int, elapsed_s: float) -> None:
         result = attempt(self._outside, action, self.sim.clock.now)
         if life != self._life or not self.alive:
             return
@@ -174,6 +173,8 @@ class Rehearsal:
             return
         now_s = self.sim.now_s
         self.cycle.tick(now_s)
+        body: dict[str, object] = {"key": key_of(action), "elapsed_s": elapsed_s}
+        self.cycle.record("outcome", action.name, {**body, "problem": result.problem})
         done = ch.OperationDone(key_of(action), now_s, result.problem, result.retry)
         self.cycle.take([*result.changes, done])
         self.watch.stir(now_s)

@@ -15,7 +15,9 @@ from backfill.core.quantities import Resources
 from backfill.core.world import World
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.cycle import Cycle
+from backfill.ports import Record
 from backfill.sim.command import main
+from backfill.sim.costs_file import load_costs
 from tests.unit.policy_files import text
 
 
@@ -82,3 +84,19 @@ def test_bad_input(
     """One sentence, exit status 2."""
     assert main([str(policy) if a == "POLICY" else a for a in arguments]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_learned_costs_are_a_file_for_costs(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Medians of the calls that succeeded, in a file that `--costs` reads."""
+    out = tmp_path / "costs.yaml"
+    assert main(["--journal", str(journal), "--learn", str(out)]) == 2
+    assert "no call that succeeded" in capsys.readouterr().err
+    written = SqliteJournal(journal)
+    for elapsed_s, problem in ((0.5, ""), (0.7, ""), (0.6, ""), (9.0, "no answer")):
+        body: dict[str, object] = {"key": "PauseInstance:vn1:1", "elapsed_s": elapsed_s}
+        written.append([Record(1001.0, "outcome", "vn1", {**body, "problem": problem})])
+    written.close()
+    assert main(["--journal", str(journal), "--learn", str(out)]) == 0
+    assert load_costs(out).steps.pause_s == 0.6
