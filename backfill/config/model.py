@@ -156,6 +156,8 @@ class ImageEntry:
     cmdline: str
     # As qemu-img names it.
     disk_format: str = "raw"
+    # SHA-256 of the disk, which `backfill images check` compares; empty: not compared.
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.disk_queue import DiskQueue
+from backfill.core.policies.environments import Environments
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder
 from backfill.core.policies.liveness import Liveness
@@ -77,6 +78,7 @@ class PolicySet:
     gaps: Gaps = field(default_factory=Gaps)
     budgets: Budgets = field(default_factory=Budgets)
     quotas: Quotas = field(default_factory=Quotas)
+    environments: Environments = field(default_factory=Environments)
     notice: Notice = field(default_factory=Notice)
     liveness: Liveness = field(default_factory=Liveness)
     limits: Limits = field(default_factory=Limits)

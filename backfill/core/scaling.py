@@ -55,12 +55,18 @@ def _waiting(world: World, policies: PolicySet) -> Iterator[Job]:
 
 
 def _admitted(draft: Draft) -> Iterable[Job]:
-    """The waiting jobs that the quotas let count."""
+    """The waiting jobs that the catalogue and the quotas let count."""
     quotas, world = draft.policies.quotas, draft.world
+    waiting: Iterable[Job] = _waiting(world, draft.policies)
+    if draft.policies.environments.entries:
+        unwelcome: dict[str, str] = {}
+        waiting = list(draft.policies.environments.admit(waiting, unwelcome))
+        for job_id, reason in unwelcome.items():
+            draft.refuse(f"job {job_id}", "an instance", reason)
     if not quotas.ceilings:
-        return _waiting(world, draft.policies)
+        return waiting
     running = {j.id: j for m in world.managed.values() for j in world.jobs_on(m.name) if j.active}
-    admitted, refused = quotas.admit(_waiting(world, draft.policies), running.values())
+    admitted, refused = quotas.admit(waiting, running.values())
     for job_id, reason in refused.items():
         draft.refuse(f"job {job_id}", "an instance", reason)
     return admitted

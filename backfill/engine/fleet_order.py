@@ -20,7 +20,7 @@ def fleet_order(world: World, policies: PolicySet, body: dict[str, object]) -> F
     except ValueError:
         raise OrderError("a fleet needs a number of instances") from None
     _can_ever_fit(world, policies, size)
-    image = str(body.get("image") or "")
+    image = policies.environments.image_of(str(body.get("image") or ""))
     number = 1 + max((_number(known) for known in world.fleets), default=0)
     identity = f"fleet-{max(number, int(world.now_s))}"
     return Fleet(identity, size, FleetState.WAITING, world.now_s, image, _method(body))

@@ -124,7 +124,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             mounts=around.mounts,
         ),
         images={
-            name: lv.ImageFiles(i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format)
+            name: lv.ImageFiles(i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format, i.sha256)
             for name, i in entry.images.items()
         },
         nodes={h.name: h.node for h in hosts if h.node},

@@ -52,6 +52,7 @@ COMMANDS = (
     Command("slurm", "backfill.ui.slurm_command", "our part of Slurm's configuration", _WORK),
     Command("policy", "backfill.ui.policy_command", "check a policy file", _WORK),
     Command("image", "backfill.ui.image_command", "build and verify the guest image", _WORK),
+    Command("images", "backfill.ui.images_command", "master images and their checksums", _WORK),
     Command("lab", "backfill.ui.lab_commands", "a real cluster on this machine", _WORK),
     Command("demo", "backfill.ui.demo", "watch the main job on a lab", _WORK),
     Command("replay", "backfill.ui.replay_command", "play a trace or a scenario", _WORK),

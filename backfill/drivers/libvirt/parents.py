@@ -109,7 +109,14 @@ def _key(spec: InstanceSpec, image: ImageFiles, hardware: Hardware) -> str:
             files.append((path, seen.st_size, seen.st_mtime_ns))
     flavour = (spec.flavour.cpus, spec.flavour.memory_mb, spec.flavour.disk_gb)
     # A weight that the host cannot give changes nothing in the guest.
-    parts = (_FORMAT, files, image.cmdline, flavour, replace(hardware, cpu_shares=None))
+    parts = (
+        _FORMAT,
+        files,
+        image.sha256,
+        image.cmdline,
+        flavour,
+        replace(hardware, cpu_shares=None),
+    )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 

@@ -19,6 +19,7 @@ class ImageFiles:
     disk: str
     cmdline: str
     disk_format: str = "raw"
+    sha256: str = ""  # of the disk: another sum is another image, with parents of its own
 
 
 @dataclass(frozen=True, slots=True)
