@@ -75,7 +75,8 @@ def _complete(words: list[str]) -> int:
 def command_of(words: Sequence[str]) -> Command | None:
     """The command that a command line names, before it is read completely."""
     name = next((w for w in words if not w.startswith("-")), "")
-    scenario = name == LIVE.name and "--policy" not in words and any(map(_is_scenario, words))
+    a_file = {"--policy", "--journal"}.isdisjoint(words)  # then a YAML file is something else
+    scenario = name == LIVE.name and a_file and any(map(_is_scenario, words))
     if name == LIVE.name and ("--live" in words or scenario):
         return LIVE
     return BY_NAME.get(name)
