@@ -49,11 +49,13 @@ def credentials(manager: SlurmManager) -> Credentials | None:
 def provisioner(
     config: Config, on_event: Callable[[str], None] | None = None
 ) -> Provisioner | None:
-    """Salt, where the policy file has the section; its process starts with the first call."""
+    """Salt, where the policy file has the section; its process is being started."""
     if config.salt is None:
         return None
     entry = config.salt
-    return SaltProvisioner(entry.python, entry.config, entry.within_s, on_event)
+    made = SaltProvisioner(entry.python, entry.config, entry.within_s, on_event)
+    made.warm()
+    return made
 
 
 def providers(

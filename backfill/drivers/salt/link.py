@@ -54,13 +54,23 @@ class SaltLink:
                 "salt", f"'{verb}' was not answered within {patience_s:g} s",
                 "see that the master runs, and its log",
             ) from None  # fmt: skip
-        except OSError as error:
+        except (OSError, ValueError) as error:  # its end, or our end of the line, is closed
             raise UnreachableError("salt", f"its process cannot be asked: {error}") from error
         finally:
             del self._waiting[number]
         if "error" in answer:
             raise DriverError("salt", f"'{verb}' failed: {answer['error']}", "see the master's log")
         return answer
+
+    def warm(self) -> None:
+        """Start the process beside the caller, so that the first request need not wait for it."""
+
+        def work() -> None:
+            # What is wrong is told to whoever asks for something.
+            with contextlib.suppress(DriverError), self._lock:
+                self._started()
+
+        threading.Thread(target=work, daemon=True).start()
 
     def close(self) -> None:
         """End the process: it goes when its input ends."""
@@ -106,6 +116,10 @@ class SaltLink:
         with process.stdout as lines:
             for line in lines:
                 self._take(json.loads(line), greeted)
+        process.wait()  # whoever asks next sees that it is dead
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
         greeted.set()
         if self._process is not process:
             return

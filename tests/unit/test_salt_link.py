@@ -1,0 +1,115 @@
+"""The line to Salt's process: answers, errors, silence, death, hints; results read strictly."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from backfill.drivers.salt import inside
+from backfill.drivers.salt.driver import minion_id, node_of
+from backfill.drivers.salt.link import SaltLink
+from backfill.ports import DriverError, UnreachableError
+
+_STUB = """
+import json, sys
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["verb"] == "die":
+        sys.exit(1)
+    if asked["verb"] == "hint":
+        print(json.dumps({"event": "salt/minion/vn1.g2/start", "id": "vn1.g2"}), flush=True)
+    if asked["verb"] == "fail":
+        print(json.dumps({"number": asked["number"], "error": "no such key"}), flush=True)
+    elif asked["verb"] != "hang":
+        print(json.dumps({"number": asked["number"], "said": asked.get("word")}), flush=True)
+"""
+
+Connect = Callable[..., SaltLink]
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Connect]:
+    stub = tmp_path / "stub.py"
+    stub.write_text(_STUB)
+    made: list[SaltLink] = []
+
+    def work(on_event: Callable[[str, str], None] | None = None) -> SaltLink:
+        # The interpreter is told to run our script instead of Salt's side of the line.
+        link = SaltLink(sys.executable, "", on_event)
+        link._argv = [sys.executable, str(stub)]
+        made.append(link)
+        return link
+
+    yield work
+    for link in made:
+        link.close()
+
+
+def test_a_request_gets_its_own_answer(connect: Connect) -> None:
+    link = connect()
+    assert [link.ask("say", 5.0, word=w)["said"] for w in ("a", "b")] == ["a", "b"]
+
+
+def test_trouble_inside_is_one_sentence(connect: Connect) -> None:
+    with pytest.raises(DriverError, match="salt: 'fail' failed: no such key"):
+        connect().ask("fail", 5.0)
+
+
+def test_silence_is_not_an_answer(connect: Connect) -> None:
+    """Whoever waited too long learns that nobody knows; the line goes on working."""
+    link = connect()
+    with pytest.raises(UnreachableError, match="not answered within"):
+        link.ask("hang", 0.05)
+    assert link.ask("say", 5.0, word="on")["said"] == "on"
+
+
+def test_a_process_that_died_is_started_again(connect: Connect) -> None:
+    """The request during which it died fails; the next one finds a new process."""
+    link = connect()
+    with pytest.raises(DriverError):
+        link.ask("die", 2.0)
+    assert link.ask("say", 5.0, word="again")["said"] == "again"
+
+
+def test_hints_come_between_answers(connect: Connect) -> None:
+    heard: SimpleQueue[tuple[str, str]] = SimpleQueue()
+    connect(lambda tag, minion: heard.put((tag, minion))).ask("hint", 5.0)
+    assert heard.get(timeout=5) == ("salt/minion/vn1.g2/start", "vn1.g2")
+
+
+def test_an_interpreter_that_is_not_there_is_named() -> None:
+    with pytest.raises(DriverError, match=r"/nowhere/python cannot be run.*set salt\.python"):
+        SaltLink("/nowhere/python", "/etc/salt/master").ask("keys", 5.0)
+
+
+@pytest.mark.parametrize(("node", "generation"), [("vn1", 7), ("bm1", 0), ("a.g2", 3)])
+def test_a_minions_name_tells_node_and_generation(node: str, generation: int) -> None:
+    assert node_of(minion_id(node, generation)) == (node, generation)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Minion did not return. [No response]", (False, "")),
+        ({"out": "no_return", "ret": "Minion did not return", "retcode": 1}, (False, "")),
+        ({"ret": ["Rendering SLS failed"], "retcode": 1}, (True, "Rendering SLS failed")),
+        ({"ret": {}, "retcode": 0}, (True, "it answered '{}' instead of states")),
+        ({"ret": {"a": {"result": True}}, "retcode": 0}, (True, "")),
+        ({"ret": {"a": {"result": True}}, "retcode": 2}, (True, "it ended with status 2")),
+        (
+            {"ret": {"a": {"__id__": "hosts", "result": False, "comment": "no"}}, "retcode": 2},
+            (True, "hosts: no"),
+        ),
+    ],
+)
+def test_only_states_that_all_hold_are_a_success(
+    answer: object, expected: tuple[bool, str]
+) -> None:
+    """For silence Salt returns a text, which is true; for bad states a list."""
+    found = inside._summary(answer)
+    assert (found["answered"], found["problem"]) == expected
