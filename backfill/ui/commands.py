@@ -53,6 +53,7 @@ COMMANDS = (
     Command("policy", "backfill.ui.policy_command", "check a policy file", _WORK),
     Command("image", "backfill.ui.image_command", "build and verify the guest image", _WORK),
     Command("images", "backfill.ui.images_command", "master images and their checksums", _WORK),
+    Command("cloud", "backfill.ui.cloud_command", "a whole cluster in OpenStack", _WORK),
     Command("lab", "backfill.ui.lab_commands", "a real cluster on this machine", _WORK),
     Command("demo", "backfill.ui.demo", "watch the main job on a lab", _WORK),
     Command("replay", "backfill.ui.replay_command", "play a trace or a scenario", _WORK),

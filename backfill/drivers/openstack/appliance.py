@@ -1,0 +1,147 @@
+"""A whole cluster in a project, as a list of resources: written as a Heat template; pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+Properties = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What is wanted. `cidr` holds the controller, all instances and nothing else."""
+
+    name: str
+    network: str
+    cidr: str
+    controller: str  # address
+    image: str
+    flavour: str
+    key: str = ""
+    external: str = ""  # a network outside, for a router; empty: none
+    ports: tuple[int, ...] = (22,)  # open to everybody, for the controller
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One resource in Heat's words; `needs` names others of the list that come before it."""
+
+    name: str
+    kind: str
+    properties: Properties
+    needs: tuple[str, ...] = field(default=())
+
+
+def ref(name: str) -> dict[str, str]:
+    """A reference to another resource, as Heat writes it."""
+    return {"get_resource": name}
+
+
+def resources(wanted: Cluster) -> list[Resource]:
+    """In an order in which they can be made."""
+    inside = str(ipaddress.ip_network(wanted.cidr))
+    called = f"backfill-{wanted.name}"
+    rules = [
+        {"direction": "ingress", "ethertype": "IPv4", "protocol": "tcp", "remote_ip_prefix":
+         "0.0.0.0/0", "port_range_min": port, "port_range_max": port}
+        for port in wanted.ports
+    ]  # fmt: skip
+    # Slurm, munge and NFS speak freely within the cluster, and with nobody else.
+    rules.append({"direction": "ingress", "ethertype": "IPv4", "remote_ip_prefix": inside})
+    found = [
+        Resource("network", "OS::Neutron::Net", {"name": wanted.network}),
+        Resource(
+            "subnet",
+            "OS::Neutron::Subnet",
+            {"name": wanted.network, "network": ref("network"), "cidr": inside, "ip_version": 4,
+             "enable_dhcp": False},
+            ("network",),
+        ),
+        Resource("security_group", "OS::Neutron::SecurityGroup", {"name": called, "rules": rules}),
+        Resource(
+            "controller_port",
+            "OS::Neutron::Port",
+            {"name": f"{called}-controller", "network": ref("network"),
+             "fixed_ips": [{"ip_address": wanted.controller}],
+             "security_groups": [ref("security_group")]},
+            ("network", "subnet", "security_group"),
+        ),
+        Resource(
+            "controller", "OS::Nova::Server", _controller(wanted, called), ("controller_port",)
+        ),
+    ]  # fmt: skip
+    return found + _way_out(wanted, called)
+
+
+def _controller(wanted: Cluster, called: str) -> Properties:
+    properties: Properties = {
+        "name": f"{called}-controller",
+        "image": wanted.image,
+        "flavor": wanted.flavour,
+        "networks": [{"port": ref("controller_port")}],
+        "metadata": {"backfill_controller": wanted.name},
+        "user_data_format": "RAW",
+        "user_data": "#cloud-config\n"
+        + json.dumps({"hostname": "ctl", "packages": ["slurmctld", "munge", "backfill"]}),
+    }
+    return {**properties, "key_name": wanted.key} if wanted.key else properties
+
+
+def _way_out(wanted: Cluster, called: str) -> list[Resource]:
+    if not wanted.external:
+        return []
+    return [
+        Resource(
+            "router",
+            "OS::Neutron::Router",
+            {"name": called, "external_gateway_info": {"network": wanted.external}},
+        ),
+        Resource(
+            "router_interface",
+            "OS::Neutron::RouterInterface",
+            {"router": ref("router"), "subnet": ref("subnet")},
+            ("router", "subnet"),
+        ),
+    ]
+
+
+def template(wanted: Cluster, addresses: list[str]) -> Properties:
+    """The Heat template (HOT); `addresses` of the node pool are told as an output."""
+    made = resources(wanted)
+    parameters = {
+        "image": {"type": "string", "default": wanted.image, "description": "of the controller"},
+        "flavor": {"type": "string", "default": wanted.flavour, "description": "of the controller"},
+        "pool_size": {
+            "type": "number",
+            "default": len(addresses),
+            "description": "virtual nodes at most; the daemon makes and removes them",
+            "constraints": [{"range": {"min": 1, "max": len(addresses)}}],
+        },
+    }
+    body = {
+        r.name: {"type": r.kind, "properties": _asking(r.properties)}
+        | ({"depends_on": list(r.needs)} if r.needs else {})
+        for r in made
+    }
+    return {
+        "heat_template_version": "2018-08-31",
+        "description": f"Cluster {wanted.name}: controller, network and room for virtual nodes",
+        "parameters": parameters,
+        "resources": body,
+        "outputs": {
+            "controller_address": {"value": wanted.controller},
+            "pool_addresses": {"value": addresses},
+            "pool_size": {"value": {"get_param": "pool_size"}},
+            "network_id": {"value": ref("network")},
+            "security_group_id": {"value": ref("security_group")},
+        },
+    }
+
+
+def _asking(properties: Properties) -> Properties:
+    """Image and flavour of the controller are parameters of the template."""
+    asked = {"image": {"get_param": "image"}, "flavor": {"get_param": "flavor"}}
+    return {key: asked.get(key, value) for key, value in properties.items()}

@@ -1,0 +1,126 @@
+"""`backfill cloud`: a whole cluster in an OpenStack project, as a template or made directly."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from backfill.config import Config, ConfigError, load
+from backfill.config.cloud import OpenStackEntry
+from backfill.config.model import Provider
+from backfill.ports import DriverError
+from backfill.ui.codes import BAD_DATA, NO, OK, UNAVAILABLE
+from backfill.ui.parser import add_verbs, say
+
+if TYPE_CHECKING:
+    from backfill.drivers.openstack.appliance import Cluster
+
+_VERBS = {
+    "template": "write a Heat template (HOT) of controller, network, security group and ports",
+    "apply": "make the same without Heat; what is there already stays",
+    "remove": "delete what `apply` made",
+}
+
+
+class CannotError(Exception):
+    """The policy file does not say what is needed; the message is one sentence."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Subcommands of `backfill cloud`."""
+    for verb, one in add_verbs(parser, _VERBS).items():
+        one.add_argument("--config", required=True, metavar="FILE", help="the policy file")
+        one.add_argument("--image", default="", metavar="IMAGE", help="of the controller")
+        one.add_argument("--flavour", default="", metavar="NAME", help="of the controller")
+        one.add_argument("--key", default="", metavar="NAME", help="key pair for the controller")
+        one.add_argument(
+            "--external", default="", metavar="NETWORK", help="a router to this network, too"
+        )
+        if verb != "template":
+            one.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry it out."""
+    try:
+        config = load(Path(args.config))
+        entry, cloud = _section(config)
+        wanted = _cluster(config, entry, args)
+        if args.verb == "template":
+            return _template(config, wanted)
+        return _act(entry, cloud, wanted, args)
+    except ConfigError as error:
+        for problem in error.problems:
+            say(str(problem))
+        return BAD_DATA
+    except CannotError as error:
+        say(str(error))
+        return BAD_DATA
+    except DriverError as error:
+        say(str(error))
+        return UNAVAILABLE if error.retry else NO
+
+
+def _section(config: Config) -> tuple[OpenStackEntry, str]:
+    clouds = [h.cloud for h in config.hosts if h.provider is Provider.OPENSTACK]
+    if config.openstack is None or not clouds:
+        raise CannotError(f"{config.source}: no host has provider: openstack; add one")
+    return config.openstack, clouds[0]
+
+
+def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) -> Cluster:
+    # openstacksdk is an extra: only who uses this needs it.
+    from backfill.drivers.openstack.appliance import Cluster
+
+    template = config.policies.instances
+    inside = ipaddress.ip_interface(template.addresses[0]).network
+    if ipaddress.ip_address(entry.guest.controller) not in inside:
+        raise CannotError(
+            f"{config.source}: openstack.guest.controller = {entry.guest.controller} is outside "
+            f"the instances' network {inside}; give the controller an address there"
+        )
+    return Cluster(
+        name=config.policies.cluster,
+        network=entry.network,
+        cidr=str(inside),
+        controller=entry.guest.controller,
+        image=args.image or entry.images.get(template.image, template.image),
+        flavour=args.flavour or entry.flavours[0],
+        key=args.key,
+        external=args.external,
+    )
+
+
+def _template(config: Config, wanted: Cluster) -> int:
+    from backfill.drivers.openstack.appliance import template
+
+    addresses = [address.split("/")[0] for address in config.policies.instances.addresses]
+    print(yaml.safe_dump(template(wanted, addresses), sort_keys=False), end="")
+    return OK
+
+
+def _act(entry: OpenStackEntry, cloud: str, wanted: Cluster, args: argparse.Namespace) -> int:
+    from backfill.drivers.openstack.applying import apply, remove
+    from backfill.drivers.openstack.link import Link
+    from backfill.drivers.openstack.settings import Patience
+
+    link = Link(cloud, entry.clouds_yaml, Patience(call_s=entry.limits.call_s))
+    try:
+        if args.verb == "remove":
+            gone = remove(link, wanted)
+            print(json.dumps({"removed": gone}) if args.json else f"removed: {', '.join(gone)}")
+            return OK
+        done = apply(link, wanted)
+    finally:
+        link.close()
+    if args.json:
+        print(json.dumps([{"name": n, "id": i, "made": made} for n, i, made in done]))
+    else:
+        for name, identity, made in done:
+            print(f"{name:<18} {identity}  {'made' if made else 'was there'}")
+    return OK

@@ -1,0 +1,48 @@
+"""`backfill cloud template`: a Heat template out of the policy file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from backfill.ui.cli import main
+from tests.unit.policy_files import text
+from tests.unit.test_config_openstack import HOSTS, SECTION
+
+INSIDE = SECTION.replace("controller: 10.0.0.1", "controller: 10.0.200.1")
+
+
+def test_the_template_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every reference names a resource; the controller has its address; the pool is told."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(text(INSIDE, hosts=HOSTS))
+    assert main(["cloud", "template", "--config", str(file), "--external", "public"]) == 0
+    made = yaml.safe_load(capsys.readouterr().out)
+    kinds = {r["type"] for r in made["resources"].values()}
+    assert kinds == {
+        "OS::Neutron::Net", "OS::Neutron::Subnet", "OS::Neutron::SecurityGroup",
+        "OS::Neutron::Port", "OS::Nova::Server", "OS::Neutron::Router",
+        "OS::Neutron::RouterInterface",
+    }  # fmt: skip
+    port = made["resources"]["controller_port"]["properties"]
+    assert port["fixed_ips"] == [{"ip_address": "10.0.200.1"}]
+    assert made["outputs"]["pool_addresses"]["value"][0] == "10.0.1.1"
+    for resource in made["resources"].values():
+        assert set(resource.get("depends_on", [])) <= set(made["resources"])
+
+
+def test_what_is_missing_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A policy without a cloud; a controller outside the network; a file with mistakes."""
+    file = tmp_path / "policy.yaml"
+    for content, words in (
+        (text(), "no host has provider: openstack"),
+        (text(SECTION.replace("10.0.0.1", "192.0.2.1"), hosts=HOSTS), "outside the instances'"),
+        (text("openstak: 1"), "openstak is not a known key"),
+    ):
+        file.write_text(content)
+        assert main(["cloud", "template", "--config", str(file)]) == 65
+        assert words in capsys.readouterr().err
