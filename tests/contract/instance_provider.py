@@ -32,18 +32,20 @@ from tests.contract.instance_rig import (
 )
 from tests.contract.instance_throttle import InstanceThrottleContract
 
-__all__ = ["CLUSTER", "EVERYTHING", "SMALL", "InstanceProviderContract", "born", "spec", "state"]
+__all__ = [
+    "CLUSTER",
+    "EVERYTHING",
+    "SMALL",
+    "InstancePortContract",
+    "InstanceProviderContract",
+    "born",
+    "spec",
+    "state",
+]
 
 
-class InstanceProviderContract(
-    InstanceClonesContract,
-    InstanceMovesContract,
-    InstanceCheckpointsContract,
-    InstanceThrottleContract,
-    InstanceDevicesContract,
-    InstanceMemoryContract,
-):
-    """Shared by the simulated hypervisors, libvirt's test driver and real libvirt."""
+class InstancePortContract(InstanceClonesContract, InstanceMovesContract):
+    """The port itself: what every provider must do, a cloud's as well."""
 
     @pytest.fixture
     def rig(self) -> Rig:
@@ -286,3 +288,13 @@ class InstanceProviderContract(
             rig.provider.delete(host, "vn5")
             with pytest.raises(AlreadyThereError):
                 rig.provider.create(spec(rig, "vn5"))
+
+
+class InstanceProviderContract(
+    InstancePortContract,
+    InstanceCheckpointsContract,
+    InstanceThrottleContract,
+    InstanceDevicesContract,
+    InstanceMemoryContract,
+):
+    """With the abilities beside the port: simulated, libvirt's test driver and real libvirt."""

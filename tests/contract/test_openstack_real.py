@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.instance_provider import InstanceProviderContract
+from tests.contract.instance_provider import InstancePortContract
 from tests.real.cloud_rig import running_cloud
 from tests.real.openstack_rig import OpenStackRig
 
@@ -21,7 +21,7 @@ def clouds() -> Iterator[Path]:
         yield cloud.clouds_yaml
 
 
-class TestOpenStackComputeHosts(InstanceProviderContract):
+class TestOpenStackComputeHosts(InstancePortContract):
     @pytest.fixture
     def rig(self, clouds: Path) -> Iterator[OpenStackRig]:
         made = OpenStackRig(clouds)

@@ -19,7 +19,6 @@ from backfill.ports import (
     DriverError,
     HostObservation,
     NotFoundError,
-    RefusedError,
     UnreachableError,
 )
 
@@ -131,16 +130,6 @@ class OpenStackProvider:
     def cancel_move(self, host: str, name: str) -> None:
         """Stop a live migration that is under way; not moving: nothing to do."""
         moving.cancel(self._cloud(host), host, name)
-
-    def throttle(self, host: str, name: str, percent: int | None) -> None:
-        """Nova has no such call: RefusedError, except for taking nothing away."""
-        seen = instance_of(self._cloud(host).need(host, name), host)
-        if not seen.occupies_memory:
-            raise BusyError(name, f"it is {seen.state} on {host}")
-        if percent is not None:
-            raise RefusedError(
-                name, "Nova cannot take CPU time from a server", "leave throttle out of the ladder"
-            )
 
     # --- the guest -----------------------------------------------------------------------------
 

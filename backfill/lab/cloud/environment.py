@@ -15,6 +15,7 @@ from pathlib import Path
 from backfill.lab.spec import LabError, cache_root
 
 LOCK = Path(__file__).with_name("requirements.lock")
+HEAT_LOCK = Path(__file__).with_name("heat.lock")
 _LIMIT_S = 900.0
 _TAIL = 3
 
@@ -24,9 +25,9 @@ def home() -> Path:
     return cache_root() / "cloud"
 
 
-def ensure(progress: Callable[[str], None] = lambda line: None) -> Path:
+def ensure(progress: Callable[[str], None] = lambda line: None, lock: Path = LOCK) -> Path:
     """The environment's directory, installed first if it is not there. LabError says why not."""
-    mark = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    mark = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
     place = home() / f"env-{mark}"
     if (place / "complete").exists():
         return place
@@ -36,19 +37,19 @@ def ensure(progress: Callable[[str], None] = lambda line: None) -> Path:
         if not (place / "complete").exists():
             progress("installing the services of the test cloud (once)")
             shutil.rmtree(place, ignore_errors=True)
-            _install(_uv(), place)
+            _install(_uv(), place, lock)
             (place / "complete").touch()
     return place
 
 
-def _install(uv: str, place: Path) -> None:
+def _install(uv: str, place: Path, lock: Path) -> None:
     # Trust what the machine trusts: many sites have a certificate authority of their own.
     trust = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
     python = str(place / "bin/python")
     for argv in (
         [uv, "venv", "--quiet", "--python", sys.executable, str(place)],
         [uv, "pip", "sync", "--quiet", "--python", python, "--require-hashes",
-         "--compile-bytecode", str(LOCK)],
+         "--compile-bytecode", str(lock)],
     ):  # fmt: skip
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_LIMIT_S, env={**trust, **os.environ}

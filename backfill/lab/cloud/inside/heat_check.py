@@ -30,7 +30,7 @@ def main():
         resource.t.properties(resource.properties_schema, admin).validate(with_value=True)
     for output in made.outputs.values():
         output.validate()
-    print(len(made))
+    sys.stdout.write(f"{len(made)}\n")
 
 
 main()

@@ -1,0 +1,45 @@
+"""The Heat template, judged by Heat's own engine in an environment of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import backfill.lab.cloud
+from backfill.lab.cloud import environment
+from backfill.ui.cli import main
+from tests.unit.policy_files import text
+from tests.unit.test_cloud_template import INSIDE
+from tests.unit.test_config_openstack import HOSTS
+
+pytestmark = pytest.mark.real
+CHECK = Path(backfill.lab.cloud.__file__).parent / "inside" / "heat_check.py"
+
+
+def _judged(template: str, where: Path) -> subprocess.CompletedProcess[str]:
+    python = environment.ensure(lock=environment.HEAT_LOCK) / "bin/python"
+    file = where / "cluster.yaml"
+    file.write_text(template)
+    return subprocess.run(
+        [str(python), str(CHECK), str(file)], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_heat_accepts_it_and_would_notice_mistakes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All resources with their properties; a wrong property or reference is refused."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(text(INSIDE, hosts=HOSTS))
+    assert main(["cloud", "template", "--config", str(policy), "--external", "public"]) == 0
+    written = capsys.readouterr().out
+    judged = _judged(written, tmp_path)
+    assert judged.returncode == 0, judged.stderr
+    assert judged.stdout == "7\n"
+    for right, wrong in (("cidr:", "cidrr:"), ("get_resource: subnet", "get_resource: subnt")):
+        assert right in written
+        refused = _judged(written.replace(right, wrong), tmp_path)
+        assert refused.returncode != 0
+        assert wrong.rpartition(" ")[2].rstrip(":") in refused.stderr
