@@ -1,0 +1,105 @@
+"""Real guests whose clock or munge key is wrong: corrected and proven, or never released."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.real.daemon_rig import DaemonRig, daemon_lab
+
+pytestmark = pytest.mark.real
+
+ONE: dict[str, Any] = {
+    "limits": {"max_instances": 1},
+    "readiness": {"munge_within_s": 2},
+    "scale": {"idle_s": 600, "retry_after_s": 600},
+}
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[DaemonRig]:
+    with daemon_lab("ready") as rig:
+        rig.start(**ONE)
+        yield rig
+
+
+@pytest.fixture
+def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
+    bed.begin()
+    yield bed
+    bed.settle()
+
+
+def in_guest(rig: DaemonRig, host: str, name: str, script: str) -> None:
+    """Run a shell's words in a guest to their end, behind the backs of the daemon and of Slurm."""
+
+    def ask(command: str, **arguments: object) -> dict[str, Any]:
+        request = json.dumps({"execute": command, "arguments": arguments})
+        found: dict[str, Any] = json.loads(
+            rig.virsh(host, "qemu-agent-command", "--timeout", "30", name, request)
+        )["return"]
+        return found
+
+    words = ["sh", "-c", f"PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin; {script}"]
+    pid = ask("guest-exec", path="/bin/busybox", arg=words)["pid"]
+    rig.until(lambda: ask("guest-exec-status", pid=pid)["exited"], what="a program in the guest")
+
+
+def working(rig: DaemonRig) -> tuple[str, str, str]:
+    """A counting job, its node and its host; a busy machine may take its time for the boot."""
+    low = rig.low(start=False)
+    rig.counting(low, limit_s=120.0)
+    return (low, *rig.where(low))
+
+
+def checks(rig: DaemonRig, name: str) -> dict[str, dict[str, Any]]:
+    return {c["name"]: c for c in rig.nodes()[name]["checks"]}
+
+
+def test_a_clock_that_is_400_s_off_is_set_and_proven_before_the_job_goes_on(
+    rig: DaemonRig,
+) -> None:
+    """Slurm would let the job fail there; the way back sets the clock and measures it again."""
+    low, name, host = working(rig)
+    assert all(c["ok"] for c in checks(rig, name).values())
+    in_guest(rig, host, name, "date -s @$(($(date +%s) - 400))")
+    high = rig.high(host)
+    rig.becomes(name, "displaced")
+    rig.release(high)
+    rig.becomes(name, "ready")
+    rig.counting(low)
+    woken = [r.body for r in rig.journal("change") if r.body.get("t") == "Woken"]
+    assert any(390 < float(str(body["correction_s"])) < 500 for body in woken), woken
+    clock = checks(rig, name)["clock"]
+    assert clock["ok"]
+    found = re.match(r"[+-][\d.]+", clock["sentence"])
+    assert found is not None
+    assert abs(float(found[0])) < 1.0
+    rig.finish(low)
+
+
+def test_a_node_with_a_wrong_munge_key_never_comes_back(rig: DaemonRig) -> None:
+    """Its credentials are refused both ways, so it is taken away; its job runs anew elsewhere."""
+    low, name, host = working(rig)
+    generation = rig.nodes()[name]["generation"]
+    spoil = "head -c 1024 /dev/urandom >/etc/munge/munge.key; backfill-service restart munged"
+    in_guest(rig, host, name, spoil)
+    high = rig.high(host)
+    rig.becomes(name, "displaced")
+    rig.release(high)
+    rig.until(
+        lambda: any("munge" in str(r.body.get("reason", "")) and "not proven" in str(r.body)
+                    for r in rig.journal("phase")),
+        what="a node that is taken away because of munge",
+    )  # fmt: skip
+    released = [
+        r for r in rig.journal("intent")
+        if r.body.get("t") in ("UndrainNode", "ResumeJob")
+        and r.body.get("generation") == generation and r.at_s > rig.started(high)
+    ]  # fmt: skip
+    assert released == []
+    rig.cancel(low)
