@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ from backfill.drivers.slurm.json_path import JsonPath
 from backfill.drivers.slurm.reading import ReadPath
 from backfill.drivers.slurm.rest_path import RestPath
 from backfill.drivers.slurm.text_path import TextPath
+from backfill.lab.cluster import Lab
 from backfill.lab.roots import RELEASES, SUITES
-from tests.contract.workload_rig import STRANGE, await_state, job, running, spec
+from backfill.ports import UnreachableError
+from tests.contract.workload_rig import STRANGE, await_state, job, node, running, spec
 from tests.real.slurm_lab import RealRig, commands_of, slurm_lab
 from tests.real.slurm_rest import slurmrestd
 
@@ -113,3 +116,38 @@ def test_texts_of_users_and_admins_are_read_back(scene: Scene, path: ReadPath) -
     assert drained.reason.split() == f"disk: {STRANGE}".split()
     assert drained.drained_by_others
     assert drained.base.value == "IDLE"
+
+
+def test_a_controller_that_is_silent_or_gone_is_unreachable(scene: Scene, path: ReadPath) -> None:
+    """Never an empty picture, never a hang; as soon as it is back, the same way reads again."""
+    lab = scene.rig.lab
+    before = path.everything()
+    impatient = like(path, lab)
+    lab.kill("slurmctld", signal.SIGSTOP)
+    try:
+        for question in (impatient.everything, lambda: impatient.jobs([scene.ids["running"]])):
+            with pytest.raises(UnreachableError):
+                question()
+    finally:
+        lab.kill("slurmctld", signal.SIGCONT)
+    scene.rig.until(lambda: path.all_jobs().keys() == before[1].keys())
+    lab.stop("slurmctld")
+    try:
+        with pytest.raises(UnreachableError):
+            impatient.all_jobs()
+    finally:
+        lab.start("slurmctld")
+    scene.rig.until(lambda: node(scene.rig, scene.rig.hosts[0]).responding)
+    assert path.all_jobs().keys() == before[1].keys()
+
+
+def like(path: ReadPath, lab: Lab) -> ReadPath:
+    """The same way of reading with little patience."""
+    commands = commands_of(lab, timeout_s=0.5)
+    match path:
+        case RestPath():
+            return RestPath(commands, path.socket)
+        case JsonPath():
+            return JsonPath(commands)
+        case _:
+            return TextPath(commands)

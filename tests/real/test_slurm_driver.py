@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -207,3 +208,43 @@ def test_what_slurm_means_to_do_with_a_node_is_known(rig: RealRig) -> None:
     assert abs(seen()[1].maintenance_s - begin) < 120
     rig.ctl("scontrol", "delete", "ReservationName=works")
     assert seen()[1].maintenance_s == 0
+
+
+def test_a_host_that_got_another_address_works_again_once_told(rig: RealRig) -> None:
+    """Slurm goes on sending to the old address until `set_address`; then jobs start and end."""
+    host = rig.hosts[1]
+    old = node(rig, host).address
+    new = f"{old.rpartition('.')[0]}.212"
+
+    def move(source: str, target: str) -> None:
+        change = f"ip addr del {source}/16 dev br0 && ip addr add {target}/16 brd + dev br0"
+        rig.lab.run(host, ["sh", "-c", change], check=True)
+
+    move(old, new)
+    try:
+        rig.manager.set_address(host, new)
+        assert node(rig, host).address == new
+        going = running(rig, host)
+        rig.manager.cancel_job(going)
+        rig.until(lambda: not job(rig, going).holds_nodes)
+        assert node(rig, host).responding
+    finally:
+        move(new, old)
+        rig.manager.set_address(host, old)
+    assert await_state(rig, rig.submit(host), JobState.RUNNING).nodes == (host,)
+
+
+def test_a_slow_slurmctld_is_waited_for_up_to_the_limit(rig: RealRig) -> None:
+    """Five seconds for an answer are an answer; beyond the limit it is an error of its own."""
+    before = rig.manager.observe().nodes
+    rig.lab.kill("slurmctld", signal.SIGSTOP)
+    waker = threading.Timer(5.0, rig.lab.kill, ("slurmctld", signal.SIGCONT))
+    waker.start()
+    try:
+        with pytest.raises(UnreachableError, match=r"within 0\.5 s"):
+            manager_of(rig.lab, timeout_s=0.5).observe()
+        assert rig.manager.observe().nodes.keys() == before.keys()
+    finally:
+        waker.join()
+    rig.manager.drain(rig.hosts[0], REASON)
+    assert node(rig, rig.hosts[0]).drained_by_us

@@ -41,13 +41,13 @@ class _Connection(http.client.HTTPConnection):
 
 
 class RestPath:
-    """See ReadPath. Whom slurmrestd admits by its local socket, it admits as the daemon's user."""
+    """See ReadPath. `socket` is slurmrestd's, which must admit the daemon's user."""
 
     name = "rest"
 
-    def __init__(self, commands: Commands, path: Path) -> None:
+    def __init__(self, commands: Commands, socket_path: Path) -> None:
         self._text = TextPath(commands)
-        self._path = path
+        self.socket = socket_path
         self._timeout_s = commands.timeout_s
         self._version = ""
 
@@ -105,7 +105,7 @@ class RestPath:
 
     def _get(self, path: str, deadline_s: float) -> tuple[int, str]:
         left_s = max(0.01, deadline_s - time.monotonic())
-        connection = _Connection(self._path, left_s)
+        connection = _Connection(self.socket, left_s)
         try:
             connection.request("GET", path)
             sock = connection.sock  # http.client lets go of it when the answer is the last one
@@ -120,7 +120,7 @@ class RestPath:
         except OSError as error:
             raise BrokenPathError(
                 SUBJECT,
-                f"cannot reach it at {self._path} ({error.strerror or error})",
+                f"cannot reach it at {self.socket} ({error.strerror or error})",
                 "start slurmrestd with this socket, or correct slurm.rest_socket",
             ) from error
         finally:
