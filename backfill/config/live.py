@@ -7,12 +7,15 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 
-from backfill.config.model import Config, RegistrationKind
+from backfill.config.model import Config, ReadKind, RegistrationKind
 from backfill.core.cluster import Node, SlurmSettings
 from backfill.core.fleet import Host
 from backfill.core.lifecycle import Rung
 from backfill.core.quantities import Resources
 
+# Of the releases that the contract suites run on.
+_NEWEST = (26, 5)
+_OLDEST_PYSLURM = (25, 11)
 _LAST_STEP = re.compile(r"(\.[^.\[\]]*|\[[^\[\]]*\])$")
 
 
@@ -57,7 +60,19 @@ def hints(
             "neither Prolog nor PrologSlurmctld is set in slurm.conf, so hosts are given back only "
             "after the high-priority job has started; install the eviction hook"
         )
-    return found
+    return [*found, *_release(config, settings)]
+
+
+def _release(config: Config, settings: SlurmSettings) -> Iterator[str]:
+    version = settings.version
+    if version.major > _NEWEST:
+        newest = f"{_NEWEST[0]}.{_NEWEST[1]:02d}"
+        yield f"this is Slurm {version}, and {newest} is the newest with which backfill is tested"
+    if config.slurm.read is ReadKind.PYSLURM and version.major < _OLDEST_PYSLURM:
+        yield (
+            f"{_at(config, 'slurm.read')} is pyslurm, which talks to Slurm 25.11 and later, and "
+            f"this is {version}: it is read as text; write read: auto"
+        )
 
 
 def _at(config: Config, path: str) -> str:

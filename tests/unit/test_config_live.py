@@ -168,3 +168,14 @@ def test_no_hook_is_a_hint(config: Config) -> None:
     (found,) = hints(config, replace(SETTINGS, prolog=""), NODES, HOSTS)
     assert "install the eviction hook" in found
     assert hints(config, replace(SETTINGS, prolog="", prolog_slurmctld="/h"), NODES, HOSTS) == []
+
+
+def test_what_a_release_cannot_do_is_said_at_the_start(tmp_path: Path, config: Config) -> None:
+    """A release newer than all that were tested, and one that pyslurm does not talk to."""
+    newer = replace(SETTINGS, version=SlurmVersion(27, 5, 0))
+    (found,) = hints(config, newer, NODES, HOSTS)
+    assert found == "this is Slurm 27.05.0, and 26.05 is the newest with which backfill is tested"
+    library = loaded(tmp_path, text("slurm: {read: pyslurm}"))
+    (found,) = hints(library, SETTINGS, NODES, HOSTS)
+    assert "slurm.read is pyslurm, which talks to Slurm 25.11 and later" in found
+    assert hints(library, replace(SETTINGS, version=SlurmVersion(26, 5, 5)), NODES, HOSTS) == []
