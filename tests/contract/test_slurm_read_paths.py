@@ -137,7 +137,7 @@ def test_a_controller_that_is_silent_or_gone_is_unreachable(scene: Scene, path: 
             impatient.all_jobs()
     finally:
         lab.start("slurmctld")
-    scene.rig.until(lambda: node(scene.rig, scene.rig.hosts[0]).responding)
+    scene.rig.until(lambda: all(node(scene.rig, host).responding for host in scene.rig.hosts))
     assert path.all_jobs().keys() == before[1].keys()
 
 
