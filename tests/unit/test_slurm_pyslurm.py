@@ -15,8 +15,9 @@ import pytest
 from backfill.core.cluster import JobState
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.pyslurm_path import PyslurmPath
-from backfill.drivers.slurm.reading import BrokenPathError
+from backfill.drivers.slurm.reading import REST_S, BrokenPathError, Failover
 from backfill.ports import BadOutputError, UnreachableError
+from tests.unit.test_slurm_records import Way
 
 JOB: dict[str, Any] = {
     "id": 7, "name": "a=b\n\"c'é", "state": "RUNNING", "state_reason": "None", "partition": "htc",
@@ -127,6 +128,25 @@ def test_every_failure_is_a_typed_error(
     make()  # writes a good plan into the same file
     path.close()
     assert path.all_jobs().keys() == {"7"}
+
+
+def test_text_takes_over_and_pyslurm_is_tried_again(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A crash in libslurm costs one sentence in the log; the cycle gets its answer."""
+    now = [0.0]
+    library, text = make(load="segfault"), Way("text")
+    ways = Failover([library, text], lambda: now[0])
+    assert ways.all_jobs() == {}
+    (sentence,) = caplog.messages
+    assert sentence == (
+        "reading Slurm by pyslurm failed (pyslurm: it ended (SIGSEGV): slurm: error: chatter); "
+        "it is read by text for the next 60 s"
+    )
+    make()  # writes a good plan into the same file
+    now[0] = REST_S
+    assert ways.all_jobs().keys() == {"7"}
+    assert text.asked == 1
 
 
 def test_a_call_that_hangs_ends_with_its_process(make: Make) -> None:
