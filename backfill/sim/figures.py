@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from backfill.core.measures import (
@@ -10,13 +10,18 @@ from backfill.core.measures import (
     Distribution,
     EvictionMeasures,
     Harvest,
+    JobMeasures,
     PairedDelay,
     distribution,
     eviction_measures,
+    job_measures,
     paired_delay,
 )
 from backfill.sim.ledger import counts_of
 from backfill.sim.policy_replay import Run
+from backfill.sim.trace_cluster import JobTale
+
+_NOTHING = job_measures((), (), (), (), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,9 @@ class Summary:
     paused_h: float
     steps: Mapping[str, int]
     refusals: Mapping[str, int]
+    # Of jobs that came to their end. A low-priority job waits whenever it does not compute.
+    high: JobMeasures = _NOTHING
+    low: JobMeasures = _NOTHING
 
     @property
     def useful(self) -> float:
@@ -67,6 +75,20 @@ def summary(run: Run, reference: Run) -> Summary:
         paused_h=ledger.paused_s / 3600,
         steps=counts_of(ledger.steps),
         refusals=dict(sorted(refusals.items(), key=lambda item: (-item[1], item[0]))),
+        high=_of_jobs(high, run.capacity),
+        low=_of_jobs(low, run.capacity),
+    )
+
+
+def _of_jobs(tales: Iterable[JobTale], capacity: int) -> JobMeasures:
+    """Measures of the completed ones; the run time is what was computed in the last attempt."""
+    done = [tale for tale in tales if tale.completed]
+    return job_measures(
+        [tale.submit_s for tale in done],
+        [tale.end_s - tale.run_s for tale in done],
+        [tale.run_s for tale in done],
+        [tale.cpus for tale in done],
+        capacity,
     )
 
 
@@ -86,6 +108,8 @@ class Figure:
             return f"{100 * value:.1f} %"
         if self.unit == "":
             return f"{value:.0f}"
+        if self.unit == "x":
+            return f"{value:.2f}"
         if self.unit == "s" and abs(value) < 10:
             return f"{value:.3f} s"
         return f"{value:.1f} {self.unit}"
@@ -124,6 +148,18 @@ FIGURES = (
            lambda s: s.own_delay_s.p99),
     Figure("own_delay_max_s", "high job: allocation to first command, max", "s", -1,
            lambda s: s.own_delay_s.maximum),
+    Figure("high_wait_mean_s", "high job: wait, mean", "s", -1, lambda s: s.high.wait_s.mean),
+    Figure("high_turnaround_mean_s", "high job: turnaround, mean", "s", -1,
+           lambda s: s.high.turnaround_s.mean),
+    Figure("high_slowdown_mean", "high job: bounded slowdown, mean", "x", -1,
+           lambda s: s.high.bounded_slowdown.mean),
+    Figure("high_pp_slowdown_mean", "high job: the same per processor, mean", "x", -1,
+           lambda s: s.high.per_processor_bounded_slowdown.mean),
+    Figure("makespan_s", "makespan of high-priority jobs", "s", -1, lambda s: s.high.makespan_s),
+    Figure("low_turnaround_mean_s", "low job that ended: turnaround, mean", "s", 0,
+           lambda s: s.low.turnaround_s.mean),
+    Figure("low_slowdown_mean", "low job that ended: bounded slowdown, mean", "x", 0,
+           lambda s: s.low.bounded_slowdown.mean),
     Figure("delay_mean_s", "high job: later than without instances, mean", "s", -1,
            lambda s: s.delay.delay_s.mean),
     Figure("delay_p99_s", "high job: later than without instances, p99", "s", -1,

@@ -66,6 +66,7 @@ class Run:
     harvest: Harvest
     withdrawn: int
     refusals: dict[tuple[str, str], int]
+    capacity: int = 0  # processors
 
     def high_starts(self) -> dict[Hashable, float]:
         """When the script of each high-priority job began, by its index in the trace."""
@@ -203,7 +204,8 @@ class _Replay:
         tales = tuple(self.sim.tales.values())
         refusals = {} if self.steward is None else self.steward.cycle.refusals
         harvest = self.ledger.harvest(self.setting.cluster.processors)
-        return Run(self.policies, tales, self.ledger, harvest, withdrawn, refusals)
+        capacity = self.setting.cluster.processors
+        return Run(self.policies, tales, self.ledger, harvest, withdrawn, refusals, capacity)
 
     def _step(self, by_s: float, end_s: float) -> None:
         self.sim.step_to(min(self.sim.now_s + by_s, end_s))

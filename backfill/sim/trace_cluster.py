@@ -49,6 +49,7 @@ class JobTale:
     wait_s: float = 0.0  # from its last allocation to its script's first command
     hosts: tuple[str, ...] = ()  # of its last start
     lost_s: float = 0.0  # computing time that was lost
+    run_s: float = 0.0  # computing time that was kept
     restarts: int = 0
     completed: bool = False
     segments: list[Segment] = field(default_factory=list)  # of the attempt that goes on
@@ -160,6 +161,7 @@ class TraceCluster(SimulatedWorld):
                 kept_s = worked_s // period_s * period_s
                 job.run_s -= kept_s  # it goes on from there
         tale.lost_s += worked_s - kept_s
+        tale.run_s += kept_s
         tale.restarts = job.restarts
         if job.state is not JobState.PENDING:
             tale.end_s, tale.completed = self.now_s, done

@@ -240,3 +240,15 @@ def test_pictures_need_a_policy(
     assert main([str(files / "t.swf"), "--cluster", "2x1", option, str(out)]) == 2
     assert f"{option} needs --policy FILE" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_measures_of_the_jobs_themselves(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three jobs one after another on an idle cluster: no wait to speak of, slowdown 1."""
+    assert replayed(files, "--backlog", "htc:1:40", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["policies"]["pause.yaml"]
+    assert found["high_wait_mean_s"] < 1.0
+    assert found["high_turnaround_mean_s"] == pytest.approx((60 + 600 + 60) / 3, abs=1.0)
+    assert found["high_slowdown_mean"] == pytest.approx(1.0, abs=0.02)
+    assert found["high_pp_slowdown_mean"] == pytest.approx(1.0, abs=0.02)
+    assert found["makespan_s"] == pytest.approx(1560, abs=1.0)
+    assert found["low_slowdown_mean"] >= 1.0
