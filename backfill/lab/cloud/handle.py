@@ -29,6 +29,7 @@ _CLONE_NEWNET = 0x40000000
 _MAKE_S = 420.0
 _UP_S = 240.0
 _DOWN_S = 30.0
+_SEED_KEPT_S = 7 * 86400.0
 _SEED = ("db", "images", "etc/keystone", "clouds.yaml")
 
 
@@ -152,8 +153,10 @@ def _ensure_seed(env: Path, progress: Progress) -> Path:
     with (environment.home() / "seed.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         if (seed / "complete").exists():
+            (seed / "complete").touch()
             return seed
         progress("preparing the test cloud's databases (once)")
+        _forget_old_seeds()
         _kill(seed)
         shutil.rmtree(seed, ignore_errors=True)
         seed.mkdir(parents=True)
@@ -165,6 +168,13 @@ def _ensure_seed(env: Path, progress: Progress) -> Path:
             _kill(seed)
         (seed / "complete").touch()
     return seed
+
+
+def _forget_old_seeds() -> None:
+    """Each is 150 MB; those of code that nobody has used for a week go."""
+    for old in environment.home().glob("seed-*/complete"):
+        if time.time() - old.stat().st_mtime > _SEED_KEPT_S:
+            shutil.rmtree(old.parent, ignore_errors=True)
 
 
 def _write_spec(directory: Path, env: Path, computes: Sequence[str]) -> None:
