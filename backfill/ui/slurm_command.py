@@ -92,10 +92,12 @@ def _apply(config: Config, args: argparse.Namespace) -> int:
     change = slurm_parts.transactions(config)
     wanted = slurm_parts.wanted(config)
     site = change.site()
+    nodes = slurm_parts.registration(config)
+    if isinstance(nodes, CloudNodes):
+        slurm_parts.hooks(config).build_power(slurm_parts.hook_plan(config))
     done = change.apply(
         lambda now: wanted.change(now, site), dry=not args.no_dry_start, force=args.force
     )
-    nodes = slurm_parts.registration(config)
     if isinstance(nodes, CloudNodes):
         nodes.secure(assemble.slurm_manager(config), change.slurm.look().nodes)
     return _tell(done, args, f"{config.slurm.include} is as the policy file wants it")

@@ -11,7 +11,7 @@ from backfill.drivers.slurm.conf.transaction import Place, RolledBackError, Slur
 from backfill.drivers.slurm.conf.wanted import Method, Wanted
 from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.drivers.slurm.hook_install import ARRIVAL, HookPlan, Hooks
+from backfill.drivers.slurm.hook_install import POWER, HookPlan, Hooks
 from backfill.drivers.slurm.json_path import JsonPath
 from backfill.drivers.slurm.pyslurm_path import PyslurmPath
 from backfill.drivers.slurm.reader import SlurmReader
@@ -105,7 +105,7 @@ def wanted(config: Config) -> Wanted:
     return Wanted(
         Method(config.slurm.registration.value),
         specs,
-        str(Path(config.slurm.hooks.directory) / ARRIVAL),
+        str(Path(config.slurm.hooks.directory) / POWER),
         config.policies.scale.boot_within_s,
     )
 

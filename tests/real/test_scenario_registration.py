@@ -44,7 +44,8 @@ def _slurm(lab: Lab, method: str) -> dict[str, object]:
         f"control.ask(Path({socket!r}), {{'op': 'restart', 'service': 'slurmctld'}})"
     )
     restart = ["env", f"PYTHONPATH={_ROOT}", sys.executable, "-c", script]
-    return {"registration": method, "restart": restart}
+    hooks = {"directory": str(lab.dir / "ours"), "log": str(lab.dir / "hook.log")}
+    return {"registration": method, "restart": restart, "hooks": hooks}
 
 
 def ours(rig: DaemonRig, *argv: str, check: bool = True) -> str:

@@ -106,8 +106,14 @@ def test_others_hands_on_our_file(rig: ConfRig) -> None:
     rig.manager.drain("vn1", REASON)
     assert node(rig, "vn1").drained_by_us
     assert job(rig, going).state is JobState.RUNNING
-    managed(rig).write_text(ours)
     rig.manager.undrain("vn1")
+    assert not node(rig, "vn1").drained
+    rig.manager.cancel_job(going)
+    rig.until(lambda: not job(rig, going).holds_nodes)
+    rig.manager.delete_node("vn1")
+    assert rig.manager.read_nodes(["vn1"]) == {}
+    assert managed(rig).read_text() == theirs
+    managed(rig).write_text(ours)
 
 
 @pytest.mark.parametrize("step", ["backup", "note", "write", "reload", "look", "end"])

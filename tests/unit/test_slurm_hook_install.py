@@ -225,6 +225,20 @@ def test_an_arrival_pokes_and_never_complains(tmp_path: Path, compiler: str | No
     assert not log.exists()
 
 
+def test_the_power_program_outlives_the_hooks(cluster: ConfCluster) -> None:
+    """While CLOUD nodes need it; it pokes the daemon and always succeeds."""
+    home = cluster.directory / "hooks"
+    hooks(cluster).build_power(plan(cluster))
+    pair = ("ResumeProgram", str(home / "power"))
+    cluster.transactions.apply(lambda m: m.with_section("cloud", (pair,)), dry=False)
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    hooks(cluster).remove(dry=False)
+    assert runs(home / "power").returncode == 0
+    cluster.transactions.apply(lambda m: m.with_section("cloud", ()), dry=False)
+    hooks(cluster).remove(dry=False)
+    assert not home.exists()
+
+
 def until(holds: Callable[[], bool]) -> None:
     """Let the daemon's thread catch up."""
     for _ in range(2000):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from backfill.core.cluster import OUR_REASON, Node, NodeBase
 from backfill.drivers.slurm.checks import mismatch
 from backfill.drivers.slurm.conf.files import read_or_empty
-from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, named_in
+from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, named_in, salvage
 from backfill.drivers.slurm.conf.transaction import Transactions
 from backfill.drivers.slurm.registration import UNPROVEN, NodeTools
 from backfill.ports import AlreadyThereError, BusyError, DriverError, NodeSpec, RefusedError
@@ -66,7 +67,8 @@ class Lines:
 
     def set_state(self, name: str, state: LineState) -> None:
         """What slurmctld shall think of the node at its next start; it is not told now."""
-        line = self.transactions.current().node(name)
+        # Also in a file with others' hands in it: a node that returns must not wait for that.
+        line = salvage(read_or_empty(self.transactions.place.managed)).node(name)
         if line is not None and line.state is not state:
             self.transactions.note_states(lambda managed: _with_state(managed, name, state))
 
@@ -120,12 +122,15 @@ class ConfNodes:
         if self.parked(node):
             return
         tools.assert_free(node.name)
-        self._lines.set_state(node.name, self.fresh)
         self._put_away(tools, node)
+        with contextlib.suppress(RefusedError):  # others' hands in the file; drained it is safe
+            self._lines.set_state(node.name, self.fresh)
 
     def _put_away(self, tools: NodeTools, node: Node) -> None:
         if node.base is not NodeBase.FUTURE:
-            tools.scontrol(node.name, "update", f"NodeName={node.name}", "State=FUTURE")
+            # Refused for one that slurmctld has not met since its start; drained it is safe too.
+            with contextlib.suppress(RefusedError):
+                tools.scontrol(node.name, "update", f"NodeName={node.name}", "State=FUTURE")
         tools.set_drain(node.name, PARKED)
 
     def proven(self, name: str) -> None:
@@ -134,8 +139,8 @@ class ConfNodes:
 
     def parked(self, node: Node) -> bool:
         """Defined, but not in use, and out of reach for jobs."""
-        put_away = not node.drained or node.reason.startswith(PARKED)
-        return node.base is NodeBase.FUTURE and put_away
+        by_us = node.drained and node.reason.startswith(PARKED)
+        return by_us or (node.base is NodeBase.FUTURE and not node.drained)
 
     def _asleep(self, node: Node) -> bool:
         """Not called for, parked or not."""

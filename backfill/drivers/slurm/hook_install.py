@@ -13,6 +13,7 @@ from backfill.drivers.slurm.conf.files import read_or_empty, remove_file, replac
 from backfill.drivers.slurm.conf.managed import Managed
 from backfill.drivers.slurm.conf.site import Site
 from backfill.drivers.slurm.conf.transaction import Outcome, Transactions
+from backfill.drivers.slurm.conf.wanted import CLOUD_SECTION
 from backfill.drivers.slurm.hooks import HookError, build_hook
 from backfill.drivers.slurm.submit_lua import SubmitScript
 from backfill.ports import DriverError, RefusedError
@@ -23,7 +24,9 @@ _KEYS = {
     "host": (("Prolog", "prolog"), ("Epilog", "epilog")),
 }
 _NAMES = ("prolog_slurmctld", "epilog_slurmctld", "prolog", "epilog")
-ARRIVAL, _RECORD = "arrival", "installed.json"
+_ARRIVAL, POWER, _RECORD = "arrival", "power", "installed.json"
+# What Slurm calls to power CLOUD nodes up and down: nothing depends on it, the daemon just looks.
+_POWER_TEXT = "#!/bin/sh\nSLURM_SCRIPT_CONTEXT=arrival exec {program}\n"
 # From here on each line adds a program; before, the last line takes the place of the others.
 _MANY_PROGRAMS = (24, 5)
 
@@ -80,7 +83,7 @@ class Hooks:
                 str(plan.directory), f"the hooks cannot be built: {error}"
             ) from error
         if plan.arrival_endpoint:
-            self._script.install(self._directory / ARRIVAL)
+            self._script.install(self._directory / _ARRIVAL)
         try:
             return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
         except DriverError:
@@ -88,11 +91,24 @@ class Hooks:
                 self._script.remove()
             raise
 
+    def build_power(self, plan: HookPlan) -> None:
+        """Write the program for ResumeProgram and SuspendProgram; Slurm insists that it exists."""
+        program = self._directory / _ARRIVAL
+        try:
+            endpoint = plan.arrival_endpoint or plan.endpoint
+            build_hook(program, endpoint, plan.timeout_ms, plan.log, plan.compiler)
+        except (HookError, OSError) as error:
+            raise RefusedError(str(program), f"it cannot be built: {error}") from error
+        replace_file(self._directory / POWER, _POWER_TEXT.format(program=program))
+        (self._directory / POWER).chmod(0o755)
+
     def remove(self, *, dry: bool = True) -> Outcome:
         """The other way round: nothing is taken away that slurm.conf still names."""
         outcome = self._transactions.apply(_without_hooks, dry=dry)
         self._script.remove()
-        for name in (*_NAMES, *(f"{n}.site" for n in _NAMES), ARRIVAL, _RECORD):
+        kept = self._transactions.current().section(CLOUD_SECTION)
+        power = () if kept else (_ARRIVAL, POWER)
+        for name in (*_NAMES, *(f"{n}.site" for n in _NAMES), _RECORD, *power):
             if (self._directory / name).exists():
                 remove_file(self._directory / name)
         if self._directory.is_dir() and not any(self._directory.iterdir()):
@@ -134,7 +150,7 @@ class Hooks:
             )  # fmt: skip
             pairs.append((key, str(self._directory / name)))
         if plan.arrival_endpoint:
-            arrival = self._directory / ARRIVAL
+            arrival = self._directory / _ARRIVAL
             build_hook(arrival, plan.arrival_endpoint, plan.timeout_ms, plan.log, plan.compiler)
             theirs["JobSubmitPlugins"] = site.value("JobSubmitPlugins")
             pairs.append(("JobSubmitPlugins", _with_lua(theirs["JobSubmitPlugins"])))
