@@ -22,6 +22,14 @@ _PAGE = 500  # records fetched at once: appends get in between
 # Records of these types say that their subject is over: nothing before them is needed to go on.
 ENDS = frozenset({"NodeForgotten", "JobGone", "ClaimEnded"})
 
+# What only a replay of the journal needs: clocks, freshness, and where plans were made.
+_PRUNE_BEATS = """
+    DELETE FROM record WHERE at_s < ?1 AND (
+        kind = 'plan'
+        OR (kind = 'change' AND json_extract(body, '$.t') IN ('Tick', 'SourceSeen', 'NodesRead'))
+    )
+"""
+
 # ?1: newest time to delete; {0}: the ending types.
 _PRUNE = """
     DELETE FROM record WHERE at_s < ?1 AND id <= (
@@ -120,12 +128,14 @@ class SqliteJournal(JournalReader):
         """Delete what is older than `keep_s` seconds of subjects that have ended since.
 
         `ends`: types (`t` in the body) that end their subject. Everything of a subject that lives
-        is kept, however old. Returns the number of deleted records and shrinks the file.
+        is kept, however old, but for what only replay needs. Returns the number of deleted records
+        and shrinks the file.
         """
         query = _PRUNE.format(",".join("?" * len(ends)))
         with self._connected() as db:
             with _transaction(db):
                 gone = db.execute(query, (now_s - keep_s, *sorted(ends))).rowcount
+                gone += db.execute(_PRUNE_BEATS, (now_s - keep_s,)).rowcount
             if gone:
                 # A script: the vacuum frees one page per step, and `execute` takes one step.
                 db.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE);")
