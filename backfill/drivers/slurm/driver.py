@@ -45,9 +45,8 @@ _LATER_S = 15
 class SlurmManager(SlurmReader):
     """Slurm through its tools. Safe from several threads.
 
-    `settle_s` is how long a requeue waits for the node to confirm that the old run has ended
-    (slurmd itself may take two seconds for a job that was suspended a moment ago). `path` is the
-    way in which it reads; text when left out.
+    `settle_s` is how long a requeue waits for the node to confirm the old run's end (slurmd may
+    take two seconds for a job that was just suspended); `path` is how it reads, if not as text.
     """
 
     def __init__(
@@ -97,9 +96,8 @@ class SlurmManager(SlurmReader):
 
     def assert_free(self, name: str) -> None:
         """Raise BusyError while a job holds the node."""
-        holders = sorted(
-            j.id for j in self.all_jobs().values() if j.holds_nodes and name in j.nodes
-        )
+        jobs = self.all_jobs().values()
+        holders = sorted(j.id for j in jobs if j.holds_nodes and name in j.nodes)
         if holders:
             raise BusyError(name, f"job {', '.join(holders)} holds it")
 
@@ -238,9 +236,9 @@ class SlurmManager(SlurmReader):
         RefusedError when somebody else has written there: it is the site's field, too.
         """
         target = checked(job_id, JOB_ID, "job id")
-        asked = ["squeue", "-h", "-j", target, "-O", "AdminComment:80"]
+        asked = ["squeue", "-h", "-j", target, "-O", "admin_comment:80"]
         said = self._commands.run(asked, f"job {job_id}").strip()
-        if said and not said.startswith(OUR_REASON):
+        if said not in ("", "(null)") and not said.startswith(OUR_REASON):
             raise RefusedError(f"job {job_id}", f"its AdminComment is somebody else's: {said}")
         self._update_job(job_id, f"AdminComment={one_line(text)}")
 
