@@ -56,9 +56,7 @@ def test_everything_survives_a_long_pause(rig: DaemonRig) -> None:
 
     high = rig.high("bm[1-2]", "-N", "2", "--exclusive")
     began_s = rig.started(high)
-    rig.until(
-        lambda: {n["phase"] for n in rig.nodes().values()} == {"displaced"}, what="all displaced"
-    )
+    rig.until(lambda: {rig.state(job) for job in lows} == {"SUSPENDED"}, what="both suspended")
     left_s = limit_s(rig, near) - began_s
     while time.time() < began_s + PAUSE_S:
         states = {name: state for name, state in rig.node_states().items() if name.startswith("vn")}
