@@ -11,8 +11,8 @@ from backfill.lab.roots import RELEASES
 from tests.contract.workload_nodes import NodeContract
 from tests.real.conf_lab import ConfRig, conf_lab
 
-# In CI the way that most will choose on the oldest and the newest release, the other on one.
-_IN_CI = [(Method.CONF, RELEASES[0]), (Method.CONF, RELEASES[-1]), (Method.CLOUD, RELEASES[0])]
+# In CI the way that most will choose, on the oldest and the newest release; `make soak` has all.
+_IN_CI = [(Method.CONF, RELEASES[0]), (Method.CONF, RELEASES[-1])]
 _ALL = [(method, release) for release in RELEASES for method in (Method.CONF, Method.CLOUD)]
 
 
