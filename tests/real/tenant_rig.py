@@ -1,0 +1,54 @@
+"""The project `east` of the test cloud as one pool, with Nova behind a proxy that can fail."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from backfill.core.fleet import InstanceState
+from backfill.drivers.openstack.provider import OpenStackProvider
+from backfill.drivers.openstack.settings import Place
+from tests.contract.instance_rig import spec
+from tests.real.cloud_proxy import CloudProxy
+from tests.real.openstack_rig import QUICK, OpenStackRig, config, nova, sweep, wait
+
+CREATE = "/servers$"
+LIST = "/servers/detail"
+IMPATIENT = replace(QUICK, call_s=2, act_s=4, settle_s=3)
+
+
+class TenantRig(OpenStackRig):
+    """The project `east` as one pool, Nova behind a proxy."""
+
+    def __init__(self, clouds: Path, tmp_path: Path, **changes: Any) -> None:
+        self.proxy = CloudProxy()
+        known = json.loads(clouds.read_text())
+        known["clouds"]["east"]["compute_endpoint_override"] = self.proxy.url
+        behind = tmp_path / "clouds.yaml"
+        behind.write_text(json.dumps(known))
+        self.clouds = clouds
+        self.behind = behind
+        changes.setdefault("patience", IMPATIENT)
+        self.config = config(behind, {"pool": Place("east")}, **changes)
+        self.provider = OpenStackProvider(self.config)
+
+    def servers(self) -> list[dict[str, Any]]:
+        """What Nova really has."""
+        found: list[dict[str, Any]] = nova(self.clouds, "east", "GET", LIST)["servers"]
+        return found
+
+    def state(self, name: str = "vn1") -> InstanceState | None:
+        seen = self.provider.read("pool", name)
+        return None if seen is None else seen.state
+
+    def born(self, name: str = "vn1") -> None:
+        self.provider.create(spec(self, name))
+        wait(lambda: self.state(name) is InstanceState.RUNNING)
+
+    def end(self) -> None:
+        self.proxy.heal()
+        sweep(self.clouds, "east")
+        self.provider.close()
+        self.proxy.close()
