@@ -19,7 +19,7 @@ from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience
 from tests.contract.instance_rig import CLUSTER, IMAGES, MOVE, STRANGERS
 
 IMAGE = "node"
-QUICK = Patience(call_s=10, act_s=60, settle_s=5, poll_s=0.1, full_s=30, usage_s=0.0, bench_s=60)
+QUICK = Patience(call_s=20, act_s=120, settle_s=5, poll_s=0.1, full_s=30, usage_s=0.0, bench_s=60)
 GUEST = Guest("10.77.0.1", "10.77.0.1:6817")
 SHAPE = Shape(("tiny", "small"), network="nodes", config_drive=False)
 HOSTS = {"hv1": Place("admin", "c1"), "hv2": Place("admin", "c2")}
@@ -46,7 +46,7 @@ def nova(clouds: Path, cloud: str, method: str, path: str, body: Any = None) -> 
     return dict(answer.json()) if answer.content else {}
 
 
-def wait(holds: Callable[[], bool], limit_s: float = 60.0) -> None:
+def wait(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
     """Poll until it holds."""
     deadline_s = time.monotonic() + limit_s
     while not holds():

@@ -49,7 +49,7 @@ def rig(clouds: Path, tmp_path: Path) -> Iterator[TenantRig]:
 
 def test_an_answer_that_is_lost_after_nova_acted_makes_no_second_server(rig: TenantRig) -> None:
     """The server is found by its tag; the POST went out once."""
-    rig.proxy.fail("POST", CREATE, stall_s=4, acted=True)
+    rig.proxy.fail("POST", CREATE, stall_s=9, acted=True)
     rig.provider.create(spec(rig))
     wait(lambda: rig.state() is InstanceState.RUNNING)
     rig.provider.create(spec(rig))
@@ -59,7 +59,7 @@ def test_an_answer_that_is_lost_after_nova_acted_makes_no_second_server(rig: Ten
 
 def test_a_request_that_never_arrived_is_told_and_made_good(rig: TenantRig) -> None:
     """The outcome is unknown, the sentence says so; the next call makes one."""
-    rig.proxy.fail("POST", CREATE, stall_s=4)
+    rig.proxy.fail("POST", CREATE, stall_s=9)
     with pytest.raises(UnreachableError, match=r"vn1: it is unknown whether Nova has made it"):
         rig.provider.create(spec(rig))
     assert rig.servers() == []
@@ -103,7 +103,7 @@ def test_an_action_that_was_refused_by_a_gateway_is_sent_again_after_a_look(
     rig.provider.pause("pool", "vn1")
     assert rig.state() is InstanceState.PAUSED
     assert rig.proxy.count("POST", "/action$") == 2
-    rig.proxy.fail("POST", "/action$", stall_s=4, acted=True)
+    rig.proxy.fail("POST", "/action$", stall_s=9, acted=True)
     rig.provider.thaw("pool", "vn1")
     assert rig.state() is InstanceState.RUNNING
     assert rig.proxy.count("POST", "/action$") == 3
