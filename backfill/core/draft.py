@@ -48,6 +48,7 @@ class Draft:
         self._actions: list[Action] = []
         self._keys: set[str] = set()
         self._set: set[str] = set()
+        self.targets: set[str] = set()  # hosts to which this plan sends an instance
         self._refusals: dict[tuple[str, str], Refusal] = {}
         self._watch: set[str] = set()
         self._wake_at_s: float | None = None
@@ -136,6 +137,11 @@ class Draft:
         check_transition(node, phase)
         if node.name in self._set:
             return  # one step per node and plan: the next plan, which follows at once, goes on
+        if phase is Phase.MOVING:
+            target = str(fields["target"])
+            if target in self.targets:
+                return  # its room is given away: the next plan, which follows at once, sees that
+            self.targets.add(target)
         self._set.add(node.name)
         if phase is not node.phase:
             fields.setdefault("since_s", self.now_s)
@@ -194,8 +200,6 @@ class Draft:
     def rung_since(self, node: ManagedNode) -> float:
         """From when the deadline of this rung counts."""
         return self.now_s if self.unread else max(node.rung_since_s, self.world.sighted_since_s)
-
-    # --- looking -------------------------------------------------------------------------------
 
     def instance(self, node: ManagedNode) -> Instance | None:
         """The node's instance on the host where it should be."""

@@ -124,9 +124,11 @@ def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
     if slot is None:
         draft.refuse("cluster", "a new instance", "no name is left in instances.names")
         return
+    host = draft.policies.placement.choose(rooms)
+    if host in draft.targets:
+        return  # an instance moves there: the next plan, which follows at once, sees what is left
     name, address, failures = slot
     generation = draft.world.generations.get(name, 0) + 1
-    host = draft.policies.placement.choose(rooms)
     node = ManagedNode(
         name,
         address,

@@ -321,3 +321,24 @@ def test_a_rung_is_left_at_once_when_the_host_stays_busy() -> None:
             200,
         )
         assert abs(sim.now_s - begin_s - suspended_after) < 20
+
+
+def test_two_instances_never_move_into_the_room_of_one() -> None:
+    """Pushed aside at the same moment, they choose their new hosts one after the other."""
+    sim = SimulatedWorld()
+    sim.add_partition("htc", tier=1, feature="backfill")
+    sim.add_partition("batch", tier=10, feature="metal")
+    hosts = ("bm1", "bm2", "bm3", "bm4")
+    for host in hosts:
+        sim.add_host(host, cpus=1, features=("metal",))
+    ladder = Ladder((RungRule(Rung.PAUSE, 1.0, 600.0), RungRule(Rung.MIGRATE, 60.0)))
+    limits = Limits(max_instances=2, max_per_host=1)
+    run = play(sim, policies(hosts=hosts, ladder=ladder, limits=limits))
+    low = [sim.submit("htc", 200.0) for _ in range(2)]
+    run.until(lambda: running(sim, *low), 60)
+    taken = sorted(m.host for m in run.world.managed.values())
+    sim.submit("batch", 100.0, num_nodes=2, cpus=2, required_nodes=tuple(taken))
+    run.run(30)
+    assert {m.host for m in run.world.managed.values()} == {*hosts} - {*taken}
+    run.until(lambda: ended(sim, *low), 600)
+    assert sim.audit() == []
