@@ -23,7 +23,7 @@ def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
     network = cloud.id_of("network", "network", cloud.config.shape.network, spec.name)
     address = spec.address.split("/")[0]
     port = _find(cloud, spec.name)
-    if port is not None and address not in _addresses(port):
+    if port is not None and (address not in _addresses(port) or _left_behind(cloud, port)):
         cloud.link.delete("network", f"/ports/{port['id']}", spec.name)
         port = None
     if port is None:
@@ -31,6 +31,12 @@ def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
     if port.get("device_id"):
         raise BusyError(spec.name, f"its port still belongs to server {port['device_id']}")
     return str(port["id"])
+
+
+def _left_behind(cloud: Cloud, port: Port) -> bool:
+    """Whether it still names a server that is gone: Nova gives ports back late, or never."""
+    owner = str(port.get("device_id") or "")
+    return bool(owner) and cloud.board.refresh(owner, str(port["name"])) is None
 
 
 def remove(cloud: Cloud, name: str) -> None:
