@@ -66,6 +66,27 @@ def test_slurmctld_restarts_during_a_pause(
     assert rig.show(low)["Restarts"] == "0"
 
 
+def test_a_hung_slurmctld_stops_only_what_is_asked_of_it(rig: DaemonRig) -> None:
+    """Hosts are read and questions answered meanwhile; afterwards all goes on by itself."""
+    rig.restart(slurm={"timeout_s": 1}, **BY_PAUSE)
+    low = rig.low()
+
+    def source(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = rig.ask("status")["sources"][name]
+        return found
+
+    rig.lab.kill("slurmctld", signal.SIGSTOP)
+    try:
+        rig.until(lambda: "no answer" in source("slurm")["problem"], what="the silence noticed")
+        before = {host: source(host)["seen_s"] for host in rig.lab.hosts}
+        rig.until(lambda: all(source(host)["seen_s"] > s for host, s in before.items()))
+    finally:
+        rig.lab.kill("slurmctld", signal.SIGCONT)
+    rig.until(lambda: not source("slurm")["problem"], what="Slurm read again")
+    rig.counting(low)
+    rig.finish(low)
+
+
 @pytest.mark.parametrize("watched", [True, False], ids=["daemon up", "daemon down"])
 def test_a_job_requeued_behind_our_back_is_never_thawed(rig: DaemonRig, watched: bool) -> None:
     """The stale copy says no word any more; the job runs anew, once, from its new start."""
