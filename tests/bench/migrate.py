@@ -50,7 +50,7 @@ def one_move(guest: Guest) -> dict[str, float]:
 def main() -> int:
     """TRIALS moves of an idle guest and of one that writes to its memory."""
     figures: dict[str, list[float]] = defaultdict(list)
-    with running_lab(f"bench-migrate-{os.getpid()}") as lab:
+    with running_lab("bench-migrate") as lab:
         rig = LibvirtRig(lab)
         rig.provider.create(spec(rig, NAME))
         rig.booted(NAME)

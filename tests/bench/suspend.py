@@ -99,7 +99,7 @@ def eight(rig: LibvirtRig, host: str, at_once: int) -> float:
 def main() -> int:
     """TRIALS rounds after one that warms up."""
     figures: dict[str, list[float]] = defaultdict(list)
-    with running_lab(f"bench-suspend-{os.getpid()}") as lab:
+    with running_lab("bench-suspend") as lab:
         rig = LibvirtRig(lab)
         host = rig.provider.hosts[0]
         rig.provider.create(replace(spec(rig, NAME), flavour=Flavour(1, 1024, disk_gb=1)))
