@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -163,3 +164,4 @@ def salt_lab(name: str) -> Iterator[SaltRig]:
             rig.close()
     finally:
         lab.down()
+    shutil.rmtree(lab.dir)  # a lab that failed keeps its logs
