@@ -9,17 +9,17 @@ from typing import Any
 from backfill.core import changes as ch
 from backfill.core.breakers import follow
 from backfill.core.cluster import Job, JobState
+from backfill.core.doubting import Doubting
 from backfill.core.fleet import InstanceState
 from backfill.core.fleets import FleetState
-from backfill.core.ledger import Claim, Doubt, Source
+from backfill.core.ledger import Claim, Source
 from backfill.core.lifecycle import ManagedNode, check_transition
-from backfill.core.picture import Picture
 from backfill.core.rates import WriteRate
 
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
 
 
-class World(Picture):
+class World(Doubting):
     """What is known now. Everybody may read it; nobody but `apply` changes it.
 
     Whatever changes is named to the findings of earlier plans by `_touch`: the names of nodes,
@@ -215,29 +215,6 @@ class World(Picture):
         if known is not None and known.host and change.problem:
             self._doubt(change.key.split(":", 2)[1], known.host, change.at_s)
         self._call_moved(change.key, "" if known is None else known.host)
-
-    def _doubt(self, name: str, host: str, at_s: float) -> None:
-        """A call that was to bring the instance to `host` failed: did it act?"""
-        known = self.managed.get(name)
-        hosts = {host, known.host} if known is not None and known.host else {host}
-        self.doubts[name] = Doubt(at_s, frozenset(hosts))
-        for what in hosts:
-            self._touch(what)
-
-    def _settle_doubts(self, host: str, seen_s: float) -> None:
-        """A host was read: the instance is where it was seen, or not where it was not."""
-        for name, doubt in tuple(self.doubts.items()):
-            if host not in doubt.hosts or seen_s < doubt.at_s:
-                continue
-            there = self.instances.get((host, name))
-            found = there is not None and there.state is not InstanceState.MIGRATING
-            left = doubt.hosts - {host}
-            if found or not left:
-                del self.doubts[name]
-            else:
-                self.doubts[name] = replace(doubt, hosts=left)
-            for what in (name, *doubt.hosts):
-                self._touch(what)
 
     def _call_moved(self, key: str, host: str) -> None:
         self._touch(key.split(":", 2)[1])

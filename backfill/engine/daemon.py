@@ -223,11 +223,8 @@ class Daemon:
         if result.problem:
             _LOG.warning("%s failed: %s", key, result.problem)
             self._look_after(result.action)
-        body: dict[str, object] = {
-            "key": key,
-            "elapsed_s": round(result.elapsed_s, 6),
-            "problem": result.problem,
-        }
+        elapsed_s = round(result.elapsed_s, 6)
+        body: dict[str, object] = {"key": key, "elapsed_s": elapsed_s, "problem": result.problem}
         self.cycle.record("outcome", result.action.name, body)
         self._watch.stir(now_s)
         done = ch.OperationDone(key, now_s, result.problem, result.retry)
@@ -235,11 +232,9 @@ class Daemon:
 
     def _look_after(self, action: DriverAction) -> None:
         """A call failed that was to bring an instance somewhere: did it, all the same?"""
-        target = lands_on(action)
-        node = self.world.managed.get(action.name)
-        hosts = {target, node.host if node is not None else target} if target else set()
-        if hosts:
-            self.poke(*hosts & set(self._sources))
+        doubt = {lands_on(action), getattr(action, "host", "")} if lands_on(action) else set()
+        if hosts := doubt & set(self._sources):
+            self.poke(*hosts)
 
     def _say(self, now_s: float) -> None:
         """One sentence per cycle; the same sentence again only once a minute."""
