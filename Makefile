@@ -1,13 +1,14 @@
 # Everything a user or a developer types. Each target sets up what it needs by itself.
 PY := .venv/bin/python
 # The real tests and the demo need root and apt; what needs neither uses this smaller set-up.
-.PHONY: help demo test check unit real bench lab setup venv lock format docs clean soak
+.PHONY: help demo test check unit sim real bench lab setup venv lock format docs clean soak
 
 help:
 	@echo "make demo            the whole story on real parts (simulated where that is impossible)"
-	@echo "make test            all tests: unit, and the real ones"
+	@echo "make test            all tests: unit, simulated, and the real ones"
 	@echo "make check           linters and types, under a minute"
 	@echo "make unit            tests that need no real parts, under a minute"
+	@echo "make sim             simulated clusters, random accidents and properties, in two minutes"
 	@echo "make real            tests on a real one-machine cluster"
 	@echo "make soak            long tests: a real pause of twenty minutes and the like"
 	@echo "make bench NAME=...  one benchmark: $(notdir $(basename $(filter-out %/rig.py,$(wildcard tests/bench/*.py))))"
@@ -26,7 +27,7 @@ setup:
 venv:
 	@scripts/setup.sh --python
 
-test: unit real
+test: unit sim real
 
 check: venv
 	$(PY) -m ruff check .
@@ -37,7 +38,11 @@ check: venv
 	.venv/bin/salt-lint $(shell find salt_states -name '*.sls')
 
 unit: venv
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q tests/unit tests/contract
+
+# The daemon's own cycle in simulated time, and whatever is tried with random input.
+sim: venv
+	$(PY) -m pytest -q tests/simulation tests/property
 
 # In CI what failed is run once more by itself and both outcomes are shown: these tests live on real
 # clocks, daemons and software-emulated guests. Without CI set, a failure is a failure.

@@ -178,6 +178,9 @@ highs = st.lists(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.sampled_from(LADDERS), lows, highs, accidents)
+@example(  # both hosts are wanted while an instance moves from the one to the other
+    ladder=LADDERS[2], low=[(5.0, 0.0)], high=[(2.0, 5.0)] * 3, wrong=[],
+)  # fmt: skip
 @example(  # a move of which nobody heard that it had succeeded, to a host that was wanted then
     ladder=LADDERS[2], low=[(5.0, 0.0)], high=[(2.0, 5.0)] * 3,
     wrong=[Accident("answers lost", 1.0, 3)],

@@ -242,7 +242,10 @@ def _arrived(draft: Draft, node: ManagedNode, instance: Instance) -> None:
     host = node.target
     if draft.taken(host):
         phase = Phase.DISPLACED if draft.stopped(instance) else Phase.EVICTING
-        draft.become(node, phase, f"{host} was taken meanwhile", host=host, target="")
+        # Somebody waits for this host already: there is no time for one more move.
+        moved = phase is Phase.EVICTING and draft.rule(node).rung is Rung.MIGRATE
+        next_rung = {"rung": node.rung + 1, "rung_since_s": draft.now_s} if moved else {}
+        draft.become(node, phase, f"{host} was taken meanwhile", host=host, target="", **next_rung)
         return
     draft.become(node, Phase.RETURNING, f"moved to {host}", host=host, target="", woken_s=0.0)
 
