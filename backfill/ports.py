@@ -124,10 +124,7 @@ class WorkloadManager(Protocol):
         """Let the scheduler look at a node that was released a moment ago, when it answers."""
 
     def set_address(self, name: str, address: str) -> None:
-        """Look for the node's slurmd at this bare IP; NOWHERE: what is sent to it fails at once.
-
-        NotFoundError: no such node. RefusedError: no bare IP.
-        """
+        """Look for the node's slurmd at this bare IP; NOWHERE: what is sent to it fails at once."""
 
     def set_down(self, name: str, reason: str) -> None:
         """Mark the node DOWN; Slurm then requeues or ends its jobs."""
@@ -145,10 +142,7 @@ class WorkloadManager(Protocol):
         """End the job."""
 
     def tell(self, job_id: str, text: str) -> None:
-        """Leave a sentence for the job's owner in AdminComment; never in the owner's Comment.
-
-        RefusedError where somebody else has written: text of ours starts with OUR_REASON.
-        """
+        """Leave a sentence for the job's owner in AdminComment; RefusedError: another's is there."""
 
 
 class InstanceProvider(Protocol):

@@ -9,17 +9,17 @@ from typing import Any
 from backfill.core import changes as ch
 from backfill.core.breakers import follow
 from backfill.core.cluster import Job, JobState
-from backfill.core.doubting import Doubting
 from backfill.core.fleet import InstanceState
 from backfill.core.fleets import FleetState
+from backfill.core.guest_news import GuestNews
 from backfill.core.ledger import Claim, Source
-from backfill.core.lifecycle import ManagedNode, check_transition
+from backfill.core.lifecycle import check_transition
 from backfill.core.rates import WriteRate
 
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
 
 
-class World(Doubting):
+class World(GuestNews):
     """What is known now. Everybody may read it; nobody but `apply` changes it.
 
     Whatever changes is named to the findings of earlier plans by `_touch`: the names of nodes,
@@ -189,12 +189,6 @@ class World(Doubting):
         self._remember_generation(change.name, change.generation)
         self._touch(change.name)
 
-    def _record_moved(self, node: ManagedNode) -> None:
-        for what in (node.name, node.host, node.target, "*managed"):
-            self._touch(what)
-        self.findings.rouse_node(node.name)
-        self.findings.suspects.add(node.name)
-
     def _remember_generation(self, name: str, generation: int) -> None:
         self.generations[name] = max(generation, self.generations.get(name, 0))
 
@@ -222,25 +216,11 @@ class World(Doubting):
         if host:
             self._touch(host)
 
-    def _woken(self, change: ch.Woken) -> None:
-        self._note(change.name, change.generation, woken_s=change.at_s)
-
     def _proven(self, change: ch.Proven) -> None:
         known = self.managed.get(change.name)
         if known is not None:
             first_s = known.proof_s if known.proof_s > known.since_s else change.at_s
             self._note(change.name, change.generation, proof_s=first_s, report=change.report)
-
-    def _probed(self, change: ch.Probed) -> None:
-        known = self.managed.get(change.name)
-        if known is not None:
-            stuck_s = (known.stuck_s or change.at_s) if change.stuck else 0.0
-            self._note(change.name, change.generation, probed_s=change.at_s, stuck_s=stuck_s)
-
-    def _kicked(self, change: ch.Kicked) -> None:
-        at_s = change.at_s  # a kick is a suspend too, and its signal may come late as well
-        fields = {"suspended_s": at_s, "probed_s": at_s, "stuck_s": 0.0}
-        self._note(change.name, change.generation, **fields)
 
     def _checkpoint_kept(self, change: ch.CheckpointKept) -> None:
         self._note(change.name, change.generation, checkpoint="", checkpoint_of=())
@@ -251,14 +231,6 @@ class World(Doubting):
     def _memory_written(self, change: ch.MemoryWritten) -> None:
         known = self.rates.get(change.host, WriteRate())
         self.rates[change.host] = known.learn(change.written_mb, change.took_s)
-
-    def _note(self, name: str, generation: int, **values: object) -> None:
-        """Fields that are about one generation of a managed node; of another one: nothing."""
-        known = self.managed.get(name)
-        if known is not None and known.generation == generation:
-            node = replace(known, **values)  # type: ignore[arg-type]  # its own fields
-            self._fleet.managed[name] = node
-            self._record_moved(node)
 
     def _last_words(self, change: ch.LastWords) -> None:
         """Nothing is decided by it; it is kept in the journal."""

@@ -8,24 +8,20 @@ from dataclasses import asdict
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from backfill.core import changes as ch
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.planner import plan
 from backfill.core.readiness import Check, judge_report
 from backfill.core.records import encode
 from backfill.core.world import World
-from backfill.engine.checkpoint_order import OrderError, asked_checkpoint, asked_put_back
-from backfill.engine.fleet_order import fleet_order, leaving, told
+from backfill.engine.checkpoint_order import OrderError
+from backfill.engine.fleet_order import told
 from backfill.engine.messages import Question
 from backfill.engine.narrate import sentence, story_line
-from backfill.engine.reclaim_order import reclaim_order
+from backfill.engine.orders import Body, Orders
 from backfill.engine.summary import summary
 
 if TYPE_CHECKING:
     from backfill.engine.daemon import Daemon
-
-Body = dict[str, object]
-Reader = Callable[[Body], Body]
 
 _ANSWER_WITHIN_S = 10.0
 _STORY_LINES = 200
@@ -50,16 +46,7 @@ class Questions:
         self._tellers: dict[str, Callable[[Body], Body]] = {
             "events": self._events,
         }
-        self._writers: dict[str, Callable[[Body], Body]] = {
-            "evict": self._evict,
-            "reclaim": self._reclaim,
-            "retry": self._retry,
-            "poke": self._poke,
-            "reload": self._reload,
-            "checkpoint": self._ordered(asked_checkpoint),
-            "put-back": self._ordered(asked_put_back),
-            "fleet": self._fleet,
-        }
+        self._writers = {**Orders(daemon).known, "reload": self._reload}
 
     def answer(self, body: Body, uid: int) -> Body:
         """The answer, or `{"error": sentence}`. Never raises."""
@@ -257,59 +244,9 @@ class Questions:
 
     # --- acting --------------------------------------------------------------------------------
 
-    def _evict(self, body: Body) -> Body:
-        """Close a host or node by hand (`on`), or open it again."""
-        subject, on = str(body.get("subject", "")), bool(body.get("on", True))
-        if subject not in self._world.hosts and subject not in self._world.managed:
-            return {"error": f"'{subject}' is neither a host nor a node of ours"}
-        reason = str(body.get("reason", "")) or "evicted by hand"
-        now_s = self._world.now_s
-        self._daemon.cycle.take([ch.HoldSet(subject, now_s, on, reason)])
-        self._daemon.cycle.decide()
-        return {"subject": subject, "closed": on}
-
-    def _reclaim(self, body: Body) -> Body:
-        """Let only so many instances stay on a burst host (`on`), or any number again."""
-        order = reclaim_order(self._world, body)
-        self._daemon.cycle.take([order])
-        self._daemon.cycle.decide()
-        return {"subject": order.subject, "keep": order.keep if order.on else None}
-
-    def _retry(self, body: Body) -> Body:
-        """Let a given-up node be tried again: its record is dropped, so its name is free."""
-        subject = str(body.get("subject", ""))
-        node = self._world.managed.get(subject)
-        if node is None or node.phase not in (Phase.GIVEN_UP, Phase.FAILED):
-            return {"error": f"'{subject}' is not a node that failed or was given up"}
-        self._daemon.cycle.take([ch.NodeForgotten(subject, node.generation)])
-        self._daemon.cycle.decide()
-        return {"subject": subject}
-
-    def _ordered(self, order: Callable[[World, Body], tuple[str, list[ManagedNode]]]) -> Reader:
-        """An order for all nodes of a job: for all of them, or a sentence why not."""
-
-        def answer(body: Body) -> Body:
-            identity, nodes = order(self._world, body)
-            self._daemon.cycle.take([ch.NodeManaged(node) for node in nodes])
-            self._daemon.cycle.decide()
-            return {"id": identity, "nodes": [node.name for node in nodes]}
-
-        return answer
-
     def _fleets(self, body: Body) -> Body:
         found = sorted(self._world.fleets.values(), key=lambda f: (f.ordered_s, f.id))
         return {"now_s": self._world.now_s, "fleets": [told(self._world, f) for f in found]}
-
-    def _fleet(self, body: Body) -> Body:
-        """Order a fleet of `n`, or let the fleet `delete` go."""
-        cycle, gone = self._daemon.cycle, str(body.get("delete", ""))
-        if gone:
-            fleet = leaving(self._world, gone)
-        else:
-            fleet = fleet_order(self._world, cycle.policies, body)
-        cycle.take([ch.FleetSet(fleet)])
-        cycle.decide()
-        return {"id": fleet.id}
 
     def _reload(self, body: Body) -> Body:
         """Read the policy file again, in this thread; the daemon's own puts it into force."""
@@ -323,10 +260,6 @@ class Questions:
             return {**told, "changed": list(reading.changed)}
 
         return self._in_the_daemon(take, body)
-
-    def _poke(self, body: Body) -> Body:
-        self._daemon.poke()
-        return {}
 
 
 def _safely(ask: Callable[[Body], Body], body: Body) -> Body:

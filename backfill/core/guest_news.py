@@ -1,0 +1,41 @@
+"""What was heard from inside a guest, noted in the record of its node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.core import changes as ch
+from backfill.core.doubting import Doubting
+from backfill.core.lifecycle import ManagedNode
+
+
+class GuestNews(Doubting):
+    """The part of the world that keeps such news; only `World.apply` calls these methods."""
+
+    def _record_moved(self, node: ManagedNode) -> None:
+        for what in (node.name, node.host, node.target, "*managed"):
+            self._touch(what)
+        self.findings.rouse_node(node.name)
+        self.findings.suspects.add(node.name)
+
+    def _woken(self, change: ch.Woken) -> None:
+        self._note(change.name, change.generation, woken_s=change.at_s)
+
+    def _probed(self, change: ch.Probed) -> None:
+        known = self.managed.get(change.name)
+        if known is not None:
+            stuck_s = (known.stuck_s or change.at_s) if change.stuck else 0.0
+            self._note(change.name, change.generation, probed_s=change.at_s, stuck_s=stuck_s)
+
+    def _kicked(self, change: ch.Kicked) -> None:
+        at_s = change.at_s  # a kick is a suspend too, and its signal may come late as well
+        fields = {"suspended_s": at_s, "probed_s": at_s, "stuck_s": 0.0}
+        self._note(change.name, change.generation, **fields)
+
+    def _note(self, name: str, generation: int, **values: object) -> None:
+        """Fields that are about one generation of a managed node; of another one: nothing."""
+        known = self.managed.get(name)
+        if known is not None and known.generation == generation:
+            node = replace(known, **values)  # type: ignore[arg-type]  # its own fields
+            self._fleet.managed[name] = node
+            self._record_moved(node)

@@ -1,0 +1,93 @@
+"""What people may order of the daemon: each order is a change, and a plan follows it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from backfill.core import changes as ch
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.world import World
+from backfill.engine.checkpoint_order import asked_checkpoint, asked_put_back
+from backfill.engine.fleet_order import fleet_order, leaving
+from backfill.engine.reclaim_order import reclaim_order
+
+if TYPE_CHECKING:
+    from backfill.engine.daemon import Daemon
+
+Body = dict[str, object]
+Reader = Callable[[Body], Body]
+
+
+class Orders:
+    """Carries out orders in the daemon's own thread; a bad one raises OrderError or ValueError."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self.known: dict[str, Reader] = {
+            "evict": self._evict,
+            "reclaim": self._reclaim,
+            "retry": self._retry,
+            "poke": self._poke,
+            "checkpoint": self._ordered(asked_checkpoint),
+            "put-back": self._ordered(asked_put_back),
+            "fleet": self._fleet,
+        }
+
+    @property
+    def _world(self) -> World:
+        return self._daemon.world
+
+    def _evict(self, body: Body) -> Body:
+        """Close a host or node by hand (`on`), or open it again."""
+        subject, on = str(body.get("subject", "")), bool(body.get("on", True))
+        if subject not in self._world.hosts and subject not in self._world.managed:
+            return {"error": f"'{subject}' is neither a host nor a node of ours"}
+        reason = str(body.get("reason", "")) or "evicted by hand"
+        now_s = self._world.now_s
+        self._daemon.cycle.take([ch.HoldSet(subject, now_s, on, reason)])
+        self._daemon.cycle.decide()
+        return {"subject": subject, "closed": on}
+
+    def _reclaim(self, body: Body) -> Body:
+        """Let only so many instances stay on a burst host (`on`), or any number again."""
+        order = reclaim_order(self._world, body)
+        self._daemon.cycle.take([order])
+        self._daemon.cycle.decide()
+        return {"subject": order.subject, "keep": order.keep if order.on else None}
+
+    def _retry(self, body: Body) -> Body:
+        """Let a given-up node be tried again: its record is dropped, so its name is free."""
+        subject = str(body.get("subject", ""))
+        node = self._world.managed.get(subject)
+        if node is None or node.phase not in (Phase.GIVEN_UP, Phase.FAILED):
+            return {"error": f"'{subject}' is not a node that failed or was given up"}
+        self._daemon.cycle.take([ch.NodeForgotten(subject, node.generation)])
+        self._daemon.cycle.decide()
+        return {"subject": subject}
+
+    def _ordered(self, order: Callable[[World, Body], tuple[str, list[ManagedNode]]]) -> Reader:
+        """An order for all nodes of a job: for all of them, or a sentence why not."""
+
+        def answer(body: Body) -> Body:
+            identity, nodes = order(self._world, body)
+            self._daemon.cycle.take([ch.NodeManaged(node) for node in nodes])
+            self._daemon.cycle.decide()
+            return {"id": identity, "nodes": [node.name for node in nodes]}
+
+        return answer
+
+    def _fleet(self, body: Body) -> Body:
+        """Order a fleet of `n`, or let the fleet `delete` go."""
+        cycle, gone = self._daemon.cycle, str(body.get("delete", ""))
+        if gone:
+            fleet = leaving(self._world, gone)
+        else:
+            fleet = fleet_order(self._world, cycle.policies, body)
+        cycle.take([ch.FleetSet(fleet)])
+        cycle.decide()
+        return {"id": fleet.id}
+
+    def _poke(self, body: Body) -> Body:
+        self._daemon.poke()
+        return {}
