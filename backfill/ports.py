@@ -142,7 +142,7 @@ class WorkloadManager(Protocol):
         """End the job."""
 
     def tell(self, job_id: str, text: str) -> None:
-        """Leave a sentence for the job's owner in AdminComment; RefusedError: another's is there."""
+        """Tell the job's owner in AdminComment. RefusedError: something of others is there."""
 
 
 class InstanceProvider(Protocol):
