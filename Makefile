@@ -44,13 +44,8 @@ unit: venv
 sim: venv
 	$(PY) -m pytest -q tests/simulation tests/property
 
-# In CI what failed is run once more by itself and both outcomes are shown: these tests live on real
-# clocks, daemons and software-emulated guests. Without CI set, a failure is a failure.
-REAL := $(PY) -m pytest -q -m "real and not soak" tests/real tests/contract
 real: setup
-	@$(PY) -m backfill.lab.roots
-	@$(REAL) --durations=10 || { [ -n "$$CI" ] && echo "=== FAILED ABOVE; once more, only these:" && \
-		$(REAL) --last-failed --last-failed-no-failures none; }
+	@scripts/real.sh
 
 # Hours of a cluster's life in real time, such as a pause of twenty minutes: not part of `make test`.
 soak: setup
