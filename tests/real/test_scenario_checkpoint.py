@@ -69,6 +69,7 @@ def test_a_job_goes_on_from_its_checkpoint(rig: DaemonRig) -> None:
     rig.until(lambda: rig.state(low) == "RUNNING", 60, "the job's start")
     name, host = rig.where(low)
     rig.becomes(name, "ready")
+    rig.until(lambda: low in rig.nodes()[name]["jobs"], what="the daemon's sight of the job")
     identity = json.loads(rig.backfill("checkpoint", "create", low, "--json"))["id"]
     rig.until(lambda: len(listed(rig)) == 1, 60, "the checkpoint")
     rig.becomes(name, "ready")
