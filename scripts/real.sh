@@ -11,10 +11,9 @@ group() { # NAME [--last-failed ...] FILE...
     .venv/bin/python -m pytest -q -m "real and not soak" -o "cache_dir=.pytest_cache/$name" \
         --durations=10 "$@"
 }
-# Guests, daemons in labs and clouds; and all else: Slurm without guests, Salt. Each takes about half.
-set -- tests/real/test_lab*.py tests/real/test_libvirt_*.py tests/real/test_scenario_*.py \
-    tests/contract/test_libvirt_real.py tests/real/test_cloud_*.py tests/real/test_openstack_*.py \
-    tests/contract/test_openstack_real.py
+# Guests and daemons in labs; and all else: Slurm without guests, clouds, Salt. Each takes about half.
+set -- tests/real/test_lab.py tests/real/test_lab_guest.py tests/real/test_libvirt_*.py \
+    tests/real/test_scenario_*.py tests/contract/test_libvirt_real.py
 guests=$*
 others=$(ls tests/real/test_*.py tests/contract/test_*.py)
 for file in $guests; do
