@@ -171,7 +171,6 @@ class NodeContract:
             assert job(rig, going).state is JobState.SUSPENDED
             rig.manager.set_address("vn1", spec().address)
         assert node(rig, "vn1").address == spec().address
-        rig.until(lambda: node(rig, "vn1").responding)
         rig.manager.resume_job(going)
         assert await_state(rig, going, JobState.RUNNING).restarts == 0
 
