@@ -137,7 +137,7 @@ def test_our_process_is_killed_in_the_middle(rig: ConfRig, step: str) -> None:
     assert await_state(rig, going, JobState.RUNNING).active
 
 
-@pytest.mark.soak  # on 22.05 a restart that is allowed may bring slurmctld back before this can see it
+@pytest.mark.soak  # on 22.05 an allowed restart may bring slurmctld back first
 def test_slurmctld_dies_at_the_reload(rig: ConfRig) -> None:
     """The old file comes back, slurmctld is started again, and no job is lost."""
     going = running(rig, rig.hosts[0])
