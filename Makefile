@@ -1,5 +1,7 @@
 # Everything a user or a developer types. Each target sets up what it needs by itself.
 PY := .venv/bin/python
+# The one that the set-up installs, where the machine has none of its own.
+UV := $(or $(shell command -v uv),$(or $(BACKFILL_CACHE),/var/cache/backfill)/uv/bin/uv)
 # The real tests and the demo need root and apt; what needs neither uses this smaller set-up.
 .PHONY: help demo test check unit sim real bench lab setup venv lock format docs clean soak
 
@@ -38,11 +40,11 @@ check: venv
 	.venv/bin/salt-lint $(shell find salt_states -name '*.sls')
 
 unit: venv
-	$(PY) -m pytest -q tests/unit tests/contract
+	$(PY) -m pytest -q -n auto tests/unit tests/contract
 
 # The daemon's own cycle in simulated time, and whatever is tried with random input.
 sim: venv
-	$(PY) -m pytest -q tests/simulation tests/property
+	$(PY) -m pytest -q -n auto tests/simulation tests/property
 
 real: setup
 	@scripts/real.sh
@@ -60,9 +62,9 @@ docs: venv
 	$(PY) -m backfill.ui.reference >docs/cli.md
 
 lock:
-	uv pip compile -q pyproject.toml --extra libvirt --extra openstack --group dev --generate-hashes --no-header \
+	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --group dev --generate-hashes --no-header \
 		--no-annotate --python-version 3.11 -o requirements.lock
-	uv pip compile -q --group salt --generate-hashes --no-header --no-annotate --python-version 3.11 \
+	$(UV) pip compile -q --group salt --generate-hashes --no-header --no-annotate --python-version 3.11 \
 		-o requirements.salt.lock
 
 format: venv

@@ -1,14 +1,16 @@
 """Counts what jobs really did: a collector of their lines, and the check that nothing went wrong.
 
 A counting job opens one connection and sends "JOB RESTART i TIME HOST" for i = 1..COUNT, then
-"JOB RESTART end TIME HOST". The collector appends the time it received each line and the number of
-the connection: "RECEIVED CONNECTION JOB RESTART i TIME HOST".
+"JOB RESTART end TIME HOST". The collector appends the time each line reached this kernel and the
+number of the connection: "RECEIVED CONNECTION JOB RESTART i TIME HOST". The kernel's time, because
+a collector that waits for a processor must not make a job look as if it had spoken later.
 """
 
 from __future__ import annotations
 
 import selectors
 import socket
+import struct
 import sys
 import time
 from collections import defaultdict
@@ -22,6 +24,11 @@ from backfill.lab.spec import CONTROLLER_ADDRESS, TALLY_PORT
 FindingKind = Literal[
     "gap", "duplicate", "two connections", "ended twice", "never ended", "garbage"
 ]
+
+
+# socket(7), SO_TIMESTAMPNS, which Python does not name; on TCP the time of the last byte returned.
+_SO_TIMESTAMPNS = 35
+_TIMESPEC = struct.Struct("qq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +135,28 @@ class Collector:
         self._count += 1
         self._partial[client] = b""
         self._numbers[client] = self._count
+        client.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self._selector.register(client, selectors.EVENT_READ)
 
     def _receive(self, client: socket.socket) -> None:
+        arrived_s = time.time()
         try:
-            data = client.recv(65536)
+            data, extra, _, _ = client.recvmsg(65536, socket.CMSG_SPACE(_TIMESPEC.size))
         except OSError:
-            data = b""
+            data, extra = b"", []
         if not data:
             self._selector.unregister(client)
             del self._partial[client], self._numbers[client]
             client.close()
             return
+        for level, kind, value in extra:
+            if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
+                seconds, nanoseconds = _TIMESPEC.unpack(value)
+                arrived_s = seconds + nanoseconds / 1e9
         *lines, self._partial[client] = (self._partial[client] + data).split(b"\n")
         for line in lines:
             text = line.decode(errors="replace")
-            self._log.write(f"{time.time():.6f} {self._numbers[client]} {text}\n")
+            self._log.write(f"{arrived_s:.6f} {self._numbers[client]} {text}\n")
         self._log.flush()
 
 

@@ -61,6 +61,7 @@ class Guest:
 
 def counting_guest(rig: LibvirtRig) -> Guest:
     """The guest that an earlier test left running, or a fresh one."""
+    rig.revive_all()  # after a test that failed in between
     made = Guest(rig)
     if [instance.state for instance in made.seen()] != [InstanceState.RUNNING]:
         for host in rig.provider.hosts:

@@ -217,13 +217,17 @@ class LibvirtRig:
         finally:
             self.lab.run(host, ["umount", folder], check=True)
 
+    def revive_all(self) -> None:
+        """See to it that libvirtd runs on every host."""
+        machines = self.lab.status().machines
+        dead = [host for host in self.lab.hosts if not machines[host].services["libvirtd"]]
+        for host in dead:
+            self.revive_libvirtd(host)
+
     def end(self) -> None:
         """Leave the lab as it was."""
+        self.revive_all()
         for host in self.lab.hosts:
-            if not self.lab.status().machines[host].services["libvirtd"]:
-                self.lab.start(f"libvirtd@{host}")
-        for host in self.lab.hosts:
-            self.until(lambda h=host: self.provider.observe(h).host.reachable)  # type: ignore[misc]
             for name in self.provider.observe(host).instances:
                 self.provider.delete(host, name)
         self.provider.close()

@@ -49,8 +49,8 @@ def test_libvirtd_killed_while_suspending(guest: Guest, before: InstanceState) -
     saving = in_background(lambda: guest.provider.suspend(host, NAME))
     guest.rig.until(lambda: image.exists() and image.stat().st_size > 1_000_000)
     guest.rig.kill_libvirtd(host)
-    with pytest.raises(UnreachableError):
-        saving.result(30)
+    # On a fast machine the image may be complete before the blow falls; then nothing may be lost.
+    assert isinstance(saving.exception(30), UnreachableError | None)
     guest.rig.revive_libvirtd(host)
     guest.rig.until(lambda: guest.state in (*IN_MEMORY, InstanceState.SUSPENDED))
     if guest.state is not InstanceState.SUSPENDED:
@@ -62,17 +62,18 @@ def test_libvirtd_killed_while_suspending(guest: Guest, before: InstanceState) -
 
 
 def test_libvirtd_killed_while_restoring(guest: Guest) -> None:
-    """The image is kept until the memory is complete in RAM."""
+    """The image is kept until the memory is complete in RAM, whenever the blow falls."""
     host = guest.host
-    guest.put(InstanceState.SUSPENDED)
-    restoring = in_background(lambda: guest.provider.restore(host, NAME))
-    guest.rig.until(lambda: guest.state is not InstanceState.SUSPENDED)
-    guest.rig.kill_libvirtd(host)
-    with pytest.raises(UnreachableError):
-        restoring.result(30)
-    guest.rig.revive_libvirtd(host)
-    guest.rig.until(lambda: guest.state in (InstanceState.PAUSED, InstanceState.SUSPENDED))
-    guest.run_on()
+    for delay_s in (0.0, 0.05, 0.2):
+        guest.put(InstanceState.SUSPENDED)
+        restoring = in_background(lambda: guest.provider.restore(host, NAME))
+        guest.rig.until(lambda: guest.state is not InstanceState.SUSPENDED)
+        time.sleep(delay_s)  # the moment of death is what is varied
+        guest.rig.kill_libvirtd(host)
+        assert isinstance(restoring.exception(30), UnreachableError | None)
+        guest.rig.revive_libvirtd(host)
+        guest.rig.until(lambda: guest.state in (InstanceState.PAUSED, InstanceState.SUSPENDED))
+        guest.run_on()
 
 
 @pytest.mark.parametrize("state", IN_MEMORY)

@@ -40,6 +40,10 @@ def kill_libvirtd(rig: DaemonRig, host: str) -> None:
     rig.until(lambda: not rig.lab.status().machines[host].services["libvirtd"])
 
 
+def answers(rig: DaemonRig) -> list[dict[str, Any]]:
+    return [r.body for r in rig.journal("intent") if r.body["t"] == "AnswerClaim"]
+
+
 def reachable(rig: DaemonRig, host: str) -> bool:
     return bool(next(h for h in rig.ask("hosts")["hosts"] if h["name"] == host)["reachable"])
 
@@ -68,10 +72,10 @@ def test_libvirtd_is_dead_when_the_host_is_wanted(rig: DaemonRig) -> None:
     name, host = rig.where(low)
     kill_libvirtd(rig, host)
     high = rig.high(host)
+    (answer,) = rig.until(lambda: answers(rig), what="the hook's answer")
+    assert not answer["ok"]
     rig.lab.start(f"libvirtd@{host}")
     rig.becomes(name, "displaced")
-    (answer,) = [r.body for r in rig.journal("intent") if r.body["t"] == "AnswerClaim"]
-    assert not answer["ok"]
     rig.release(high)
     rig.finish(low)
     assert rig.show(low)["Restarts"] == "0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -88,3 +89,21 @@ def test_counter_and_collector_agree() -> None:
     received = log.getvalue().splitlines()
     assert [line.split()[4] for line in received] == ["1", "2", "3", "4", "5", "end"]
     assert check_tally(received) == []
+
+
+def test_a_line_has_the_time_of_its_arrival() -> None:
+    """A collector that gets to a line late tells when the kernel had it."""
+    log = io.StringIO()
+    collector = Collector(("127.0.0.1", 0), log)
+    with socket.create_connection(("127.0.0.1", collector.port)) as job:
+        collector.step(10)
+        # The kernel begins to stamp a moment after it was asked to.
+        for item in range(1, 200):
+            job.sendall(f"42 0 {item} 1.0 vn1\n".encode())
+            time.sleep(0.005)
+            late_s = time.time()
+            collector.step(10)
+            if float(log.getvalue().splitlines()[-1].split()[0]) < late_s:
+                break
+    collector.close()
+    assert float(log.getvalue().splitlines()[-1].split()[0]) < late_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +13,15 @@ from backfill.drivers.libvirt.device_xml import from_node_device
 from backfill.drivers.libvirt.link import Link
 
 
-class DeviceCalls:
+class DeviceCalls(ABC):
     """A part of `Hypervisor`."""
 
     host: str
     _link: Link
 
+    @abstractmethod
     def _on(self, name: str, work: Callable[[Any], Any], limit_s: float | None = None) -> Any:
-        raise NotImplementedError
+        """Do this with the named domain, waiting at most `limit_s` seconds."""
 
     def virtual_functions(self) -> list[VirtualFunction]:
         """All virtual functions of the host's network and other cards."""
