@@ -106,7 +106,7 @@ def guest(lab: Lab) -> Guest:
 def test_probe_boot_tells_life_from_death(lab: Lab) -> None:
     """The probe sees a kernel that boots, sees one that cannot, and its verdict is kept."""
     assert lab.domain_type in ("kvm", "qemu")
-    assert kvm.boots_under("tcg")
+    assert kvm.boots_under("tcg", 60)
     assert not kvm.boots_under("no-such-accelerator")
     assert lab.status().domain_type == lab.domain_type
 
