@@ -57,6 +57,10 @@ class FleetIndex:
         """Names of the managed nodes in any of these phases."""
         return set().union(*(self._phases[phase] for phase in phases))
 
+    def count_in(self, phases: Iterable[Phase]) -> int:
+        """How many managed nodes are in any of these phases."""
+        return sum(len(self._phases[phase]) for phase in phases)
+
     def left_since(self, since_s: float) -> int:
         """How many of the latest idle instances began to leave after `since_s`."""
         return len(self._left) - bisect_right(self._left, since_s)

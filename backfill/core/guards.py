@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from backfill.core.lifecycle import ABSENT, Phase
 from backfill.core.world import World
 
+_PRESENT = tuple(phase for phase in Phase if phase not in ABSENT)
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -42,11 +44,9 @@ def stale(world: World, source: str, limits: Limits) -> str:
 
 def may_create(world: World, limits: Limits) -> str:
     """Say why no further instance may be made now, or return an empty text."""
-    present = [m for m in world.managed.values() if m.phase not in ABSENT]
-    if len(present) >= limits.max_instances:
+    if world.count_in(*_PRESENT) >= limits.max_instances:
         return f"limits.max_instances = {limits.max_instances} is reached"
-    booting = sum(1 for m in present if m.phase is Phase.BOOTING)
-    if booting >= limits.boots_at_once:
+    if world.count_in(Phase.BOOTING) >= limits.boots_at_once:
         return f"limits.boots_at_once = {limits.boots_at_once} is reached"
     if world.created_lately(3600.0) >= limits.creates_per_hour:
         return f"limits.creates_per_hour = {limits.creates_per_hour} is reached"

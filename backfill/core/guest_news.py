@@ -17,6 +17,19 @@ class GuestNews(Doubting):
             self._touch(what)
         self.findings.rouse_node(node.name)
         self.findings.suspects.add(node.name)
+        self._look_ready(node.name)
+
+    def _look_ready(self, name: str) -> None:
+        """One of our nodes, as we or as Slurm have it, may count differently now."""
+        if self.ready.look(name, self.managed.get(name), self.nodes.get(name)):
+            self._touch("*ready")
+
+    def _phase_moved(self, before: ManagedNode | None, after: ManagedNode | None) -> None:
+        """A record was made, replaced or dropped: who counts by phase has to count anew."""
+        phases = {node.phase for node in (before, after) if node is not None}
+        if before is None or after is None or len(phases) > 1:
+            for phase in phases:
+                self._touch(f"phase {phase}")
 
     def _woken(self, change: ch.Woken) -> None:
         self._note(change.name, change.generation, woken_s=change.at_s)

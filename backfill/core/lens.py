@@ -7,88 +7,19 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from backfill.core.findings import Finding, Findings, Notes
+from backfill.core.now import Now
 
 if TYPE_CHECKING:
     from backfill.core.cluster import Job
     from backfill.core.fleet import Instance
     from backfill.core.ledger import Operation
     from backfill.core.lifecycle import ManagedNode, Phase
+    from backfill.core.ready_index import ReadyIndex
     from backfill.core.world import World
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
-
-
-class Now(float):
-    """The present time, which notes every time with which it is compared.
-
-    Reckoning with it gives a plain number: what comes of that is not kept.
-    """
-
-    __slots__ = ("notes",)
-    notes: Notes
-
-    def _compared(self, other: float) -> None:
-        if float.__ge__(other, self) and other < self.notes.until_s:
-            self.notes.until_s = float(other)
-
-    def __lt__(self, other: float) -> bool:
-        self._compared(other)
-        return float.__lt__(self, other)
-
-    def __le__(self, other: float) -> bool:
-        self._compared(other)
-        return float.__le__(self, other)
-
-    def __gt__(self, other: float) -> bool:
-        self._compared(other)
-        return float.__gt__(self, other)
-
-    def __ge__(self, other: float) -> bool:
-        self._compared(other)
-        return float.__ge__(self, other)
-
-    def _plain(self) -> float:
-        self.notes.fleeting = True
-        return float(self)
-
-    def __add__(self, other: float) -> float:
-        return self._plain() + other
-
-    __radd__ = __add__
-
-    def __sub__(self, other: float) -> float:
-        return self._plain() - other
-
-    def __rsub__(self, other: float) -> float:
-        return other - self._plain()
-
-    def __mul__(self, other: float) -> float:
-        return self._plain() * other
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: float) -> float:
-        return self._plain() / other
-
-    def __floordiv__(self, other: float) -> float:
-        return self._plain() // other
-
-    def __mod__(self, other: float) -> float:
-        return self._plain() % other
-
-    def __format__(self, spec: str) -> str:
-        return format(self._plain(), spec)
-
-    def __str__(self) -> str:
-        return str(self._plain())
-
-    def __int__(self) -> int:
-        return int(self._plain())
-
-    def __round__(self, digits: Any = None) -> Any:
-        return round(self._plain(), digits)
 
 
 class _Noted(Mapping[K, V]):
@@ -140,7 +71,7 @@ class Lens:
         self._findings = findings
         self.notes = Notes()
         self.nodes = _Noted(self, world.nodes, _itself, "*nodes")
-        self.silent = _Noted(self, world.silent, _itself, "*nodes")
+        self.silent = _Noted(self, world.silent, _itself, "*silent")
         self.jobs = _Noted(self, world.jobs, "job {}".format, "*jobs")
         self.hosts = _Noted(self, world.hosts, _itself, "*hosts")
         self.instances = _Noted(self, world.instances, _name_of, "*instances")
@@ -204,8 +135,18 @@ class Lens:
         return self._world.partitions_waiting
 
     def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
-        self.notes.reads.add("*queue")
+        self.notes.reads.update(f"queue {partition}" for partition in partitions)
         return self._world.pending(partitions)
+
+    @property
+    def ready(self) -> ReadyIndex:
+        self.notes.reads.add("*ready")
+        return self._world.ready
+
+    @property
+    def burst(self) -> set[str]:
+        self.notes.reads.add("*burst")
+        return self._world.burst
 
     def instances_on(self, host: str) -> list[Instance]:
         self.notes.reads.add(host)
@@ -228,8 +169,12 @@ class Lens:
         return self._world.takers(host)
 
     def in_phase(self, *phases: Phase) -> set[str]:
-        self.notes.reads.add("*managed")
+        self.notes.reads.update(map("phase {}".format, phases))
         return self._world.in_phase(*phases)
+
+    def count_in(self, *phases: Phase) -> int:
+        self.notes.reads.update(map("phase {}".format, phases))
+        return self._world.count_in(*phases)
 
     def operations_of(self, name: str) -> list[Operation]:
         self.notes.reads.add(name)

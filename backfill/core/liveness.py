@@ -20,7 +20,7 @@ def plan_liveness(draft: Draft) -> None:
             draft.wake_at(over_s)
             if draft.now_s >= over_s:
                 dead.append(name)
-    most = rule.most(len(draft.world.nodes))
+    most = rule.most(len(draft.world.nodes)) if dead else 0
     if len(dead) > most:
         reason = (
             f"{len(dead)} of {len(draft.world.nodes)} nodes are silent at once, more than "

@@ -16,6 +16,7 @@ from backfill.core.job_index import JobIndex
 from backfill.core.ledger import Claim, Doubt, Operation, Source
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.rates import WriteRate
+from backfill.core.ready_index import ReadyIndex
 
 T = TypeVar("T")
 
@@ -36,6 +37,8 @@ class Picture:
         # By (host, name).
         self.instances: Mapping[tuple[str, str], Instance] = self._fleet.instances
         self.managed: Mapping[str, ManagedNode] = self._fleet.managed
+        self.ready = ReadyIndex()
+        self.burst: set[str] = set()  # hosts that are no Slurm nodes
         self._claims = ClaimIndex()
         self.claims: Mapping[str, Claim] = self._claims.claims
         self._calls = CallIndex()
@@ -144,6 +147,10 @@ class Picture:
     def in_phase(self, *phases: Phase) -> set[str]:
         """Names of the managed nodes in any of these phases."""
         return self._fleet.in_phase(phases)
+
+    def count_in(self, *phases: Phase) -> int:
+        """How many managed nodes are in any of these phases."""
+        return self._fleet.count_in(phases)
 
     def operations_of(self, name: str) -> list[Operation]:
         """Operations of one node, in flight or failed, oldest first."""

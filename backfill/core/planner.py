@@ -59,13 +59,13 @@ def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Pl
         _orphans(draft, {name for _, name in world.instances})
         plan_fleets(draft)
         plan_scale(draft)
+        plan_liveness(draft)
     else:
         try:
             _go_on(draft, world)
         except BaseException:
             world.findings.doubt()
             raise
-    plan_liveness(draft)
     return draft.finish()
 
 
@@ -85,6 +85,8 @@ def _go_on(draft: Draft, world: World) -> None:
     plan_fleets(draft)
     if "scale" not in findings:
         draft.step("scale", _scale, None)
+    if "liveness" not in findings:
+        draft.step("liveness", _liveness, None)
 
 
 def _in_order(world: World, awake: set[str]) -> list[Claim]:
@@ -96,6 +98,10 @@ def _in_order(world: World, awake: set[str]) -> list[Claim]:
 
 def _scale(draft: Draft, _: None) -> None:
     plan_scale(draft)
+
+
+def _liveness(draft: Draft, _: None) -> None:
+    plan_liveness(draft)
 
 
 def _step(draft: Draft, node: ManagedNode) -> None:
@@ -127,13 +133,14 @@ def _step_claim(draft: Draft, claim: Claim) -> None:
 def _over(draft: Draft, claim: Claim) -> bool:
     """Whether Slurm, asked after the claim was made, shows that the job is not there (any more)."""
     world = draft.world
-    nodes = [h.node for name in claim.hosts if (h := world.hosts.get(name)) and h.node]
     job = world.jobs.get(claim.job_id)
-    if job is not None and job.holds_nodes and not set(nodes).isdisjoint(job.nodes):
+    there = job.nodes if job is not None and job.holds_nodes else ()
+    if any(world.host_of_node(node) in claim.hosts for node in there):
         return False
+    nodes = [h.node for name in claim.hosts if (h := world.hosts.get(name)) and h.node]
     # A hook knows an array task or a component of a heterogeneous job by its raw number only.
-    there = (job for node in nodes for job in world.jobs_on(node))
-    if any(claim.job_id in (job.id, str(job.raw_id)) for job in there):
+    others = (job for node in nodes for job in world.jobs_on(node))
+    if any(claim.job_id in (other.id, str(other.raw_id)) for other in others):
         return False
     read_s = min((world.node_read_s(n) for n in nodes), default=world.node_read_s(""))
     return read_s > claim.since_s

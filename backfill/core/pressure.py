@@ -137,7 +137,7 @@ def most_disruptions(world: World, policies: PolicySet) -> int | None:
     """How many may be on their way out of our own accord; None: the budgets do not say."""
     if not policies.budgets.windows:
         return None
-    present = sum(1 for m in world.managed.values() if m.phase not in ABSENT)
+    present = world.count_in(*(phase for phase in Phase if phase not in ABSENT))
     return policies.budgets.ceiling(Of.DISRUPTIONS, present, world.now_s)
 
 
@@ -147,7 +147,7 @@ def _whole(policies: PolicySet) -> int:
 
 def on_cpu(world: World) -> int:
     """How many instances are at work, or about to be."""
-    return len(world.in_phase(*ON_CPU))
+    return world.count_in(*ON_CPU)
 
 
 def above_budget(world: World, policies: PolicySet) -> frozenset[str]:

@@ -12,11 +12,9 @@ _LEAVING = (Phase.DRAINING, Phase.EVICTING, Phase.REMOVING)
 
 def plan_reclaim(draft: Draft) -> None:
     """On every burst host: as many instances go as no longer fit, or as its owner names."""
-    for name in draft.policies.hosts:
-        host = draft.world.hosts.get(name)
-        if host is None or host.node is not None or not host.reachable:
-            continue
-        if name not in draft.world.closed:
+    burst = draft.world.burst
+    for name in draft.policies.hosts if burst else ():
+        if name in burst and draft.world.hosts[name].reachable and name not in draft.world.closed:
             _fit(draft, name)
 
 

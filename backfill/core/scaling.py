@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from backfill.core.breakers import open_breaker, rest_ends_s
 from backfill.core.cluster import Job
@@ -11,6 +12,7 @@ from backfill.core.guards import may_create
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import candidates
 from backfill.core.plan import SetNode
+from backfill.core.policies.demand import Need
 from backfill.core.policy import PolicySet
 from backfill.core.pressure import most_disruptions
 from backfill.core.reclaim import plan_reclaim
@@ -26,7 +28,10 @@ def plan_scale(draft: Draft) -> None:
         return
     plan_reclaim(draft)
     pending = _admitted(draft)
-    need = policies.demand.need(pending, policies.instances.flavour, draft.now_s)
+    if pending is None:
+        need = draft.world.keep("need", partial(_need, policies))
+    else:
+        need = policies.demand.need(pending, policies.instances.flavour, draft.now_s)
     for job_id in need.misfits:
         flavour = policies.instances.flavour
         draft.refuse(
@@ -54,9 +59,17 @@ def _waiting(world: World, policies: PolicySet) -> Iterator[Job]:
         yield from (j for j in world.pending(sorted(others)) if j.qos in priorities.low_qos)
 
 
-def _admitted(draft: Draft) -> Iterable[Job]:
-    """The waiting jobs that the catalogue and the quotas let count."""
+def _need(policies: PolicySet, world: World) -> Need:
+    """What the queue could use where neither catalogue nor quotas leave anything out."""
+    waiting = _waiting(world, policies)
+    return policies.demand.need(waiting, policies.instances.flavour, world.now_s)
+
+
+def _admitted(draft: Draft) -> Iterable[Job] | None:
+    """The waiting jobs that the catalogue and the quotas let count; None: all of them."""
     quotas, world = draft.policies.quotas, draft.world
+    if not quotas.ceilings and not draft.policies.environments.entries:
+        return None
     waiting: Iterable[Job] = _waiting(world, draft.policies)
     if draft.policies.environments.entries:
         unwelcome: dict[str, str] = {}
@@ -75,32 +88,23 @@ def _admitted(draft: Draft) -> Iterable[Job]:
 def _usable(draft: Draft) -> int:
     """How many instances are there, or will be soon, whatever runs on them now."""
     world = draft.world
-    return sum(
-        m.phase is Phase.BOOTING
-        or (m.phase is Phase.READY and m.name in world.nodes and not world.nodes[m.name].drained)
-        for m in world.managed.values()
-    )
+    return world.count_in(Phase.BOOTING) + sum(world.ready.allocated.values())
 
 
 def _supply_cpus(draft: Draft) -> int:
     """CPUs that waiting jobs will find free soon without a new instance."""
     world, cpus = draft.world, draft.policies.instances.flavour.cpus
-    total = cpus * len(world.in_phase(Phase.BOOTING))
-    for name in world.in_phase(Phase.READY):
-        seen = world.nodes.get(name)
-        if seen is not None and not seen.drained:
-            total += max(0, cpus - seen.cpus_allocated)
-    return total
+    free = (max(0, cpus - used) * nodes for used, nodes in world.ready.allocated.items())
+    return cpus * world.count_in(Phase.BOOTING) + sum(free)
 
 
 def _idle(draft: Draft) -> list[ManagedNode]:
     """Ready nodes without jobs; a fleet's members stay as long as their fleet."""
-    ready = (draft.world.managed[name] for name in draft.world.in_phase(Phase.READY))
-    return [node for node in ready if node.idle_since_s and not node.fleet]
+    return [draft.world.managed[name] for name in draft.world.ready.idle]
 
 
 def _idle_count(draft: Draft) -> int:
-    return len(_idle(draft)) + len(draft.world.in_phase(Phase.BOOTING))
+    return draft.world.ready.idle_count + draft.world.count_in(Phase.BOOTING)
 
 
 def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
@@ -157,7 +161,6 @@ def _ramp(draft: Draft) -> str:
 def _free_slots(draft: Draft) -> Iterator[tuple[str, str, int]]:
     """Names that nothing uses, inside Slurm or outside, with their address and past failures."""
     template, world = draft.policies.instances, draft.world
-    last_success_s = max((m.proven_s for m in world.managed.values()), default=0.0)
     for name, address in zip(template.names, template.addresses, strict=True):
         node = world.managed.get(name)
         if node is None:
@@ -165,13 +168,13 @@ def _free_slots(draft: Draft) -> Iterator[tuple[str, str, int]]:
                 yield name, address, 0
         elif node.fleet:
             continue  # its fleet tries it again, or undoes everything
-        elif _warns(draft, node, last_success_s):
+        elif _warns(draft, node):
             return  # the other names would only fail as well
         elif node.phase is Phase.FAILED:
             yield name, address, node.failures
 
 
-def _warns(draft: Draft, node: ManagedNode, last_success_s: float) -> bool:
+def _warns(draft: Draft, node: ManagedNode) -> bool:
     """Whether this node has failed so that nothing should be begun now under any name."""
     if node.phase is Phase.FAILED and draft.now_s < node.not_before_s:
         draft.wake_at(node.not_before_s)
@@ -179,7 +182,7 @@ def _warns(draft: Draft, node: ManagedNode, last_success_s: float) -> bool:
         return True
     if node.phase is Phase.GIVEN_UP:
         draft.refuse(node.name, "another try", node.reason)
-        return node.since_s > last_success_s
+        return all(node.since_s > other.proven_s for other in draft.world.managed.values())
     # How long to wait after this failure is known as soon as it is cleared away.
     return _boot_just_failed(draft, node)
 
@@ -196,8 +199,7 @@ def _shrink(draft: Draft, waiting_cpus: int) -> None:
     scale, limits = draft.policies.scale, draft.policies.limits
     if waiting_cpus > 0:
         return
-    going = (Phase.DRAINING, Phase.REMOVING)
-    removing = sum(1 for m in draft.world.managed.values() if m.phase in going)
+    removing = draft.world.count_in(Phase.DRAINING, Phase.REMOVING)
     most = most_disruptions(draft.world, draft.policies)
     leaving = draft.world.fleet.left_since(draft.now_s - _MINUTE_S) if scale.shrink_per_min else 0
     idle = sorted(_idle(draft), key=lambda m: (m.idle_since_s, m.name))

@@ -64,19 +64,27 @@ class World(GuestNews):
         name = change.node.name
         if self._newer("node", name, change.seen_s):
             self.nodes[name] = change.node
-            if change.node.silent:
-                self.silent.setdefault(name, change.seen_s)
-            else:
-                self.silent.pop(name, None)
-            self._touch(name)
-            self._touch("*nodes")
+            if change.node.silent is not (name in self.silent):
+                self._silence(name, change.seen_s if change.node.silent else None)
+            self._node_moved(name)
 
     def _node_gone(self, change: ch.NodeGone) -> None:
         if self._newer("node", change.name, change.seen_s):
             self.nodes.pop(change.name, None)
-            self.silent.pop(change.name, None)
-            self._touch(change.name)
-            self._touch("*nodes")
+            self._silence(change.name, None)
+            self._node_moved(change.name)
+
+    def _silence(self, name: str, since_s: float | None) -> None:
+        self.silent.pop(name, None)
+        if since_s is not None:
+            self.silent[name] = since_s
+        self._touch("*silent")
+
+    def _node_moved(self, name: str) -> None:
+        self._touch(name)
+        self._touch("*nodes")
+        if name in self.managed:
+            self._look_ready(name)
 
     def _nodes_read(self, change: ch.NodesRead) -> None:
         for name in change.names:
@@ -102,6 +110,7 @@ class World(GuestNews):
                 self._touch(f"job {job.id}")
                 if job.state is JobState.PENDING:
                     self._touch("*queue")
+                    self._touch(f"queue {job.partition}")
         self._touch("*jobs")
         for name in nodes:
             self._touch(name)
@@ -115,6 +124,9 @@ class World(GuestNews):
             self.hosts[host.name] = host
             if host.node is not None:
                 self._host_of_node[host.node] = host.name
+            if (host.name in self.burst) is not (host.node is None):
+                (self.burst.add if host.node is None else self.burst.discard)(host.name)
+                self._touch("*burst")
             there = [instance.name for instance in self.instances_on(host.name)]
             for what in (host.name, host.node or host.name, "*hosts", *there):
                 self._touch(what)
@@ -174,6 +186,7 @@ class World(GuestNews):
             self._touch(f"streak {name}")
             self._touch("*streaks")
         self._fleet.manage(change.node)
+        self._phase_moved(known, change.node)
         self._remember_generation(change.node.name, change.node.generation)
         self._record_moved(change.node)
 
@@ -182,6 +195,8 @@ class World(GuestNews):
         if known is not None:
             self._record_moved(known)
         self._fleet.forget(change.name)
+        self._look_ready(change.name)
+        self._phase_moved(known, None)
         self._calls.forget(change.name)
         doubt = self.doubts.pop(change.name, None)
         for what in () if doubt is None else doubt.hosts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from backfill.core.changes import Change
@@ -13,6 +13,7 @@ from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.hardware import Segment
 from backfill.drivers.simulated.model import SimJob
+from backfill.sim.bare_replay import BareReplay
 from backfill.sim.gantt import Gantt
 from backfill.sim.ledger import Ledger, Window
 from backfill.sim.machine import Cluster
@@ -75,7 +76,14 @@ class Run:
 
 def reference(setting: Setting, policies: PolicySet) -> Run:
     """The same high-priority work on the same cluster without any instance."""
-    return _Replay(replace(setting, low=None), policies, None, float("inf")).run()
+    cluster = setting.cluster
+    window = Window(START_S, float("inf"))
+    ledger = Ledger(window, cluster.cpus, policies.instances.flavour.cpus)
+    bare = BareReplay(setting.high, setting.node_names, cluster.cpus, ledger)
+    bare.run()
+    window.end_s = max(tale.end_s for tale in bare.tales)
+    harvest = ledger.harvest(cluster.processors)
+    return Run(None, tuple(bare.tales), ledger, harvest, 0, {}, cluster.processors)
 
 
 def run(setting: Setting, policies: PolicySet, end_s: float, gantt: Gantt | None = None) -> Run:
@@ -83,41 +91,37 @@ def run(setting: Setting, policies: PolicySet, end_s: float, gantt: Gantt | None
 
     `gantt` listens. Raises BrokenPromiseError.
     """
-    replay = _Replay(setting, policies, policies, end_s)
+    replay = _Replay(setting, policies, end_s)
     if gantt is not None:
         replay.draw(gantt)
     return replay.run()
 
 
 class _Replay:
-    def __init__(
-        self, setting: Setting, names: PolicySet, policies: PolicySet | None, end_s: float
-    ) -> None:
+    def __init__(self, setting: Setting, policies: PolicySet, end_s: float) -> None:
         self.setting = setting
         self.policies = policies
         shape = MetalShape(
             setting.node_names,
             setting.cluster.cpus,
             setting.memory_mb,
-            high=names.priorities.high[0],
-            low=names.priorities.low[0],
-            virtual=names.instances.features[0],
+            high=policies.priorities.high[0],
+            low=policies.priorities.low[0],
+            virtual=policies.instances.features[0],
         )
         costs = setting.costs
         self.sim = TraceCluster(
-            shape, cluster=names.cluster, boot_s=costs.steps.boot_s, seed=setting.seed
+            shape, cluster=policies.cluster, boot_s=costs.steps.boot_s, seed=setting.seed
         )
         self.sim.saves = (setting.saves_every_s, setting.save_s)
         self.ledger = Ledger(
-            Window(START_S, end_s), setting.cluster.cpus, names.instances.flavour.cpus
+            Window(START_S, end_s), setting.cluster.cpus, policies.instances.flavour.cpus
         )
         self.sim.on_attempt = self.ledger.attempt
-        self.steward: Steward | None = None
-        if policies is not None:
-            costs.order_failures(self.sim)
-            self.steward = Steward(self.sim, policies, costs)
-            self.steward.on_change = self.ledger.change
-            self.steward.cycle.on_step = self.ledger.step
+        costs.order_failures(self.sim)
+        self.steward = Steward(self.sim, policies, costs)
+        self.steward.on_change = self.ledger.change
+        self.steward.cycle.on_step = self.ledger.step
         self._next_high = self._next_low = 0
         self._waiting = 0
         self._closed = False
@@ -140,8 +144,7 @@ class _Replay:
             follow(world, change)
 
         self.sim.on_attempt = attempt
-        if self.steward is not None:
-            self.steward.on_change = change
+        self.steward.on_change = change
 
     # --- feeding -------------------------------------------------------------------------------
 
@@ -191,8 +194,6 @@ class _Replay:
             self._step(_CHUNK_S, window.end_s)
             if self.sim.now_s >= window.end_s:
                 break
-        if window.end_s == float("inf"):
-            window.end_s = max(tale.end_s for tale in self.sim.tales.values())
         self._closed = True
         withdrawn = self.sim.withdraw_waiting()
         limit_s = self.sim.now_s + _LONGEST_DRAIN_S
@@ -202,7 +203,7 @@ class _Replay:
             self._step(60.0, float("inf"))
         self._judge()
         tales = tuple(self.sim.tales.values())
-        refusals = {} if self.steward is None else self.steward.cycle.refusals
+        refusals = self.steward.cycle.refusals
         harvest = self.ledger.harvest(self.setting.cluster.processors)
         capacity = self.setting.cluster.processors
         return Run(self.policies, tales, self.ledger, harvest, withdrawn, refusals, capacity)
@@ -213,12 +214,9 @@ class _Replay:
             self._judge()
 
     def _quiet(self) -> bool:
-        if self.sim.active():
-            return False
-        return self.steward is None or not self._left()
+        return not self.sim.active() and not self._left()
 
     def _left(self) -> list[str]:
-        assert self.steward is not None
         managed = [m.name for m in self.steward.world.managed.values() if m.phase not in _OVER]
         return managed + [name for host in self.sim.hosts.values() for name in host.instances]
 
@@ -232,11 +230,10 @@ class _Replay:
     def _fail(self, complaints: list[str], at_s: float = float("inf")) -> None:
         """End the run with the story, until `at_s`, of whom the first complaint is about."""
         lines: list[str] = []
-        if self.steward is not None:
-            known = {*self.steward.policies.instances.names}
-            words = complaints[0].replace(",", " ").split()
-            jobs = {word for before, word in pairwise(words) if before == "job"}
-            for subject in sorted(known.intersection(words) | jobs):
-                story = self.steward.cycle.story(subject, at_s)[-_STORY_LINES:]
-                lines += [f"{subject}:", *story]
+        known = {*self.steward.policies.instances.names}
+        words = complaints[0].replace(",", " ").split()
+        jobs = {word for before, word in pairwise(words) if before == "job"}
+        for subject in sorted(known.intersection(words) | jobs):
+            story = self.steward.cycle.story(subject, at_s)[-_STORY_LINES:]
+            lines += [f"{subject}:", *story]
         raise BrokenPromiseError(complaints, lines)

@@ -105,6 +105,7 @@ class Steward:
         self._memory_mb = policies.instances.flavour.memory_mb
         self._transfers = Transfers(sim, costs.transfers)
         self._poll_due = False
+        self._decision_due = False
         sim.news.on_news = self._stir
         sim.hook(self._allocated, self._ended)
         self._first_look()
@@ -122,7 +123,7 @@ class Steward:
         self._take(ch.NodeSeen(node, seen_s) for node in cluster.nodes.values())
         self._take(self.sim.take_news(self.world))
         self._take([ch.SourceSeen("slurm", seen_s)])
-        self._decide()
+        self._decide_soon()
 
     def _stir(self) -> None:
         """Slurm changed: the next regular reading will see it."""
@@ -137,14 +138,14 @@ class Steward:
         if self.sim.news.any:
             self._tick()
             self._read()
-            self._decide()
+            self._decide_soon()
 
     def _read_hosts(self) -> None:
         """After a call that failed: see where its instance is."""
         self._tick()
         for host in sorted({host for doubt in self.world.doubts.values() for host in doubt.hosts}):
             self._take(host_changes(self.world, self._provider.observe(host)))
-        self._decide()
+        self._decide_soon()
 
     def _read(self) -> None:
         """All of Slurm: what changed is news."""
@@ -176,7 +177,14 @@ class Steward:
 
     # --- deciding ------------------------------------------------------------------------------
 
+    def _decide_soon(self) -> None:
+        """Decide once about all that happens at this instant."""
+        if not self._decision_due:
+            self._decision_due = True
+            self.sim.at(self.sim.now_s, self._decide)
+
     def _decide(self) -> None:
+        self._decision_due = False
         plan = self.cycle.decide()
         now_s = self.sim.now_s
         watched = plan.watch | self._leaving() if self._watch.leaving else plan.watch
@@ -203,7 +211,7 @@ class Steward:
     def _wake(self) -> None:
         self._tick()
         self._read_nodes()
-        self._decide()
+        self._decide_soon()
 
     # --- acting --------------------------------------------------------------------------------
 
@@ -223,7 +231,7 @@ class Steward:
         if result.problem:
             self.sim.at(self.sim.now_s + _HOST_POLL_S, self._read_hosts)
         self._watch.stir(self.sim.now_s)
-        self._decide()
+        self._decide_soon()
 
     # --- hooks ---------------------------------------------------------------------------------
 
@@ -238,7 +246,7 @@ class Steward:
         self._tick()
         self._watch.leaving -= set(hosts)
         self._take([ch.Claimed(job_id, hosts, self.sim.now_s, waiting=True)])
-        self._decide()
+        self._decide_soon()
 
     def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
         """The hook at the end of a job: Slurm is read at once."""
@@ -246,7 +254,7 @@ class Steward:
         self._watch.stir(self.sim.now_s)
         self._tick()
         self._read()
-        self._decide()
+        self._decide_soon()
 
     def _answer(self, answer: AnswerClaim) -> None:
         self.sim.release(answer.job_id)

@@ -59,7 +59,7 @@ class Demand:
         """Slurm throttles arrays and users by other reasons: those tasks wait for no room."""
         reason = job.reason
         if reason == "BeginTime":
-            return 0.0 < job.eligible_s <= now_s + self.ahead_s
+            return job.eligible_s > 0.0 and now_s >= job.eligible_s - self.ahead_s
         return reason in _WAITS_FOR_ROOM or reason.startswith(_WAITS_PREFIX)
 
     def _fits(self, job: Job, flavour: Flavour) -> bool:

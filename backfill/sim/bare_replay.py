@@ -1,0 +1,73 @@
+"""Replays a trace on bare metal alone: what a run with instances is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from backfill.drivers.simulated.hardware import Segment
+from backfill.sim.ledger import Ledger
+from backfill.sim.node_easy import Ask, NodeEasy
+from backfill.sim.trace import Trace
+from backfill.sim.trace_cluster import START_S, JobTale
+
+
+class BareReplay:
+    """EASY on nodes without anything else: a job's script begins at its allocation.
+
+    The same pass at the same instants as in the simulated slurmctld, after all ends and arrivals,
+    so that a job which no instance delays begins at the same time there. Times: see START_S.
+    """
+
+    def __init__(self, trace: Trace, names: Sequence[str], cpus: int, ledger: Ledger) -> None:
+        self.tales: list[JobTale] = []
+        self._trace, self._names, self._cpus, self._ledger = trace, names, cpus, ledger
+        self._easy = NodeEasy([cpus] * len(names))
+        self._running: list[tuple[float, int, Ask]] = []  # a heap: by end, then by start
+        self._started = 0
+        self._now_s = START_S
+
+    def run(self) -> None:
+        """From the first arrival to the last end."""
+        while len(self.tales) < len(self._trace) or self._running:
+            self._now_s = min(self._arrival_s(), self._end_s())
+            while self._end_s() <= self._now_s:
+                self._end(heappop(self._running)[2])
+            while self._arrival_s() <= self._now_s:
+                self._arrive(len(self.tales))
+            if self._easy.waits:
+                self._easy.schedule(self._now_s, self._start)
+
+    def _arrival_s(self) -> float:
+        trace, number = self._trace, len(self.tales)
+        if number == len(trace):
+            return float("inf")
+        return START_S + (trace.submit[number] - trace.submit[0]) / trace.ticks_per_s
+
+    def _end_s(self) -> float:
+        return self._running[0][0] if self._running else float("inf")
+
+    def _arrive(self, number: int) -> None:
+        trace, now_s = self._trace, self._now_s
+        processors = trace.processors[number]
+        nodes = -(-processors // self._cpus)
+        each = -(-processors // nodes)
+        estimate_s = trace.estimate[number] / trace.ticks_per_s
+        self._easy.add(Ask(str(number), (now_s, number), nodes, each, estimate_s))
+        self.tales.append(JobTale(number, True, each * nodes, now_s))
+
+    def _start(self, ask: Ask, nodes: list[int]) -> None:
+        number = ask.order[1]
+        tale = self.tales[number]
+        tale.start_s, tale.hosts = self._now_s, tuple(self._names[node] for node in nodes)
+        self._started += 1
+        run_s = self._trace.run[number] / self._trace.ticks_per_s
+        heappush(self._running, (self._now_s + run_s, self._started, ask))
+
+    def _end(self, ask: Ask) -> None:
+        self._easy.ended(ask)
+        tale, now_s = self.tales[ask.order[1]], self._now_s
+        tale.end_s, tale.completed, tale.run_s = now_s, True, now_s - tale.start_s
+        where = (tale.host, tale.host)
+        segment = Segment(ask.name, 0, *where, 0.0, tale.start_s, now_s)
+        self._ledger.attempt(tale, [segment], tale.run_s)
