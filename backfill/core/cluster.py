@@ -97,9 +97,10 @@ class Node:
     @property
     def silent(self) -> bool:
         """True while it is in service and does not answer slurmctld."""
+        if "NOT_RESPONDING" not in self.flags:
+            return False
         in_service = self.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED)
-        powered = not self.flags & {"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"}
-        return in_service and powered and "NOT_RESPONDING" in self.flags
+        return in_service and not self.flags & {"POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"}
 
     @property
     def state_text(self) -> str:

@@ -137,13 +137,15 @@ def _over(draft: Draft, claim: Claim) -> bool:
     there = job.nodes if job is not None and job.holds_nodes else ()
     if any(world.host_of_node(node) in claim.hosts for node in there):
         return False
-    nodes = [h.node for name in claim.hosts if (h := world.hosts.get(name)) and h.node]
-    # A hook knows an array task or a component of a heterogeneous job by its raw number only.
-    others = (job for node in nodes for job in world.jobs_on(node))
-    if any(claim.job_id in (other.id, str(other.raw_id)) for other in others):
-        return False
-    read_s = min((world.node_read_s(n) for n in nodes), default=world.node_read_s(""))
-    return read_s > claim.since_s
+    known = (world.hosts.get(name) for name in claim.hosts)
+    node = ""
+    for node in (host.node for host in known if host is not None and host.node):
+        if world.node_read_s(node) <= claim.since_s:
+            return False
+        # A hook knows an array task or a component of a heterogeneous job by its raw number only.
+        if any(claim.job_id in (other.id, str(other.raw_id)) for other in world.jobs_on(node)):
+            return False
+    return bool(node) or world.node_read_s("") > claim.since_s
 
 
 def occupied(draft: Draft, host: str) -> str:

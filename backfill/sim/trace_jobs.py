@@ -59,10 +59,11 @@ class News:
     def _of_nodes(self, world: World, seen_s: float) -> Iterator[ch.Change]:
         for name in self._nodes:
             node = self._books.nodes.get(name)
-            if node is None and name in world.nodes:
-                yield ch.NodeGone(name, seen_s)
-            elif node is not None and world.nodes.get(name) is not node.view():
-                yield ch.NodeSeen(node.view(), seen_s)
+            if node is None:
+                if name in world.nodes:
+                    yield ch.NodeGone(name, seen_s)
+            elif world.nodes.get(name) is not (view := node.view()):
+                yield ch.NodeSeen(view, seen_s)
 
     def _of_jobs(self, world: World, seen_s: float) -> Iterator[ch.Change]:
         for id_ in self._jobs:

@@ -159,13 +159,16 @@ class SimNode(Viewed):
 
     def recount(self) -> None:
         """Add up what its jobs use: a suspended one frees its CPUs but not its memory."""
-        if not self.jobs:
-            self.cpus_used = self.memory_used_mb = 0
-            return
-        using = [j for j in self.jobs.values() if j.state is not JobState.SUSPENDED]
-        whole = any(job.exclusive for job in using)
-        self.cpus_used = self.cpus if whole else sum(job.cpus_per_node for job in using)
-        self.memory_used_mb = sum(job.memory_mb for job in self.jobs.values())
+        cpus = memory_mb = 0
+        whole = False
+        for job in self.jobs.values():
+            memory_mb += job.memory_mb
+            if job.state is not JobState.SUSPENDED:
+                cpus += job.cpus_per_node
+                whole = whole or job.exclusive
+        cpus = self.cpus if whole else cpus
+        # Set past `__setattr__`: a picture's worth of nodes is counted whenever a wide job moves.
+        self.__dict__.update(cpus_used=cpus, memory_used_mb=memory_mb, _view=None)
 
     def _base(self) -> NodeBase:
         if self.down:
