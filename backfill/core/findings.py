@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from backfill.core.lens import Lens
-    from backfill.core.plan import Refusal
+    from backfill.core.plan import Plan, Refusal
     from backfill.core.policy import PolicySet
     from backfill.core.world import World
 
@@ -77,6 +77,7 @@ class Findings:
         self._policies: PolicySet | None = None
         self._number = count()
         self.lens: Lens | None = None  # through which the world is looked at
+        self.latest: Plan | None = None
 
     def __contains__(self, subject: str) -> bool:
         return subject in self._found
@@ -139,6 +140,15 @@ class Findings:
         self._rouse(subject)
 
     # --- plans ---------------------------------------------------------------------------------
+
+    def calm(self, now_s: float, policies: PolicySet) -> bool:
+        """Whether the latest plan, which led to nothing, would only be made once more."""
+        if self.latest is None or self.latest.actions or policies is not self._policies:
+            return False
+        if self.nodes or self.claims or self.suspects or self._changed:
+            return False
+        due_s = self._due[0][0] if self._due else inf
+        return "scale" in self._found and "liveness" in self._found and now_s < due_s
 
     def begin(self, world: World, policies: PolicySet, look: Callable[[], World]) -> None:
         """Find out what no longer holds. `look` gives the world through which values are seen."""

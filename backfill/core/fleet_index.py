@@ -36,6 +36,10 @@ class FleetIndex:
         """Instances on a host, in order of their names."""
         return [self.instances[host, name] for name in sorted(self._instances_on.get(host, ()))]
 
+    def any_on(self, host: str) -> bool:
+        """Whether an instance or a managed node is on the host or on its way to it."""
+        return bool(self._instances_on.get(host) or self._managed_on.get(host))
+
     def places_of(self, name: str) -> list[Instance]:
         """Every host's view of one instance, in order of the hosts."""
         return [self.instances[host, name] for host in sorted(self._places.get(name, ()))]

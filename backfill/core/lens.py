@@ -200,6 +200,10 @@ class Lens:
         self.notes.reads.add(host)
         return self._world.arriving(host)
 
+    def alone(self, hosts: Iterable[str]) -> bool:
+        self.notes.reads.update(hosts)
+        return self._world.alone(hosts)
+
     def busy(self, name: str) -> bool:
         self.notes.reads.add(name)
         return self._world.busy(name)

@@ -123,6 +123,11 @@ class Picture:
         instance onto this host's CPUs."""
         return self._calls.arriving(host) or any(host in d.hosts for d in self.doubts.values())
 
+    def alone(self, hosts: Iterable[str]) -> bool:
+        """Whether nothing of ours is on these hosts or on its way to any of them."""
+        of_ours, arriving = self._fleet.any_on, self._calls.arriving
+        return not self.doubts and not any(of_ours(host) or arriving(host) for host in hosts)
+
     def busy(self, name: str) -> bool:
         """Whether an operation of this node is in flight, or may have acted although it failed."""
         return self._calls.busy(name) or name in self.doubts

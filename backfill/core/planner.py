@@ -50,6 +50,8 @@ def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Pl
     What earlier plans found out about this world, and what still holds, is not found out again,
     unless `from_scratch`: the plan is the same, perhaps with its refusals in another order.
     """
+    if not from_scratch and (latest := _same_again(world, policies)) is not None:
+        return latest
     draft = Draft(world, policies)
     if from_scratch or draft.blind:
         for claim in list(world.claims.values()):
@@ -66,7 +68,17 @@ def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Pl
         except BaseException:
             world.findings.doubt()
             raise
-    return draft.finish()
+    found = draft.finish()
+    if not from_scratch:
+        world.findings.latest = None if world.fleets or draft.blind else found
+    return found
+
+
+def _same_again(world: World, policies: PolicySet) -> Plan | None:
+    """The latest plan, where making it once more would bring the same."""
+    calm = world.findings.calm(world.now_s, policies) and not world.fleets
+    fresh = calm and world.fresh("slurm", policies.limits.stale_after_s)
+    return world.findings.latest if fresh else None
 
 
 def _go_on(draft: Draft, world: World) -> None:
@@ -121,7 +133,8 @@ def _step_claim(draft: Draft, claim: Claim) -> None:
         return
     if not claim.waiting:
         return
-    busy = [why for h in claim.hosts if (why := occupied(draft, h))]
+    alone = draft.world.alone(claim.hosts)  # as nearly all are on a busy cluster
+    busy = () if alone else [why for h in claim.hosts if (why := occupied(draft, h))]
     limit_s = claim.since_s + draft.policies.answer_within_s
     draft.wake_at(limit_s)
     if not busy:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
-@dataclass(slots=True, order=True)
+@dataclass(slots=True, eq=False)
 class Event:
     """One thing that will happen at `at_s` unless it is cancelled."""
 
     at_s: float
-    order: int
-    action: Callable[[], None] | None = field(compare=False)
+    action: Callable[[], None] | None
 
     def cancel(self) -> None:
         self.action = None
@@ -24,15 +23,15 @@ class EventQueue:
 
     def __init__(self, start_s: float) -> None:
         self.now_s = start_s
-        self._heap: list[Event] = []
+        self._heap: list[tuple[float, int, Event]] = []
         self._count = 0
         self._stepping = False
 
     def at(self, at_s: float, action: Callable[[], None]) -> Event:
         """Do `action` at `at_s`, or now if that is past."""
         self._count += 1
-        event = Event(max(at_s, self.now_s), self._count, action)
-        heapq.heappush(self._heap, event)
+        event = Event(max(at_s, self.now_s), action)
+        heapq.heappush(self._heap, (event.at_s, self._count, event))
         return event
 
     def after(self, delay_s: float, action: Callable[[], None]) -> Event:
@@ -41,9 +40,9 @@ class EventQueue:
 
     def next_s(self) -> float | None:
         """When the next thing happens, or None."""
-        while self._heap and self._heap[0].action is None:
+        while self._heap and self._heap[0][2].action is None:
             heapq.heappop(self._heap)
-        return self._heap[0].at_s if self._heap else None
+        return self._heap[0][0] if self._heap else None
 
     def step_to(self, until_s: float) -> None:
         """Let everything happen that is due up to and including `until_s`."""
@@ -54,7 +53,7 @@ class EventQueue:
         self._stepping = True
         try:
             while (due := self.next_s()) is not None and due <= until_s:
-                event = heapq.heappop(self._heap)
+                event = heapq.heappop(self._heap)[2]
                 self.now_s = event.at_s
                 if event.action is not None:
                     event.action()

@@ -193,7 +193,7 @@ class SimNode(Viewed):
     @property
     def completing_any(self) -> bool:
         """Whether a job that has ended here is not through yet."""
-        return any(job.completing for job in self.jobs.values())
+        return bool(self.jobs) and any(job.completing for job in self.jobs.values())
 
     def _draw(self) -> Node:
         flags = set() if self.host is not None else {"DYNAMIC_NORM"}
