@@ -20,6 +20,7 @@ from backfill.config.model import (
 from backfill.core.guards import Limits
 from backfill.core.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder
+from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import Priorities, Proof, Template
 
@@ -185,6 +186,13 @@ def _ceilings(scale: Scale, limits: Limits, instances: Template) -> Iterator[Fin
         yield Finding("scale.warm", what, "lower it, or raise limits.max_instances and names")
 
 
+def _saving(hosts: Sequence[HostEntry], saving: Saving) -> Iterator[Finding]:
+    clouds = [host.name for host in hosts if host.provider is Provider.OPENSTACK]
+    if saving.automatic and clouds:
+        what = f"is true, but host {clouds[0]} has provider: openstack, which keeps no checkpoints"
+        yield Finding("saving.automatic", what, "set it to false")
+
+
 _RULES: tuple[tuple[Callable[..., Iterator[Finding]], tuple[str, ...]], ...] = (
     (_partitions, ("priorities",)),
     (_rungs, ("ladder",)),
@@ -196,5 +204,6 @@ _RULES: tuple[tuple[Callable[..., Iterator[Finding]], tuple[str, ...]], ...] = (
     (_names, ("hosts", "instances")),
     (_addresses, ("hosts", "instances", "libvirt", "daemon")),
     (_flavour, ("instances",)),
+    (_saving, ("hosts", "saving")),
     (_ceilings, ("scale", "limits", "instances")),
 )

@@ -49,6 +49,7 @@ class Draft:
         self._keys: set[str] = set()
         self._set: set[str] = set()
         self.targets: set[str] = set()  # hosts to which this plan sends an instance
+        self.checkpoints: set[str] = set()  # that this plan orders
         self._refusals: dict[tuple[str, str], Refusal] = {}
         self._watch: set[str] = set()
         self._wake_at_s: float | None = None

@@ -81,6 +81,7 @@ class Lens:
         self.closed = _Noted(self, world.closed, _itself, "*closed")
         self.kept = _Noted(self, world.kept, _itself, "*closed")
         self.generations = _Noted(self, world.generations, _itself, "*managed")
+        self.rates = _Noted(self, world.rates, "rate {}".format, "*rates")
         self.streaks = _Noted(self, world.streaks, "streak {}".format, "*streaks")
         self.begin()
 

@@ -20,6 +20,7 @@ from backfill.core.policies.liveness import Liveness
 from backfill.core.policies.notice import Notice
 from backfill.core.policies.quotas import Quotas
 from backfill.core.policies.readiness import Readiness
+from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Spread
 from backfill.core.policies.victims import Victims
@@ -84,6 +85,7 @@ class PolicySet:
     limits: Limits = field(default_factory=Limits)
     disk_queue: DiskQueue = field(default_factory=DiskQueue)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    saving: Saving = field(default_factory=Saving)
     proof: Proof = Proof.CPU
     # Seconds after which a hook that still waits is told that the room is not free.
     answer_within_s: float = 1.5

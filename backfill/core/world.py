@@ -246,6 +246,7 @@ class World(GuestNews):
     def _memory_written(self, change: ch.MemoryWritten) -> None:
         known = self.rates.get(change.host, WriteRate())
         self.rates[change.host] = known.learn(change.written_mb, change.took_s)
+        self._touch(f"rate {change.host}")
 
     def _last_words(self, change: ch.LastWords) -> None:
         """Nothing is decided by it; it is kept in the journal."""

@@ -10,11 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
+_UNASKED = "-auto"  # at the end of the id of a checkpoint that nobody ordered
+
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """When a checkpoint of a running instance is due. Times in seconds."""
+    """When a checkpoint of running work is due: by Young and Daly. Times in seconds."""
 
+    # Whether running work is saved without anybody's order. For hosts that keep checkpoints.
+    automatic: bool = False
+    # So many jobs are stopped for it at the same time.
+    at_once: int = 1
+    # How long a checkpoint is taken to stop a job until its host's own rate has been learned.
+    cost_s: float = 30.0
     # The time between two evictions that is assumed before any were seen, and how many evictions
     # this assumption weighs.
     expected_s: float = 86400.0
@@ -22,6 +30,8 @@ class Saving:
     # Never more often, never less often than this.
     least_s: float = 300.0
     most_s: float = 86400.0
+    # How long one that nobody ordered is kept: longer than the time to the next one.
+    keep_s: float = 172800.0
 
     def mean_to_eviction_s(self, exposed_s: float, evictions: int) -> float:
         """Expected time to the next eviction, after `evictions` in `exposed_s` of running."""
@@ -34,6 +44,14 @@ class Saving:
     def due_s(self, last_s: float, cost_s: float, exposed_s: float, evictions: int) -> float:
         """When the next checkpoint is due after one (or the start) at `last_s`."""
         return last_s + self.interval_s(cost_s, self.mean_to_eviction_s(exposed_s, evictions))
+
+    def identity(self, job_id: str, now_s: float) -> str:
+        """The id of a checkpoint that nobody ordered."""
+        return f"{job_id}-{int(now_s)}{_UNASKED}"
+
+    def kept_s(self, identity: str, otherwise_s: float) -> float:
+        """How long this checkpoint is kept."""
+        return self.keep_s if identity.endswith(_UNASKED) else otherwise_s
 
 
 def young_s(cost_s: float, mean_s: float) -> float:

@@ -179,7 +179,7 @@ def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
         held=tuple(HeldJob(j.id, j.restarts) for j in jobs),
         suspended_s=draft.now_s,
         stuck_s=0.0,
-        evictions=node.evictions + 1,
+        evictions=node.evictions + (not node.checkpoint),
     )
 
 

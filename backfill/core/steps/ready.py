@@ -9,6 +9,7 @@ from backfill.core.hiding import show
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.liveness import silent_too_long
 from backfill.core.steps.evict import begin_eviction
+from backfill.core.steps.saving import save_in_time
 from backfill.core.steps.throttle import give_cpus
 
 # The stop signal of a `scontrol suspend` that was sent to a paused guest is delivered when that is
@@ -62,6 +63,8 @@ def _in_slurm(draft: Draft, node: ManagedNode) -> None:
         draft.note(node, "a job runs on it", idle_since_s=0.0)
     elif not busy and not node.idle_since_s:
         draft.note(node, "no job is left on it", idle_since_s=draft.now_s)
+    if busy and not node.idle_since_s and not node.suspended_s:
+        save_in_time(draft, node)
 
 
 def _in_service(draft: Draft, node: ManagedNode, seen: Node) -> None:

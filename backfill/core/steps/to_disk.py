@@ -93,7 +93,7 @@ def _stopped(draft: Draft, node: ManagedNode) -> bool:
 
 
 def _wanted(draft: Draft, node: ManagedNode, members: list[ManagedNode]) -> Checkpoint:
-    held = node.held[0]
+    held, policies = node.held[0], draft.policies
     names = sorted({*node.checkpoint_of, *(m.name for m in members)})
     return Checkpoint(
         id=node.checkpoint,
@@ -104,7 +104,8 @@ def _wanted(draft: Draft, node: ManagedNode, members: list[ManagedNode]) -> Chec
         host=node.host,
         members=tuple(names),
         created_s=float(draft.now_s),
-        expires_s=draft.now_s + draft.policies.checkpoints.keep_s,
+        expires_s=draft.now_s
+        + policies.saving.kept_s(node.checkpoint, policies.checkpoints.keep_s),
     )
 
 

@@ -1,0 +1,115 @@
+"""Running work is saved by itself, as often as Young and Daly say for what is pushed aside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.core.cluster import JobState
+from backfill.core.disk_changes import MemoryWritten
+from backfill.core.lifecycle import Rung
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.saving import Saving, daly_s
+from backfill.core.policy import PolicySet
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.sim.rehearsal import Rehearsal
+from tests.simulation.test_checkpoints import WARM
+from tests.simulation.test_eviction import cluster, policies, ready, running
+
+SAVING = Saving(automatic=True, expected_s=20_000.0, least_s=10.0, cost_s=20.0)
+TWO = ("vn1", "vn2")
+
+
+def saving(hosts: tuple[str, ...], rules: Saving = SAVING) -> PolicySet:
+    return replace(policies(), hosts=hosts, saving=rules)
+
+
+def times(sim: SimulatedWorld) -> list[float]:
+    return [kept.created_s for kept in sim.provider.checkpoints()]
+
+
+def test_a_long_job_is_saved_at_dalys_interval() -> None:
+    """The first by the assumed cost, the next by the measured one; the job ends as ever, once."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, saving(("bm1",)), MemoryJournal())
+    job = sim.submit("htc", 3000.0, time_limit_s=9000.0)
+    run.until(lambda: running(run, job), 30)
+    made_s = run.world.managed["vn1"].created_s
+    expected = [sim.job(job).start_s]
+    expected.append(expected[0] + interval_s(20.0, expected[0] - made_s))
+    run.until(lambda: len(times(sim)) == 1, 2000)
+    written = MemoryWritten("bm1", "vn1", sim.now_s, 256.0, 2.0, 0.0)  # as real providers tell
+    run.cycle.take([written])
+    expected.append(times(sim)[0] + interval_s(4.0, times(sim)[0] - made_s))
+    run.until(lambda: sim.job(job).state is JobState.COMPLETED, 4000)
+    late_s = [kept - due for kept, due in zip(times(sim), expected[1:], strict=False)]
+    assert [late for late in late_s if not -5.0 < late < 5.0] == []
+    assert len(times(sim)) >= 4
+    assert sim.job(job).restarts == 0
+    assert all(c.expires_s - c.created_s == SAVING.keep_s for c in sim.provider.checkpoints())
+    assert sim.audit() == []
+
+
+def interval_s(cost_s: float, lived_s: float) -> float:
+    return daly_s(cost_s, SAVING.mean_to_eviction_s(lived_s, 0))
+
+
+def test_evictions_make_saving_more_frequent() -> None:
+    """What was pushed aside often is expected to be pushed aside soon; checkpoints do not count."""
+    saved = {}
+    for pushes in (0, 6):
+        sim = cluster(hosts=("bm1",))
+        policy = replace(saving(("bm1",)), ladder=Ladder((RungRule(Rung.PAUSE),)))
+        run = Rehearsal(sim, policy, MemoryJournal())
+        job = sim.submit("htc", 5000.0, time_limit_s=50_000.0)
+        run.until(lambda job=job, run=run: running(run, job), 30)  # type: ignore[misc]
+        for _ in range(pushes):
+            high = sim.submit("batch", 5.0)
+            run.until(lambda high=high, sim=sim: done(sim, high), 60)  # type: ignore[misc]
+            run.until(lambda run=run: ready(run, 1), 60)  # type: ignore[misc]
+        run.until(lambda sim=sim, job=job: done(sim, job), 20_000)  # type: ignore[misc]
+        assert run.sim.audit() == []
+        saved[pushes] = len(times(sim))
+    assert saved[6] > saved[0] > 0
+
+
+def done(sim: SimulatedWorld, job: str) -> bool:
+    return sim.job(job).state is JobState.COMPLETED
+
+
+def test_a_parallel_job_is_saved_as_a_whole_and_a_short_one_not_at_all() -> None:
+    """Both parts have one id; nothing is stopped that ends by itself before it pays."""
+    sim = cluster()
+    rules = replace(SAVING, most_s=100.0)
+    run = Rehearsal(sim, replace(saving(("bm1", "bm2"), rules), scale=WARM), MemoryJournal())
+    job = sim.submit("htc", 250.0, num_nodes=2, cpus=2)
+    run.until(lambda: done(sim, job), 500)
+    parts = sim.provider.checkpoints()
+    assert parts
+    assert {c.members for c in parts} == {TWO}
+    assert len(parts) == 2 * len({c.id for c in parts})
+    short = sim.submit("htc", 110.0, time_limit_s=115.0)
+    run.until(lambda: done(sim, short), 300)
+    assert {c.job for c in sim.provider.checkpoints()} == {job}
+    assert sim.audit() == []
+
+
+def test_jobs_are_saved_one_after_the_other() -> None:
+    """As many at the same time as the policy says, and the wait has a reason."""
+    sim = cluster(hosts=("bm1",), cpus=4)
+    run = Rehearsal(sim, saving(("bm1",), replace(SAVING, most_s=50.0)), MemoryJournal())
+    jobs = [sim.submit("htc", 300.0) for _ in range(4)]
+    told: set[str] = set()
+    most = 0
+
+    def watched() -> bool:
+        nonlocal most
+        most = max(most, len({m.checkpoint for m in run.world.managed.values() if m.checkpoint}))
+        told.update(r.reason for r in run.cycle.last.refusals if r.what == "a checkpoint")
+        return all(done(sim, job) for job in jobs)
+
+    run.until(watched, 2000)
+    assert most == 1
+    assert "saving.at_once = 1 is reached" in told
+    assert {c.job for c in sim.provider.checkpoints()} == set(jobs)
+    assert sim.audit() == []
