@@ -45,7 +45,7 @@ def plan_scale(draft: Draft) -> None:
     if need.nodes > 1 and lacking <= 0:
         lacking = need.nodes - _usable(draft)  # a job over several nodes needs them all at once
     if lacking > 0 or _idle_count(draft) < policies.scale.warm:
-        _grow(draft, lacking, need.jobs)
+        _grow(draft, lacking, need)
     elif lacking <= 0:
         _shrink(draft, need.cpus)
 
@@ -107,9 +107,10 @@ def _idle_count(draft: Draft) -> int:
     return draft.world.ready.idle_count + draft.world.count_in(Phase.BOOTING)
 
 
-def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
+def _grow(draft: Draft, lacking_cpus: int, need: Need) -> None:
     """Begin one instance; the next cycle, which follows at once, begins the next one."""
-    reason = f"{jobs} waiting jobs could use {lacking_cpus} more CPUs"
+    pays_s = draft.policies.gaps.pays_s(need.shortest_s if need.jobs else 0.0)
+    reason = f"{need.jobs} waiting jobs could use {lacking_cpus} more CPUs"
     if lacking_cpus <= 0:
         reason = f"scale.warm = {draft.policies.scale.warm} idle instances are wanted"
     limit = may_create(draft.world, draft.policies.limits) or draft.budget_full() or _ramp(draft)
@@ -119,7 +120,7 @@ def _grow(draft: Draft, lacking_cpus: int, jobs: int) -> None:
     if limit:
         draft.refuse("cluster", "a new instance", limit)
         return
-    rooms, why_not = candidates(draft.world, draft.policies, draft.policies.gaps.boot_pays_s)
+    rooms, why_not = candidates(draft.world, draft.policies, pays_s)
     if not rooms:
         for host, why in why_not.items():
             draft.refuse(host, "a new instance", why)

@@ -42,6 +42,18 @@ class HostGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class ReservationEntry:
+    """Hosts that Slurm keeps, as an admin reserves them before the scenario begins."""
+
+    nodes: tuple[str, ...]
+    # From then on, after the beginning, for so long.
+    at_s: float
+    for_s: float
+    # For work on the hosts themselves: instances have to leave them as well.
+    maintenance: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class When:
     """A moment: every copy of a job has been in this state for so long."""
 
@@ -69,6 +81,8 @@ class JobEntry:
     run_s: float = 0.0
     # Each copy's run time is drawn between run_s and this; 0: all run for run_s.
     run_most_s: float = 0.0
+    # Its time limit; 0: none.
+    limit_s: float = 0.0
     # Copies arrive one by one with random (exponential) gaps of this mean; 0: all at once.
     gap_s: float = 0.0
     count: int = 0
@@ -125,6 +139,7 @@ class Scenario:
     jobs: tuple[JobEntry, ...]
     policies: PolicySet
     about: str = ""
+    reservations: tuple[ReservationEntry, ...] = ()
     expect: tuple[Expectation, ...] = ()
     # A scenario that takes longer has failed.
     limit_s: float = 600.0

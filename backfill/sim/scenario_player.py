@@ -144,6 +144,7 @@ class _Player:
                 entry.nodes,
                 run_s,
                 entry.count,
+                entry.limit_s,
             )
         )
 

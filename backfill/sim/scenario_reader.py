@@ -27,7 +27,14 @@ from backfill.config.shapes import (
 from backfill.config.tree import Entries, parse
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.sim.scenario import Expectation, HostGroup, JobEntry, PaperFigure, Scenario
+from backfill.sim.scenario import (
+    Expectation,
+    HostGroup,
+    JobEntry,
+    PaperFigure,
+    ReservationEntry,
+    Scenario,
+)
 from backfill.sim.scenario_rules import contradictions
 
 MAX_BYTES = 1_000_000
@@ -113,6 +120,7 @@ def _shape() -> Section:
             Key("paper", Many(section(PaperFigure)), ()),
             Key("seed", Amount(whole=True, open=False), 0),
             Key("jobs", Many(_with(JobEntry, "nodes", Hostlist())), MISSING),
+            Key("reservations", Many(_with(ReservationEntry, "nodes", Hostlist())), ()),
             Key("expect", Many(section(Expectation)), ()),
         ),
     )

@@ -27,6 +27,7 @@ def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
         yield from _place(scenario, entry, path)
         yield from _moments(scenario, entry, path)
     yield from _circles(scenario)
+    yield from _reservations(scenario)
     yield from _paper(scenario)
     for index, expectation in enumerate(scenario.expect):
         yield from _expectation(scenario, expectation, f"expect[{index}]")
@@ -46,6 +47,16 @@ def _hosts(scenario: Scenario) -> Iterator[Contradiction]:
         yield "hosts", "is empty", "give at least one host"
 
 
+def _reservations(scenario: Scenario) -> Iterator[Contradiction]:
+    for index, entry in enumerate(scenario.reservations):
+        path = f"reservations[{index}]"
+        for name in entry.nodes:
+            if name not in scenario.host_names:
+                yield f"{path}.nodes", f"has {name}, which is no host", "use names of hosts"
+        if entry.for_s <= 0:
+            yield f"{path}.for_s", f"is {entry.for_s:g}", "it must be more than 0"
+
+
 def _paper(scenario: Scenario) -> Iterator[Contradiction]:
     known = ", ".join(scenario.variants) or "none"
     for index, figure in enumerate(scenario.paper):
@@ -58,6 +69,8 @@ def _paper(scenario: Scenario) -> Iterator[Contradiction]:
 def _length(entry: JobEntry, path: str) -> Iterator[Contradiction]:
     if entry.run_most_s and not 0 < entry.run_s <= entry.run_most_s:
         yield f"{path}.run_most_s", "is less than run_s, or there is no run_s", "give both in order"
+    if entry.limit_s and entry.limit_s < max(entry.run_s, entry.run_most_s):
+        yield f"{path}.limit_s", "is less than it runs", "Slurm would end it; raise it"
     given = [
         name
         for name, value in (("run_s", entry.run_s), ("count", entry.count), ("ends", entry.ends))

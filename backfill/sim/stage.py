@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backfill.core.cluster import Job
+from backfill.drivers.simulated.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports import Record
@@ -30,6 +31,7 @@ class JobAsk:
     nodes: tuple[str, ...] = ()
     run_s: float = 0.0
     count: int = 0
+    limit_s: float = 0.0  # 0: none
 
 
 class Stage(Protocol):
@@ -92,6 +94,10 @@ class SimulatedStage:
                     name, cpus=group.cpus, memory_mb=group.memory_mb, features=(_METAL,)
                 )
         self._start_s = self._sim.now_s
+        for entry in scenario.reservations:
+            start_s = self._start_s + entry.at_s
+            kept = Reservation(start_s, start_s + entry.for_s, entry.maintenance)
+            self._sim.slurm.reserve(entry.nodes, kept)
         self._journal = MemoryJournal()
         self._ids: dict[str, JobAsk] = {}
         self._finished: set[str] = set()
@@ -113,6 +119,7 @@ class SimulatedStage:
             cpus=ask.cpus,
             memory_mb=ask.memory_mb,
             required_nodes=ask.nodes,
+            time_limit_s=ask.limit_s or None,
         )
         self._ids[job_id] = ask
         return job_id

@@ -58,6 +58,8 @@ def unfit(scenario: Scenario) -> str:
         return "the hosts of a lab are called bm1, bm2 and so on, in this order"
     if len({(group.cpus, group.memory_mb) for group in scenario.hosts}) > 1:
         return "the hosts of a lab are all equal"
+    if scenario.reservations:
+        return "a lab has no reservations"
     used = {entry.partition for entry in scenario.jobs}
     priorities = scenario.policies.priorities
     if not used <= {_LOW, _HIGH} or _LOW in priorities.high or _HIGH in priorities.low:

@@ -64,6 +64,7 @@ class LabStage:
             "--parsable", "-J", ask.name, "-p", ask.partition, "-N", "1", "-n", str(ask.cpus),
             "-o", "/dev/null", "-D", "/tmp",  # noqa: S108 - exists on every machine and guest
             *(["-w", ",".join(ask.nodes)] if ask.nodes else []),
+            *(["-t", f"0:{ask.limit_s:.0f}"] if ask.limit_s else []),
             *(["--mem", str(ask.memory_mb)] if ask.memory_mb else []),
         ]  # fmt: skip
         job_id = self._ctl("sbatch", *options, str(script), *argv)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from backfill.core.cluster import Job
 from backfill.core.fleet import Flavour
@@ -25,6 +26,7 @@ class Need:
     jobs: int
     misfits: tuple[str, ...]  # ids of jobs that no instances of ours can carry
     nodes: int = 0
+    shortest_s: float = inf  # the least time limit among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Demand:
         """Add up the jobs that a new instance could start."""
         cpus = jobs = nodes = 0
         misfits = []
+        shortest_s = inf
         for job in pending:
             if not self._waits_for_room(job, now_s):
                 continue
@@ -51,9 +54,10 @@ class Demand:
             cpus += job.cpus
             jobs += 1
             nodes = max(nodes, job.num_nodes)
+            shortest_s = min(shortest_s, inf if job.time_limit_s is None else job.time_limit_s)
         if jobs < self.min_jobs:
             cpus = nodes = 0
-        return Need(cpus, jobs, tuple(sorted(misfits)), nodes)
+        return Need(cpus, jobs, tuple(sorted(misfits)), nodes, shortest_s)
 
     def _waits_for_room(self, job: Job, now_s: float) -> bool:
         """Slurm throttles arrays and users by other reasons: those tasks wait for no room."""

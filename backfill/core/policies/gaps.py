@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +13,9 @@ class Gaps:
     # No instance is made on a host that is known to be wanted again sooner: it could not pay back
     # what its boot costs.
     boot_pays_s: float = 300.0
+    # Nor is one made where, by its time limit, not even the shortest waiting job could end before:
+    # for ladders that cannot keep a job's work. Jobs without a limit never could.
+    whole_jobs: bool = False
     # Nothing returns or moves to a host that is known to be wanted again sooner.
     return_pays_s: float = 10.0
     # Instances leave a host so long before its maintenance begins.
@@ -25,9 +29,15 @@ class Gaps:
             return ""
         if wanted_s <= now_s:
             return "Slurm means to use it now"
-        return (
-            f"Slurm wants it again in {wanted_s - now_s:.0f} s, which is less than {pays_s:.0f} s"
-        )
+        less = "no waiting job has a time limit" if pays_s == inf else f"less than {pays_s:.0f} s"
+        return f"Slurm wants it again in {wanted_s - now_s:.0f} s: {less}"
+
+    def pays_s(self, shortest_s: float) -> float:
+        """How long a host must not be wanted for an instance there to pay.
+
+        `shortest_s`: the least time limit of the waiting jobs.
+        """
+        return self.boot_pays_s + (shortest_s if self.whole_jobs else 0.0)
 
     def clear_at_s(self, maintenance_s: float) -> float:
         """When a host must be left for a maintenance that begins then."""

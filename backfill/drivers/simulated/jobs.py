@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from backfill.core.cluster import Job, JobState
 from backfill.drivers.simulated.books import Books
@@ -65,7 +66,7 @@ class JobControl:
     def _try(self, job: SimJob, withheld: set[str]) -> bool:
         chosen: list[SimNode] = []
         for node in self._books.room():
-            if node.name not in withheld and _fits(job, node):
+            if node.name not in withheld and _fits(job, node, self._events.now_s):
                 chosen.append(node)
                 if len(chosen) == job.num_nodes:
                     self._allocate(job, chosen)
@@ -231,8 +232,11 @@ def _configuring(job: SimJob, restart: int) -> bool:
     return job.state is JobState.RUNNING and job.configuring and job.restarts == restart
 
 
-def _fits(job: SimJob, node: SimNode) -> bool:
+def _fits(job: SimJob, node: SimNode, now_s: float) -> bool:
     if job.partition not in node.partitions:
+        return False
+    limit_s = inf if job.time_limit_s is None else job.time_limit_s
+    if node.reservations and node.kept_before(now_s + limit_s):
         return False
     if job.required_nodes and node.name not in job.required_nodes:
         return False

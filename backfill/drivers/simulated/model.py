@@ -20,6 +20,15 @@ class Partition:
         return self.feature is None or self.feature in features
 
 
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A node is kept from `start_s` to `end_s`; `maintenance`: for work on the node itself."""
+
+    start_s: float
+    end_s: float
+    maintenance: bool = True
+
+
 class Viewed:
     """Forgets its frozen picture whenever an attribute changes: pictures are asked for often."""
 
@@ -133,6 +142,8 @@ class SimNode(Viewed):
     boot_time_s: float = 0.0
     planned_s: float = 0.0
     maintenance_s: float = 0.0
+    reservations: tuple[Reservation, ...] = ()  # that are not over
+    kept: str = ""  # the flag of the one that has begun
     cpus_used: int = 0
     memory_used_mb: int = 0
     jobs: dict[str, SimJob] = field(default_factory=dict)
@@ -155,7 +166,23 @@ class SimNode(Viewed):
 
     @property
     def schedulable(self) -> bool:
-        return self.registered and not (self.down or self.silent) and self.drain is None
+        usable = self.registered and not (self.down or self.silent or self.kept)
+        return usable and self.drain is None
+
+    def kept_before(self, end_s: float) -> bool:
+        """Whether a reservation begins before a job that ends then is over."""
+        return any(one.start_s < end_s for one in self.reservations)
+
+    def look_ahead(self, now_s: float) -> None:
+        """Reservations that are over are forgotten; what is left is what Slurm tells."""
+        left = tuple(one for one in self.reservations if one.end_s > now_s)
+        self.reservations = left
+        planned = [one.start_s for one in left if not one.maintenance]
+        maintained = [one.start_s for one in left if one.maintenance]
+        self.planned_s = min(planned, default=0.0)
+        self.maintenance_s = min(maintained, default=0.0)
+        begun = {one.maintenance for one in left if one.start_s <= now_s}
+        self.kept = "MAINT" if True in begun else "RESERVED" if begun else ""
 
     def recount(self) -> None:
         """Add up what its jobs use: a suspended one frees its CPUs but not its memory."""
@@ -180,7 +207,8 @@ class SimNode(Viewed):
         return NodeBase.ALLOCATED if self.cpus_used >= self.cpus else NodeBase.MIXED
 
     def _picture(self) -> Node:
-        if self.host is None or self.drain is not None or self.silent or self.completing_any:
+        odd = self.drain is not None or self.silent or self.kept or self.completing_any
+        if self.host is None or odd:
             return self._draw()
         # Bare metal looks as it did before most of the time.
         look = (self.cpus_used, self._base(), self.reason, self.address, self.boot_time_s)
@@ -201,6 +229,8 @@ class SimNode(Viewed):
             flags.add("DRAIN")
         if self.silent:
             flags.add("NOT_RESPONDING")
+        if self.kept:
+            flags.add(self.kept)
         if self.completing_any:
             flags.add("COMPLETING")
         return Node(

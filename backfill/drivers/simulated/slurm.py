@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from backfill.core.cluster import (
     ENDED,
@@ -21,7 +22,7 @@ from backfill.drivers.simulated.controller import NodeControl
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.jobs import JobControl
-from backfill.drivers.simulated.model import SimJob, SimNode
+from backfill.drivers.simulated.model import Reservation, SimJob, SimNode
 from backfill.ports import (
     AlreadyThereError,
     BusyError,
@@ -250,6 +251,21 @@ class SimulatedSlurm:
         """Let the node be wanted from then on, by a planned job or for maintenance; 0: no more."""
         node = self._books.nodes[name]
         node.planned_s, node.maintenance_s = planned_s, maintenance_s
+
+    def reserve(self, names: Iterable[str], reservation: Reservation) -> None:
+        """Keep these nodes; no job starts there that by its time limit would not be over by then.
+
+        A job without a time limit never would. What runs when the reservation begins goes on.
+        """
+        for name in names:
+            node = self._node(name)
+            node.reservations = (*node.reservations, reservation)
+            for at_s in (self._events.now_s, reservation.start_s, reservation.end_s):
+                self._events.at(at_s, partial(self._look_ahead, node))
+
+    def _look_ahead(self, node: SimNode) -> None:
+        node.look_ahead(self._events.now_s)
+        self._books.refresh(node)
 
 
 def _differs(node: SimNode, spec: NodeSpec) -> bool:
