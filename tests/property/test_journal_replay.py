@@ -10,35 +10,21 @@ from hypothesis import strategies as st
 from backfill.core.policies.scale import Scale
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.journal_replay import replay_journal
-from tests.property.test_findings import LADDERS, Day, accidents, highs, lows
+from tests.property.days import Accident, Day, Work, accidents, highs, lows
+from tests.property.test_findings import LADDERS, rules
 
 
-def played(
-    ladder: int,
-    warm: int,
-    low: list[tuple[float, float]],
-    high: list[tuple[float, float]],
-    wrong: list[tuple[str, float, int]],
-) -> Day:
-    day = Day(LADDERS[ladder], warm)
-    for run_s, at_s in low:
-        day.submit("htc", run_s, at_s, cpus=1 + int(run_s) % 2)
-    for run_s, at_s in high:
-        day.submit("batch", run_s, at_s)
-    for kind, at_s, pick in wrong:
-        day.arrange(kind, at_s, pick)
+def played(ladder: int, warm: int, low: Work, high: Work, wrong: list[Accident]) -> Day:
+    day = Day(rules(LADDERS[ladder], warm))
+    day.fill(low, high, wrong, odd=True)
     day.run.run(200.0)
     return day
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, len(LADDERS) - 1), st.integers(0, 2), lows, highs, accidents)
+@given(st.integers(0, len(LADDERS) - 1), st.integers(0, 2), lows, highs, accidents())
 def test_the_same_changes_give_the_same_plans(
-    ladder: int,
-    warm: int,
-    low: list[tuple[float, float]],
-    high: list[tuple[float, float]],
-    wrong: list[tuple[str, float, int]],
+    ladder: int, warm: int, low: Work, high: Work, wrong: list[Accident]
 ) -> None:
     """Restarts, silence, cut hosts and failing calls included: every plan comes out again."""
     run = played(ladder, warm, low, high, wrong).run
@@ -61,7 +47,7 @@ def test_another_policy_shows_where_plans_differ() -> None:
 
 def test_a_pruned_journal_is_replayed_from_the_next_start() -> None:
     """What was before a gap is only remembered, as a restarted daemon remembers it."""
-    day = played(0, 1, [(40.0, 1.0)], [(20.0, 30.0)], [("kill daemon", 60.0, 1)])
+    day = played(0, 1, [(40.0, 1.0)], [(20.0, 30.0)], [Accident("kill daemon", 60.0, 1)])
     records = list(day.run.journal.read())
     found = replay_journal([r for r in records if r.id != 5], day.run.policies)
     assert found.differences == []

@@ -1,0 +1,203 @@
+"""Random days of a simulated cluster: its work, and what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hypothesis import note
+from hypothesis import strategies as st
+
+from backfill.core.changes import HoldSet
+from backfill.core.cluster import ENDED
+from backfill.core.fleet import Flavour
+from backfill.core.lifecycle import Phase
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.ports import UnreachableError
+from backfill.sim.rehearsal import Rehearsal
+
+HOSTS = ("bm1", "bm2", "bm3")
+ACCIDENTS = (
+    "kill daemon",
+    "stop slurm",
+    "cut host",
+    "requeue",
+    "cancel",
+    "drain",
+    "crash instance",
+    "calls fail",
+    "answers lost",
+    "never boots",
+    "close host",
+)
+Work = list[tuple[float, float]]  # run time and arrival, seconds
+
+
+@dataclass(frozen=True)
+class Accident:
+    """What goes wrong, when (seconds after the start), and a number that picks the victim."""
+
+    kind: str
+    at_s: float
+    pick: int
+
+
+def accidents(*, but: Iterable[str] = ()) -> st.SearchStrategy[list[Accident]]:
+    """Up to six of them."""
+    kinds = [kind for kind in ACCIDENTS if kind not in but]
+    moments = st.floats(1.0, 90.0).map(lambda s: round(s, 2))
+    one = st.builds(Accident, st.sampled_from(kinds), moments, st.integers(0, 5))
+    return st.lists(one, max_size=6)
+
+
+lows = st.lists(
+    st.tuples(st.integers(5, 60).map(float), st.floats(0.0, 40.0)), min_size=1, max_size=6
+)
+highs = st.lists(
+    st.tuples(st.integers(2, 30).map(float), st.floats(5.0, 80.0)), min_size=1, max_size=4
+)
+
+
+def policies(ladder: tuple[RungRule, ...], **rules: object) -> PolicySet:
+    """Up to twelve small instances on three hosts."""
+    given = PolicySet(
+        cluster="sim",
+        priorities=Priorities(low=("htc",), high=("batch",)),
+        instances=Template(
+            names=tuple(f"vn{i}" for i in range(1, 13)),
+            addresses=tuple(f"10.77.1.{i}/16" for i in range(1, 13)),
+            flavour=Flavour(cpus=1, memory_mb=256),
+        ),
+        hosts=HOSTS,
+        ladder=Ladder(ladder),
+    )
+    return replace(given, **rules)  # type: ignore[arg-type]  # its own fields
+
+
+class Day:
+    """One simulated day with its work and its accidents. `shared`: jobs and instances share hosts.
+
+    `dead`: when nobody could evict.
+    """
+
+    def __init__(self, rules: PolicySet, *, shared: bool = False) -> None:
+        self.sim = SimulatedWorld()
+        self.sim.checks.shared = shared
+        self.sim.add_partition("htc", tier=1, feature="backfill")
+        self.sim.add_partition("batch", tier=10, feature="metal")
+        for host in HOSTS:
+            self.sim.add_host(host, cpus=2, features=("metal",))
+        self.run = Rehearsal(self.sim, rules, MemoryJournal())
+        self.jobs: list[str] = []
+        self.dead: list[tuple[float, float]] = []
+
+    def fill(self, low: Work, high: Work, wrong: Iterable[Accident], *, odd: bool = False) -> None:
+        """Submit all work, arrange all accidents. `odd`: some want 2 CPUs."""
+        for run_s, at_s in low:
+            self.submit("htc", run_s, at_s, cpus=1 + (int(run_s) % 2 if odd else 0))
+        for run_s, at_s in high:
+            self.submit("batch", run_s, at_s)
+        for accident in wrong:
+            happen = getattr(self, "_" + accident.kind.replace(" ", "_"))
+            self.sim.at(self.sim.now_s + accident.at_s, partial(happen, accident.pick))
+
+    def submit(self, partition: str, run_s: float, at_s: float, cpus: int = 1) -> None:
+        """One job, `at_s` seconds from now."""
+        at_s += self.sim.now_s
+        self.jobs.append(self.sim.submit(partition, run_s, at_s=at_s, cpus=cpus))
+
+    # --- accidents -----------------------------------------------------------------------------
+
+    def _kill_daemon(self, pick: int) -> None:
+        if self.run.alive:
+            self.run.kill()
+            back_s = self.sim.now_s + 1.0 + pick
+            self.dead.append((self.sim.now_s, back_s + 3.0))
+            self.sim.at(back_s, self.run.start)
+
+    def _stop_slurm(self, pick: int) -> None:
+        self.sim.stop_slurm()
+        self.sim.at(self.sim.now_s + 5.0 * (1 + pick), self.sim.start_slurm)
+
+    def _cut_host(self, pick: int) -> None:
+        host, back_s = HOSTS[pick % 3], self.sim.now_s + 4.0 * (1 + pick)
+        self.sim.cut_host(host)
+        self.dead.append((self.sim.now_s, back_s + 6.0))
+        self.sim.at(back_s, lambda: self.sim.join_host(host))
+
+    def _low_job(self, pick: int) -> str | None:
+        low = [j for j in self.jobs if self.sim.job(j).partition == "htc"]
+        alive = [j for j in low if self.sim.job(j).active]
+        return alive[pick % len(alive)] if alive else None
+
+    def _requeue(self, pick: int) -> None:
+        job = self._low_job(pick)
+        if job is not None:
+            self.sim.requeue_behind(job, delay_s=10.0)
+
+    def _cancel(self, pick: int) -> None:
+        job = self._low_job(pick)
+        if job is not None:
+            self.sim.user_cancel(job)
+
+    def _drain(self, pick: int) -> None:
+        host = HOSTS[pick % 3]
+        self.sim.admin_drain(host, "a disk is being changed")
+        self.sim.at(self.sim.now_s + 15.0, lambda: self.sim.admin_drain(host, ""))
+
+    def _crash_instance(self, pick: int) -> None:
+        names = sorted(n for h in self.sim.hosts.values() for n in h.instances)
+        if names:
+            self.sim.crash_instance(names[pick % len(names)])
+
+    def _calls_fail(self, pick: int) -> None:
+        call = ("create", "suspend", "restore", "migrate", "thaw", "wake")[pick]
+        self.sim.faults.fail(call, UnreachableError("vn", "no answer"), times=2)
+
+    def _answers_lost(self, pick: int) -> None:
+        call = ("create", "suspend", "restore", "migrate", "thaw", "delete")[pick]
+        self.sim.faults.fail(call, UnreachableError("vn", "no answer"), times=1, acts=True)
+
+    def _never_boots(self, pick: int) -> None:
+        self.sim.faults.never_boots(f"vn{1 + pick}", 1)
+
+    def _close_host(self, pick: int) -> None:
+        subject = (*HOSTS, "vn1", "vn2", "vn3")[pick]
+        self._hold(subject, on=True)
+        self.sim.at(self.sim.now_s + 8.0, lambda: self._hold(subject, on=False))
+
+    def _hold(self, subject: str, *, on: bool) -> None:
+        if self.run.alive:
+            self.run.cycle.take([HoldSet(subject, self.sim.now_s, on, "a test")])
+
+    # --- its end -------------------------------------------------------------------------------
+
+    def over(self) -> bool:
+        """Whether every job has ended."""
+        return all(self.sim.job(j).state in ENDED for j in self.jobs)
+
+    def quiet(self) -> bool:
+        """Nothing is left but records of failures that nobody needs to repeat."""
+        managed = self.run.world.managed.values()
+        return self.run.alive and all(m.phase is Phase.FAILED for m in managed)
+
+    def until(self, done: Callable[[], bool], limit_s: float) -> None:
+        """Let time pass; what happened last is told if `done` does not come about."""
+        try:
+            self.run.until(done, limit_s)
+        except TimeoutError:
+            for record in list(self.run.journal.read())[-60:]:
+                note(f"{record.at_s:.2f} {record.kind} {record.subject} {record.body}")
+            raise
+
+    def broken(self) -> list[object]:
+        """Promises that were broken although somebody could act."""
+        found = self.sim.audit()
+        return [v for v in found if not (v.kind == "room" and self._excused(v.at_s))]
+
+    def _excused(self, at_s: float) -> bool:
+        return any(begin_s <= at_s <= end_s for begin_s, end_s in self.dead)
