@@ -31,6 +31,24 @@ def seen_running(run: Rehearsal, job: str) -> bool:
     return known is not None and known.state is JobState.RUNNING and all(phases)
 
 
+def on_two_nodes(**rules: object) -> tuple[Rehearsal, str]:
+    """A job that runs on two instances."""
+    policy = replace(policies(), scale=WARM, **rules)  # type: ignore[arg-type]  # its own fields
+    run = Rehearsal(cluster(), policy, MemoryJournal())
+    job = run.sim.submit("htc", 60.0, num_nodes=2, cpus=2)
+    run.until(lambda: running(run, job), 30)
+    return run, job
+
+
+def on_one_host(run_s: float, **rules: object) -> tuple[Rehearsal, str]:
+    """A job that runs on the only host's first instance."""
+    policy = replace(policies(), hosts=("bm1",), **rules)  # type: ignore[arg-type]  # likewise
+    run = Rehearsal(cluster(hosts=("bm1",)), policy, MemoryJournal())
+    job = run.sim.submit("htc", run_s)
+    run.until(lambda: running(run, job), 30)
+    return run, job
+
+
 def order(run: Rehearsal, job: str) -> str:
     run.until(lambda: seen_running(run, job), 10)
     identity, nodes = checkpoint_order(run.world, job)
@@ -40,10 +58,8 @@ def order(run: Rehearsal, job: str) -> str:
 
 def test_a_parallel_job_is_kept_as_of_one_moment_and_goes_on() -> None:
     """Both instances stand still before either is saved; afterwards the job ends as ever."""
-    sim = cluster()
-    run = Rehearsal(sim, replace(policies(), scale=WARM), MemoryJournal())
-    job = sim.submit("htc", 60.0, num_nodes=2, cpus=2)
-    run.until(lambda: running(run, job), 30)
+    run, job = on_two_nodes()
+    sim = run.sim
     identity = order(run, job)
     run.until(lambda: len(sim.provider.checkpoints()) == 2, 30)
     assert sim.job(job).state is JobState.SUSPENDED
@@ -57,11 +73,8 @@ def test_a_parallel_job_is_kept_as_of_one_moment_and_goes_on() -> None:
 
 def test_instances_that_do_not_stop_together_are_not_kept() -> None:
     """The one that could be stopped goes back to work; nothing half is kept."""
-    sim = cluster()
-    policy = replace(policies(), scale=WARM, checkpoints=Checkpoints(window_s=2.0))
-    run = Rehearsal(sim, policy, MemoryJournal())
-    job = sim.submit("htc", 60.0, num_nodes=2, cpus=2)
-    run.until(lambda: running(run, job), 30)
+    run, job = on_two_nodes(checkpoints=Checkpoints(window_s=2.0))
+    sim = run.sim
     sim.faults.fail("pause", UnreachableError("vn2", "silence"), subject="vn2", times=4)
     order(run, job)
     run.until(lambda: not any(m.checkpoint for m in run.world.managed.values()), 30)
@@ -73,11 +86,8 @@ def test_instances_that_do_not_stop_together_are_not_kept() -> None:
 
 def test_a_full_quota_costs_the_checkpoint_and_not_the_job() -> None:
     """The reason is in the story, and the job goes on."""
-    sim = cluster(hosts=("bm1",))
-    policy = replace(policies(), hosts=("bm1",), checkpoints=Checkpoints(quota_mb=10))
-    run = Rehearsal(sim, policy, MemoryJournal())
-    job = sim.submit("htc", 60.0)
-    run.until(lambda: running(run, job), 30)
+    run, job = on_one_host(60.0, checkpoints=Checkpoints(quota_mb=10))
+    sim = run.sim
     order(run, job)
     run.until(lambda: run.world.managed["vn1"].phase is not Phase.READY, 10)
     run.until(lambda: ready(run, 1), 30)
@@ -131,10 +141,8 @@ def put_back(run: Rehearsal, job: str, identity: str) -> None:
 
 def test_a_parallel_job_goes_on_from_its_checkpoint_on_all_nodes() -> None:
     """No instance goes on before all are replaced; the job ends as ever, once."""
-    sim = cluster()
-    run = Rehearsal(sim, replace(policies(), scale=WARM), MemoryJournal())
-    job = sim.submit("htc", 60.0, num_nodes=2, cpus=2)
-    run.until(lambda: running(run, job), 30)
+    run, job = on_two_nodes()
+    sim = run.sim
     identity = order(run, job)
     run.until(lambda: len(sim.provider.checkpoints()) == 2, 30)
     run.until(lambda: seen_running(run, job), 30)
@@ -159,10 +167,8 @@ def test_a_parallel_job_goes_on_from_its_checkpoint_on_all_nodes() -> None:
 
 def test_a_damaged_checkpoint_is_not_put_back_and_the_job_goes_on() -> None:
     """The old state is given up by none of the instances."""
-    sim = cluster()
-    run = Rehearsal(sim, replace(policies(), scale=WARM), MemoryJournal())
-    job = sim.submit("htc", 60.0, num_nodes=2, cpus=2)
-    run.until(lambda: running(run, job), 30)
+    run, job = on_two_nodes()
+    sim = run.sim
     identity = order(run, job)
     run.until(lambda: len(sim.provider.checkpoints()) == 2, 30)
     sim.provider.damaged.add(identity)
@@ -176,9 +182,7 @@ def test_a_damaged_checkpoint_is_not_put_back_and_the_job_goes_on() -> None:
 
 def test_a_job_that_is_another_one_by_now_is_not_put_back() -> None:
     """A restart since the checkpoint, other nodes, or another generation: one sentence each."""
-    sim = cluster(hosts=("bm1",))
-    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
-    job = sim.submit("htc", 60.0)
+    run, job = on_one_host(60.0)
     run.until(lambda: seen_running(run, job), 30)
     for restarts, parts, why in (
         (1, {"vn1": 1}, "restarted since"),
@@ -198,10 +202,8 @@ def test_a_daemon_killed_after_any_step_of_a_checkpoint_loses_nothing() -> None:
 
 def _ordered(kill_at: int) -> list[str]:
     """One checkpoint of a job, the daemon killed after the step of that number and started."""
-    sim = cluster(hosts=("bm1",))
-    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
-    job = sim.submit("htc", 12.0)
-    run.until(lambda: running(run, job), 30)
+    run, job = on_one_host(12.0)
+    sim = run.sim
     order(run, job)
     steps: list[str] = []
 
