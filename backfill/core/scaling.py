@@ -27,11 +27,7 @@ def plan_scale(draft: Draft) -> None:
     if draft.blind:
         return
     plan_reclaim(draft)
-    pending = _admitted(draft)
-    if pending is None:
-        need = draft.world.keep("need", partial(_need, policies))
-    else:
-        need = policies.demand.need(pending, policies.instances.flavour, draft.now_s)
+    need = _need(draft)
     for job_id in need.misfits:
         flavour = policies.instances.flavour
         draft.refuse(
@@ -59,17 +55,23 @@ def _waiting(world: World, policies: PolicySet) -> Iterator[Job]:
         yield from (j for j in world.pending(sorted(others)) if j.qos in priorities.low_qos)
 
 
-def _need(policies: PolicySet, world: World) -> Need:
-    """What the queue could use where neither catalogue nor quotas leave anything out."""
+def _need(draft: Draft) -> Need:
+    """What the waiting jobs could use; kept from plan to plan where all of them count."""
+    policies = draft.policies
+    if not policies.quotas.ceilings and not policies.environments.entries:
+        return draft.world.keep("need", partial(_need_of_all, policies))
+    pending = _admitted(draft)
+    return policies.demand.need(pending, policies.instances.flavour, draft.now_s)
+
+
+def _need_of_all(policies: PolicySet, world: World) -> Need:
     waiting = _waiting(world, policies)
     return policies.demand.need(waiting, policies.instances.flavour, world.now_s)
 
 
-def _admitted(draft: Draft) -> Iterable[Job] | None:
-    """The waiting jobs that the catalogue and the quotas let count; None: all of them."""
+def _admitted(draft: Draft) -> Iterable[Job]:
+    """The waiting jobs that the catalogue and the quotas let count."""
     quotas, world = draft.policies.quotas, draft.world
-    if not quotas.ceilings and not draft.policies.environments.entries:
-        return None
     waiting: Iterable[Job] = _waiting(world, draft.policies)
     if draft.policies.environments.entries:
         unwelcome: dict[str, str] = {}

@@ -264,7 +264,7 @@ def test_nodes_are_told_of_the_first_that_comes() -> None:
             Reservation(now_s - 900, now_s - 99, ("bm3",), maintenance=True),
         )
     )
-    ahead.expect([job])
+    ahead.expect({job.id: job})
     nodes = {name: Node(name, NodeBase.IDLE) for name in ("bm1", "bm2", "bm3")}
     told = ahead.tell(nodes)
     assert (told["bm1"].planned_s, told["bm1"].maintenance_s) == (now_s + 300, 0.0)

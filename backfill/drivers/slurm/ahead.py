@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from backfill.core.cluster import Job, Node
@@ -56,18 +56,19 @@ class Ahead:
     reservations: tuple[Reservation, ...] = ()
     read_s: float = 0.0
     expected: Mapping[str, float] = field(default_factory=dict)  # node -> start of a pending job
+    of: Mapping[str, Job] | None = None  # the jobs from which that is known
 
     def due(self, now_s: float) -> bool:
         """Whether the reservations are to be read again."""
         return now_s - self.read_s >= EVERY_S
 
-    def expect(self, jobs: Iterable[Job]) -> None:
+    def expect(self, jobs: Mapping[str, Job]) -> None:
         """Take over where the scheduler expects pending jobs to start, and when."""
         found: dict[str, float] = {}
-        for job in jobs:
+        for job in jobs.values():
             for name in job.planned_nodes:
                 found[name] = min(job.planned_s, found.get(name, job.planned_s))
-        self.expected = found
+        self.expected, self.of = found, jobs
 
     def tell(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
         """The same nodes, each with what is known of its future."""

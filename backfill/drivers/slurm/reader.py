@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from backfill.core.cluster import Job, Node, NodeBase, SlurmSettings
 from backfill.drivers.slurm.ahead import SHOW_RESERVATIONS, Ahead, read_reservations
@@ -35,12 +36,13 @@ class SlurmReader:
         """Read all nodes and all jobs that are pending, active or ended lately."""
         seen_s = time.time()
         nodes, jobs = self._path.everything()
-        self._look_ahead(jobs.values(), seen_s)
+        self._look_ahead(jobs, seen_s)
         return ClusterObservation(seen_s, self._ahead.tell(nodes), jobs)
 
-    def _look_ahead(self, jobs: Iterable[Job], now_s: float) -> None:
-        ahead = Ahead(self._ahead.reservations, self._ahead.read_s)
-        ahead.expect(jobs)
+    def _look_ahead(self, jobs: dict[str, Job], now_s: float) -> None:
+        ahead = replace(self._ahead)
+        if jobs is not ahead.of:  # what has not changed is the very same answer
+            ahead.expect(jobs)
         if ahead.due(now_s):
             output = self._commands.run(SHOW_RESERVATIONS)
             ahead.reservations, ahead.read_s = tuple(read_reservations(output)), now_s
