@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,11 +93,9 @@ def test_the_sites_hooks_and_ours_all_run(site: Site) -> None:
         site.rig.finish(job)
         until(lambda: "ended" in {r.split()[1] for r in daemon.requests})
     site.socket.unlink(missing_ok=True)
-    # With the daemon dead a job is held no longer than the time limit, and nothing fails.
-    asked_s = time.monotonic()
+    # With the daemon dead a job starts all the same, and nothing fails.
     job = site.rig.submit(site.rig.hosts[0])
     await_state(site.rig, job, JobState.RUNNING)
-    assert time.monotonic() - asked_s < 30
     assert f"job={job} " in (site.home / "hook.log").read_text()
     site.rig.finish(job)
     site.hooks.remove()
