@@ -63,7 +63,8 @@ def dying_at_the_reload(rig: ConfRig) -> Transactions:
             rig.lab.kill(alive.pop(), signal.SIGKILL)
             rig.until(lambda: not rig.lab.status().machines["ctl"].services["slurmctld"])
 
-    return transactions_of(rig.lab, at=at)
+    # The silence of the dead is waited for, twice.
+    return transactions_of(rig.lab, timeout_s=4, at=at)
 
 
 def nothing_was_lost(rig: ConfRig, job_id: str) -> None:
