@@ -35,8 +35,7 @@ WARM: dict[str, Any] = {
     "readiness": {"clock_within_s": 60, "munge_within_s": 60, "address_within_s": 60},
     "answer_within_s": 50,
 }
-HOOK_TIMEOUT_MS = 60_000
-PATIENT = "PrologEpilogTimeout=120"  # longer than the hook's
+PATIENT: dict[str, Any] = {"hook_timeout_ms": 60_000, "hook_limit_s": 120}
 PAUSE = {"rung": "pause", "within_s": 60, "for_s": 600}
 SUSPEND = {"rung": "suspend", "within_s": 120, "for_s": 3600}
 MIGRATE = {"rung": "migrate", "within_s": 120}
@@ -49,9 +48,7 @@ _DEFECTS = re.compile(r"Traceback|defect in the driver|unforeseen|did not settle
 @contextmanager
 def daemon_lab(name: str, **spec: Any) -> Iterator[DaemonRig]:
     """A lab with the hook in place, and a rig on it; at the end nothing of both is left."""
-    spec = {"hooks": "slurmctld", "hook_timeout_ms": HOOK_TIMEOUT_MS, **spec}
-    spec["extra_conf"] = (*spec.get("extra_conf", ()), PATIENT)
-    made = LabSpec(name=f"{name}-{os.getpid()}", **spec)
+    made = LabSpec(name=f"{name}-{os.getpid()}", **{"hooks": "slurmctld", **PATIENT, **spec})
     guest = image.build(salt=made.salt)
     lab = Lab.up(made, tied=True)
     try:

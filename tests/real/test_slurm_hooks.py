@@ -112,7 +112,7 @@ def cluster(
     directory = tmp_path_factory.mktemp("hook", numbered=True)
     hook = build_hook(directory / "hook", f"unix:{directory}/sock", 60_000, None)
     options = {"hooks": request.param, "hook": str(hook), "hook_epilog": str(hook)}
-    options["extra_conf"] = ("PrologEpilogTimeout=120",)
+    options["hook_limit_s"] = 120
     with slurm_lab(f"hook-{request.param}", hosts=HOSTS, **options) as lab:
         yield Hooked(request.param, RealRig.of(lab), hook)
 
