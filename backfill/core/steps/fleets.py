@@ -107,6 +107,8 @@ def _begin_one(draft: Draft, fleet: Fleet, failed: list[ManagedNode]) -> None:
         draft.refuse(fleet.id, "another member", limit or "; ".join(why_not.values()))
         return
     host = draft.policies.placement.choose(rooms)
+    if host in draft.targets:
+        return  # an instance moves there: the next plan, which follows at once, sees what is left
     if len(fleet.members) < fleet.size:
         free = next(_free_names(draft), None)
         if free is None:
@@ -147,6 +149,7 @@ def _begin(draft: Draft, fleet: Fleet, name: str, address: str, host: str, failu
         name, address, host, generation, Phase.BOOTING, now_s, now_s,
         reason=reason, failures=failures, fleet=fleet.id,
     )  # fmt: skip
+    draft.targets.add(host)
     draft.add(SetNode(node, reason))
 
 
