@@ -10,6 +10,7 @@ import pytest
 
 from backfill.core.cluster import JobState
 from backfill.drivers.slurm.hook_install import HookPlan, Hooks
+from backfill.drivers.slurm.submit_lua import Gate
 from backfill.lab.roots import RELEASES
 from tests.contract.workload_rig import await_state
 from tests.real.conf_lab import conf_lab, transactions_of
@@ -50,7 +51,9 @@ class Site:
         """As `backfill slurm hooks install` does."""
         endpoint = f"unix:{self.socket}"
         log = self.home / "hook.log"
-        plan = HookPlan("slurmctld", self.home / "ours", endpoint, timeout_ms, log, endpoint)
+        gates = (Gate("root6", ("ada",), ("hep",), "may not have root6: it is for user ada"),)
+        ours = self.home / "ours"
+        plan = HookPlan("slurmctld", ours, endpoint, timeout_ms, log, endpoint, gates=gates)
         self.hooks.install(plan, self.rig.manager.settings().version)
 
     def files(self) -> dict[str, tuple[int, bytes]]:
@@ -90,6 +93,11 @@ def test_the_sites_hooks_and_ours_all_run(site: Site) -> None:
         assert site.rig.ctl("squeue", "-h", "-j", job, "-O", "comment:64") == "seen by the site"
         refused = site.rig.lab.run("ctl", ["sbatch", "-J", "forbidden", "--wrap", "true"])
         assert refused.returncode != 0
+        refused = site.rig.lab.run("ctl", ["sbatch", "-C", "x&root6*1", "--wrap", "true"])
+        assert refused.returncode != 0
+        assert "user root of account (none) may not have root6" in refused.stderr
+        changed = ["scontrol", "update", f"JobId={job}", "Features=root6"]
+        assert site.rig.lab.run("ctl", changed).returncode != 0
         site.rig.finish(job)
         until(lambda: "ended" in {r.split()[1] for r in daemon.requests})
     site.socket.unlink(missing_ok=True)
