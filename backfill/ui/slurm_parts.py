@@ -109,6 +109,7 @@ def wanted(config: Config) -> Wanted:
         specs,
         str(Path(config.slurm.hooks.directory) / POWER),
         config.policies.scale.boot_within_s,
+        config.policies.environments.features,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.cluster import JobState
+from backfill.drivers.slurm.conf.wanted import Method, Wanted
 from backfill.drivers.slurm.hook_install import HookPlan, Hooks
 from backfill.drivers.slurm.submit_lua import Gate
 from backfill.lab.roots import RELEASES
@@ -115,4 +116,19 @@ def test_the_sites_hooks_and_ours_all_run(site: Site) -> None:
     await_state(site.rig, job, JobState.RUNNING)
     until(lambda: f"{job} prolog_slurmctld" in site.prologs())
     site.rig.finish(job)
+    site.rig.reset()
+
+
+def test_a_feature_may_be_asked_for_before_any_node_has_it(site: Site) -> None:
+    """Slurm refuses what it knows of no node; the managed file's line makes it known."""
+    wish = ["sbatch", "-H", "-C", "software7", "--wrap", "true"]
+    assert "feature" in site.rig.lab.run("ctl", wish).stderr
+    change = transactions_of(site.rig.lab)
+    before = change.slurm.look().nodes.keys()
+    wanted = Wanted(Method.DYNAMIC, (), "/bin/true", 120, ("software7",))
+    change.apply(lambda now: wanted.change(now, change.site()))
+    asked = site.rig.lab.run("ctl", [*wish, "--parsable"])
+    assert asked.returncode == 0, asked.stderr
+    assert change.slurm.look().nodes.keys() == before
+    site.rig.ctl("scancel", asked.stdout.strip())
     site.rig.reset()

@@ -75,6 +75,7 @@ def test_nodes_carry_the_features_of_their_image(tmp_path: Path) -> None:
     features = {spec.name: spec.features for spec in slurm_parts.wanted(config).specs}
     assert features["vn1"] == ("backfill", "debian")
     assert features["vn3"] == ("backfill", "cms", "rhel")
+    assert slurm_parts.wanted(config).features == ("cms", "debian", "rhel")
 
 
 @pytest.mark.parametrize(

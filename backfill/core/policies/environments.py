@@ -95,6 +95,12 @@ class Environments:
         families = (rule.name for rule in self.rules if rule.os_family in wanted)
         return next(found, "") or next(families, "")
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """All that jobs can ask for."""
+        names = [*(e.name for e in self.entries), *(r.os_family for r in self.rules)]
+        return tuple(sorted({name for name in names if name}))
+
     def image_of(self, name: str) -> str:
         """The master image of an environment; any other name is an image's own."""
         return next((entry.image for entry in self.entries if entry.name == name), name)
