@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from backfill.core.breakers import open_breaker
@@ -10,6 +11,7 @@ from backfill.core.fleet import Instance
 from backfill.core.foresight import node_of, wanted_again_s
 from backfill.core.guards import Limits, stale
 from backfill.core.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
+from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
 from backfill.core.quantities import NOTHING, Resources
 from backfill.core.world import World
@@ -149,6 +151,14 @@ def candidates(
         [(host, left) for host, left in rooms if host not in skip],
         {host: why for host, why in why_not.items() if host not in skip},
     )
+
+
+def pick(world: World, policies: PolicySet, rooms: Sequence[tuple[str, Resources]]) -> str:
+    """The host that the policy prefers among those with room."""
+    if policies.placement.order is not Order.IDLE:
+        return policies.placement.choose(rooms)
+    seen = {host: world.hosts[host].busy for host, _ in rooms}
+    return policies.placement.choose(rooms, {h: b for h, b in seen.items() if b is not None})
 
 
 def _rooms(

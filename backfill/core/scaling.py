@@ -8,6 +8,7 @@ from backfill.core.admission import MINUTE_S, not_admitted, open_rooms
 from backfill.core.cluster import Job
 from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.placement import pick
 from backfill.core.plan import SetNode
 from backfill.core.policy import PolicySet
 from backfill.core.pressure import most_disruptions
@@ -97,7 +98,7 @@ def _grow(draft: Draft, want: Want) -> bool:
     if slot is None:
         draft.refuse("cluster", what, "no name is left in instances.names")
         return False
-    host = draft.policies.placement.choose(rooms)
+    host = pick(draft.world, draft.policies, rooms)
     if host in draft.targets:
         return True  # an instance moves there: the next plan, which follows at once, sees more
     name, address, failures = slot

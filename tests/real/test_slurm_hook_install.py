@@ -124,11 +124,11 @@ def test_a_feature_may_be_asked_for_before_any_node_has_it(site: Site) -> None:
     wish = ["sbatch", "-H", "-C", "software7", "--wrap", "true"]
     assert "feature" in site.rig.lab.run("ctl", wish).stderr
     change = transactions_of(site.rig.lab)
-    before = change.slurm.look().nodes.keys()
+    before = site.rig.manager.observe().nodes.keys()
     wanted = Wanted(Method.DYNAMIC, (), "/bin/true", 120, ("software7",))
     change.apply(lambda now: wanted.change(now, change.site()))
     asked = site.rig.lab.run("ctl", [*wish, "--parsable"])
     assert asked.returncode == 0, asked.stderr
-    assert change.slurm.look().nodes.keys() == before
+    assert site.rig.manager.observe().nodes.keys() == before
     site.rig.ctl("scancel", asked.stdout.strip())
     site.rig.reset()

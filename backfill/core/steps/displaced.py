@@ -9,7 +9,7 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import free_again_s, free_since_s, left_s
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.notice import tell
-from backfill.core.placement import candidates, closed, crowded, too_short
+from backfill.core.placement import candidates, closed, crowded, pick, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.steps.evict import climb
@@ -107,7 +107,7 @@ def _move(draft: Draft, node: ManagedNode) -> bool:
         for reason in [full] if full else why_not.values():
             draft.refuse(node.name, "move", reason)
         return False
-    target = draft.policies.placement.choose(rooms)
+    target = pick(draft.world, draft.policies, rooms)
     operation = draft.operation(MigrateInstance(node.name, node.generation, node.host, target, ""))
     if operation is not None and (operation.final or draft.now_s < operation.not_before_s):
         draft.refuse(node.name, f"move to {target}", operation.problem)

@@ -10,7 +10,7 @@ from backfill.core.draft import Draft
 from backfill.core.fleets import Fleet, FleetState
 from backfill.core.guards import may_create
 from backfill.core.lifecycle import ABSENT, ManagedNode, Phase
-from backfill.core.placement import candidates, room
+from backfill.core.placement import candidates, pick, room
 from backfill.core.plan import SetFleet, SetNode
 from backfill.core.wants import own_image
 
@@ -117,7 +117,7 @@ def _begin_one(draft: Draft, fleet: Fleet, failed: list[ManagedNode]) -> None:
     if limit or not rooms:
         draft.refuse(fleet.id, "another member", limit or "; ".join(why_not.values()))
         return
-    host = draft.policies.placement.choose(rooms)
+    host = pick(draft.world, draft.policies, rooms)
     if host in draft.targets:
         return  # an instance moves there: the next plan, which follows at once, sees what is left
     if len(fleet.members) < fleet.size:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from backfill.core.cluster import OUR_REASON, Node
 from backfill.drivers.slurm.checks import difference, is_dynamic
+from backfill.drivers.slurm.conf.wanted import FEATURES_NODE
 from backfill.drivers.slurm.together import Ends, Together
 from backfill.ports import (
     AlreadyThereError,
@@ -108,8 +109,8 @@ class Dynamic:
         """Nothing is written anywhere."""
 
     def view(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
-        """As they are."""
-        return dict(nodes)
+        """As they are, without the line that only makes features known."""
+        return {name: node for name, node in nodes.items() if name != FEATURES_NODE}
 
 
 def _make(tools: NodeTools, specs: Sequence[NodeSpec]) -> dict[str, DriverError]:
