@@ -44,7 +44,7 @@ def wants(world: World, policies: PolicySet, jobs: Iterable[Job]) -> list[Want]:
         for job in jobs:
             sorted_out.setdefault(environments.asked(job), []).append(job)
         asked = {**sorted_out}
-    free, usable = _free(world, policies), _usable(world, policies)
+    free = _free(world, policies)
     found = []
     for image in sorted(asked, key=lambda name: (not name, name)):
         need = policies.demand.need(asked[image], policies.instances.flavour, world.now_s)
@@ -52,6 +52,7 @@ def wants(world: World, policies: PolicySet, jobs: Iterable[Job]) -> list[Want]:
         lacking = need.cpus - there
         if need.nodes > 1 and lacking <= 0:
             # A job over several nodes needs them all at once.
+            usable = _usable(world, policies)
             lacking = need.nodes - (usable[image] if image else sum(usable.values()))
         found.append(Want(image, need, lacking))
         if image:
