@@ -1,5 +1,6 @@
 """The policy file: YAML -> checked frozen values, or sentences that say what to change where."""
 
+from backfill.config.images import ImageEntry
 from backfill.config.live import conflicts, hints
 from backfill.config.load import check, load
 from backfill.config.model import (
@@ -9,7 +10,6 @@ from backfill.config.model import (
     DomainType,
     HardwareEntry,
     HostEntry,
-    ImageEntry,
     LibvirtEntry,
     Provider,
     SlurmSettingsFile,

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from backfill.config import rules
+from backfill.config import catalogue, rules
 from backfill.config.model import Config
 from backfill.config.problems import ConfigError, Place, Problem
 from backfill.config.reader import BAD, Reader
@@ -21,10 +21,11 @@ MAX_BYTES = 1_000_000
 def load(path: str | os.PathLike[str]) -> Config:
     """Read and check the whole file. Raises ConfigError with every problem; changes nothing."""
     reader = Reader(os.fspath(path))
-    text = _text(reader, Path(path))
+    text = _text(reader, Path(path), "policy file")
     config = None if text is None else _config(reader, text)
     if reader.problems or config is None:
-        raise ConfigError(sorted(reader.problems, key=lambda p: (p.line, p.column)))
+        own = reader.file
+        raise ConfigError(sorted(reader.problems, key=lambda p: (p.file != own, p.line, p.column)))
     return config
 
 
@@ -37,17 +38,17 @@ def check(path: str | os.PathLike[str]) -> list[Problem]:
     return []
 
 
-def _text(reader: Reader, path: Path) -> str | None:
+def _text(reader: Reader, path: Path, what_file: str) -> str | None:
     whole_file = Place(0, 0)
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        reader.note(whole_file, "", f"the policy file cannot be read: {why}", "check the path")
+        reader.note(whole_file, "", f"the {what_file} cannot be read: {why}", "check the path")
         return None
     if len(data) > MAX_BYTES:
-        what = f"the policy file is larger than {MAX_BYTES} bytes"
+        what = f"the {what_file} is larger than {MAX_BYTES} bytes"
         reader.note(whole_file, "", what, "is it the right file?")
         return None
     try:
@@ -73,10 +74,15 @@ def _config(reader: Reader, text: str) -> Config | None:
             reader.note(first, "", what, f"give at least {required}")
         return None
     found = reader.keys(shape, tree, "")
+    images = catalogue.take_in(reader, found, _text)
     good = {name: value for name, value in found.items() if value is not BAD}
     given = {key.name: key.default for key in shape.keys if not key.required}
     for finding in rules.findings({**{k: v for k, v in given.items() if k not in found}, **good}):
-        reader.note(None, finding.path, finding.what, finding.remedy)
+        of_image = images is not None and finding.path.startswith("libvirt.images.")
+        at = images if images is not None and of_image else reader
+        path = finding.path.removeprefix("libvirt.") if of_image else finding.path
+        at.note(None, path, finding.what, finding.remedy)
+    reader.problems += images.problems if images is not None else []
     return None if reader.problems else _assemble(reader, good)
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from backfill.config.cloud import OpenStackEntry
+from backfill.config.images import ImageEntry
 from backfill.core.policy import PolicySet
 
 
@@ -144,23 +145,6 @@ class HostEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageEntry:
-    """A guest image for direct kernel boot; the files are the same on every host."""
-
-    # Kernel and initial RAM disk.
-    kernel: str = field(metadata={"form": "path"})
-    initrd: str = field(metadata={"form": "path"})
-    # Never written: every instance has an overlay over it.
-    disk: str = field(metadata={"form": "path"})
-    # The kernel's command line.
-    cmdline: str
-    # As qemu-img names it.
-    disk_format: str = "raw"
-    # SHA-256 of the disk, which `backfill images check` compares; empty: not compared.
-    sha256: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class SurroundingsEntry:
     """What every guest is told when it boots."""
 
@@ -248,7 +232,9 @@ class LibvirtEntry:
     # What guests are told.
     surroundings: SurroundingsEntry
     # Guest images by name; instances.image chooses one.
-    images: dict[str, ImageEntry]
+    images: dict[str, ImageEntry] = field(default_factory=dict)
+    # The same in a file of its own, with the one key images; beside this file unless absolute.
+    catalogue: str = ""
     # The virtual machine.
     hardware: HardwareEntry = field(default_factory=HardwareEntry)
     # Patience.

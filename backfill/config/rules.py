@@ -123,6 +123,28 @@ def _libvirt(
         yield Finding("instances.image", what, f"images there: {known}")
 
 
+def _images(libvirt: LibvirtEntry | None, instances: Template) -> Iterator[Finding]:
+    kept: dict[str, str] = {}
+    asked: dict[str, str] = {}
+    for image, entry in libvirt.images.items() if libvirt is not None else ():
+        path = f"libvirt.images.{image}"
+        for name in entry.names:
+            if name not in instances.names:
+                what = f"has {name}, which is not in instances.names"
+                yield Finding(f"{path}.names", what, "keep names of our own nodes for it")
+            elif name in kept:
+                what = f"has {name}, which is kept for image {kept[name]} already"
+                yield Finding(f"{path}.names", what, "keep a name for one image")
+            kept[name] = image
+        if entry.environment and entry.environment in asked:
+            what = f"is {entry.environment}, as that of image {asked[entry.environment]}"
+            yield Finding(f"{path}.environment", what, "give each image another name")
+        asked[entry.environment] = image
+        if (entry.users or entry.accounts) and not entry.environment:
+            what = "is not set, and users or accounts are"
+            yield Finding(f"{path}.environment", what, "name what they alone may ask for")
+
+
 def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> Iterator[Finding]:
     ours = [(i, host) for i, host in enumerate(hosts) if host.provider is Provider.OPENSTACK]
     for index, host in ours:
@@ -200,6 +222,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[Finding]], tuple[str, ...]], ...] = (
     (_reading, ("slurm",)),
     (_hosts, ("hosts",)),
     (_libvirt, ("hosts", "libvirt", "instances")),
+    (_images, ("libvirt", "instances")),
     (_openstack, ("hosts", "openstack")),
     (_names, ("hosts", "instances")),
     (_addresses, ("hosts", "instances", "libvirt", "daemon")),

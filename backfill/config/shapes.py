@@ -121,6 +121,7 @@ _SPECIAL: dict[tuple[str, str], Shape] = {
     ("Template", "addresses"): Addresses(),
     ("Template", "image"): Text("name"),
     ("Template", "features"): Many(Text("name")),
+    ("ImageEntry", "names"): Hostlist(),
     ("PolicySet", "cluster"): Text("name"),
     ("Quota", "cpus"): Amount(whole=True, open=False),
     ("Priorities", "low"): Many(Text("name")),
@@ -153,7 +154,8 @@ _OURS = ("policies", "source", "lines")  # made by the reader, not written in th
 def section(make: type[Any]) -> Section:
     """Reflect a dataclass."""
     hints = typing.get_type_hints(make)
-    keys = tuple(_key(make, f, hints[f.name]) for f in dataclasses.fields(make) if f.init)
+    given = [f for f in dataclasses.fields(make) if f.init and not f.metadata.get("ours")]
+    keys = tuple(_key(make, f, hints[f.name]) for f in given)
     first = keys[0].shape
     listed = keys[0].name if isinstance(first, Many) and isinstance(first.item, Section) else ""
     return Section(make, keys, listed)

@@ -15,11 +15,18 @@ from backfill.core.foresight import maintenance_s
 from backfill.core.guards import stale
 from backfill.core.ledger import Operation
 from backfill.core.lens import Lens, plain_times
-from backfill.core.lifecycle import ManagedNode, Phase, Rung, check_transition
+from backfill.core.lifecycle import ManagedNode, Phase, check_transition
 from backfill.core.plan import Action, ForgetNode, Plan, Refusal, SetNode, key_of
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
-from backfill.core.pressure import above_budget, decided_s, leavers, most_instances, on_cpu
+from backfill.core.pressure import (
+    above_budget,
+    decided_s,
+    leavers,
+    most_instances,
+    on_cpu,
+    present_rung,
+)
 from backfill.core.world import World
 
 T = TypeVar("T")
@@ -49,6 +56,7 @@ class Draft:
         self._keys: set[str] = set()
         self._set: set[str] = set()
         self.targets: set[str] = set()  # hosts to which this plan sends an instance
+        self.returning: list[str] = []  # the host of each node to which it gives its room back
         self.checkpoints: set[str] = set()  # that this plan orders
         self._refusals: dict[tuple[str, str], Refusal] = {}
         self._watch: set[str] = set()
@@ -143,6 +151,8 @@ class Draft:
             if target in self.targets:
                 return  # its room is given away: the next plan, which follows at once, sees that
             self.targets.add(target)
+        elif phase is Phase.RETURNING:
+            self.returning.append(node.host)
         self._set.add(node.name)
         if phase is not node.phase:
             fields.setdefault("since_s", self.now_s)
@@ -278,15 +288,7 @@ class Draft:
 
     def rule(self, node: ManagedNode) -> RungRule:
         """The present rung of a node: one that would start its jobs anew spares the protected."""
-        ladder = self.policies.ladder
-        rule = ladder.rule(node.rung)
-        if rule.rung is not Rung.REQUEUE or node.rung >= len(ladder.rungs):
-            return rule  # past the last rung nothing else has worked: the host comes first
-        jobs = [j for j in self.world.jobs_on(node.name) if j.active]
-        kept = self.policies.victims.keeps([j.restarts for j in jobs])
-        if kept or any(not j.requeue for j in jobs):
-            return RungRule(Rung.SUSPEND, within_s=rule.within_s)
-        return rule
+        return present_rung(self.world, self.policies, node)
 
     def host_is_free(self, host: str) -> bool:
         """Whether nobody but us may use the host's CPUs now."""
@@ -294,7 +296,5 @@ class Draft:
 
     def stopped(self, instance: Instance | None) -> bool:
         """Whether the instance stands still with its work kept."""
-        return instance is not None and instance.state in (
-            InstanceState.PAUSED,
-            InstanceState.SUSPENDED,
-        )
+        still = (InstanceState.PAUSED, InstanceState.SUSPENDED)
+        return instance is not None and instance.state in still

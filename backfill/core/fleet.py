@@ -39,6 +39,8 @@ class Host:
     problem: str = ""  # why it is not reachable, for people
     # Whether a paused instance's memory can be written to disk without letting it run again.
     saves_paused: bool = True
+    # Share of its CPU time that was used lately, 0 to 1, as its hypervisor counts; None: not known.
+    busy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class FleetIndex:
         self._places: dict[str, set[str]] = {}  # name -> hosts with such an instance
         self._first_seen: dict[tuple[str, str], float] = {}
         self._created: list[float] = []  # sorted
+        self._begun: dict[str, list[float]] = {}  # the same of each host and image
         self._phases: dict[Phase, set[str]] = {phase: set() for phase in Phase}
         self._left: list[float] = []  # when idle ones began to leave, sorted
 
@@ -73,6 +74,11 @@ class FleetIndex:
         """When the `count`-th last instance was begun; 0 if there were fewer."""
         return self._created[-count] if 0 < count <= len(self._created) else 0.0
 
+    def begun_back_s(self, what: str, count: int) -> float:
+        """When the `count`-th last instance of `host NAME` or `image NAME` was begun; or 0."""
+        begun = self._begun.get(what, ())
+        return begun[-count] if 0 < count <= len(begun) else 0.0
+
     def left_back_s(self, count: int) -> float:
         """When the `count`-th last idle instance began to leave; 0 if there were fewer."""
         return self._left[-count] if 0 < count <= len(self._left) else 0.0
@@ -85,8 +91,7 @@ class FleetIndex:
         if old is None:
             insort(self.names, node.name)
         if old is None or old.generation != node.generation:
-            insort(self._created, node.created_s)
-            del self._created[:-_REMEMBERED]
+            self._begin(node)
         if node.phase is Phase.DRAINING and (old is None or old.phase is not Phase.DRAINING):
             insort(self._left, node.since_s)
             del self._left[:-_REMEMBERED]
@@ -100,6 +105,14 @@ class FleetIndex:
                 self._phases[old.phase].discard(node.name)
             self._phases[node.phase].add(node.name)
         self.managed[node.name] = node
+
+    def _begin(self, node: ManagedNode) -> None:
+        """Note when an instance was begun, in all, on its host and of its image."""
+        by_host = self._begun.setdefault(f"host {node.host}", [])
+        by_image = self._begun.setdefault(f"image {node.image}", [])
+        for times in (self._created, by_host, by_image):
+            insort(times, node.created_s)
+            del times[:-_REMEMBERED]
 
     def forget(self, name: str) -> None:
         """A managed node is over; unknown: nothing."""

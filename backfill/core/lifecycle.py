@@ -102,6 +102,7 @@ class ManagedNode:
     doomed: bool = False  # once stopped it is not brought back: it is removed
     fail: bool = False  # removal counts as a failure
     fleet: str = ""  # id of the order of which it is a member
+    image: str = ""  # master image; empty: that of the policy file
 
 
 class InvalidTransitionError(AssertionError):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from backfill.core.breakers import open_breaker
 from backfill.core.cluster import NodeBase
+from backfill.core.fleet import Instance
 from backfill.core.foresight import node_of, wanted_again_s
 from backfill.core.guards import Limits, stale
 from backfill.core.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
+from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
 from backfill.core.quantities import NOTHING, Resources
 from backfill.core.world import World
 
 # PLANNED is among them only where it is not known for when.
 _SHUT_FLAGS = frozenset({"MAINT", "RESERVED", "REBOOT_REQUESTED", "POWERED_DOWN", "FAIL"})
+# Phases in which all of its room is a node's own: it may run at any moment, or does so.
+_HOLDING = ON_CPU | {Phase.EVICTING, Phase.THROTTLED, Phase.MOVING}
+_KEPT = _HOLDING | {Phase.DISPLACED}
 
 
 def closed(world: World, host: str, limits: Limits) -> str:
@@ -60,30 +66,54 @@ def too_short(world: World, host: str, policies: PolicySet, pays_s: float) -> st
     return f"{host} is no gap worth it: {why}" if why else ""
 
 
-def room(world: World, host: str, policies: PolicySet) -> Resources:
-    """Resources of `host` that no node of ours uses or was promised."""
+def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> Resources:
+    """Resources of `host` that no node of ours uses or was promised.
+
+    `kept`: CPUs and memory that stopped instances will want back there are not free either.
+    Whoever comes anew has to ask so, or work that waits for its host would never find room again.
+    """
     limits = policies.limits
     whole = world.hosts[host].capacity
     left = Resources(policies.placement.cpus(whole.cpus), whole.memory_mb) - Resources(
         limits.keep_cpus, limits.keep_memory_mb
     )
     shape = policies.instances.flavour.resources
+    holding = _KEPT if kept else _HOLDING
     for node in world.managed_on(host):
-        left = left - _share(world, node, host, shape)
+        if host == node.target or node.phase in holding:
+            left = left - shape
+        else:
+            instance = world.instances.get((host, node.name))
+            left = left - (NOTHING if instance is None else _there(instance, shape))
     for instance in world.instances_on(host):
         if instance.name not in world.managed and instance.occupies_memory:
             left = left - instance.resources  # not in our books yet, but there
     return left
 
 
-def _share(world: World, node: ManagedNode, host: str, shape: Resources) -> Resources:
-    """What one managed node takes of a host: CPUs while it may run, memory while it is in RAM."""
-    if node.phase in ON_CPU or node.phase is Phase.EVICTING or host == node.target:
-        return shape
-    instance = world.instances.get((host, node.name))
-    if instance is not None and instance.occupies_memory:
-        return Resources(0, shape.memory_mb)
-    return NOTHING
+def _there(instance: Instance, shape: Resources) -> Resources:
+    """What an instance that stands still, or is just leaving, still takes of its host."""
+    return Resources(
+        shape.cpus if instance.occupies_cpu else 0,
+        shape.memory_mb if instance.occupies_memory else 0,
+    )
+
+
+def crowded(
+    world: World, node: ManagedNode, instance: Instance | None, policies: PolicySet, given: int
+) -> str:
+    """Say that others have taken the room of a stopped node meanwhile, or return an empty text.
+
+    `given`: to so many other stopped nodes their room there is just being given back.
+    """
+    shape = policies.instances.flavour.resources
+    left = room(world, node.host, policies, kept=False)
+    left = left - Resources(given * shape.cpus, given * shape.memory_mb)
+    # The memory of one that is paused is its own already, however little is left.
+    has_memory = instance is not None and instance.occupies_memory
+    if shape.cpus <= left.cpus and (has_memory or shape.memory_mb <= left.memory_mb):
+        return ""
+    return f"{node.host} has {left} left, an instance takes {shape}"
 
 
 def count_on(world: World, host: str) -> int:
@@ -121,6 +151,14 @@ def candidates(
         [(host, left) for host, left in rooms if host not in skip],
         {host: why for host, why in why_not.items() if host not in skip},
     )
+
+
+def pick(world: World, policies: PolicySet, rooms: Sequence[tuple[str, Resources]]) -> str:
+    """The host that the policy prefers among those with room."""
+    if policies.placement.order is not Order.IDLE:
+        return policies.placement.choose(rooms)
+    seen = {host: world.hosts[host].busy for host, _ in rooms}
+    return policies.placement.choose(rooms, {h: b for h, b in seen.items() if b is not None})
 
 
 def _rooms(

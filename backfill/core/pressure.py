@@ -11,6 +11,7 @@ from backfill.core.foresight import end_s
 from backfill.core.guards import Limits
 from backfill.core.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, Rung
 from backfill.core.policies.budgets import Of
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.victims import Candidate, Extent
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.quantities import NOTHING, Resources
@@ -121,6 +122,19 @@ def candidate(world: World, policies: PolicySet, node: ManagedNode) -> Candidate
         memory_mb=shape.memory_mb if memory_mb is None else memory_mb,
         repeats=max([node.evictions, *(j.restarts for j in jobs)]),
     )
+
+
+def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRule:
+    """The present rung of a node: one that would start its jobs anew spares the protected."""
+    ladder = policies.ladder
+    rule = ladder.rule(node.rung)
+    if rule.rung is not Rung.REQUEUE or node.rung >= len(ladder.rungs):
+        return rule  # past the last rung nothing else has worked: the host comes first
+    jobs = [j for j in world.jobs_on(node.name) if j.active]
+    kept = policies.victims.keeps([j.restarts for j in jobs])
+    if kept or any(not j.requeue for j in jobs):
+        return RungRule(Rung.SUSPEND, within_s=rule.within_s)
+    return rule
 
 
 # --- budgets -------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ class ReadyIndex:
 
     def __init__(self) -> None:
         self._idle: set[str] = set()
-        self._allocated: dict[str, int] = {}  # name -> CPUs, of those that take jobs
-        self._counts: dict[int, int] = {}  # CPUs -> how many have given so many to jobs
+        # Image and CPUs given to jobs: of each that takes jobs, and how many are alike.
+        self._allocated: dict[str, tuple[str, int]] = {}
+        self._counts: dict[tuple[str, int], int] = {}
 
     @property
     def idle(self) -> Iterable[str]:
@@ -27,8 +28,8 @@ class ReadyIndex:
         return len(self._idle)
 
     @property
-    def allocated(self) -> Mapping[int, int]:
-        """Of those to which Slurm gives jobs: how many (value) have so many CPUs in use (key)."""
+    def allocated(self) -> Mapping[tuple[str, int], int]:
+        """Of those to which Slurm gives jobs: how many have this image and so many CPUs in use."""
         return self._counts
 
     def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> bool:
@@ -36,7 +37,9 @@ class ReadyIndex:
         ready = ours is not None and ours.phase is Phase.READY
         idle = ready and ours is not None and bool(ours.idle_since_s) and not ours.fleet
         takes = ready and seen is not None and not seen.drained
-        allocated = seen.cpus_allocated if takes and seen is not None else None
+        allocated = None
+        if takes and seen is not None and ours is not None:
+            allocated = (ours.image, seen.cpus_allocated)
         before = self._allocated.get(name)
         if idle == (name in self._idle) and allocated == before:
             return False

@@ -43,7 +43,7 @@ def _named(draft: Draft, node: ManagedNode) -> str:
 def _too_many(draft: Draft, host: str) -> tuple[int, str]:
     """How many instances are beyond the host's room or the owner's number, and why."""
     shape = draft.policies.instances.flavour.resources
-    left = room(draft.world, host, draft.policies)
+    left = room(draft.world, host, draft.policies, kept=False)
     lacking = max(_times(-left.cpus, shape.cpus), _times(-left.memory_mb, shape.memory_mb))
     capacity: Resources = draft.world.hosts[host].capacity
     keep, why = draft.world.kept.get(host, (None, ""))

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from backfill.core.breakers import open_breaker, rest_ends_s
+from backfill.core.admission import MINUTE_S, not_admitted, open_rooms
 from backfill.core.cluster import Job
 from backfill.core.draft import Draft
-from backfill.core.guards import may_create
 from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.placement import candidates
+from backfill.core.placement import pick
 from backfill.core.plan import SetNode
 from backfill.core.policies.demand import Need
 from backfill.core.policy import PolicySet
 from backfill.core.pressure import most_disruptions
 from backfill.core.reclaim import plan_reclaim
+from backfill.core.wants import Want, image_of, own_image, want_of_all, wants
 from backfill.core.world import World
-
-_MINUTE_S = 60.0
 
 
 def plan_scale(draft: Draft) -> None:
@@ -27,8 +25,8 @@ def plan_scale(draft: Draft) -> None:
     if draft.blind:
         return
     plan_reclaim(draft)
-    need = _need(draft)
-    for job_id in need.misfits:
+    wanted = _wanted(draft)
+    for job_id in (job_id for want in wanted for job_id in want.need.misfits):
         flavour = policies.instances.flavour
         draft.refuse(
             f"job {job_id}",
@@ -37,13 +35,27 @@ def plan_scale(draft: Draft) -> None:
             f"{flavour.node_memory_mb} MB on one node), or more than demand.max_nodes = "
             f"{policies.demand.max_nodes} nodes",
         )
-    lacking = need.cpus - _supply_cpus(draft)
-    if need.nodes > 1 and lacking <= 0:
-        lacking = need.nodes - _usable(draft)  # a job over several nodes needs them all at once
-    if lacking > 0 or _idle_count(draft) < policies.scale.warm:
-        _grow(draft, lacking, need)
-    elif lacking <= 0:
-        _shrink(draft, need.cpus)
+    short = [want for want in wanted if want.lacking > 0]
+    if not short and _idle_count(draft) < policies.scale.warm:
+        _grow(draft, wanted[-1])
+    elif not any(_grow(draft, want) for want in short):
+        _shrink(draft, wanted, in_need=bool(short))
+
+
+def _wanted(draft: Draft) -> list[Want]:
+    """What the queue wants; kept from plan to plan where all of its jobs count alike."""
+    policies = draft.policies
+    if not (policies.quotas.ceilings or policies.environments.particular):
+        need = draft.world.keep("need", partial(_need_of_all, policies))
+        return [want_of_all(draft.world, policies, need)]
+    pending = _admitted(draft)
+    return wants(draft.world, policies, pending)
+
+
+def _need_of_all(policies: PolicySet, world: World) -> Need:
+    """What the queue could use where nobody is left out."""
+    waiting = _waiting(world, policies)
+    return policies.demand.need(waiting, policies.instances.flavour, world.now_s)
 
 
 def _waiting(world: World, policies: PolicySet) -> Iterator[Job]:
@@ -53,20 +65,6 @@ def _waiting(world: World, policies: PolicySet) -> Iterator[Job]:
     if priorities.low_qos:
         others = world.partitions_waiting - {*priorities.low, *priorities.high}
         yield from (j for j in world.pending(sorted(others)) if j.qos in priorities.low_qos)
-
-
-def _need(draft: Draft) -> Need:
-    """What the waiting jobs could use; kept from plan to plan where all of them count."""
-    policies = draft.policies
-    if not policies.quotas.ceilings and not policies.environments.entries:
-        return draft.world.keep("need", partial(_need_of_all, policies))
-    pending = _admitted(draft)
-    return policies.demand.need(pending, policies.instances.flavour, draft.now_s)
-
-
-def _need_of_all(policies: PolicySet, world: World) -> Need:
-    waiting = _waiting(world, policies)
-    return policies.demand.need(waiting, policies.instances.flavour, world.now_s)
 
 
 def _admitted(draft: Draft) -> Iterable[Job]:
@@ -87,19 +85,6 @@ def _admitted(draft: Draft) -> Iterable[Job]:
     return admitted
 
 
-def _usable(draft: Draft) -> int:
-    """How many instances are there, or will be soon, whatever runs on them now."""
-    world = draft.world
-    return world.count_in(Phase.BOOTING) + sum(world.ready.allocated.values())
-
-
-def _supply_cpus(draft: Draft) -> int:
-    """CPUs that waiting jobs will find free soon without a new instance."""
-    world, cpus = draft.world, draft.policies.instances.flavour.cpus
-    free = (max(0, cpus - used) * nodes for used, nodes in world.ready.allocated.items())
-    return cpus * world.count_in(Phase.BOOTING) + sum(free)
-
-
 def _idle(draft: Draft) -> list[ManagedNode]:
     """Ready nodes without jobs; a fleet's members stay as long as their fleet."""
     return [draft.world.managed[name] for name in draft.world.ready.idle]
@@ -109,31 +94,29 @@ def _idle_count(draft: Draft) -> int:
     return draft.world.ready.idle_count + draft.world.count_in(Phase.BOOTING)
 
 
-def _grow(draft: Draft, lacking_cpus: int, need: Need) -> None:
+def _grow(draft: Draft, want: Want) -> bool:
     """Begin one instance; the next cycle, which follows at once, begins the next one."""
-    pays_s = draft.policies.gaps.pays_s(need.shortest_s if need.jobs else 0.0)
-    reason = f"{need.jobs} waiting jobs could use {lacking_cpus} more CPUs"
-    if lacking_cpus <= 0:
+    reason = f"{want.need.jobs} waiting jobs could use {want.lacking} more CPUs"
+    if want.lacking <= 0:
         reason = f"scale.warm = {draft.policies.scale.warm} idle instances are wanted"
-    limit = may_create(draft.world, draft.policies.limits) or draft.budget_full() or _ramp(draft)
-    limit = limit or open_breaker(draft.world, "", draft.policies.readiness, draft.policies.hosts)
-    # When a rest is over that now keeps instances from being made.
-    draft.wake_at(rest_ends_s(draft.world, draft.policies.readiness))
+    image = want.image or draft.policies.instances.image
+    what = f"a new instance of {want.image}" if want.image else "a new instance"
+    limit = not_admitted(draft, image) or _ramp(draft)
     if limit:
-        draft.refuse("cluster", "a new instance", limit)
-        return
-    rooms, why_not = candidates(draft.world, draft.policies, pays_s)
+        draft.refuse("cluster", what, limit)
+        return False
+    rooms, why_not = open_rooms(draft, want.need.shortest_s if want.need.jobs else 0.0)
     if not rooms:
         for host, why in why_not.items():
-            draft.refuse(host, "a new instance", why)
-        return
-    slot = next(_free_slots(draft), None)
+            draft.refuse(host, what, why)
+        return False
+    slot = next(_free_slots(draft, image), None)
     if slot is None:
-        draft.refuse("cluster", "a new instance", "no name is left in instances.names")
-        return
-    host = draft.policies.placement.choose(rooms)
+        draft.refuse("cluster", what, "no name is left in instances.names")
+        return False
+    host = pick(draft.world, draft.policies, rooms)
     if host in draft.targets:
-        return  # an instance moves there: the next plan, which follows at once, sees what is left
+        return True  # an instance moves there: the next plan, which follows at once, sees more
     name, address, failures = slot
     generation = draft.world.generations.get(name, 0) + 1
     node = ManagedNode(
@@ -146,8 +129,10 @@ def _grow(draft: Draft, lacking_cpus: int, need: Need) -> None:
         draft.now_s,
         reason=reason,
         failures=failures,
+        image=own_image(draft.policies, image),
     )
     draft.add(SetNode(node, reason))
+    return True
 
 
 def _ramp(draft: Draft) -> str:
@@ -155,16 +140,19 @@ def _ramp(draft: Draft) -> str:
     scale, world = draft.policies.scale, draft.world
     if not scale.grow_per_min:
         return ""
-    why = scale.ramp(scale.grow_per_min, world.created_lately(_MINUTE_S))
+    why = scale.ramp(scale.grow_per_min, world.created_lately(MINUTE_S))
     if why:
-        draft.wake_at(world.fleet.created_back_s(scale.grow_per_min) + _MINUTE_S)
+        draft.wake_at(world.fleet.created_back_s(scale.grow_per_min) + MINUTE_S)
     return f"scale.grow_per_min: {why}" if why else ""
 
 
-def _free_slots(draft: Draft) -> Iterator[tuple[str, str, int]]:
+def _free_slots(draft: Draft, image: str) -> Iterator[tuple[str, str, int]]:
     """Names that nothing uses, inside Slurm or outside, with their address and past failures."""
     template, world = draft.policies.instances, draft.world
+    reserved = draft.policies.environments.reserved
     for name, address in zip(template.names, template.addresses, strict=True):
+        if reserved(name, image):
+            continue
         node = world.managed.get(name)
         if node is None:
             if name not in world.nodes and not world.places_of(name):
@@ -197,16 +185,21 @@ def _boot_just_failed(draft: Draft, node: ManagedNode) -> bool:
     return clearing and host is not None and host.reachable
 
 
-def _shrink(draft: Draft, waiting_cpus: int) -> None:
-    """Let the longest idle ones go, as far as neither jobs nor `warm` want them."""
+def _shrink(draft: Draft, wanted: Sequence[Want], *, in_need: bool) -> None:
+    """Let the longest idle ones go, as far as neither jobs nor `warm` want them.
+
+    `in_need`: other kinds could not be made for want of something that these may have.
+    """
     scale, limits = draft.policies.scale, draft.policies.limits
-    if waiting_cpus > 0:
-        return
+    awaited = {want.image for want in wanted if want.need.cpus > 0}
+    if "" in awaited:
+        return  # jobs that take any
     removing = draft.world.count_in(Phase.DRAINING, Phase.REMOVING)
     most = most_disruptions(draft.world, draft.policies)
-    leaving = draft.world.fleet.left_since(draft.now_s - _MINUTE_S) if scale.shrink_per_min else 0
-    idle = sorted(_idle(draft), key=lambda m: (m.idle_since_s, m.name))
-    for node in idle[: max(0, len(idle) - scale.warm)]:
+    leaving = draft.world.fleet.left_since(draft.now_s - MINUTE_S) if scale.shrink_per_min else 0
+    idle = [m for m in _idle(draft) if image_of(draft.policies, m) not in awaited]
+    idle.sort(key=lambda m: (m.idle_since_s, m.name))
+    for node in idle[: max(0, len(idle) - (0 if in_need else scale.warm))]:
         due_s = node.idle_since_s + scale.idle_s
         if draft.now_s < due_s:
             draft.wake_at(due_s)
@@ -221,7 +214,7 @@ def _shrink(draft: Draft, waiting_cpus: int) -> None:
         slow = scale.ramp(scale.shrink_per_min, leaving)
         if slow:
             draft.refuse(node.name, "removal", f"scale.shrink_per_min: {slow}")
-            draft.wake_at(draft.world.fleet.left_back_s(scale.shrink_per_min) + _MINUTE_S)
+            draft.wake_at(draft.world.fleet.left_back_s(scale.shrink_per_min) + MINUTE_S)
             return
         leaving += 1
         removing += 1

@@ -17,6 +17,7 @@ from backfill.core.policy import PolicySet
 from backfill.core.records import remembered
 from backfill.core.world import World
 from backfill.engine.cycle import Cycle
+from backfill.engine.hooking import HookDesk
 from backfill.engine.looking import Outside
 from backfill.engine.messages import (
     ClusterPicture,
@@ -77,9 +78,9 @@ class Daemon:
         self.policyfile = policyfile if policyfile is not None else PolicyFile()
         self._tidy = tidy  # what is to be done once an hour, such as pruning the journal
         self._workers = Workers(outside, self.inbox, pace.workers)
-        self._hooks: dict[str, list[HookCall]] = {}
         self._watch = Watch(pace.watch_s)
         self._sources = ("slurm", *outside.providers)
+        self._desk = HookDesk(self.world, self._watch, self._sources, self.poke)
         self._said = ""
         self._said_s = 0.0
         self._scheduler = BackgroundScheduler(timezone="UTC")
@@ -155,6 +156,9 @@ class Daemon:
             self.cycle.tick(now_s)
             for message in messages:
                 self.cycle.take(self._changes(message, now_s))
+            patience_s = self.cycle.policies.answer_within_s
+            while (early := self._desk.take_early(now_s, patience_s)) is not None:
+                self.cycle.take(early)
             plan = self.cycle.decide()
             leaving = still_taken(self.world, self._watch.leaving)
             self._watch.want(plan.watch | leaving, now_s)
@@ -168,6 +172,7 @@ class Daemon:
         """Wait for something to do; take everything that is there."""
         now_s = self._outside.clock.now()
         wait_s = min(_LONGEST_WAIT_S, self._watch.due_in_s(now_s))
+        wait_s = min(wait_s, self._desk.due_in_s(now_s, self.cycle.policies.answer_within_s))
         wake_s = self.cycle.last.wake_at_s
         if wake_s is not None:
             wait_s = min(wait_s, max(0.001, wake_s - now_s))
@@ -189,9 +194,9 @@ class Daemon:
             case Result():
                 return self._result(message, now_s)
             case HookCall():
-                return self._hook(message, now_s)
+                return self._desk.take(message, now_s)
             case HookGone():
-                self._forget_hook(message.call)
+                self._desk.forget(message.call)
                 return []
             case PolicyRead():
                 self.policyfile.take(message.reading, self.cycle)
@@ -251,50 +256,8 @@ class Daemon:
         if names and self._workers.observe_nodes(names):
             self._watch.asked(now_s)
 
-    # --- hooks ---------------------------------------------------------------------------------
-
-    def _hook(self, call: HookCall, now_s: float) -> list[ch.Change]:
-        """An allocation becomes a claim on the hosts among its nodes; an end makes us look."""
-        if call.event == "arrived":
-            self.poke("slurm")
-            return []
-        nodes = [n for n in call.nodes if self._believed(n, call.peer)]
-        hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
-        if call.event == "ended":
-            self._watch.leaving |= {n for n in nodes if self.world.host_of_node(n)}
-            self._watch.stir(now_s)
-            self.poke("slurm")
-            return []
-        if not hosts:
-            call.reply("ok no host of ours is among the nodes")
-            return []
-        self._watch.leaving -= set(nodes)
-        self._hooks.setdefault(call.job_id, []).append(call)
-        known = self.world.claims.get(call.job_id)
-        if known is not None:  # one job, several hooks: each host's slurmd calls for itself
-            hosts = tuple(sorted({*known.hosts, *hosts}))
-        return [ch.Claimed(call.job_id, hosts, now_s, waiting=True)]
-
-    def _believed(self, node: str, peer: str) -> bool:
-        """A hook on a host speaks only for the node at its own address."""
-        if not peer:
-            return True
-        seen = self.world.nodes.get(node)
-        if seen is not None and seen.address == peer:
-            return True
-        _LOG.warning("a hook from %s spoke about %s, which is not there; ignored", peer, node)
-        return False
-
     def _answer(self, answer: AnswerClaim) -> None:
-        verdict = "ok" if answer.ok else "no"
-        for call in self._hooks.pop(answer.job_id, ()):
-            call.reply(f"{verdict} {answer.reason}")
-
-    def _forget_hook(self, call: HookCall) -> None:
-        waiting = self._hooks.get(call.job_id, [])
-        if call in waiting:
-            waiting.remove(call)
-            self.poke("slurm")  # scancel while the hook ran? Slurm will tell
+        self._desk.answer(answer)
 
     def _begin(self, action: object) -> None:
         self._workers.start(action)  # type: ignore[arg-type]  # the cycle passes DriverActions only

@@ -21,6 +21,7 @@ def fleet_order(world: World, policies: PolicySet, body: dict[str, object]) -> F
         raise OrderError("a fleet needs a number of instances") from None
     _can_ever_fit(world, policies, size)
     image = policies.environments.image_of(str(body.get("image") or ""))
+    _image_allows(policies, image or policies.instances.image, size)
     number = 1 + max((_number(known) for known in world.fleets), default=0)
     identity = f"fleet-{max(number, int(world.now_s))}"
     return Fleet(identity, size, FleetState.WAITING, world.now_s, image, _method(body))
@@ -57,6 +58,20 @@ def _can_ever_fit(world: World, policies: PolicySet, size: int) -> None:
         (limits.max_instances, "limits.max_instances is {}"),
         (places, "all hosts together have room for {}"),
     ):
+        if size > most:
+            raise OrderError(f"{size} instances can never be there: {what.format(most)}")
+
+
+def _image_allows(policies: PolicySet, image: str, size: int) -> None:
+    """Refuse at once what the image's own limits never let be."""
+    rule, shape = policies.environments.rule(image), policies.instances.flavour.resources
+    names = sum(not policies.environments.reserved(n, image) for n in policies.instances.names)
+    for most, what in (
+        (names, f"image {image} may have {{}} names"),
+        (rule.most_cpus // shape.cpus if rule.most_cpus else size, f"image {image} may have {{}}"),
+        (rule.most_memory_mb // shape.memory_mb if rule.most_memory_mb else size,
+         f"the memory of image {image} is enough for {{}}"),
+    ):  # fmt: skip
         if size > most:
             raise OrderError(f"{size} instances can never be there: {what.format(most)}")
 

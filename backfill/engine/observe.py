@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from backfill.core import changes as ch
-from backfill.core.fleet import Instance
+from backfill.core.fleet import Host, Instance
 from backfill.core.world import World
 from backfill.ports import ClusterObservation, HostObservation
+
+# A host's use of its CPUs has to change by so much to be told.
+_NEWS = 0.1
 
 
 def cluster_changes(world: World, seen: ClusterObservation) -> list[ch.Change]:
@@ -68,11 +71,18 @@ def _differs(known: Instance | None, seen: Instance) -> bool:
     return replace(known, rss_mb=seen.rss_mb) != seen
 
 
+def _host_differs(known: Host | None, seen: Host) -> bool:
+    """Whether a picture is news: a host that is a little more busy than before is none."""
+    if known is None or known.busy is None or seen.busy is None:
+        return known != seen
+    return abs(known.busy - seen.busy) > _NEWS or replace(known, busy=seen.busy) != seen
+
+
 def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
     """One host was read. What an unreachable host carries is unknown, not gone."""
     at_s, host = seen.seen_s, seen.host
     found: list[ch.Change] = []
-    if world.hosts.get(host.name) != host:
+    if _host_differs(world.hosts.get(host.name), host):
         found.append(ch.HostSeen(host, at_s))
     if not host.reachable:
         found.append(ch.SourceFailed(host.name, at_s, host.problem))

@@ -148,6 +148,7 @@ class Questions:
                     "memory_mb": host.capacity.memory_mb,
                     "reachable": host.reachable,
                     "problem": host.problem,
+                    "busy": host.busy,
                     "given_to": list(world.takers(host.name)),
                     "instances": [i.name for i in world.instances_on(host.name)],
                     "closed": world.closed.get(host.name, ""),

@@ -51,7 +51,7 @@ def slurm_conf(spec: LabSpec, built_hook: str = "") -> str:
         "ReturnToService=2",
         "JobRequeue=1",
         "KillWait=3",
-        "PrologEpilogTimeout=10",
+        *([f"PrologEpilogTimeout={spec.hook_limit_s}"] if spec.hook_limit_s else []),
         *_release_lines(spec),
         *_hook_lines(spec, built_hook),
         *(

@@ -33,8 +33,9 @@ class LabSpec:
 
     `hooks` says where Slurm calls a hook at a job's start and end, if at all; without a path in
     `hook` (and `hook_epilog`) the lab builds one that talks to `Lab.daemon_socket` and gives up
-    after `hook_timeout_ms`. `slurm_version` steers the differences of slurm.conf between releases
-    and `roots` maps a machine's name to the root directory whose Slurm it runs ("/" otherwise).
+    after `hook_timeout_ms`; `hook_limit_s` is Slurm's PrologEpilogTimeout, 0 for none.
+    `slurm_version` steers the differences of slurm.conf between releases and `roots` maps a
+    machine's name to the root directory whose Slurm it runs ("/" otherwise).
     `time`, `files` and `salt` add a time server, a file server and a Salt master to the controller.
     """
 
@@ -47,6 +48,7 @@ class LabSpec:
     hook: str = ""
     hook_epilog: str = ""
     hook_timeout_ms: int = 3000
+    hook_limit_s: int = 10
     slurmd_timeout_s: int = 0
     select_parameters: str = "CR_Core"
     extra_conf: tuple[str, ...] = ()

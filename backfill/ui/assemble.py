@@ -126,7 +126,9 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             mounts=around.mounts,
         ),
         images={
-            name: lv.ImageFiles(i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format, i.sha256)
+            name: lv.ImageFiles(
+                i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format, i.sha256, i.user_data
+            )
             for name, i in entry.images.items()
         },
         nodes={h.name: h.node for h in hosts if h.node},

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from backfill.config import ConfigError, load
-from backfill.config.model import Config, ImageEntry
+from backfill.config.images import ImageEntry
+from backfill.config.model import Config
 from backfill.ui.client import print_json
 from backfill.ui.codes import BAD_DATA, NO, OK
 from backfill.ui.parser import add_verbs
@@ -60,7 +61,13 @@ def _image(config: Config, name: str, entry: ImageEntry) -> dict[str, object]:
         "disk": entry.disk,
         "sha256": entry.sha256,
         "default": name == config.policies.instances.image,
-        "method": config.policies.cloning.method.value,
+        "method": (entry.method or config.policies.cloning.method).value,
+        "os_family": entry.os_family,
+        "user_data": entry.user_data,
+        "names": list(entry.names),
+        "most_cpus": entry.most_cpus,
+        "most_memory_mb": entry.most_memory_mb,
+        "creates_per_min": entry.creates_per_min,
         "environments": [
             {"name": e.name, "users": list(e.users), "accounts": list(e.accounts)}
             for e in environments
@@ -70,7 +77,7 @@ def _image(config: Config, name: str, entry: ImageEntry) -> dict[str, object]:
 
 def _problem(entry: ImageEntry) -> str:
     """Say what is wrong with the image's files, or return an empty text."""
-    for path in (entry.kernel, entry.initrd, entry.disk):
+    for path in filter(None, (entry.kernel, entry.initrd, entry.disk, entry.user_data)):
         if not Path(path).is_file():
             return f"{path} is missing"
     if not entry.sha256:

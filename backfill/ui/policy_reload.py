@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from backfill.config import Config, ConfigError, load
+from backfill.config.catalogue import path_of
 from backfill.core.policy import PolicySet
 from backfill.engine.policyfile import Reading
 from backfill.ports import DriverError
@@ -30,12 +31,13 @@ class PolicyReloader:
         self._path = Path(started.source)
         self._started = started
         self._conflicts = conflicts
-        self._stamp = _stamp(self._path)
+        self._catalogue = path_of(self._path, started.libvirt)
+        self._stamp = self._stamps()
 
     def __call__(self, policies: PolicySet, force: bool) -> Reading | None:
         """The file, if it has changed since it was last read here or if `force`."""
-        stamp = _stamp(self._path)
-        if not force and (stamp == self._stamp or stamp is None):
+        stamp = self._stamps()
+        if not force and (stamp == self._stamp or None in stamp):
             return None  # a file that is just being replaced is not there for a moment
         self._stamp = stamp
         source = str(self._path)
@@ -50,6 +52,10 @@ class PolicyReloader:
         if problems:
             return Reading(source, None, tuple(problems))
         return Reading(source, config.policies, changed=tuple(differing(policies, config.policies)))
+
+    def _stamps(self) -> tuple[_Stamp | None, ...]:
+        """When the file was last changed, and the catalogue that it names."""
+        return tuple(_stamp(path) for path in (self._path, self._catalogue) if path is not None)
 
     def _fixed(self, config: Config) -> Iterable[str]:
         started = self._started

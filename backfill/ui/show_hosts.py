@@ -25,7 +25,7 @@ def _show(answer: Answer, client: Client) -> None:
     if not hosts:
         print("no host has been seen yet; `backfill status` tells why")
         return
-    headers = ("HOST", "STATE", "CPUS", "MEMORY", "JOBS", "INSTANCES", "WHY")
+    headers = ("HOST", "STATE", "CPUS", "BUSY", "MEMORY", "JOBS", "INSTANCES", "WHY")
     table(headers, [_row(h) for h in hosts])
 
 
@@ -35,6 +35,7 @@ def _row(host: dict[str, Any]) -> tuple[str, ...]:
         host["name"],
         state,
         str(host["cpus"]),
+        "-" if host["busy"] is None else f"{host['busy']:.0%}",
         f"{host['memory_mb']} MB",
         ",".join(wording.takers(host)) or "-",
         wording.folded(host["instances"]),

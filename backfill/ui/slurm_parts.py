@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
+from backfill.core.policies.environments import Environments
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import Place, RolledBackError, Slurm, Transactions
@@ -18,6 +19,7 @@ from backfill.drivers.slurm.reader import SlurmReader
 from backfill.drivers.slurm.reading import Failover, ReadPath
 from backfill.drivers.slurm.registration import Dynamic, Registration
 from backfill.drivers.slurm.rest_path import RestPath
+from backfill.drivers.slurm.submit_lua import Gate
 from backfill.drivers.slurm.text_path import TextPath
 from backfill.ports import NodeSpec
 
@@ -98,7 +100,7 @@ def wanted(config: Config) -> Wanted:
     specs = [
         NodeSpec(
             name, address.split("/")[0], template.flavour.cpus, template.flavour.node_memory_mb,
-            template.features,
+            _features(config, name),
         )
         for name, address in zip(template.names, template.addresses, strict=True)
     ]  # fmt: skip
@@ -107,7 +109,16 @@ def wanted(config: Config) -> Wanted:
         specs,
         str(Path(config.slurm.hooks.directory) / POWER),
         config.policies.scale.boot_within_s,
+        config.policies.environments.features,
     )
+
+
+def _features(config: Config, name: str) -> tuple[str, ...]:
+    """Those of a node of this name, which may be kept for one image."""
+    policies = config.policies
+    image = policies.environments.image_for(name) or policies.instances.image
+    own = policies.environments.features_of(image)
+    return tuple(dict.fromkeys([*policies.instances.features, *own]))
 
 
 def hooks(config: Config) -> Hooks:
@@ -133,4 +144,14 @@ def hook_plan(config: Config) -> HookPlan:
         timeout_ms=round((config.policies.answer_within_s + entry.margin_s) * 1000),
         log=Path(entry.log),
         arrival_endpoint=local if entry.arrival else "",
+        gates=gates(config.policies.environments),
+    )
+
+
+def gates(environments: Environments) -> tuple[Gate, ...]:
+    """What is refused at submission."""
+    return tuple(
+        Gate(entry.name, entry.users, entry.accounts, environments.whose(entry))
+        for entry in environments.entries
+        if entry.users or entry.accounts
     )

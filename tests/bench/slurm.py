@@ -87,7 +87,7 @@ def adding(rig: RealRig, trials: int) -> dict[str, Any]:
     names = [f"vn{i}" for i in range(1, BATCH + 1)]
     listed = f"NodeName=b[1-{BATCH}]"
     made = ("CPUs=2", "RealMemory=500", "State=FUTURE", f"NodeAddr=10.77.2.[1-{BATCH}]")
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(BATCH) as pool:  # all wanted at once
         driver_s = timed(lambda: list(pool.map(manager.create_node, map(spec, names))))
         driver_remove_s = timed(lambda: list(pool.map(manager.delete_node, names)))
     return {

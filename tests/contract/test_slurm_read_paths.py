@@ -63,8 +63,8 @@ def arranged(rig: RealRig) -> Scene:
     ids["array"] = rig.submit(host, tasks=3, hold=True)
     held = ("sbatch", "--parsable", "-H", "-p", "any", "-o", "/dev/null")
     ids["sparse"] = rig.ctl(*held, "--array=0,3,5,7%2", "-n2", "--mem-per-cpu=100", "--wrap=:")
-    # No even step: of `1-199:2` squeue itself forgets the last task until it stands alone.
     ids["long"] = rig.ctl(*held, f"--array={','.join(str(i * i) for i in range(31))}", "--wrap=:")
+    ids["stepped"] = rig.ctl(*held, "--array=0-10:3", "--wrap=:")
     ids["het"] = rig.ctl(*held, "-N2", "-t", "1-2:03", "--mem=100", ":", "-n1", "--wrap=:")
     ids["started"] = rig.submit(host, tasks=1)
     await_state(rig, f"{ids['started']}_1", JobState.RUNNING)
@@ -92,6 +92,16 @@ def test_everything_is_the_same_as_by_text(scene: Scene, path: ReadPath) -> None
     assert jobs == wanted_jobs
     assert nodes == wanted_nodes
     assert set(nodes) == {*scene.rig.hosts, "vn1"}
+
+
+def test_every_waiting_task_of_an_array_is_there(scene: Scene, path: ReadPath) -> None:
+    """The last one of a step, and those behind the place where Slurm likes to cut a long list."""
+    jobs = path.all_jobs()
+    tasks = {"stepped": (0, 3, 6, 9), "sparse": (0, 3, 5, 7), "long": [i * i for i in range(31)]}
+    for which, numbers in tasks.items():
+        array = scene.ids[which]
+        found = {job_id for job_id in jobs if job_id.startswith(f"{array}_")}
+        assert found == {f"{array}_{number}" for number in numbers}
 
 
 def test_what_was_asked_for_and_nothing_else(scene: Scene, path: ReadPath) -> None:

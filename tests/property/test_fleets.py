@@ -55,6 +55,7 @@ class Site:
         self.rules = rules or policies()
         self.sim = SimulatedWorld()
         self.sim.add_partition("htc", tier=1, feature="backfill")
+        self.sim.checks.overcommit = self.rules.placement.cpu_overcommit
         for host in HOSTS:
             self.sim.add_host(host, cpus=2, node=False)
         self.run = Rehearsal(self.sim, self.rules, MemoryJournal())

@@ -54,7 +54,7 @@ def transactions_of(
     """Transactions on the lab's managed file, allowed to restart its slurmctld."""
     commands = commands_of(lab, timeout_s)
     reader = SlurmReader(commands)
-    place = Place(lab.slurm_conf, lab.dir / "conf-state")
+    place = Place(lab.slurm_conf, lab.dir / "conf-state", health_s=90.0)
     restart = (sys.executable, "-c", _RESTART, lab.spec.name)
     return Transactions(
         place, Slurm(commands, reader.observe, reader.settings), Reload(restart), at

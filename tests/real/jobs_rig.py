@@ -15,10 +15,11 @@ from backfill.lab.tally import check_tally
 
 COUNTER = Path(backfill.lab.__file__).parent / "jobs" / "counter.sh"
 PERIOD_S = 0.05
-LIMIT_S = 40.0
+LIMIT_S = 120.0
 _POLL_S = 0.05
-# How long a word of a job may be on its way to the tally after its guest was stopped.
-_ON_ITS_WAY_S = 0.05
+# How many words of a job may be on their way to the tally when its guest is stopped, and for how
+# long on a machine that has a lot to do; a guest that is not stopped says ten in that time.
+_ON_THEIR_WAY, _ON_THEIR_WAY_S = 2, 0.5
 _UNTIL_TOLD = """#!/bin/bash
 echo $EPOCHREALTIME >{home}/$SLURM_JOB_ID.new && mv {home}/$SLURM_JOB_ID.new {home}/$SLURM_JOB_ID.on
 until [ -e {home}/$SLURM_JOB_ID.go ]; do sleep 0.05; done
@@ -168,9 +169,10 @@ class JobsRig:
         return max(b - a for a, b in pairwise(at_s))
 
     def assert_silent(self, job: str, from_s: float, to_s: float) -> None:
-        """No word of the job arrived in this time: its instance did not run."""
-        said = [at_s for at_s in self.words_at_s(job) if from_s + _ON_ITS_WAY_S < at_s < to_s]
-        assert not said, f"job {job} spoke {said[0] - from_s:.3f} s after it had to stand still"
+        """No word of the job was said in this time: its instance did not run."""
+        after_s = [at_s - from_s for at_s in self.words_at_s(job) if from_s < at_s < to_s]
+        quiet = len(after_s) <= _ON_THEIR_WAY and max(after_s, default=0.0) < _ON_THEIR_WAY_S
+        assert quiet, f"job {job} spoke {after_s} s after it had to stand still\n{self.picture()}"
 
     def finish(self, *jobs: str) -> None:
         """Let counting jobs end and wait for it; the tally must then show each of them whole."""

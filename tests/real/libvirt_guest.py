@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from backfill.core.fleet import Instance, InstanceState
 from backfill.ports import BusyError
 from tests.contract.instance_rig import spec
-from tests.real.libvirt_rig import LibvirtRig
+from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig
 
 NAME = "vn1"
 IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
@@ -63,7 +63,9 @@ def counting_guest(rig: LibvirtRig) -> Guest:
     """The guest that an earlier test left running, or a fresh one."""
     rig.revive_all()  # after a test that failed in between
     made = Guest(rig)
-    if [instance.state for instance in made.seen()] != [InstanceState.RUNNING]:
+    counts = rig.counts(NAME)
+    whole = bool(counts) and counts == list(range(1, len(counts) + 1))
+    if not whole or [instance.state for instance in made.seen()] != [InstanceState.RUNNING]:
         for host in rig.provider.hosts:
             rig.provider.delete(host, NAME)
         rig.provider.create(spec(rig, NAME))
@@ -87,7 +89,7 @@ def in_background(work: Callable[[], object]) -> Future[None]:
     return future
 
 
-def patiently(work: Callable[[], object], limit_s: float = 30.0) -> None:
+def patiently(work: Callable[[], object], limit_s: float = PATIENCE_S) -> None:
     """Repeat what is refused for the moment, as the engine does in its cycles."""
     deadline_s = time.monotonic() + limit_s
     while True:

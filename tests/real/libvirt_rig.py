@@ -31,6 +31,7 @@ from tests.contract.instance_rig import BALLOON, CLUSTER, DEVICES, EVERYTHING
 IMAGE = "tiny"
 READY = "BACKFILL-READY"
 COUNT = "COUNT "
+PATIENCE_S = 180.0  # for what takes seconds on a machine that is not busy
 _CLONE_NEWNET = 0x40000000
 _STRANGER = """
 <domain type='{kind}'><name>{name}</name><memory unit='MiB'>32</memory><vcpu>1</vcpu>
@@ -94,7 +95,7 @@ class LibvirtRig:
                 },
                 "nodes": {host: host for host in lab.hosts},
                 "hardware": Hardware(domain_type=lab.domain_type),
-                "limits": Limits(connect_s=5, call_s=20, keepalive_s=1, keepalive_count=3),
+                "limits": Limits(connect_s=10, call_s=60, keepalive_s=2, keepalive_count=4),
                 **changes,
             }
         )
@@ -102,7 +103,7 @@ class LibvirtRig:
 
     # --- the contract's Rig ----------------------------------------------------------------
 
-    def until(self, holds: Callable[[], bool], limit_s: float = 60.0) -> None:
+    def until(self, holds: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
         deadline_s = time.monotonic() + limit_s
         while not holds():
             assert time.monotonic() < deadline_s, f"not within {limit_s:g} s"
@@ -152,6 +153,18 @@ class LibvirtRig:
         lines = self.console_text(name).replace("\r", "").split("\n")[:-1]
         return [int(line[len(COUNT) :]) for line in lines if line.startswith(COUNT)]
 
+    def last_counts(self, name: str) -> list[int]:
+        """The numbers of a guest that stands still, when all of them have reached the file."""
+        found: list[list[int]] = [[]]
+
+        def still() -> bool:
+            found.append(self.counts(name))
+            time.sleep(0.4)  # the time in which a running guest would have counted
+            return self.counts(name) == found[-1]
+
+        self.until(still)
+        return found[-1]
+
     def goes_on(self, name: str, more: int = 3) -> None:
         """Wait for new numbers; all numbers so far must be 1, 2, 3 … without gap or repetition."""
         before = len(self.counts(name))
@@ -163,7 +176,7 @@ class LibvirtRig:
         """Run a shell script through the guest agent and return what it wrote."""
 
         def work(ask: Ask) -> str:
-            deadline_s = time.monotonic() + 30
+            deadline_s = time.monotonic() + PATIENCE_S
             arguments = {"path": "/bin/sh", "arg": ["-c", script], "capture-output": True}
             started = None
             while True:
@@ -176,7 +189,7 @@ class LibvirtRig:
                     assert time.monotonic() < deadline_s
                 time.sleep(0.01)
 
-        return self.provider._pool.on(host).with_agent(name, work, 40.0)
+        return self.provider._pool.on(host).with_agent(name, work, PATIENCE_S)
 
     def qemu_pid(self, host: str, name: str) -> int:
         """The emulator's process as seen from outside the lab."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -26,7 +27,7 @@ from backfill.lab.spec import CONTROLLER_ADDRESS, LabSpec, host_address
 from backfill.ports import BusyError, NodeSpec, WorkloadManager
 from tests.contract.workload_rig import EVERYTHING
 
-LIMIT_S = 30.0
+LIMIT_S = 90.0
 EXTRA_CONF = (
     # The partition that has every node, bare-metal or added.
     "PartitionName=any Nodes=ALL PriorityTier=5 OverSubscribe=FORCE:4",
@@ -179,11 +180,21 @@ class RealRig:
 
     @contextmanager
     def silent(self, node: str) -> Iterator[None]:
+        # An answer of the node's that slurmctld takes up later (it may take a second) would show
+        # the node alive, and return it to service, long after it was stopped.
+        until(self._nothing_under_way)
         self._signal(node, signal.SIGSTOP)
         try:
             yield
         finally:
             self._signal(node, signal.SIGCONT)
+
+    def _nothing_under_way(self) -> bool:
+        """Whether slurmctld waits for no node's answer and has nothing to send to any."""
+        said = self.ctl("sdiag")
+        found = re.findall(r"^Agent (?:count|queue size): +(\d+)$", said, re.MULTILINE)
+        assert len(found) == 2, said
+        return set(found) == {"0"}
 
     def _signal(self, node: str, number: signal.Signals) -> None:
         if node in self._slurmds:

@@ -28,7 +28,7 @@ def kept(rig: LibvirtRig) -> Iterator[tuple[Guest, int]]:
     """A guest that has a checkpoint and works on, and the last number before it."""
     guest = counting_guest(rig)
     guest.put(InstanceState.SUSPENDED)
-    at = rig.counts(NAME)[-1]
+    at = rig.last_counts(NAME)[-1]
     asked = Checkpoint("9-1", NAME, generation=1, host=guest.host, members=(NAME,))
     rig.provider.keep(guest.host, asked, None)
     go_on(guest)
@@ -64,7 +64,7 @@ def test_a_damaged_one_is_refused_before_the_old_state_is_given_up(
     guest, _ = kept
     rig.provider.verify("9-1")
     guest.put(InstanceState.SUSPENDED)
-    last = rig.counts(NAME)[-1]
+    last = rig.last_counts(NAME)[-1]
     (part,) = rig.provider.checkpoints()
     (memory,) = Path(part.where).glob("memory*")
     content = bytearray(memory.read_bytes())

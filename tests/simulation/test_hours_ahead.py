@@ -10,7 +10,6 @@ from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import (
     cluster,
     ended,
@@ -18,6 +17,7 @@ from tests.simulation.policy_cluster import (
     play,
     policies,
     running,
+    taken_once,
 )
 
 
@@ -49,16 +49,6 @@ def test_a_host_is_clear_when_its_maintenance_begins() -> None:
     run.until(lambda: ended(sim, *jobs), 900)
     assert {sim.job(j).restarts for j in jobs} == {0}
     assert sim.audit() == []
-
-
-def taken_once(run: Rehearsal, sim: SimulatedWorld) -> str:
-    """A job runs on an instance and its host is taken for 30 s. Returns the low job's id."""
-    low = sim.submit("htc", 300.0)
-    run.until(lambda: running(sim, low), 60)
-    host = next(iter(run.world.managed.values())).host
-    high = sim.submit("batch", 30.0, required_nodes=(host,))
-    run.until(lambda: ended(sim, high), 60)
-    return low
 
 
 @pytest.mark.parametrize(("settle_s", "least", "most"), [(0.0, 0.0, 5.0), (60.0, 60.0, 70.0)])

@@ -70,8 +70,8 @@ SENTENCES = [
     ),
     (
         text("placement: {order: spraed}"),
-        "10:20: placement.order is the text 'spraed'; write first-fit, spread, random or best-fit "
-        "(did you mean spread?)",
+        "10:20: placement.order is the text 'spraed'; write first-fit, spread, random, "
+        "best-fit or idle (did you mean spread?)",
     ),
     (
         text("demand:"),

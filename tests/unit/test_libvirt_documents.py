@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
-import tarfile
 from dataclasses import replace
 from xml.etree import ElementTree as Xml
 
@@ -23,7 +20,7 @@ from backfill.drivers.libvirt.domain_xml import (
     parse_label,
 )
 from backfill.drivers.libvirt.moving import data_uri
-from backfill.drivers.libvirt.seed import ENTROPY_BYTES, Identity, identity_text, seed_tar
+from backfill.drivers.libvirt.seed import Identity
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason, instance_state
 
@@ -42,85 +39,6 @@ def document(hardware: Hardware | None = None, spec: InstanceSpec = SPEC) -> Xml
 
 
 # --- seed ----------------------------------------------------------------------------------------
-
-
-def test_the_same_identity_gives_the_same_seed() -> None:
-    """A repeated creation writes the same bytes."""
-    assert seed_tar(IDENTITY, b"key") == seed_tar(IDENTITY, b"key")
-    assert seed_tar(IDENTITY, b"key") != seed_tar(replace(IDENTITY, node_name="vn2"), b"key")
-
-
-def test_a_seed_is_a_whole_number_of_sectors() -> None:
-    """It is attached as a raw disk, and a disk consists of 512-byte sectors."""
-    for size in (0, 1, 511, 512, 1024, 5000):
-        assert len(seed_tar(IDENTITY, b"k" * size)) % 512 == 0
-
-
-def test_all_seeds_are_equally_long() -> None:
-    """A clone goes on with the disk sizes that its parent saw."""
-    lengths = {
-        len(seed_tar(IDENTITY, b"k" * size, entropy=entropy, canary=canary))
-        for size in (0, 1024)
-        for entropy in (b"", b"r" * ENTROPY_BYTES)
-        for canary in (False, True)
-    }
-    assert len(lengths) == 1
-
-
-def test_a_clones_randomness_is_the_first_thing_on_its_seed() -> None:
-    """`lab/guest/fork.c` reads it from the second block, before the guest reads anything else."""
-    seed = seed_tar(IDENTITY, b"key", entropy=b"r" * ENTROPY_BYTES)
-    assert seed.startswith(b"etc/backfill/entropy\0")
-    assert seed[512 : 512 + ENTROPY_BYTES] == b"r" * ENTROPY_BYTES
-    assert seed_tar(IDENTITY, b"key").startswith(b"etc/backfill/parent\0")
-
-
-def test_only_a_canarys_seed_tells_it_to_try_itself_out() -> None:
-    """An ordinary instance must never end by itself after a test."""
-    for canary in (False, True):
-        seed = seed_tar(IDENTITY, b"key", entropy=b"r" * ENTROPY_BYTES, canary=canary)
-        with tarfile.open(fileobj=io.BytesIO(seed)) as tar:
-            assert ("etc/backfill/canary" in tar.getnames()) is canary
-
-
-def test_a_seed_unpacks_to_identity_and_key() -> None:
-    """Unpacked over the root directory it gives three files; the key is for its owner only."""
-    seed = seed_tar(IDENTITY, b"secret", entropy=b"r" * ENTROPY_BYTES)
-    with tarfile.open(fileobj=io.BytesIO(seed)) as tar:
-        members = {member.name: member for member in tar.getmembers()}
-        assert list(members) == [
-            "etc/backfill/entropy",
-            "etc/backfill/identity",
-            "etc/munge/munge.key",
-        ]
-        assert members["etc/munge/munge.key"].mode == 0o400
-        assert {member.uid for member in members.values()} == {0}
-        key = tar.extractfile("etc/munge/munge.key")
-        assert key is not None
-        assert key.read() == b"secret"
-
-
-def test_programs_can_be_made_to_do_nothing() -> None:
-    """A symbolic link to /bin/true takes the place of a program that only hosts have."""
-    with tarfile.open(fileobj=io.BytesIO(seed_tar(IDENTITY, b"", ("/etc/slurm/p.sh",)))) as tar:
-        member = tar.getmember("etc/slurm/p.sh")
-        assert (member.issym(), member.linkname) == (True, "/bin/true")
-
-
-@pytest.mark.parametrize("options", ["-Z", "", "-Z --conf 'Feature=a CPUs=1'", 'x"$(touch no)`;'])
-def test_a_shell_reads_the_identity_as_it_was_meant(options: str) -> None:
-    """Whatever the values hold, sourcing the file assigns them and does nothing else."""
-    text = identity_text(replace(IDENTITY, slurmd_options=options))
-    shown = subprocess.run(
-        ["/bin/sh", "-c", f'{text}printf "%s|%s|%s" "$NODE_NAME" "$ADDRESS" "$SLURMD_OPTIONS"'],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert shown == f"vn1|10.77.1.1/16|{options}"
-
-
-# --- document ------------------------------------------------------------------------------------
 
 
 def test_the_document_boots_the_kernel_from_our_files() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import libvirt
@@ -23,7 +24,8 @@ from backfill.ports import (
     UnreachableError,
 )
 
-QUICK = Limits(connect_s=0.05, call_s=0.05, stuck_calls=2)
+PATIENT = Limits(connect_s=20, call_s=20, stuck_calls=2)
+SOON_S = 0.05  # for what never answers
 
 
 class Host:
@@ -66,7 +68,7 @@ def host() -> Iterator[Host]:
     made.hold.set()
 
 
-def link(host: Host, limits: Limits = QUICK) -> Link:
+def link(host: Host, limits: Limits = PATIENT) -> Link:
     return Link("hv1", "qemu+tcp://hv1/system", limits, opener=host.open)
 
 
@@ -103,14 +105,11 @@ def test_a_host_that_is_down_is_unreachable_and_comes_back(host: Host) -> None:
 
 def test_a_silent_host_costs_its_limit_once(host: Host) -> None:
     """Whoever comes while an attempt hangs waits no longer than the first did."""
-    made = link(host)
+    made = link(host, replace(PATIENT, connect_s=SOON_S))
     host.hold.clear()
-    with pytest.raises(UnreachableError, match=r"within 0\.05 s"):
-        made.call("vn1", lambda connection: None)
-    began_s = time.monotonic()
-    with pytest.raises(UnreachableError):
-        made.call("vn1", lambda connection: None)
-    assert time.monotonic() - began_s < 0.05
+    for _ in range(2):
+        with pytest.raises(UnreachableError, match=r"within 0\.05 s"):
+            made.call("vn1", lambda connection: None)
     host.hold.set()
     _until(lambda: made.connected)
     assert len(host.opened) == 1
@@ -120,7 +119,7 @@ def test_a_call_that_hangs_is_left_behind(host: Host) -> None:
     """Its caller goes on, and the connection that it hangs in is given up."""
     made, release = link(host), threading.Event()
     with pytest.raises(UnreachableError, match=r"did not answer within 0\.05 s"):
-        made.call("vn1", lambda connection: release.wait(30))
+        made.call("vn1", lambda connection: release.wait(30), limit_s=SOON_S)
     assert host.opened[0].closed.wait(10)
     assert made.call("vn1", lambda connection: 7) == 7
     assert len(host.opened) == 2
@@ -130,20 +129,18 @@ def test_a_call_that_hangs_is_left_behind(host: Host) -> None:
 def test_the_number_of_calls_left_behind_is_limited(host: Host) -> None:
     """A host that swallows calls does not collect threads without end; it recovers."""
     made, release = link(host), threading.Event()
-    for _ in range(QUICK.stuck_calls):
+    for _ in range(PATIENT.stuck_calls):
         with pytest.raises(UnreachableError):
-            made.call("vn1", lambda connection: release.wait(30))
-    began_s = time.monotonic()
+            made.call("vn1", lambda connection: release.wait(30), limit_s=SOON_S)
     with pytest.raises(UnreachableError, match="2 calls to hv1 wait"):
         made.call("vn1", lambda connection: 7)
-    assert time.monotonic() - began_s < 0.05
     release.set()
     _until(lambda: _answers(made))
 
 
 def test_a_limit_of_its_own(host: Host) -> None:
     """Long work may take longer than an ordinary call."""
-    made, release = link(host), threading.Event()
+    made, release = link(host, replace(PATIENT, call_s=SOON_S)), threading.Event()
     threading.Timer(0.1, release.set).start()
     assert made.call("vn1", lambda connection: release.wait(30), limit_s=20)
 

@@ -37,7 +37,7 @@ def record(**changes: str) -> str:
 
 def read(output: str) -> list[Job]:
     """The jobs of an output."""
-    return list(FORMAT.read(output, {}, NOW_S).values())
+    return [job for jobs in FORMAT.read(output, {}, NOW_S).values() for job in jobs]
 
 
 def test_a_running_job() -> None:
@@ -70,6 +70,19 @@ def test_array_tasks_and_het_components_keep_their_names() -> None:
     """Ids are read as Slurm shows them, beside the number that scontrol takes."""
     jobs = read(record(id="12_3", raw="14") + record(id="12_4", raw="12") + record(id="5+1"))
     assert [(job.id, job.raw_id) for job in jobs] == [("12_3", 14), ("12_4", 12), ("5+1", 7)]
+
+
+@pytest.mark.parametrize(
+    ("printed", "numbers"),
+    [("[0-10:3]", (0, 3, 6, 9)), ("[1,5-6%2]", (1, 5, 6)), ("[7]", (7,)), ("[1-3:2,9]", (1, 3, 9))],
+)
+def test_tasks_that_wait_together_are_jobs_of_their_own(
+    printed: str, numbers: tuple[int, ...]
+) -> None:
+    """squeue prints one record for them, with or without a step and a limit."""
+    jobs = read(record(id=f"12_{printed}", raw="12", state="PENDING") + record(id="13"))
+    assert [job.id for job in jobs] == [*(f"12_{n}" for n in numbers), "13"]
+    assert {job.raw_id for job in jobs[:-1]} == {12}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +136,7 @@ def test_an_unchanged_record_is_not_parsed_again() -> None:
     again = FORMAT.read(record(id="1") + record(id="2", state="SUSPENDED"), first, NOW_S)
     one, two = again.values()
     assert one is next(iter(first.values()))
-    assert two.state is JobState.SUSPENDED
+    assert two[0].state is JobState.SUSPENDED
 
 
 @pytest.mark.parametrize(
@@ -133,6 +146,7 @@ def test_an_unchanged_record_is_not_parsed_again() -> None:
         record(start="yesterday"),
         record(limit="long"),
         record(cpus=""),
+        record(id="12_[1-3,5,...]"),
         record(nodes="bm[1-"),
         "7\x1f8\x1eMARK\n",
         "slurm_load_jobs error: something\n",

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.drivers.slurm.reading import REST_S, BrokenPathError, Failover
-from backfill.drivers.slurm.records import jobs_of, nodes_of, read_document, tasks
+from backfill.drivers.slurm.parse import tasks
+from backfill.drivers.slurm.reading import LONGEST_REST_S, REST_S, BrokenPathError, Failover
+from backfill.drivers.slurm.records import jobs_of, nodes_of, read_document
 from backfill.ports import BadOutputError, DriverError, NotFoundError, UnreachableError
 
 OLD: dict[str, Any] = {
@@ -181,6 +182,47 @@ def test_silence_is_passed_on_but_not_asked_for_twice() -> None:
     assert text.asked == 0
     assert ways.nodes(["vn1"]) == {}
     assert (rest.asked, text.asked) == (1, 1)
+
+
+def test_a_way_that_is_too_slow_here_is_tried_ever_more_seldom() -> None:
+    """Each try costs a picture: after one, two, four minutes; an answer makes it one again."""
+    now = [0.0]
+    slow, text = Way("json", UnreachableError("slurmctld", "no answer")), Way("text")
+    ways = Failover([slow, text], lambda: now[0])
+    for rest_s in (REST_S, 2 * REST_S, 4 * REST_S):
+        with pytest.raises(UnreachableError):
+            ways.all_jobs()
+        now[0] += rest_s - 1
+        assert ways.name == "text"
+        assert ways.all_jobs() == {}
+        now[0] += 1
+    slow.fails = None
+    assert ways.all_jobs() == {}
+    assert ways.name == "json"
+    slow.fails = UnreachableError("slurmctld", "no answer")
+    with pytest.raises(UnreachableError):
+        ways.all_jobs()
+    now[0] += REST_S
+    assert ways.name == "json"
+    now[0] += 10 * LONGEST_REST_S
+    for _ in range(20):
+        with pytest.raises(UnreachableError):
+            ways.all_jobs()
+        now[0] += LONGEST_REST_S
+    assert ways.name == "json"
+
+
+def test_where_text_hears_nothing_nothing_dearer_is_asked() -> None:
+    """The controller is silent, and JSON would only load it more."""
+    text, dear = Way("text", UnreachableError("slurmctld", "no answer")), Way("json")
+    ways = Failover([text, dear])
+    for _ in range(2):
+        with pytest.raises(UnreachableError):
+            ways.all_jobs()
+    assert (text.asked, dear.asked) == (2, 0)
+    text.fails = BadOutputError("squeue", "new columns")
+    assert ways.all_jobs() == {}
+    assert ways.name == "json"
 
 
 def test_when_all_ways_rest_all_are_tried() -> None:

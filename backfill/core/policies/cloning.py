@@ -30,10 +30,15 @@ class Cloning:
 
     # So many are made at the same time on one host; the others wait in order.
     at_once_per_host: int = 8
+    # At most so many are begun within a minute on one host; 0: as many as are wanted.
+    per_min_per_host: int = 0
+    # The same of one master image, unless the image says otherwise itself.
+    per_min_per_image: int = 0
 
-    def choose(self, made_last_minute: int) -> CloneMethod:
-        """The way for an instance that is wanted now."""
-        if self.method is not Choice.AUTO:
-            return CloneMethod(self.method.value)
+    def choose(self, made_last_minute: int, wanted: str = "") -> CloneMethod:
+        """The way for an instance that is wanted now; `wanted`: its image's own choice."""
+        method = Choice(wanted) if wanted else self.method
+        if method is not Choice.AUTO:
+            return CloneMethod(method.value)
         rush = made_last_minute >= self.instant_from_per_min
         return CloneMethod.INSTANT if rush else CloneMethod.LINKED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backfill.core.cluster import Job
 
@@ -25,18 +25,38 @@ class Environment:
     # Accounts whose members may.
     accounts: tuple[str, ...] = ()
 
-    def refuses(self, job: Job) -> bool:
+    def refuses(self, user: str, account: str) -> bool:
         """Whether the job's owner is none of those who may have it."""
         listed = self.users or self.accounts
-        return bool(listed) and job.user not in self.users and job.account not in self.accounts
+        return bool(listed) and user not in self.users and account not in self.accounts
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRule:
+    """What holds for all instances of one master image. 0 and empty: nothing in particular."""
+
+    name: str
+    os_family: str = ""
+    names: tuple[str, ...] = ()  # of the nodes that may be made of it
+    most_cpus: int = 0
+    most_memory_mb: int = 0
+    method: str = ""
+    creates_per_min: int = 0
+
+    @property
+    def says_something(self) -> bool:
+        """Whether there is anything that is not as it is for every image."""
+        return self != ImageRule(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Environments:
     """The catalogue: a job that asks for one that it may not have waits without an instance."""
 
-    # One entry for each environment.
+    # One entry for each environment, beside those that libvirt.images name themselves.
     entries: tuple[Environment, ...] = ()
+    # Read from the images.
+    rules: tuple[ImageRule, ...] = field(default=(), metadata={"ours": True})
 
     def admit(self, jobs: Iterable[Job], refused: dict[str, str]) -> Iterator[Job]:
         """The jobs that count; the others are put into `refused` by id, with the reason."""
@@ -51,15 +71,57 @@ class Environments:
         """Say why the job may not have what it asks for, or return an empty text."""
         wanted = set(_NAMES.findall(job.features))
         for entry in self.entries:
-            if entry.name in wanted and entry.refuses(job):
-                allowed = [*(f"user {name}" for name in entry.users),
-                           *(f"account {name}" for name in entry.accounts)]  # fmt: skip
-                return (
-                    f"user {job.user} of account {job.account or '(none)'} may not have "
-                    f"environment {entry.name}: it is for {', '.join(allowed)}"
-                )
+            if entry.name in wanted and entry.refuses(job.user, job.account):
+                return f"user {job.user} of account {job.account or '(none)'} {self.whose(entry)}"
         return ""
+
+    def whose(self, entry: Environment) -> str:
+        """The end of a sentence about somebody who may not have it."""
+        allowed = [*(f"user {name}" for name in entry.users),
+                   *(f"account {name}" for name in entry.accounts)]  # fmt: skip
+        return f"may not have environment {entry.name}: it is for {', '.join(allowed)}"
+
+    @property
+    def particular(self) -> bool:
+        """Whether jobs can ask for anything."""
+        return bool(self.entries or self.rules)
+
+    def asked(self, job: Job) -> str:
+        """The master image that the job's constraint asks for; empty: any will do."""
+        if not job.features:
+            return ""
+        wanted = set(_NAMES.findall(job.features))
+        found = (entry.image for entry in self.entries if entry.name in wanted)
+        families = (rule.name for rule in self.rules if rule.os_family in wanted)
+        return next(found, "") or next(families, "")
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """All that jobs can ask for."""
+        names = [*(e.name for e in self.entries), *(r.os_family for r in self.rules)]
+        return tuple(sorted({name for name in names if name}))
 
     def image_of(self, name: str) -> str:
         """The master image of an environment; any other name is an image's own."""
         return next((entry.image for entry in self.entries if entry.name == name), name)
+
+    def features_of(self, image: str) -> tuple[str, ...]:
+        """The features by which jobs find nodes of this image."""
+        family = self.rule(image).os_family
+        names = [entry.name for entry in self.entries if entry.image == image]
+        return tuple(dict.fromkeys([*names, *filter(None, [family])]))
+
+    def rule(self, image: str) -> ImageRule:
+        """What holds for an image in particular."""
+        return next((rule for rule in self.rules if rule.name == image), ImageRule(image))
+
+    def reserved(self, name: str, image: str) -> bool:
+        """Whether a node of this name is for other images than this."""
+        own = self.rule(image).names
+        if own:
+            return name not in own
+        return any(name in rule.names for rule in self.rules)
+
+    def image_for(self, name: str) -> str:
+        """The image for which a node's name is reserved, or an empty text."""
+        return next((rule.name for rule in self.rules if name in rule.names), "")

@@ -14,6 +14,7 @@ from backfill.core.fleet import CloneMethod, InstanceSpec, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.prove import proven
+from backfill.core.wants import image_of
 
 _MINUTE_S = 60.0
 _TRIES = 3  # attempts at one call before the boot has failed
@@ -84,7 +85,7 @@ def create_node(draft: Draft, node: ManagedNode) -> CreateNode:
         node.address.split("/")[0],
         template.flavour.cpus,
         template.flavour.node_memory_mb,
-        template.features,
+        _features(draft, node),
         node.reason,
     )
 
@@ -94,23 +95,31 @@ def create_instance(draft: Draft, node: ManagedNode) -> CreateInstance:
     template = draft.policies.instances
     tag = Tag(draft.policies.cluster, node.name, node.generation)
     fleet = draft.world.fleets.get(node.fleet) if node.fleet else None
+    image = (fleet.image if fleet else "") or image_of(draft.policies, node)
     spec = InstanceSpec(
         node.name,
         node.host,
         tag,
         template.flavour,
-        (fleet.image if fleet else "") or template.image,
+        image,
         node.address,
-        template.features,
-        (fleet.method if fleet else None) or _method(draft),
+        _features(draft, node),
+        (fleet.method if fleet else None) or _method(draft, image),
     )
     return CreateInstance(node.name, node.generation, spec, node.reason)
 
 
-def _method(draft: Draft) -> CloneMethod:
+def _features(draft: Draft, node: ManagedNode) -> tuple[str, ...]:
+    """Those of all our nodes, and those by which jobs ask for the node's image."""
+    policies = draft.policies
+    own = policies.environments.features_of(image_of(policies, node))
+    return tuple(dict.fromkeys([*policies.instances.features, *own]))
+
+
+def _method(draft: Draft, image: str) -> CloneMethod:
     """How an instance is made that nobody wants in a way of its own."""
-    cloning = draft.policies.cloning
-    return cloning.choose(draft.world.created_lately(_MINUTE_S))
+    cloning, rule = draft.policies.cloning, draft.policies.environments.rule(image)
+    return cloning.choose(draft.world.created_lately(_MINUTE_S), rule.method)
 
 
 def prove(draft: Draft, node: ManagedNode) -> None:

@@ -9,7 +9,7 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import free_again_s, free_since_s, left_s
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.notice import tell
-from backfill.core.placement import candidates, closed, too_short
+from backfill.core.placement import candidates, closed, crowded, pick, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.steps.evict import climb
@@ -72,6 +72,8 @@ def _go_back(draft: Draft, node: ManagedNode) -> bool:
     if not reason:
         reason = too_short(world, node.host, policies, policies.gaps.return_pays_s)
     reason = reason or draft.budget_full() or _unsettled(draft, node)
+    given = draft.returning.count(node.host)
+    reason = reason or crowded(world, node, draft.instance(node), policies, given)
     if not reason and node.name in draft.world.closed:
         reason = f"{node.name} was closed by hand: {draft.world.closed[node.name]}"
     if reason:
@@ -105,7 +107,7 @@ def _move(draft: Draft, node: ManagedNode) -> bool:
         for reason in [full] if full else why_not.values():
             draft.refuse(node.name, "move", reason)
         return False
-    target = draft.policies.placement.choose(rooms)
+    target = pick(draft.world, draft.policies, rooms)
     operation = draft.operation(MigrateInstance(node.name, node.generation, node.host, target, ""))
     if operation is not None and (operation.final or draft.now_s < operation.not_before_s):
         draft.refuse(node.name, f"move to {target}", operation.problem)

@@ -16,7 +16,7 @@ from backfill.core.hiding import hide
 from backfill.core.ledger import Operation
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
-from backfill.core.placement import candidates
+from backfill.core.placement import candidates, pick
 from backfill.core.steps.throttle import held_back, hold_back
 from backfill.core.steps.to_disk import suspend
 
@@ -130,7 +130,7 @@ def _migrate_away(draft: Draft, node: ManagedNode) -> None:
     if not rooms or failed or draft.budget_full():
         climb(draft, node, failed[-1].problem if failed else "no other host has room")
         return
-    target = draft.policies.placement.choose(rooms)
+    target = pick(draft.world, draft.policies, rooms)
     draft.become(node, Phase.MOVING, f"{node.reason}; {target} has room", target=target)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from backfill.core.admission import full, open_rooms, too_soon
 from backfill.core.draft import Draft
 from backfill.core.fleets import Fleet, FleetState
 from backfill.core.guards import may_create
 from backfill.core.lifecycle import ABSENT, ManagedNode, Phase
-from backfill.core.placement import candidates, room
+from backfill.core.placement import candidates, pick, room
 from backfill.core.plan import SetFleet, SetNode
+from backfill.core.wants import own_image
 
 _OVER = (Phase.FAILED, Phase.GIVEN_UP)
 
@@ -47,7 +49,7 @@ def _grow(draft: Draft, fleet: Fleet) -> None:
         _set(draft, fleet, problem, state=FleetState.UNDOING)
         return
     if fleet.state is FleetState.WAITING:
-        lacking = _lacking(draft, fleet.size)
+        lacking = _lacking(draft, fleet)
         if lacking:
             draft.refuse(fleet.id, "its first member", lacking)
             return
@@ -78,9 +80,17 @@ def _hopeless(draft: Draft, fleet: Fleet, there: list[ManagedNode]) -> str:
     return ""
 
 
-def _lacking(draft: Draft, size: int) -> str:
-    """Say what is missing now to make so many, or return an empty text."""
-    names = sum(1 for _ in _free_names(draft))
+def _image(draft: Draft, fleet: Fleet) -> str:
+    return fleet.image or draft.policies.instances.image
+
+
+def _lacking(draft: Draft, fleet: Fleet) -> str:
+    """Say what is missing now to make all of it, or return an empty text."""
+    size, image = fleet.size, _image(draft, fleet)
+    limit = full(draft, image, size)
+    if limit:
+        return limit
+    names = sum(1 for _ in _free_names(draft, image))
     if names < size:
         return f"{names} names are free in instances.names, {size} are needed"
     rooms, why_not = candidates(draft.world, draft.policies, draft.policies.gaps.boot_pays_s)
@@ -101,14 +111,17 @@ def _places(draft: Draft, host: str) -> int:
 
 def _begin_one(draft: Draft, fleet: Fleet, failed: list[ManagedNode]) -> None:
     """Begin one member; the next plan, which follows at once, begins the next one."""
-    limit = may_create(draft.world, draft.policies.limits)
-    rooms, why_not = candidates(draft.world, draft.policies, draft.policies.gaps.boot_pays_s)
+    image = _image(draft, fleet)
+    limit = may_create(draft.world, draft.policies.limits) or too_soon(draft, image)
+    rooms, why_not = open_rooms(draft)
     if limit or not rooms:
         draft.refuse(fleet.id, "another member", limit or "; ".join(why_not.values()))
         return
-    host = draft.policies.placement.choose(rooms)
+    host = pick(draft.world, draft.policies, rooms)
+    if host in draft.targets:
+        return  # an instance moves there: the next plan, which follows at once, sees what is left
     if len(fleet.members) < fleet.size:
-        free = next(_free_names(draft), None)
+        free = next(_free_names(draft, image), None)
         if free is None:
             draft.refuse(fleet.id, "another member", "no name is left in instances.names")
             return
@@ -131,10 +144,13 @@ def _begin_one(draft: Draft, fleet: Fleet, failed: list[ManagedNode]) -> None:
         draft.wake_at(node.not_before_s)
 
 
-def _free_names(draft: Draft) -> Iterator[tuple[str, str]]:
+def _free_names(draft: Draft, image: str) -> Iterator[tuple[str, str]]:
     """Names that nothing uses, inside Slurm or outside, with their addresses."""
     template, world = draft.policies.instances, draft.world
+    reserved = draft.policies.environments.reserved
     for name, address in zip(template.names, template.addresses, strict=True):
+        if reserved(name, image):
+            continue
         if name not in world.managed and name not in world.nodes and not world.places_of(name):
             yield name, address
 
@@ -146,7 +162,9 @@ def _begin(draft: Draft, fleet: Fleet, name: str, address: str, host: str, failu
     node = ManagedNode(
         name, address, host, generation, Phase.BOOTING, now_s, now_s,
         reason=reason, failures=failures, fleet=fleet.id,
+        image=own_image(draft.policies, _image(draft, fleet)),
     )  # fmt: skip
+    draft.targets.add(host)
     draft.add(SetNode(node, reason))
 
 

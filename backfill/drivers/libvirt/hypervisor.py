@@ -26,6 +26,7 @@ from backfill.drivers.libvirt.domains import (
 )
 from backfill.drivers.libvirt.link import Link
 from backfill.drivers.libvirt.settings import Limits, MoveTerms
+from backfill.drivers.libvirt.utilisation import CpuMeter
 from backfill.ports import BusyError, NotFoundError
 
 _Answer = TypeVar("_Answer")
@@ -55,6 +56,7 @@ class Hypervisor(DeviceCalls):
         self.host = host
         self._limits = limits
         self._on_event = on_event
+        self.meter = CpuMeter()
         self._link = Link(host, uri, limits, self._watch, opener)
         # Handles (which mean one UUID for ever) of the domains with our label, by name.
         self._ours: dict[str, tuple[Any, str]] = {}
@@ -79,6 +81,7 @@ class Hypervisor(DeviceCalls):
                 for (handle, _), domain in zip(stats, domains, strict=True)
                 if domain is not None and domain.label is not None
             }
+            self.meter.look(connection)
             return self._totals(connection), [domain for domain in domains if domain is not None]
 
         return self._link.call(self.host, work)

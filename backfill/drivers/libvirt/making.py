@@ -14,7 +14,7 @@ from backfill.drivers.libvirt.domain_xml import Memory, domain_xml, mac_address
 from backfill.drivers.libvirt.forking import fork
 from backfill.drivers.libvirt.parents import parent_of
 from backfill.drivers.libvirt.pool import Pool
-from backfill.drivers.libvirt.seed import ENTROPY_BYTES, Identity, seed_tar
+from backfill.drivers.libvirt.seed import ENTROPY_BYTES, MOST_USER_DATA, Identity, seed_tar
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.ports import AlreadyThereError, DriverError, RefusedError, UnreachableError
 
@@ -101,7 +101,8 @@ def _make_with(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hard
     if spec.method is CloneMethod.INSTANT:
         return _fork(pool, spec, image, hardware)
     full = spec.method is CloneMethod.FULL
-    pool.store.make(spec.name, image, spec.flavour.disk_gb, _seed(pool, spec), full)
+    seed = _seed(pool, spec, user_data=image.user_data)
+    pool.store.make(spec.name, image, spec.flavour.disk_gb, seed, full)
     hypervisor = pool.on(spec.host)
     hypervisor.define(spec.name, _document(pool, spec, image, hardware, None))
     return hypervisor.start(spec.name)
@@ -110,7 +111,8 @@ def _make_with(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hard
 def _fork(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware) -> int | None:
     parent = parent_of(pool, spec, image, hardware, partial(_nursery_seed, pool))
     pool.store.lean_on(spec.name, parent.home)
-    pool.store.make(spec.name, parent.image(image), spec.flavour.disk_gb, _seed(pool, spec))
+    seed = _seed(pool, spec, user_data=image.user_data)
+    pool.store.make(spec.name, parent.image(image), spec.flavour.disk_gb, seed)
     hypervisor, memory = pool.on(spec.host), Memory(str(parent.memory), shared=False)
     hypervisor.define(spec.name, _document(pool, spec, image, hardware, memory))
     return fork(hypervisor, spec.name, parent.state, pool.config.limits.start_s)
@@ -129,7 +131,11 @@ def _nursery_seed(pool: Pool, spec: InstanceSpec, canary: bool) -> bytes:
 
 
 def _seed(
-    pool: Pool, spec: InstanceSpec, entropy: bytes | None = None, canary: bool = False
+    pool: Pool,
+    spec: InstanceSpec,
+    entropy: bytes | None = None,
+    canary: bool = False,
+    user_data: str = "",
 ) -> bytes:
     around = pool.config.surroundings
     try:
@@ -154,8 +160,23 @@ def _seed(
         entropy = os.urandom(ENTROPY_BYTES)
     # A parent is nobody in particular: only what is one node's own is enrolled.
     nursing = canary or not entropy
-    more = {} if nursing else pool.seed_files(spec)
+    more = {} if nursing else {**pool.seed_files(spec), **_user_data(spec, user_data)}
     return seed_tar(identity, munge_key, around.no_ops, entropy, canary, more)
+
+
+def _user_data(spec: InstanceSpec, path: str) -> dict[str, bytes]:
+    """What cloud-init finds in its NoCloud folder; nothing without user data."""
+    if not path:
+        return {}
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise RefusedError(path, f"cannot read the user data: {error.strerror}") from error
+    if len(content) > MOST_USER_DATA:
+        raise RefusedError(path, f"user data may have {MOST_USER_DATA} bytes", "make it shorter")
+    once = f"instance-id: {spec.name}-{spec.tag.generation}\nlocal-hostname: {spec.name}\n"
+    folder = "/var/lib/cloud/seed/nocloud"
+    return {f"{folder}/user-data": content, f"{folder}/meta-data": once.encode()}
 
 
 def _clear(pool: Pool, host: str, name: str) -> None:

@@ -69,7 +69,8 @@ class LibvirtProvider(LibvirtHolder):
             if instance is not None:
                 instances[instance.name] = instance
         capacity = _less(totals, self._config.reserved_on(host))
-        return HostObservation(seen_s, Host(host, node, capacity), instances)
+        seen = Host(host, node, capacity, busy=hypervisor.meter.busy)
+        return HostObservation(seen_s, seen, instances)
 
     def read(self, host: str, name: str) -> Instance | None:
         """Read one instance fresh."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 ENTROPY_BYTES = 64
 # A clone goes on with the disk sizes that its parent saw: all seeds are equally long.
 _LENGTH = 64 << 10
+MOST_USER_DATA = 32 << 10  # leaves room for the rest
 
 
 @dataclass(frozen=True, slots=True)

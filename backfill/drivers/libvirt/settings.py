@@ -20,6 +20,7 @@ class ImageFiles:
     cmdline: str
     disk_format: str = "raw"
     sha256: str = ""  # of the disk: another sum is another image, with parents of its own
+    user_data: str = ""  # a file on the daemon's machine for the guests' cloud-init; empty: none
 
 
 @dataclass(frozen=True, slots=True)

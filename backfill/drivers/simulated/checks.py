@@ -19,6 +19,7 @@ class Checks:
     def __init__(self, events: EventQueue, books: Books, hosts: dict[str, SimHost]) -> None:
         self.violations: list[Violation] = []
         self.shared = False  # whether jobs may start beside instances that leave them room
+        self.overcommit = 1.0  # so many CPUs of instances for each CPU of a host
         self._events = events
         self._books = books
         self._hosts = hosts
@@ -83,6 +84,7 @@ class Checks:
                     self._compare(instance, other)
         if instance.machine.alive:
             self._crowds(instance)
+            self._overfills(self._hosts[instance.host])
 
     def _compare(self, instance: SimInstance, other: SimInstance) -> None:
         name, twin = instance.spec.name, other.spec.name
@@ -110,6 +112,18 @@ class Checks:
                 "room",
                 f"instance {instance.spec.name} got CPU on {host.name} while job "
                 f"{', '.join(job.id for job in started)} runs there",
+            )
+
+    def _overfills(self, host: SimHost) -> None:
+        """Instances on one host must not take more than it has."""
+        there = [i for i in host.instances.values() if i.machine.alive and not i.machine.throttled]
+        cpus = sum(i.spec.flavour.cpus for i in there)
+        most = int(host.capacity.cpus * self.overcommit)
+        if cpus > most or host.free_memory_mb < 0:
+            self.complain(
+                "overfull",
+                f"{', '.join(sorted(i.spec.name for i in there))} take {cpus} of {most} CPUs of "
+                f"{host.name} and leave {host.free_memory_mb} MB",
             )
 
     def gaps(self, tally: list[Count], every_s: float) -> list[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backfill.core.cluster import OUR_REASON, Node, NodeBase
@@ -12,20 +11,13 @@ from backfill.drivers.slurm.checks import mismatch
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, named_in, salvage
 from backfill.drivers.slurm.conf.transaction import Transactions
+from backfill.drivers.slurm.conf.wanted import FEATURES_NODE
 from backfill.drivers.slurm.registration import UNPROVEN, NodeTools
-from backfill.ports import AlreadyThereError, BusyError, DriverError, NodeSpec, RefusedError
+from backfill.drivers.slurm.together import Ends, Together
+from backfill.ports import AlreadyThereError, BusyError, NodeSpec, RefusedError
 
 PARKED = f"{OUR_REASON} parked"
 _FORGOTTEN = f"{OUR_REASON} (slurmctld forgot why)"
-
-
-@dataclass(eq=False, slots=True)
-class _Ticket:
-    """A line that waits for the next transaction, and how that ended."""
-
-    line: NodeLine
-    done: bool = False
-    error: DriverError | None = None
 
 
 @dataclass
@@ -33,9 +25,7 @@ class Lines:
     """The lines of the managed file; many that are wanted at once become one transaction."""
 
     transactions: Transactions
-    _waiting: list[_Ticket] = field(default_factory=list)
-    _list_lock: threading.Lock = field(default_factory=threading.Lock)
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _together: Together[NodeLine] = field(default_factory=Together)
 
     def names(self) -> frozenset[str]:
         """Every node of the file, also of one that somebody else has changed."""
@@ -43,27 +33,12 @@ class Lines:
 
     def want(self, line: NodeLine) -> None:
         """Have this line in the file and read by Slurm."""
-        ticket = _Ticket(line)
-        with self._list_lock:
-            self._waiting.append(ticket)
-        with self._turn:
-            if not ticket.done:
-                self._carry_out()
-        if ticket.error is not None:
-            raise ticket.error
+        self._together.want(line, self._add)
 
-    def _carry_out(self) -> None:
-        with self._list_lock:
-            batch, self._waiting = self._waiting, []
-        error: DriverError | None = None
-        try:
-            # A line that is made from a checked specification needs no dry start.
-            lines = [ticket.line for ticket in batch]
-            self.transactions.apply(lambda managed: managed.with_nodes(*lines), dry=False)
-        except DriverError as caught:
-            error = caught
-        for ticket in batch:
-            ticket.done, ticket.error = True, error
+    def _add(self, lines: Sequence[NodeLine]) -> Ends:
+        # A line that is made from a checked specification needs no dry start.
+        self.transactions.apply(lambda managed: managed.with_nodes(*lines), dry=False)
+        return {}
 
     def set_state(self, name: str, state: LineState) -> None:
         """What slurmctld shall think of the node at its next start; it is not told now."""
@@ -196,6 +171,8 @@ class CloudNodes(ConfNodes):
 
     def parked(self, node: Node) -> bool:
         """DOWN or drained by us, because it is not in use."""
+        if node.name == FEATURES_NODE:
+            return True
         return node.reason.startswith(PARKED) and (node.drained or node.base is NodeBase.DOWN)
 
     def _asleep(self, node: Node) -> bool:

@@ -7,15 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from backfill.core.cluster import (
-    ACTIVE,
-    ENDED,
-    OUR_REASON,
-    Job,
-    JobState,
-    Node,
-    NodeBase,
-)
+from backfill.core.cluster import ACTIVE, ENDED, OUR_REASON, Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.checks import (
     JOB_ID,
     check_address,
@@ -92,7 +84,11 @@ class SlurmManager(SlurmReader):
 
     def raw_node(self, name: str) -> Node | None:
         """The node as Slurm shows it, nothing hidden."""
-        return super().read_nodes([name]).get(name)
+        return self.raw_nodes([name]).get(name)
+
+    def raw_nodes(self, names: Sequence[str]) -> dict[str, Node]:
+        """Those of these nodes that Slurm has, nothing hidden."""
+        return super().read_nodes(names)
 
     def assert_free(self, name: str) -> None:
         """Raise BusyError while a job holds the node."""

@@ -15,7 +15,7 @@ from backfill.drivers.slurm.conf.site import Site
 from backfill.drivers.slurm.conf.transaction import Outcome, Transactions
 from backfill.drivers.slurm.conf.wanted import CLOUD_SECTION
 from backfill.drivers.slurm.hooks import HookError, build_hook
-from backfill.drivers.slurm.submit_lua import SubmitScript
+from backfill.drivers.slurm.submit_lua import Gate, SubmitScript
 from backfill.ports import DriverError, RefusedError
 
 SECTION = "hooks"
@@ -33,7 +33,10 @@ _MANY_PROGRAMS = (24, 5)
 
 @dataclass(frozen=True, slots=True)
 class HookPlan:
-    """What is to be installed. `place`: `slurmctld` or `host`; `arrival`: with job_submit.lua."""
+    """What is to be installed. `place`: `slurmctld` or `host`.
+
+    job_submit.lua comes with `arrival_endpoint`, with `gates`, or with both.
+    """
 
     place: str
     directory: Path
@@ -42,6 +45,12 @@ class HookPlan:
     log: Path
     arrival_endpoint: str = ""
     compiler: str | None = "gcc"
+    gates: tuple[Gate, ...] = ()
+
+    @property
+    def scripted(self) -> bool:
+        """Whether it takes job_submit.lua."""
+        return bool(self.arrival_endpoint or self.gates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +91,9 @@ class Hooks:
             raise RefusedError(
                 str(plan.directory), f"the hooks cannot be built: {error}"
             ) from error
-        if plan.arrival_endpoint:
-            self._script.install(self._directory / _ARRIVAL)
+        if plan.scripted:
+            poking = bool(plan.arrival_endpoint)
+            self._script.install(self._directory / _ARRIVAL, plan.gates, poking=poking)
         try:
             return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
         except DriverError:
@@ -152,6 +162,7 @@ class Hooks:
         if plan.arrival_endpoint:
             arrival = self._directory / _ARRIVAL
             build_hook(arrival, plan.arrival_endpoint, plan.timeout_ms, plan.log, plan.compiler)
+        if plan.scripted:
             theirs["JobSubmitPlugins"] = site.value("JobSubmitPlugins")
             pairs.append(("JobSubmitPlugins", _with_lua(theirs["JobSubmitPlugins"])))
         replace_file(self._directory / _RECORD, json.dumps(theirs, indent=1) + "\n")

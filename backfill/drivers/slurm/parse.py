@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from backfill.core.cluster import Job, JobState, Node
@@ -22,6 +22,8 @@ _UNIT = "\x1f"
 _SLACK_S = 2.0  # whole seconds on Slurm's side, and the time that the question took
 _MEMORY_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)$")
+# Jobs by the record that squeue printed of them.
+Records = dict[str, tuple[Job, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,9 @@ class JobFormat:
     def _end(self) -> str:
         return f"\x1e{self.mark}"
 
-    def read(self, output: str, known: dict[str, Job], now_s: float) -> dict[str, Job]:
-        """All jobs of a squeue output, by their printed record.
+    def read(self, output: str, known: Records, now_s: float) -> Records:
+        """All jobs of a squeue output, by their printed record: several where an array's tasks
+        wait together.
 
         `known` is an earlier answer: a record that has not changed is not parsed again.
         `now_s` is when it was printed, epoch seconds. Raises BadOutputError naming the record
@@ -60,15 +63,20 @@ class JobFormat:
         records = output.split(self._end + "\n")
         if records.pop() != "":
             raise BadOutputError("squeue", f"its output ends in the middle: {output[-80:]!r}")
-        return {record: known.get(record) or self._job(record, now_s) for record in records}
+        return {record: known.get(record) or self._jobs(record, now_s) for record in records}
 
-    def _job(self, record: str, now_s: float) -> Job:
+    def _jobs(self, record: str, now_s: float) -> tuple[Job, ...]:
         head, *free = record.split(self._free)
         fixed = head.split(_UNIT)
         try:
-            return _job(
+            job = _job(
                 dict(zip(_FIXED, fixed, strict=True)), dict(zip(_FREE, free, strict=True)), now_s
             )
+            array, bracket, waiting = job.id.partition("_[")
+            if not bracket:
+                return (job,)
+            numbers = tasks(waiting.removesuffix("]"))
+            return tuple(replace(job, id=f"{array}_{number}") for number in numbers)
         except (ValueError, KeyError) as error:
             raise BadOutputError("squeue", f"cannot read the job {head!r}: {error}") from error
 
@@ -108,6 +116,18 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
         planned_s=_time_s(fixed["starttime"]) if planned else 0.0,
         planned_nodes=planned,
     )
+
+
+def tasks(text: str) -> list[int]:
+    """The numbers in `1,3-7:2%2`; ValueError when Slurm has cut the text short."""
+    if text.endswith("..."):
+        raise ValueError("its tasks are cut short; set SLURM_BITSTR_LEN=0 where slurmrestd runs")
+    found: list[int] = []
+    for part in filter(None, text.partition("%")[0].split(",")):
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
+        found += range(int(first), int(last or first) + 1, int(step or 1))
+    return found
 
 
 def given(text: str) -> str:

@@ -16,9 +16,8 @@ from typing import Any
 from backfill.core.cluster import Job, JobState, Node
 from backfill.drivers.slurm.child import Child
 from backfill.drivers.slurm.commands import CONTROLLER, Commands, meaning_of
-from backfill.drivers.slurm.parse import given, hosts
+from backfill.drivers.slurm.parse import given, hosts, tasks
 from backfill.drivers.slurm.reading import BrokenPathError
-from backfill.drivers.slurm.records import tasks
 from backfill.drivers.slurm.states import job_state
 from backfill.drivers.slurm.text_path import FEW, TextPath
 from backfill.ports import BadOutputError, UnreachableError

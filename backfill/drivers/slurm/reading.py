@@ -12,8 +12,11 @@ from backfill.core.cluster import Job, Node
 from backfill.ports import BadOutputError, UnreachableError
 
 _LOG = logging.getLogger("backfill.slurm")
-# For how long a way that failed is left alone.
+# For how long a way that failed is left alone; at most, after it was silent again and again.
 REST_S = 60.0
+LONGEST_REST_S = 3600.0
+# The way that asks the controller for the least: where it hears nothing, no other would.
+_PLAINEST = "text"
 _Answer = TypeVar("_Answer")
 
 
@@ -55,7 +58,9 @@ class Failover:
 
     An answer that cannot be read, and a way that does not work at all, are answered by the next
     way at once. Silence is passed on, because it may be the controller's and asking again would
-    take as long again; the next question goes the next way.
+    take as long again; the next question goes the next way. A way that is too slow for this
+    cluster is silent every time it is tried, which costs a picture: it rests twice as long after
+    each time. Where text is silent it is the controller that is, and text is asked again.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Failover:
         self._now = now
         # Until when each way rests; a plain assignment, so that threads need no lock.
         self._rests: Mapping[str, float] = {}
+        self._silences: Mapping[str, int] = {}  # of each way, one after the other
 
     @property
     def name(self) -> str:
@@ -105,17 +111,26 @@ class Failover:
         paths = self._awake()
         for path, following in itertools.pairwise(paths):
             try:
-                return question(path)
+                return self._heard(path, question(path))
             except (BrokenPathError, BadOutputError) as error:
-                self._rest(path, following, error)
+                self._rest(path, following, error, REST_S)
             except UnreachableError as error:
-                self._rest(path, following, error)
+                if path.name != _PLAINEST:
+                    silences = self._silences.get(path.name, 0)
+                    self._silences = {**self._silences, path.name: silences + 1}
+                    rest_s = min(LONGEST_REST_S, REST_S * 2.0**silences)
+                    self._rest(path, following, error, rest_s)
                 raise
-        return question(paths[-1])
+        return self._heard(paths[-1], question(paths[-1]))
 
-    def _rest(self, path: ReadPath, following: ReadPath, error: Exception) -> None:
-        self._rests = {**self._rests, path.name: self._now() + REST_S}
+    def _heard(self, path: ReadPath, answer: _Answer) -> _Answer:
+        if path.name in self._silences:
+            self._silences = {n: s for n, s in self._silences.items() if n != path.name}
+        return answer
+
+    def _rest(self, path: ReadPath, following: ReadPath, error: Exception, rest_s: float) -> None:
+        self._rests = {**self._rests, path.name: self._now() + rest_s}
         _LOG.warning(
             "reading Slurm by %s failed (%s); it is read by %s for the next %.0f s",
-            path.name, error, following.name, REST_S,
+            path.name, error, following.name, rest_s,
         )  # fmt: skip

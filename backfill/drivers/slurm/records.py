@@ -12,7 +12,7 @@ from typing import Any
 
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.commands import meaning_of
-from backfill.drivers.slurm.parse import given, hosts, job_memory_mb
+from backfill.drivers.slurm.parse import given, hosts, job_memory_mb, tasks
 from backfill.drivers.slurm.states import job_state, node_state
 from backfill.ports import BadOutputError
 
@@ -76,18 +76,6 @@ def number(value: Any) -> int | None:
     if isinstance(value, dict):
         value = value["number"] if value["set"] and not value["infinite"] else None
     return None if value is None else int(value)
-
-
-def tasks(text: str) -> list[int]:
-    """The numbers in `1,3-7:2%2`; ValueError when Slurm has cut the text short."""
-    if text.endswith("..."):
-        raise ValueError("its tasks are cut short; set SLURM_BITSTR_LEN=0 where slurmrestd runs")
-    found: list[int] = []
-    for part in filter(None, text.partition("%")[0].split(",")):
-        span, _, step = part.partition(":")
-        first, _, last = span.partition("-")
-        found += range(int(first), int(last or first) + 1, int(step or 1))
-    return found
 
 
 def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:

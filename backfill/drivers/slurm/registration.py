@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from backfill.core.cluster import OUR_REASON, Node
 from backfill.drivers.slurm.checks import difference, is_dynamic
-from backfill.ports import AlreadyThereError, NoCapacityError, NodeSpec, NotFoundError, RefusedError
+from backfill.drivers.slurm.conf.wanted import FEATURES_NODE
+from backfill.drivers.slurm.together import Ends, Together
+from backfill.ports import (
+    AlreadyThereError,
+    DriverError,
+    NoCapacityError,
+    NodeSpec,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
 
+_LOG = logging.getLogger("backfill.slurm")
 UNPROVEN = f"{OUR_REASON} not proven yet"
 
 
@@ -18,11 +31,14 @@ class NodeTools(Protocol):
     def raw_node(self, name: str) -> Node | None:
         """The node as Slurm shows it, nothing hidden."""
 
+    def raw_nodes(self, names: Sequence[str]) -> dict[str, Node]:
+        """Those of these nodes that Slurm has, as it shows them."""
+
     def scontrol(self, subject: str, *argv: str) -> None:
         """Run scontrol."""
 
     def set_drain(self, name: str, reason: str) -> None:
-        """Drain, whatever the node's state."""
+        """Drain, whatever the node's state; also several, by a hostlist."""
 
     def assert_free(self, name: str) -> None:
         """Raise BusyError while a job holds the node."""
@@ -47,31 +63,35 @@ class Registration(Protocol):
 class Dynamic:
     """Added while slurmctld runs, by `scontrol create`; slurmd registers with -Z.
 
-    Nothing is written anywhere. It needs MaxNodeCount and select/cons_tres.
+    Nothing is written anywhere. It needs MaxNodeCount and select/cons_tres. Nodes that are wanted
+    at the same time are made by one command where they are alike; where that fails, one by one, so
+    that each gets an answer of its own.
     """
+
+    def __init__(self) -> None:
+        self._together: Together[NodeSpec] = Together()
 
     def create(self, tools: NodeTools, spec: NodeSpec) -> None:
         """It is made FUTURE: Slurm hides an unregistered CLOUD node, yet gives it jobs at once."""
-        known = tools.raw_node(spec.name)
-        if known is None:
-            tools.scontrol(
-                spec.name, "create", f"NodeName={spec.name}", f"NodeAddr={spec.address}",
-                f"CPUs={spec.cpus}", f"RealMemory={spec.memory_mb}", "State=FUTURE",
-                *([f"Feature={','.join(spec.features)}"] if spec.features else []),
-            )  # fmt: skip
+        self._together.want(spec, lambda specs: self._create_all(tools, specs))
+
+    def _create_all(self, tools: NodeTools, specs: Sequence[NodeSpec]) -> Ends:
+        names = [spec.name for spec in specs]
+        known = tools.raw_nodes(names)
+        missing = [spec for spec in specs if spec.name not in known]
+        refused = _make(tools, missing)
+        if missing:
             # 22.05 reports success also when it has made nothing.
-            known = tools.raw_node(spec.name)
-            if known is None:
-                raise NoCapacityError(
-                    spec.name, "Slurm did not add the node", "raise MaxNodeCount in slurm.conf"
-                )
-        differs = difference(known, spec)
-        if differs:
-            raise AlreadyThereError(
-                spec.name, f"Slurm has another node of this name ({differs})", "choose another"
-            )
-        if known.slurmd_start_s == 0 and not known.drained:
-            tools.set_drain(spec.name, UNPROVEN)
+            known = tools.raw_nodes(names)
+        ends: dict[int, DriverError | None] = {}
+        for place, spec in enumerate(specs):
+            wrong = _objection(known, spec)
+            ends[place] = refused.get(spec.name, wrong) if wrong is not None else None
+        fresh = [n for n in (known[s.name] for i, s in enumerate(specs) if ends[i] is None)
+                 if n.slurmd_start_s == 0 and not n.drained]  # fmt: skip
+        if fresh:
+            tools.set_drain(",".join(node.name for node in fresh), UNPROVEN)
+        return ends
 
     def delete(self, tools: NodeTools, node: Node) -> None:
         """`scontrol delete`; only what was added."""
@@ -89,5 +109,55 @@ class Dynamic:
         """Nothing is written anywhere."""
 
     def view(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
-        """As they are."""
-        return dict(nodes)
+        """As they are, without the line that only makes features known."""
+        return {name: node for name, node in nodes.items() if name != FEATURES_NODE}
+
+
+def _make(tools: NodeTools, specs: Sequence[NodeSpec]) -> dict[str, DriverError]:
+    """Make all of them, those that are alike by one command; what was refused, by name."""
+    alike: dict[NodeSpec, list[NodeSpec]] = {}
+    for spec in dict.fromkeys(specs):
+        alike.setdefault(replace(spec, name="", address=""), []).append(spec)
+    refused: dict[str, DriverError] = {}
+    for group in alike.values():
+        try:
+            _make_alike(tools, group)
+        except UnreachableError:
+            raise
+        except DriverError as error:
+            if len(group) == 1:
+                refused[group[0].name] = error
+                continue
+            _LOG.warning(
+                "Slurm does not make %d nodes at once (%s); trying one by one", len(group), error
+            )
+            made = tools.raw_nodes([spec.name for spec in group])
+            for spec in group:
+                refused |= _make(tools, [] if spec.name in made else [spec])
+    return refused
+
+
+def _make_alike(tools: NodeTools, specs: Sequence[NodeSpec]) -> None:
+    first = specs[0]
+    names = ",".join(spec.name for spec in specs)
+    addresses = ",".join(spec.address for spec in specs)
+    tools.scontrol(
+        names, "create", f"NodeName={names}", f"NodeAddr={addresses}",
+        f"CPUs={first.cpus}", f"RealMemory={first.memory_mb}", "State=FUTURE",
+        *([f"Feature={','.join(first.features)}"] if first.features else []),
+    )  # fmt: skip
+
+
+def _objection(known: Mapping[str, Node], spec: NodeSpec) -> DriverError | None:
+    """What is wrong with the node as Slurm has it now."""
+    node = known.get(spec.name)
+    if node is None:
+        return NoCapacityError(
+            spec.name, "Slurm did not add the node", "raise MaxNodeCount in slurm.conf"
+        )
+    differs = difference(node, spec)
+    if differs:
+        return AlreadyThereError(
+            spec.name, f"Slurm has another node of this name ({differs})", "choose another"
+        )
+    return None

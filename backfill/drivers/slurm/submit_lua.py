@@ -1,8 +1,10 @@
-"""job_submit.lua: pokes the daemon when a job arrives, around the site's own file, unchanged."""
+"""job_submit.lua: refuses and pokes when a job arrives, around the site's own file, unchanged."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from backfill.drivers.slurm.conf.files import remove_file, replace_file, sync_directory
@@ -10,30 +12,99 @@ from backfill.drivers.slurm.conf.files import remove_file, replace_file, sync_di
 NAME, SITES = "job_submit.lua", "job_submit.site.lua"
 _MARK = "-- Made by `backfill slurm hooks install`. Do not edit; the site's own file is "
 # Jobs of one second share one poke: starting a program costs slurmctld a millisecond or two.
+# Whoever may not have what he asks for is turned away before the site's own script sees the job.
 _TEXT = """{mark}{sites}.
 local poke = "SLURM_SCRIPT_CONTEXT=arrival {program} >/dev/null 2>&1 </dev/null &"
-local last = 0
+local poking, last = {poking}, 0
 slurm_job_submit, slurm_job_modify = nil, nil
 local loaded = {load}
 local site_submit, site_modify = slurm_job_submit, slurm_job_modify
 
-function slurm_job_submit(...)
+-- Who may have which environment, by the feature that jobs ask for.
+local gates = {{
+{gates}}}
+
+local function name_of(uid)
+  local pipe = io.popen("id -un " .. tostring(uid))
+  local name = pipe and pipe:read("*l")
+  if pipe then pipe:close() end
+  return name or tostring(uid)
+end
+
+local function refusal(features, user, uid, account)
+  for feature in string.gmatch(features or "", "[%w_.-]+") do
+    local gate = gates[feature]
+    if gate then
+      user = user or name_of(uid)
+      if not gate.users[user] and not gate.accounts[account or ""] then
+        return "user " .. user .. " of account " .. (account or "(none)") .. " " .. gate.whose
+      end
+    end
+  end
+end
+
+local function refused(features, user, uid, account)
+  local checked, why = pcall(refusal, features, user, uid, account)
+  if checked and why then
+    slurm.log_user("%s", why)
+    return true
+  end
+end
+
+function slurm_job_submit(job_desc, part_list, uid, ...)
+  if refused(job_desc.features, job_desc.user_name, job_desc.user_id,
+             job_desc.account or job_desc.default_account) then
+    return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
+  end
   local result = slurm.SUCCESS
-  if site_submit then result = site_submit(...) end
-  if os.time() ~= last then
+  if site_submit then result = site_submit(job_desc, part_list, uid, ...) end
+  if poking and os.time() ~= last then
     last = os.time()
     pcall(os.execute, poke)
   end
   return result
 end
 
-function slurm_job_modify(...)
-  if site_modify then return site_modify(...) end
+function slurm_job_modify(job_desc, job_rec, part_list, uid, ...)
+  if refused(job_desc.features, job_rec.user_name, job_rec.user_id,
+             job_desc.account or job_rec.account) then
+    return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
+  end
+  if site_modify then return site_modify(job_desc, job_rec, part_list, uid, ...) end
   return slurm.SUCCESS
 end
 
 return loaded
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Who may ask for a feature; `whose` ends the sentence about somebody who may not."""
+
+    feature: str
+    users: tuple[str, ...]
+    accounts: tuple[str, ...]
+    whose: str
+
+    def lua(self) -> str:
+        """One entry of the table."""
+        users, accounts = _set(self.users), _set(self.accounts)
+        return (
+            f"  [{_quoted(self.feature)}] = {{ users = {users}, accounts = {accounts},\n"
+            f"    whose = {_quoted(self.whose)} }},\n"
+        )
+
+
+def _set(names: Iterable[str]) -> str:
+    return "{ " + ", ".join(f"[{_quoted(name)}] = true" for name in names) + " }"
+
+
+def _quoted(text: str) -> str:
+    """A Lua string: what could end it, or hide in it, is written as its number."""
+    plain = (c if c.isascii() and c.isprintable() and c not in '"\\' else None for c in text)
+    parts = zip(plain, text, strict=True)
+    return '"' + "".join(p or "".join(f"\\{b:03d}" for b in c.encode()) for p, c in parts) + '"'
 
 
 class SubmitScript:
@@ -55,7 +126,7 @@ class SubmitScript:
     def _is_ours(self) -> bool:
         return self._ours.read_bytes().startswith(_MARK.encode())
 
-    def install(self, program: Path) -> None:
+    def install(self, program: Path, gates: Sequence[Gate] = (), *, poking: bool = True) -> None:
         """Put ours in place; the site's file gets another name and stays as it is."""
         if self.state == "site":
             fresh = self._sites.with_name(f".{SITES}.backfill-new")
@@ -64,7 +135,10 @@ class SubmitScript:
             os.replace(fresh, self._sites)
             sync_directory(self._sites.parent)
         load = f'dofile("{self._seen_as}")' if self._sites.exists() else "slurm.SUCCESS"
-        text = _TEXT.format(mark=_MARK, sites=SITES, program=program, load=load)
+        text = _TEXT.format(
+            mark=_MARK, sites=SITES, program=program, load=load,
+            poking=str(poking).lower(), gates="".join(gate.lua() for gate in gates),
+        )  # fmt: skip
         if not self._ours.exists() or self._ours.read_text(errors="replace") != text:
             # A hard link must not be written through: the replacement is a new file.
             replace_file(self._ours, text, like=self._sites if self._sites.exists() else None)

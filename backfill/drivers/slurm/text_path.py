@@ -10,13 +10,14 @@ from collections.abc import Collection
 from backfill.core.cluster import Job, Node
 from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.parse import JobFormat, read_node_records, read_nodes
+from backfill.drivers.slurm.parse import JobFormat, Records, read_node_records, read_nodes
 from backfill.ports import DriverError, NotFoundError
 
 # -F shows nodes that have not registered yet; they are FUTURE until they do.
 SHOW_NODES = ("scontrol", "-F", "-o", "show", "node")
-# --local: never the jobs of a federation's other clusters; -r: one line per array task.
-_SHOW_JOBS = ("squeue", "--noheader", "--all", "--array", "--local", "--noconvert", "-t", "all")
+# --local: never the jobs of a federation's other clusters. Not --array: of tasks with a step, such
+# as 1-9:2, that leaves out the last (22.05 to 26.05); and one line for ten thousand is quicker.
+_SHOW_JOBS = ("squeue", "--noheader", "--all", "--local", "--noconvert", "-t", "all")
 # Up to so many jobs it is quicker to ask for each than to read all.
 FEW = 3
 
@@ -29,9 +30,10 @@ class TextPath:
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
         self._format = JobFormat(secrets.token_hex(6))
-        self._squeue_env = {"SQUEUE_FORMAT2": self._format.text}
+        # Otherwise the list of an array's waiting tasks is cut after 64 characters.
+        self._squeue_env = {"SQUEUE_FORMAT2": self._format.text, "SLURM_BITSTR_LEN": "0"}
         # The last answers by record; replaced as a whole, so that threads need no lock.
-        self._known: dict[str, Job] = {}
+        self._known: Records = {}
         self._printed: tuple[str, dict[str, Job]] = ("", {})
         self._known_nodes: dict[str, Node] = {}
 
@@ -59,8 +61,8 @@ class TextPath:
         printed, same = self._printed
         if output == printed:
             return same  # a quiet cluster prints the same text as a whole
-        self._known = jobs = self._format.read(output, self._known, time.time())
-        found = {job.id: job for job in jobs.values()}
+        self._known = records = self._format.read(output, self._known, time.time())
+        found = {job.id: job for jobs in records.values() for job in jobs}
         self._printed = (output, found)
         return found
 
@@ -97,4 +99,5 @@ class TextPath:
 
     def _squeue(self, *chosen: str) -> list[Job]:
         output = self._commands.run([*_SHOW_JOBS, *chosen], env=self._squeue_env)
-        return list(self._format.read(output, {}, time.time()).values())
+        records = self._format.read(output, {}, time.time())
+        return [job for jobs in records.values() for job in jobs]

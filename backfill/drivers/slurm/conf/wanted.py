@@ -13,6 +13,8 @@ from backfill.ports import NodeSpec, RefusedError
 CLOUD_SECTION = "cloud"
 # INFINITE would switch power saving off altogether; nodes are put away by us, not for idling.
 _NEVER_S = 365 * 86400
+# A node that never exists. Slurm refuses a job at once whose constraint no node's line has.
+FEATURES_NODE = "backfill-features"
 
 
 class Method(StrEnum):
@@ -25,12 +27,16 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `apply` is to bring about. `poke` is the program that Slurm calls for CLOUD nodes."""
+    """What `apply` is to bring about. `poke` is the program that Slurm calls for CLOUD nodes.
+
+    `features` are those that jobs may ask for before any node has them.
+    """
 
     method: Method
     specs: Sequence[NodeSpec]
     poke: str
     boot_within_s: float
+    features: tuple[str, ...] = ()
 
     def change(self, now: Managed, site: Site) -> Managed:
         """The file's next content. Nodes that stay keep what is known of their state."""
@@ -42,6 +48,9 @@ class Wanted:
             same = known is not None and known.spec == spec
             keeps = same and known is not None and LineState.CLOUD not in (known.state, fresh)
             lines.append(known if keeps and known is not None else NodeLine(spec, fresh))
+        if self.features:
+            known_by = NodeSpec(FEATURES_NODE, "127.0.0.1", 1, 1, self.features)
+            lines.append(NodeLine(known_by, LineState.FUTURE))
         made = now.only_nodes(tuple(lines))
         cloud = self._power_saving(site) if self.method is Method.CLOUD else ()
         return made.with_section(CLOUD_SECTION, cloud)

@@ -1,0 +1,99 @@
+"""Software by constraint, in simulated time: the right image for each job, within its limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from backfill.core.policies.cloning import Cloning
+from backfill.core.policies.environments import Environment, Environments, ImageRule
+from backfill.core.policies.scale import Scale
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.sim.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import cluster, ended, one_host, play, policies, running
+
+CMS = Environment("cms", "cms-7")
+CATALOGUE = Environments((CMS,), (ImageRule("cms-7", os_family="rhel"),))
+
+
+def images(run: Rehearsal) -> Counter[str]:
+    return Counter(m.image for m in run.world.managed.values())
+
+
+def test_each_job_gets_an_instance_of_the_image_that_it_asks_for() -> None:
+    """And jobs that ask for nothing get the usual one, or whatever is idle."""
+    sim = cluster()
+    run = play(sim, policies(environments=CATALOGUE))
+    cms = [sim.submit("htc", 60.0, features=f) for f in ("cms", "rhel")]
+    plain = sim.submit("htc", 60.0)
+    run.until(lambda: running(sim, *cms, plain), 100)
+    assert images(run) == {"cms-7": 2, "": 1}
+    made = {i.spec.name: i.spec for h in sim.hosts.values() for i in h.instances.values()}
+    for node in run.world.managed.values():
+        image, features = ("cms-7", {"backfill", "cms", "rhel"})
+        if not node.image:
+            image, features = ("default", {"backfill"})
+        assert made[node.name].image == image
+        assert set(run.world.nodes[node.name].features) == features
+    run.until(lambda: not run.world.managed, 600)
+    assert sim.audit() == []
+
+
+def test_idle_ones_of_another_image_make_room() -> None:
+    """The host is full of the usual image; a job that needs another one gets its turn."""
+    sim = one_host(2)
+    rules = policies(hosts=("bm1",), environments=CATALOGUE, scale=Scale(idle_s=30, warm=2))
+    run = play(sim, rules)
+    plain = [sim.submit("htc", 20.0) for _ in range(2)]
+    run.until(lambda: ended(sim, *plain), 100)
+    cms = sim.submit("htc", 20.0, features="cms")
+    run.until(lambda: ended(sim, cms), 200)
+    assert sim.audit() == []
+
+
+def begun(run: Rehearsal, sim: SimulatedWorld, minutes: int) -> list[int]:
+    made = []
+    for _ in range(minutes):
+        run.run(60)
+        made.append(len(run.world.managed))
+    return made
+
+
+def test_an_image_has_its_own_rate_and_its_own_limit() -> None:
+    """Two a minute, four CPUs in all; other images do not mind."""
+    rule = ImageRule("cms-7", most_cpus=4, creates_per_min=2)
+    sim = cluster()
+    run = play(sim, policies(environments=Environments((CMS,), (rule,))))
+    for _ in range(6):
+        sim.submit("htc", 400.0, features="cms")
+    assert begun(run, sim, 3) == [2, 4, 4]
+    assert any("image cms-7 may have 4 CPUs" in r.reason for r in run.cycle.last.refusals)
+    plain = [sim.submit("htc", 30.0) for _ in range(4)]
+    run.until(lambda: running(sim, *plain), 30)
+    assert images(run) == {"cms-7": 4, "": 4}
+    run.until(lambda: not run.world.managed, 2000)
+    assert sim.audit() == []
+
+
+def test_a_host_has_its_rate() -> None:
+    """One a minute on each of two hosts."""
+    sim = cluster()
+    run = play(sim, policies(cloning=Cloning(per_min_per_host=1)))
+    for _ in range(6):
+        sim.submit("htc", 400.0)
+    assert begun(run, sim, 3) == [2, 4, 6]
+    hosts = Counter(m.host for m in run.world.managed.values())
+    assert hosts == {"bm1": 3, "bm2": 3}
+
+
+def test_names_are_kept_for_an_image() -> None:
+    """And with them the addresses: no other image gets them, and it gets no others."""
+    sim = cluster()
+    rule = ImageRule("cms-7", names=("vn1", "vn2"))
+    run = play(sim, policies(environments=Environments((CMS,), (rule,))))
+    cms = [sim.submit("htc", 30.0, features="cms") for _ in range(3)]
+    plain = [sim.submit("htc", 60.0) for _ in range(3)]
+    run.until(lambda: running(sim, *plain, *cms[:2]), 60)
+    by_image = {m.name: m.image for m in run.world.managed.values()}
+    assert {n for n, image in by_image.items() if image} == {"vn1", "vn2"}
+    run.until(lambda: ended(sim, *cms, *plain), 600)
+    assert sim.audit() == []

@@ -1,0 +1,48 @@
+"""Room on a host belongs to one: stopped work gets its own back, and never somebody else's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.core.lifecycle import Phase
+from backfill.core.policies.comeback import Comeback
+from tests.simulation.policy_cluster import (
+    ended,
+    one_host,
+    phases,
+    play,
+    policies,
+    ready,
+    running,
+    taken_once,
+)
+
+
+def test_nobody_takes_the_room_to_which_stopped_work_returns() -> None:
+    """The host is free and settles; a new job waits although no instance uses a CPU there."""
+    sim = one_host(1)
+    rules = policies(hosts=("bm1",), comeback=Comeback(settle_s=30.0))
+    run = play(sim, rules)
+    low = taken_once(run, sim)
+    other = sim.submit("htc", 50.0)
+    run.run(20)
+    assert {m.phase for m in run.world.managed.values()} == {Phase.DISPLACED}
+    run.until(lambda: ended(sim, low, other), 900)
+    assert sim.audit() == []
+
+
+def test_work_returns_one_by_one_to_a_host_that_has_shrunk() -> None:
+    """Both were at work there; now there is room for one, and the other waits and says why."""
+    sim = one_host(2)
+    run = play(sim, policies(hosts=("bm1",)))
+    low = [sim.submit("htc", 100.0) for _ in range(2)]
+    run.until(lambda: running(sim, *low), 60)
+    high = sim.submit("batch", 30.0)
+    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 2, 30)
+    sim.hosts["bm1"].capacity = replace(sim.hosts["bm1"].capacity, cpus=1)
+    run.until(lambda: ended(sim, high), 60)
+    run.run(20)
+    assert len(phases(run, Phase.DISPLACED)) == ready(run) == 1
+    assert any("an instance takes" in r.reason for r in run.cycle.last.refusals)
+    run.until(lambda: ended(sim, *low), 900)
+    assert sim.audit() == []
