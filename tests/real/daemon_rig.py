@@ -206,12 +206,12 @@ class DaemonRig(JobsRig):
         env = {"PYTHONPATH": str(_ROOT)}
         return self.lab.run("ctl", command, env=env, check=True).stdout
 
-    def with_policy(self, *argv: str) -> str:
+    def with_policy(self, *argv: str, limit_s: float = 60.0) -> str:
         """Run a command of ours that reads the running daemon's policy file; its output."""
         policy = next(self.lab.dir.rglob("policy*.yaml"))
         command = [sys.executable, "-m", "backfill", *argv, "--config", str(policy)]
         env = {"PYTHONPATH": str(_ROOT)}
-        return self.lab.run("ctl", command, env=env, check=True).stdout
+        return self.lab.run("ctl", command, env=env, check=True, timeout_s=limit_s).stdout
 
     def run_daemon(self, policy: Path) -> subprocess.CompletedProcess[str]:
         """Run a daemon that is expected to end by itself."""
