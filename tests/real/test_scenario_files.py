@@ -121,6 +121,7 @@ def test_no_line_is_lost_through_pause_and_a_restarted_file_server(rig: DaemonRi
     writer.end()
 
 
+@pytest.mark.soak
 def test_no_line_is_lost_through_disk_and_another_host(rig: DaemonRig) -> None:
     """The same job goes to disk and comes back, and then moves while it writes."""
     rig.restart(**{**ONE, "ladder": [TO_DISK]})
