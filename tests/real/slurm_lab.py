@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -98,6 +99,7 @@ def slurm_lab(
         yield lab
     finally:
         lab.down()
+    shutil.rmtree(lab.dir)  # a lab that failed keeps its logs
 
 
 @dataclass
