@@ -23,7 +23,8 @@ other_log=$(mktemp)
 trap 'rm -f "$other_log"' EXIT
 group others $others >"$other_log" 2>&1 &
 other_pid=$!
-trap 'kill -INT $other_pid 2>/dev/null; wait $other_pid; cat "$other_log"; exit 130' INT TERM
+# What the shell runs beside itself does not hear INT; its labs end with it.
+trap 'kill -TERM $other_pid 2>/dev/null; wait $other_pid; cat "$other_log"; exit 130' INT TERM
 failed=
 group guests $guests || failed="guests"
 wait $other_pid || failed="$failed others"

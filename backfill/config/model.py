@@ -188,6 +188,9 @@ class HardwareEntry:
     disk_cache: str = "none"
     # A balloon, with which an instance can give memory back; never in instant clones.
     balloon: bool = False
+    # Without KVM: at most so much of the host's memory, MiB, for an instance's translated code.
+    # What does not fit is translated over and over: Salt needs 512. A clone has half.
+    translation_cache_mb: int = field(default=64, metadata={"least": 16, "most": 2048})
 
 
 @dataclass(frozen=True, slots=True)

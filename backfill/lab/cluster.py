@@ -23,7 +23,7 @@ from backfill.lab.waiting import POLL_S, lock_holder, wait_until
 Progress = Callable[[str], None]
 UP_TIMEOUT_S = 120.0
 DOWN_TIMEOUT_S = 30.0
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 60.0
 
 
 class Lab:

@@ -74,6 +74,7 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
     if lab.spec.salt:
         body["salt"] = {"python": salt_python(), "config": str(lab.dir / "etc/salt/master")}
         body["instances"]["flavour"]["memory_mb"] = 384
+        body["libvirt"]["hardware"]["translation_cache_mb"] = 512
     for key, value in changes.items():
         old = body.get(key)
         body[key] = {**old, **value} if isinstance(old, dict) else value

@@ -15,6 +15,20 @@ from backfill.lab import saltenv
 from backfill.lab.spec import CONTROLLER_ADDRESS, LabError
 
 STATES = Path(__file__).parents[2] / "salt_states"
+# What a minion with these states runs, by folder of Salt. Every loader lists its folders, and for a
+# name that is no file's it tries all of them: under emulation that alone is seconds.
+_KEPT = {
+    "modules": (
+        "beacons cmdmod config cp data defaults disk environ event file grains groupadd hashutil "
+        "key linux_shadow match mine mount network pillar saltutil schedule smbios state status "
+        "sysmod test timezone useradd"
+    ),
+    "states": "cmd event file group host mount test user",
+    "grains": "core extra opts",
+    "returners": "local local_cache",
+    "beacons": "status",
+    "engines": "",
+}
 PLACE = "opt/salt"  # in the guest; found by PYTHONPATH, so it may stand anywhere
 # Never imported by a minion with these states: half of the size, and all of their byte code.
 _LEFT_OUT = ("libcloud", "cherrypy", "cheroot", "virtualenv", "setuptools", "git", "gitdb")
@@ -34,6 +48,8 @@ def bake(root: Path) -> None:
     saltenv.install_into(target)
     for name in _LEFT_OUT:
         shutil.rmtree(target / name, ignore_errors=True)
+    for folder, names in _KEPT.items():
+        _keep(target / "salt" / folder, ("__init__", *names.split()))
     for cached in target.rglob("__pycache__"):
         shutil.rmtree(cached)
     _apply_image_role(root)
@@ -41,6 +57,12 @@ def bake(root: Path) -> None:
     # guest's own interpreter, since byte code belongs to one version.
     _run("chroot", str(root), "/usr/bin/python3", "-m", "compileall", "-q", "-j", "2",
          "--invalidation-mode", "unchecked-hash", f"/{PLACE}", "/usr/lib/python3.11")  # fmt: skip
+
+
+def _keep(folder: Path, names: tuple[str, ...]) -> None:
+    for found in folder.iterdir():
+        if found.stem not in names:
+            shutil.rmtree(found) if found.is_dir() else found.unlink()
 
 
 def _pillar() -> dict[str, Any]:

@@ -24,7 +24,7 @@ from backfill.ui.client import AskError, Client
 from backfill.ui.lab_commands import next_steps
 
 NAME = "demo"
-_FIRST_PICTURE_S = 30.0
+_FIRST_PICTURE_S = 90.0
 _STOP_S = 15.0
 _TOOLS = (
     "slurmctld", "slurmd", "sbatch", "munged", "libvirtd", "virsh", "qemu-system-x86_64",

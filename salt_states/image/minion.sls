@@ -15,7 +15,9 @@ minion:
         grains_cache: false
         enable_gpu_grains: false
         enable_fqdns_grains: false
-        disable_modules: [virt, boto3, dockermod, k8s]
+        # Each loader of modules, and there are dozens, would look for these two anew.
+        cython_enable: false
+        enable_zip_modules: false
         log_level: warning
         log_level_logfile: warning
         tcp_keepalive_idle: 10

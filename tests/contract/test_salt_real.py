@@ -43,18 +43,61 @@ def test_bare_metal_is_in_the_report(rig: SaltRig) -> None:
     rig.stop("bm1")
 
 
-def test_a_deleted_key_cannot_come_back(rig: SaltRig) -> None:
-    """Whoever still has an older generation's key, as a copy of its guest has, is not heard."""
+def test_two_minions_with_one_id_are_no_more_after_the_next_enrolment(rig: SaltRig) -> None:
+    """A copy of a running node answers under its name until the next generation is enrolled: then
+    neither the old node nor its copy is heard, however long they knock, and the new one is alone.
+    """
     old = rig.provisioner.enrol("vn5", 1, "10.77.1.5/16")
-    new = rig.provisioner.enrol("vn5", 2, "10.77.1.5/16")
-    rig.start("vn5", new)
+    rig.start("vn5", old)
     rig.start("copy", old, wait=False)
+    assert wait_until(lambda: rig.answers("vn5.g1"), LIMIT_S)
+    new = rig.provisioner.enrol("vn5", 2, "10.77.1.5/16")
     waiting = rig.lab.dir / "salt/pki/minions_pre/vn5.g1"  # it knocks, and nobody opens
     assert wait_until(waiting.exists, LIMIT_S)
+    rig.stop("vn5")
+    rig.start("vn5", new)
+    assert not rig.answers("vn5.g1")
     assert rig.provisioner.enrolled()["vn5"] == 2
     assert rig.provisioner.apply(["vn5"], test=True)["vn5"].ok
     rig.stop("copy")
     rig.stop("vn5")
+
+
+def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
+    """Its role is run for real, in a root of its own; a second run finds nothing to do, and the
+    programs that are to read the files take them.
+    """
+    key = rig.provisioner._ask("make_key", id="head")
+    grains = {"backfill": {"role": "controller", "kind": "metal"}}
+    pki = "/etc/salt/pki/minion"
+    people = {
+        "groups": [{"name": "salted", "gid": 61234}],
+        "users": [{"name": "salty", "uid": 61235, "gid": 61234, "home": "/home/salty"}],
+    }
+    rig.pillar(**people)
+    try:
+        rig.start("head", {
+            "/etc/salt/minion_id": b"head\n",
+            "/etc/salt/grains": json.dumps(grains).encode(),
+            "/etc/slurm/backfill-hook": b"#!/bin/sh\n",
+            PEM: key["private"].encode(),
+            f"{pki}/minion.pub": key["public"].encode(),
+            f"{pki}/minion_master.pub": key["master"].encode(),
+        })  # fmt: skip
+        assert rig.provisioner.apply(["head"], test=True)["head"].changed == ()
+        time = rig.in_minion("head", "chronyd -p -f /etc/chrony/chrony.conf")
+        assert "allow 10.77.0.0/16" in time
+        assert "Pseudo = /home;" in rig.in_minion("head", "cat /etc/ganesha/ganesha.conf")
+        slurm = rig.in_minion("head", "cat /etc/slurm/backfill.conf")
+        assert "PrologSlurmctld=/etc/slurm/backfill-hook" in slurm
+        master = rig.in_minion("head", "cat /etc/salt/master.d/backfill.conf")
+        assert "auto_accept: false" in master
+        found = rig.in_minion("head", "id salty; stat -c '%U %a' /etc/munge/munge.key")
+        assert found.splitlines() == ["uid=61235(salty) gid=61234(salted) groups=61234(salted)",
+                                      "munge 400"]  # fmt: skip
+        rig.stop("head")
+    finally:
+        rig.pillar(groups=[], users=[])
 
 
 def test_a_node_that_starts_without_a_master_converges(rig: SaltRig) -> None:

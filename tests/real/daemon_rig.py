@@ -26,9 +26,10 @@ from backfill.lab.spec import LabSpec
 from backfill.lab.waiting import wait_until
 from backfill.ports import Record
 from tests.real.jobs_rig import LIMIT_S, JobsRig
+from tests.real.repair import revive
 
-# Instances stay for the next test; each test says what else it needs. All limits are those of a
-# machine that is several times slower than ours: no test is about how long something takes.
+# Instances stay for the next test; each test says what else it needs. No test is about how long
+# something takes, so all limits leave room for a machine that is several times slower.
 WARM: dict[str, Any] = {
     "scale": {"idle_s": 600, "boot_within_s": 300},
     "daemon": {"poll_s": 1, "host_poll_s": 1},
@@ -206,12 +207,12 @@ class DaemonRig(JobsRig):
         env = {"PYTHONPATH": str(_ROOT)}
         return self.lab.run("ctl", command, env=env, check=True).stdout
 
-    def with_policy(self, *argv: str) -> str:
+    def with_policy(self, *argv: str, limit_s: float = 60.0) -> str:
         """Run a command of ours that reads the running daemon's policy file; its output."""
         policy = next(self.lab.dir.rglob("policy*.yaml"))
         command = [sys.executable, "-m", "backfill", *argv, "--config", str(policy)]
         env = {"PYTHONPATH": str(_ROOT)}
-        return self.lab.run("ctl", command, env=env, check=True).stdout
+        return self.lab.run("ctl", command, env=env, check=True, timeout_s=limit_s).stdout
 
     def run_daemon(self, policy: Path) -> subprocess.CompletedProcess[str]:
         """Run a daemon that is expected to end by itself."""
@@ -251,18 +252,17 @@ class DaemonRig(JobsRig):
 
     def settle(self) -> None:
         """End all jobs, wait for rest, and check what must hold after every test."""
+        revive(self.lab)
         self.ctl("scancel", "-u", "root")
         if self.dead:
             self._process = None
-            self.start()
+            self.start(**self.changes)
         self.until(lambda: not self.ctl("squeue", "-h"), what="the end of all jobs")
         self.until(self._at_rest, what="rest: instances, managed nodes and Slurm's nodes agree")
         said = self.judge_tally()
         assert not said, f"{said}\n{self.picture()}"
-        defects = [
-            line for line in self.log.read_text()[self._log_from :].splitlines()
-            if _DEFECTS.search(line)
-        ]  # fmt: skip
+        log = self.log.read_text()[self._log_from :].splitlines()
+        defects = [line for line in log if _DEFECTS.search(line)]
         assert not defects, f"{defects}\n{self.picture()}"
 
     def _at_rest(self) -> bool:

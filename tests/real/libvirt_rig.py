@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -62,12 +63,13 @@ def network_of(pid: int) -> Iterator[None]:
 def running_lab(name: str) -> Iterator[Lab]:
     """A lab of two hosts that ends with us; inside, connections are made from its controller."""
     image.build()
-    lab = Lab.up(LabSpec(name=name, hosts=2, tally=False), tied=True)
+    lab = Lab.up(LabSpec(name=f"{name}-{os.getpid()}", hosts=2, tally=False), tied=True)
     try:
         with network_of(lab.status().machines["ctl"].pid):
             yield lab
     finally:
         lab.down()
+    shutil.rmtree(lab.dir)  # a lab that failed keeps its logs
 
 
 class LibvirtRig:

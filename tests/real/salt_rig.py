@@ -18,8 +18,10 @@ from backfill.lab.saltenv import salt_python
 from backfill.lab.saltimage import STATES
 from backfill.lab.spec import LabSpec
 from backfill.lab.waiting import wait_until
+from backfill.ports import DriverError
 
-LIMIT_S = 90.0
+# Three times what a busy machine with two cores was seen to need.
+LIMIT_S = 180.0
 # Upper layer, /proc and /run are the minion's own; everything vanishes with its namespaces.
 _ENTER = """
 set -e
@@ -76,8 +78,16 @@ class SaltRig:
 
     def settled(self, node: str) -> bool:
         """Whether the node answers, and all its states hold."""
-        run = self.provisioner.apply([node], test=True)[node]
+        try:
+            run = self.provisioner.apply([node], test=True)[node]
+        except DriverError:  # a master that has just come up takes no orders yet
+            return False
         return run.ok and not run.changed
+
+    def answers(self, minion: str) -> bool:
+        """Whether anybody answers under this id."""
+        found: list[str] = self.provisioner._ask("ping", ids=[minion], within_s=5.0)["answers"]
+        return bool(found)
 
     def spoil(self, node: str) -> str:
         """Change a file that a state holds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -26,6 +27,7 @@ from backfill.lab.layout import ROOT_MOUNT
 from backfill.lab.spec import CONTROLLER_ADDRESS, LabSpec, host_address
 from backfill.ports import BusyError, NodeSpec, WorkloadManager
 from tests.contract.workload_rig import EVERYTHING
+from tests.real.repair import revive
 
 LIMIT_S = 90.0
 EXTRA_CONF = (
@@ -98,6 +100,7 @@ def slurm_lab(
         yield lab
     finally:
         lab.down()
+    shutil.rmtree(lab.dir)  # a lab that failed keeps its logs
 
 
 @dataclass
@@ -227,6 +230,7 @@ class RealRig:
 
     def reset(self) -> None:
         """End all jobs, remove added nodes, and bring every bare-metal node back to IDLE."""
+        revive(self.lab)
         for job in self.manager.observe().jobs.values():
             if job.state.value in ("PENDING", "RUNNING", "SUSPENDED"):
                 self.manager.cancel_job(job.id)

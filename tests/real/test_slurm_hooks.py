@@ -196,6 +196,7 @@ def test_every_component_of_a_het_job_asks_for_its_own_nodes(hooked: Hooked) -> 
 
 def test_scancel_while_the_hook_waits(hooked: Hooked) -> None:
     """The hook goes away, the job is cancelled, and the node serves the next job."""
+    hooked.build(timeout_ms=10_000)  # a host waits for its Prolog's end, even for a cancelled job
     with hooked.daemon(reply=None) as daemon:
         job_id = hooked.sbatch("-w", "bm6")
         hooked.words(daemon, "allocated", 1)

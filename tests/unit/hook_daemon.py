@@ -76,7 +76,7 @@ class HookDaemon:
 
     def _await(self, holds: Callable[[], bool]) -> None:
         with self._changed:
-            assert self._changed.wait_for(holds, 20), self.requests
+            assert self._changed.wait_for(holds, 60), self.requests
 
     def _serve(self) -> None:
         while True:

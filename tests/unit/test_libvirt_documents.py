@@ -202,6 +202,15 @@ def test_only_a_parent_writes_through_to_the_memory_file() -> None:
     assert clone[-2:] == ["-incoming", "defer"]
 
 
+def test_translated_code_has_the_room_that_was_asked_for() -> None:
+    """Only an emulated guest has any; a clone has half, since it is memory of its own."""
+    own = Memory("/p/ram", shared=False)
+    for kind, memory, wanted in (("qemu", None, "512"), ("qemu", own, "256"), ("kvm", None, None)):
+        hardware = Hardware(kind, translation_cache_mb=512)
+        text = domain_xml(SPEC, IMAGE, FILES, hardware, "br7", 1.0, memory)
+        assert Xml.fromstring(text).findtext("features/tcg/tb-cache") == wanted
+
+
 def test_a_clone_has_nothing_that_gives_memory_back() -> None:
     """A balloon or free page reporting in one clone empties pages that its siblings use."""
     for shared in (False, True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,24 @@ def test_a_node_that_recovers_in_time_is_released(tmp_path: Path) -> None:
         daemon.sim.provider.ailments.clear()
         daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
         assert released(daemon)
+
+
+def test_a_node_that_takes_long_is_asked_less_often(tmp_path: Path) -> None:
+    """Every question takes CPU time from a guest that needs it to become ready."""
+    asked_s: list[float] = []
+    with ailing(tmp_path, Readiness(salt_within_s=600.0), Fact("salt", False, "no")) as daemon:
+
+        def often() -> bool:
+            node = daemon.daemon.world.managed.get("vn1")
+            if node is not None and node.woken_s > max([0.0, *asked_s]):
+                asked_s.append(node.woken_s)
+            return len(asked_s) >= 25
+
+        daemon.until(often)
+        gaps_s = [b - a for a, b in pairwise(asked_s)]
+        assert gaps_s[-1] > 2 * gaps_s[0]
+        daemon.sim.provider.ailments.clear()
+        daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
 
 
 # --- breakers ------------------------------------------------------------------------------------

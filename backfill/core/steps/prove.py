@@ -7,6 +7,9 @@ from backfill.core.draft import Draft, Progress
 from backfill.core.lifecycle import ManagedNode
 from backfill.core.readiness import Check, judge_report
 
+# A node that has been waited for is asked again after this part of that time.
+_PATIENCE = 0.1
+
 
 def checks_of(draft: Draft, node: ManagedNode) -> tuple[Check, ...]:
     """What the node's last report proves; nothing where its provider cannot look inside."""
@@ -34,7 +37,9 @@ def proven(draft: Draft, node: ManagedNode, reason: str) -> tuple[bool, str]:
         if draft.now_s >= limit_s:
             return False, _sentence(check)
         draft.wake_at(limit_s)
-    again_s = node.woken_s + draft.policies.readiness.retry_s
+    # Each try costs the guest some of the CPU that it needs to become ready.
+    pause_s = max(draft.policies.readiness.retry_s, (node.woken_s - began_s) * _PATIENCE)
+    again_s = node.woken_s + pause_s
     draft.wake_at(again_s)
     draft.refuse(node.name, "release", _sentence(failing[0]))
     if draft.now_s >= again_s:

@@ -22,10 +22,6 @@ NAMESPACE = "urn:backfill:instance:1"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 register_namespace("qemu", _QEMU)
 _UUIDS = uuid.UUID("6d3c2f0e-8f1b-4a55-9a55-2f6a3a3b7c11")
-# Translated guest code kept by QEMU's emulator: more saves little time and costs host memory.
-_TRANSLATION_CACHE_MB = 64
-# A clone's cache is its own memory, unlike nearly everything else that it has.
-_CLONE_TRANSLATION_CACHE_MB = 32
 _CPU_MODES = ("host-model", "host-passthrough", "maximum")
 
 
@@ -105,7 +101,8 @@ def domain_xml(
         _text(SubElement(domain, "cputune"), "shares", str(hardware.cpu_shares))
     _boot(domain, image, hardware)
     clone = memory is not None and not memory.shared
-    _processor(domain, hardware, _CLONE_TRANSLATION_CACHE_MB if clone else _TRANSLATION_CACHE_MB)
+    # A clone's cache is its own memory, unlike nearly everything else that it has.
+    _processor(domain, hardware, hardware.translation_cache_mb // (2 if clone else 1))
     clock = SubElement(domain, "clock", {"offset": "utc"})
     SubElement(clock, "timer", {"name": "hpet", "present": "no"})
     # One boot per instance: a guest that reboots by itself has lost its job and must not pose
