@@ -31,16 +31,22 @@ def conf_lab(name: str, **options: object) -> Iterator[Lab]:
     """A lab whose slurm.conf ends with the Include of an empty managed file.
 
     `extra_conf` are lines of the site's before it, in which {dir} is the lab's directory; `before`
-    are files beside slurm.conf, by name.
+    are files beside slurm.conf, by name; `program` is the text of {dir}/prolog, since newer
+    releases do not start without the programs that they are to call.
     """
     extra = options.pop("extra_conf", ())
     assert isinstance(extra, tuple)
     before = options.pop("before", {})
     assert isinstance(before, dict)
+    program = options.pop("program", "")
     with slurm_lab(name, extra_conf=(_QUICK,), **options) as lab:  # type: ignore[arg-type]  # as above
         replace_file(lab.slurm_conf.with_name("backfill.conf"), render(EMPTY), like=lab.slurm_conf)
         for name, text in before.items():
             lab.slurm_conf.with_name(name).write_text(text)
+        if program:
+            site = lab.dir / "prolog"
+            site.write_text(str(program).format(dir=lab.dir))
+            site.chmod(0o755)
         with lab.slurm_conf.open("a") as conf:
             lines = [line.format(dir=lab.dir) for line in extra]
             conf.write("\n".join([*lines, "Include backfill.conf", ""]))

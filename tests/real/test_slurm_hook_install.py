@@ -19,7 +19,7 @@ from tests.real.slurm_lab import RealRig, until
 from tests.unit.hook_daemon import HookDaemon
 
 pytestmark = pytest.mark.real
-_PROLOG = "#!/bin/sh\necho $SLURM_JOB_ID $SLURM_SCRIPT_CONTEXT >> {out}\nexit 0\n"
+_PROLOG = "#!/bin/sh\necho $SLURM_JOB_ID $SLURM_SCRIPT_CONTEXT >> {dir}/site.out\nexit 0\n"
 _LUA = """-- the site's
 function slurm_job_submit(job_desc, part_list, uid)
   if job_desc.name == "forbidden" then return slurm.ERROR end
@@ -72,11 +72,8 @@ class Site:
 @pytest.fixture(scope="module", params=RELEASES)
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     extra = ("PrologSlurmctld={dir}/prolog", "JobSubmitPlugins=all_partitions,lua")
-    options = {"extra_conf": extra, "before": {"job_submit.lua": _LUA}}
+    options = {"extra_conf": extra, "before": {"job_submit.lua": _LUA}, "program": _PROLOG}
     with conf_lab("hooks", release=request.param, **options) as lab:
-        prolog = lab.dir / "prolog"
-        prolog.write_text(_PROLOG.format(out=lab.dir / "site.out"))
-        prolog.chmod(0o755)
         yield Site(RealRig.of(lab), lab.dir)
 
 
