@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backfill.core.policy import PolicySet
+from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.machine import Cluster
 from backfill.sim.node_easy import Ask, NodeEasy
 from backfill.sim.policy_replay import Setting, reference
+from backfill.sim.policy_replay import run as played
 from backfill.sim.replay import replay
+from backfill.sim.replay_costs import ReplayCosts
 from backfill.sim.trace import Trace, TraceBuilder
 from backfill.sim.trace_cluster import START_S
 from tests.unit.harvest_inputs import policy
@@ -41,8 +44,8 @@ def trace(jobs: list[tuple[int, int, int, int, int]]) -> Trace:
 
 def bare(jobs: Trace, cluster: Cluster, policies: PolicySet) -> list[float]:
     names = tuple(f"n{i}" for i in range(cluster.nodes))
-    run = reference(Setting(cluster, jobs, node_names=names, memory_mb=1024), policies)
-    starts = run.high_starts()
+    found = reference(Setting(cluster, jobs, node_names=names, memory_mb=1024), policies)
+    starts = found.high_starts()
     return [starts[i] - START_S + jobs.submit[0] for i in range(len(jobs))]
 
 
@@ -53,6 +56,21 @@ def test_on_nodes_of_one_cpu_it_is_easy(drawn: list[tuple[int, int, int, int, in
     jobs, cluster = trace(drawn), Cluster(NODES, 1)
     expected = replay(jobs, cluster, "easy", "batch").starts
     assert bare(jobs, cluster, policy()) == [float(start) for start in expected]
+
+
+@settings(max_examples=30, deadline=None)
+@given(drawn_jobs, st.integers(1, 3))
+def test_the_run_without_instances_is_the_simulated_slurm_with_nothing_to_do(
+    drawn: list[tuple[int, int, int, int, int]], cpus: int
+) -> None:
+    """EASY alone and the whole simulation, with a hook that takes no time, agree on every job."""
+    cluster, policies = Cluster(NODES, cpus), policy()
+    names = tuple(f"n{i}" for i in range(NODES))
+    costs = ReplayCosts(steps=StepCosts(hook_s=0.0))
+    setting = Setting(cluster, trace(drawn), node_names=names, memory_mb=1024, costs=costs)
+    alone, whole = reference(setting, policies), played(setting, policies, float("inf"))
+    told = [[(t.index, t.start_s, t.end_s, t.hosts) for t in one.tales] for one in (alone, whole)]
+    assert told[0] == told[1]
 
 
 @dataclass
