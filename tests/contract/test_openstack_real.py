@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.instance_provider import InstancePortContract
-from tests.real.cloud_rig import running_cloud
+from tests.real.cloud_rig import cloud_entered
 from tests.real.openstack_rig import OpenStackRig
 
 pytestmark = pytest.mark.real
@@ -16,9 +16,8 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def clouds() -> Iterator[Path]:
-    cloud = running_cloud()
-    with cloud.network():
-        yield cloud.clouds_yaml
+    with cloud_entered() as file:
+        yield file
 
 
 class TestOpenStackComputeHosts(InstancePortContract):

@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,8 +20,8 @@ Edit = Callable[[dict[str, Any]], dict[str, Any]]
 class Fault:
     """What happens to requests that match: `times` of them, then it is over.
 
-    `status`: answer that and do not ask Nova. `stall_s`: be silent for so long and hang up, after
-    Nova has acted if `acted`. `edit`: change what Nova has answered.
+    `status`: answer that and do not ask Nova. `stall_s`: be silent for so long, or until all is
+    healed, and hang up, after Nova has acted if `acted`. `edit`: change what Nova has answered.
     """
 
     method: str
@@ -42,7 +41,7 @@ class CloudProxy:
         self.seen: list[tuple[str, str]] = []
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._healed = threading.Event()
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -73,6 +72,8 @@ class CloudProxy:
     def heal(self) -> None:
         with self._lock:
             self._faults.clear()
+            self._healed.set()
+            self._healed = threading.Event()
 
     def count(self, method: str, path: str) -> int:
         """How many such requests have come."""
@@ -80,7 +81,7 @@ class CloudProxy:
             return sum(1 for m, p in self.seen if m == method and re.search(path, p))
 
     def close(self) -> None:
-        self._ended.set()
+        self.heal()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)
@@ -141,6 +142,7 @@ class CloudProxy:
             request.close_connection = True  # whoever asked has given up
 
     def _hang_up(self, request: BaseHTTPRequestHandler, stall_s: float) -> None:
-        end_s = time.monotonic() + stall_s
-        self._ended.wait(max(0.0, end_s - time.monotonic()))
+        with self._lock:
+            healed = self._healed
+        healed.wait(stall_s)
         request.close_connection = True

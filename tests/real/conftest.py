@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import LabSpec
+from tests.real.cloud_rig import cloud_entered
+from tests.real.tenant_rig import TenantRig
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +28,18 @@ def lab(lab_name: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
         made = Lab.up(LabSpec(name=lab_name("lab")), tied=True)
         yield made
         made.down()
+
+
+@pytest.fixture(scope="module")
+def clouds() -> Iterator[Path]:
+    """clouds.yaml of the one test cloud of this run; the file's tests are in its network."""
+    with cloud_entered() as file:
+        yield file
+
+
+@pytest.fixture
+def tenant(clouds: Path, tmp_path: Path) -> Iterator[TenantRig]:
+    """The project `east`, empty, behind a proxy that can fail; emptied again afterwards."""
+    made = TenantRig(clouds, tmp_path)
+    yield made
+    made.end()

@@ -19,7 +19,7 @@ from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience
 from tests.contract.instance_rig import CLUSTER, IMAGES, MOVE, STRANGERS
 
 IMAGE = "node"
-QUICK = Patience(call_s=20, act_s=120, settle_s=5, poll_s=0.1, full_s=30, usage_s=0.0, bench_s=60)
+QUICK = Patience(call_s=60, act_s=240, settle_s=5, poll_s=0.1, full_s=30, usage_s=0.0, bench_s=600)
 GUEST = Guest("10.77.0.1", "10.77.0.1:6817")
 SHAPE = Shape(("tiny", "small"), network="nodes", config_drive=False)
 HOSTS = {"hv1": Place("admin", "c1"), "hv2": Place("admin", "c2")}
@@ -46,7 +46,7 @@ def nova(clouds: Path, cloud: str, method: str, path: str, body: Any = None) -> 
     return dict(answer.json()) if answer.content else {}
 
 
-def wait(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
+def wait(holds: Callable[[], bool], limit_s: float = 240.0) -> None:
     """Poll until it holds."""
     deadline_s = time.monotonic() + limit_s
     while not holds():
@@ -54,12 +54,12 @@ def wait(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
         time.sleep(0.05)
 
 
-def sweep(clouds: Path, cloud: str) -> None:
+def sweep(clouds: Path, cloud: str, limit_s: float = 240.0) -> None:
     """Delete every server and port of the project."""
     link = connect(clouds, cloud)
     for server in link.compute.servers(details=False):
         link.compute.delete_server(server)
-    wait(lambda: not list(link.compute.servers(details=False)))
+    wait(lambda: not list(link.compute.servers(details=False)), limit_s)
     for port in link.network.ports(project_id=link.current_project_id):
         link.network.delete_port(port)
 
@@ -72,7 +72,7 @@ class OpenStackRig:
 
     def __init__(self, clouds: Path, **changes: Any) -> None:
         self.clouds = clouds
-        self.config = config(clouds, HOSTS, **changes)
+        self.config = config(clouds, **{"places": HOSTS, **changes})
         self.provider = OpenStackProvider(self.config)
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -109,8 +109,10 @@ class OpenStackRig:
         made = nova(self.clouds, place.cloud, "POST", "/servers", {"server": wanted})
         path = f"/servers/{made['server']['id']}"
         wait(lambda: nova(self.clouds, place.cloud, "GET", path)["server"]["status"] == "ACTIVE")
-        yield
-        nova(self.clouds, place.cloud, "DELETE", path)
+        try:
+            yield
+        finally:
+            nova(self.clouds, place.cloud, "DELETE", path)
 
     def end(self) -> None:
         """Leave the cloud empty."""

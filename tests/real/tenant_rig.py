@@ -16,8 +16,9 @@ from tests.real.openstack_rig import QUICK, OpenStackRig, config, nova, sweep, w
 
 CREATE = "/servers$"
 LIST = "/servers/detail"
-# Long enough for a busy machine; what a test lets hang, hangs longer.
-IMPATIENT = replace(QUICK, call_s=6, settle_s=5)
+# Long enough for a busy machine; what a test lets hang, hangs much longer.
+IMPATIENT = replace(QUICK, call_s=10, settle_s=2)
+HANGS_S = 180.0
 
 
 class TenantRig(OpenStackRig):
@@ -33,6 +34,7 @@ class TenantRig(OpenStackRig):
         self.behind = behind
         changes.setdefault("patience", IMPATIENT)
         self.config = config(behind, {"pool": Place("east")}, **changes)
+        sweep(clouds, "east")  # after a test that failed
         self.provider = OpenStackProvider(self.config)
 
     def servers(self) -> list[dict[str, Any]]:

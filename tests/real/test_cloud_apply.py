@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,10 @@ import pytest
 from backfill.drivers.openstack.appliance import Cluster
 from backfill.drivers.openstack.applying import apply, remove
 from backfill.drivers.openstack.link import Link
-from tests.real.cloud_rig import running_cloud
 from tests.real.openstack_rig import IMAGE, QUICK, connect
 
 pytestmark = pytest.mark.real
 WANTED = Cluster("c9", "cluster-c9", "10.99.0.0/24", "10.99.0.5", IMAGE, "tiny")
-
-
-@pytest.fixture
-def clouds() -> Iterator[Path]:
-    cloud = running_cloud()
-    with cloud.network():
-        yield cloud.clouds_yaml
 
 
 def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path) -> None:

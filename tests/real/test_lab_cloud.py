@@ -40,7 +40,7 @@ def test_services_answer_in_a_network_of_their_own() -> None:
     }  # fmt: skip
     assert all(status.services.values())
     probe = ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/5000"]
-    subprocess.run(cloud.command(probe), check=True, timeout=10)
+    subprocess.run(cloud.command(probe), check=True, timeout=60)
     own, theirs = os.readlink("/proc/self/ns/net"), os.readlink(f"/proc/{cloud.pid}/ns/net")
     assert own != theirs
     with pytest.raises(LabError, match="is up already"):
@@ -58,7 +58,7 @@ def test_nothing_is_left_after_a_crash() -> None:
     spaces -= {os.readlink(f"/proc/self/ns/{kind}") for kind in kinds}
     assert len(spaces) == len(kinds)
     os.kill(pid, signal.SIGKILL)
-    assert wait_until(lambda: not _left(spaces), 10)
+    assert wait_until(lambda: not _left(spaces), 60)
     assert cloud.status().phase == "down"
     for _ in range(2):
         cloud.down()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,115 +20,101 @@ from backfill.ports import (
     UnreachableError,
 )
 from tests.contract.instance_rig import spec
-from tests.real.cloud_rig import running_cloud
 from tests.real.openstack_rig import (
+    QUICK,
     OpenStackRig,
     config,
     sweep,
     wait,
 )
-from tests.real.tenant_rig import CREATE, IMPATIENT, LIST, TenantRig
+from tests.real.tenant_rig import CREATE, HANGS_S, IMPATIENT, LIST, TenantRig
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def clouds() -> Iterator[Path]:
-    cloud = running_cloud()
-    with cloud.network():
-        yield cloud.clouds_yaml
-
-
-@pytest.fixture
-def rig(clouds: Path, tmp_path: Path) -> Iterator[TenantRig]:
-    made = TenantRig(clouds, tmp_path)
-    yield made
-    made.end()
-
-
-def test_an_answer_that_is_lost_after_nova_acted_makes_no_second_server(rig: TenantRig) -> None:
+def test_an_answer_that_is_lost_after_nova_acted_makes_no_second_server(tenant: TenantRig) -> None:
     """The server is found by its tag; the POST went out once."""
-    rig.proxy.fail("POST", CREATE, stall_s=9, acted=True)
-    rig.provider.create(spec(rig))
-    wait(lambda: rig.state() is InstanceState.RUNNING)
-    rig.provider.create(spec(rig))
-    assert rig.proxy.count("POST", CREATE) == 1
-    assert len(rig.servers()) == 1
+    tenant.proxy.fail("POST", CREATE, stall_s=HANGS_S, acted=True)
+    tenant.provider.create(spec(tenant))
+    wait(lambda: tenant.state() is InstanceState.RUNNING)
+    tenant.provider.create(spec(tenant))
+    assert tenant.proxy.count("POST", CREATE) == 1
+    assert len(tenant.servers()) == 1
 
 
-def test_a_request_that_never_arrived_is_told_and_made_good(rig: TenantRig) -> None:
+def test_a_request_that_never_arrived_is_told_and_made_good(tenant: TenantRig) -> None:
     """The outcome is unknown, the sentence says so; the next call makes one."""
-    rig.proxy.fail("POST", CREATE, stall_s=9)
+    tenant.proxy.fail("POST", CREATE, stall_s=HANGS_S)
     with pytest.raises(UnreachableError, match=r"vn1: it is unknown whether Nova has made it"):
-        rig.provider.create(spec(rig))
-    assert rig.servers() == []
-    rig.born()
-    assert rig.proxy.count("POST", CREATE) == 2
-    assert len(rig.servers()) == 1
+        tenant.provider.create(spec(tenant))
+    assert tenant.servers() == []
+    tenant.born()
+    assert tenant.proxy.count("POST", CREATE) == 2
+    assert len(tenant.servers()) == 1
 
 
 @pytest.mark.parametrize("status", [500, 502, 503])
-def test_a_failing_creation_is_not_repeated_blindly(rig: TenantRig, status: int) -> None:
+def test_a_failing_creation_is_not_repeated_blindly(tenant: TenantRig, status: int) -> None:
     """A gateway's error leaves it open whether Nova acted: looked for, never sent again."""
-    rig.proxy.fail("POST", CREATE, status=status)
+    tenant.proxy.fail("POST", CREATE, status=status)
     with pytest.raises(UnreachableError, match="unknown whether Nova has made it"):
-        rig.provider.create(spec(rig))
-    assert rig.proxy.count("POST", CREATE) == 1
+        tenant.provider.create(spec(tenant))
+    assert tenant.proxy.count("POST", CREATE) == 1
 
 
-def test_a_storm_of_429_delays_readings_and_tells_creators(rig: TenantRig) -> None:
+def test_a_storm_of_429_delays_readings_and_tells_creators(tenant: TenantRig) -> None:
     """Readings are repeated with pauses; a creation is given back to the engine at once."""
-    rig.born()
-    rig.proxy.fail("GET", LIST, times=3, status=429, headers={"Retry-After": "1"})
-    assert rig.provider.observe("pool").host.reachable
-    rig.proxy.fail("GET", LIST, times=100, status=429)
-    seen = rig.provider.observe("pool").host
+    tenant.born()
+    tenant.proxy.fail("GET", LIST, times=3, status=429, headers={"Retry-After": "1"})
+    assert tenant.provider.observe("pool").host.reachable
+    tenant.proxy.fail("GET", LIST, times=100, status=429)
+    seen = tenant.provider.observe("pool").host
     assert not seen.reachable
     assert "429" in seen.problem
     assert "limits the rate" in seen.problem
-    rig.proxy.heal()
-    rig.proxy.fail("POST", CREATE, status=429)
+    tenant.proxy.heal()
+    tenant.proxy.fail("POST", CREATE, status=429)
     with pytest.raises(UnreachableError, match="429"):
-        rig.provider.create(spec(rig, "vn2"))
-    assert [s["name"] for s in rig.servers()] == ["vn1"]
+        tenant.provider.create(spec(tenant, "vn2"))
+    assert [s["name"] for s in tenant.servers()] == ["vn1"]
 
 
 def test_an_action_that_was_refused_by_a_gateway_is_sent_again_after_a_look(
-    rig: TenantRig,
+    tenant: TenantRig,
 ) -> None:
     """503 before Nova: again. An answer that is lost after Nova acted: not again."""
-    rig.born()
-    rig.proxy.fail("POST", "/action$", status=503)
-    rig.provider.pause("pool", "vn1")
-    assert rig.state() is InstanceState.PAUSED
-    assert rig.proxy.count("POST", "/action$") == 2
-    rig.proxy.fail("POST", "/action$", stall_s=9, acted=True)
-    rig.provider.thaw("pool", "vn1")
-    assert rig.state() is InstanceState.RUNNING
-    assert rig.proxy.count("POST", "/action$") == 3
+    tenant.born()
+    tenant.proxy.fail("POST", "/action$", status=503)
+    tenant.provider.pause("pool", "vn1")
+    assert tenant.state() is InstanceState.PAUSED
+    assert tenant.proxy.count("POST", "/action$") == 2
+    tenant.proxy.fail("POST", "/action$", stall_s=HANGS_S, acted=True)
+    tenant.provider.thaw("pool", "vn1")
+    assert tenant.state() is InstanceState.RUNNING
+    assert tenant.proxy.count("POST", "/action$") == 3
 
 
-def test_a_token_that_expires_is_nobodys_business(rig: TenantRig) -> None:
+def test_a_token_that_expires_is_nobodys_business(tenant: TenantRig) -> None:
     """A 401 leads to a new token and the same request once more, a POST included."""
-    rig.born()
-    rig.proxy.fail("GET", LIST, status=401)
-    assert rig.provider.observe("pool").host.reachable
-    rig.proxy.fail("POST", "/action$", status=401)
-    rig.provider.pause("pool", "vn1")
-    assert rig.state() is InstanceState.PAUSED
+    tenant.born()
+    tenant.proxy.fail("GET", LIST, status=401)
+    assert tenant.provider.observe("pool").host.reachable
+    tenant.proxy.fail("POST", "/action$", status=401)
+    tenant.provider.pause("pool", "vn1")
+    assert tenant.state() is InstanceState.PAUSED
 
 
-def test_a_list_that_lags_neither_loses_nor_doubles_a_server(rig: TenantRig) -> None:
+def test_a_list_that_lags_neither_loses_nor_doubles_a_server(tenant: TenantRig) -> None:
     """What lists do not show yet is known from its own reading."""
-    rig.proxy.fail("GET", LIST, times=1000, edit=lambda body: {**body, "servers": []})
-    rig.proxy.fail("GET", r"/servers\?", times=1000, edit=lambda body: {**body, "servers": []})
-    rig.provider.create(spec(rig))
-    rig.provider.create(spec(rig))
-    assert rig.provider.read("pool", "vn1") is not None
-    assert rig.proxy.count("POST", CREATE) == 1
-    rig.proxy.heal()
-    wait(lambda: rig.state() is InstanceState.RUNNING)
-    assert len(rig.servers()) == 1
+    tenant.proxy.fail("GET", LIST, times=1000, edit=lambda body: {**body, "servers": []})
+    tenant.proxy.fail("GET", r"/servers\?", times=1000, edit=lambda body: {**body, "servers": []})
+    tenant.provider.create(spec(tenant))
+    tenant.provider.create(spec(tenant))
+    assert tenant.provider.read("pool", "vn1") is not None
+    assert tenant.proxy.count("POST", CREATE) == 1
+    tenant.proxy.heal()
+    wait(lambda: tenant.state() is InstanceState.RUNNING)
+    assert len(tenant.servers()) == 1
 
 
 def test_what_a_tenant_may_not_is_a_clear_refusal(clouds: Path) -> None:
@@ -156,19 +141,33 @@ class _Named(OpenStackRig):
         self.provider = provider
 
 
-def test_an_api_that_hangs_does_not_stop_others(rig: TenantRig, clouds: Path) -> None:
-    """A reading ends by its limit as an observation; another cloud is read meanwhile."""
-    other = OpenStackProvider(config(clouds, {"west": Place("west")}, patience=IMPATIENT))
-    rig.proxy.fail("GET", LIST, times=100, stall_s=30)
+def test_an_api_that_hangs_does_not_stop_others(clouds: Path, tmp_path: Path) -> None:
+    """Another cloud is read meanwhile; the hanging reading ends as an observation."""
+    tenant = TenantRig(clouds, tmp_path, patience=replace(IMPATIENT, call_s=HANGS_S))
+    other = OpenStackProvider(config(clouds, {"west": Place("west")}, patience=QUICK))
+    tenant.proxy.fail("GET", LIST, times=100, stall_s=HANGS_S)
     seen: list[Any] = []
-    slow = threading.Thread(target=lambda: seen.append(rig.provider.observe("pool")))
-    slow.start()
-    assert other.observe("west").host.reachable
-    assert slow.is_alive()
-    slow.join(30)
+    slow = threading.Thread(target=lambda: seen.append(tenant.provider.observe("pool")))
+    try:
+        slow.start()
+        wait(lambda: tenant.proxy.count("GET", LIST) == 1)
+        assert other.observe("west").host.reachable
+        assert not seen
+    finally:
+        tenant.proxy.heal()
+        slow.join(HANGS_S)
+        tenant.end()
+        other.close()
     assert not seen[0].host.reachable
     assert "did not answer" in seen[0].host.problem
-    other.close()
+
+
+def test_a_reading_that_is_not_answered_ends_by_its_limit(tenant: TenantRig) -> None:
+    """The limit of one request, not the cloud, says when a cycle goes on."""
+    tenant.proxy.fail("GET", LIST, times=100, stall_s=HANGS_S)
+    seen = tenant.provider.observe("pool").host
+    assert not seen.reachable
+    assert "did not answer" in seen.problem
 
 
 def test_a_credential_that_is_wrong_is_one_clear_sentence(clouds: Path, tmp_path: Path) -> None:
@@ -186,19 +185,21 @@ def test_a_credential_that_is_wrong_is_one_clear_sentence(clouds: Path, tmp_path
     provider.close()
 
 
-def test_waiters_share_the_lists(rig: TenantRig) -> None:
+def test_waiters_share_the_lists(tenant: TenantRig) -> None:
     """Operations on many servers are seen finished in common lists, not in one wait for each."""
     names = [f"vn{n}" for n in range(1, 7)]
     for name in names:
-        rig.provider.create(spec(rig, name))
-    wait(lambda: all(rig.state(n) is InstanceState.RUNNING for n in names))
-    before, began_s = rig.proxy.count("GET", LIST), time.monotonic()
-    threads = [threading.Thread(target=rig.provider.pause, args=("pool", name)) for name in names]
+        tenant.provider.create(spec(tenant, name))
+    wait(lambda: all(tenant.state(n) is InstanceState.RUNNING for n in names))
+    before, began_s = tenant.proxy.count("GET", LIST), time.monotonic()
+    threads = [
+        threading.Thread(target=tenant.provider.pause, args=("pool", name)) for name in names
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert {rig.state(n) for n in names} == {InstanceState.PAUSED}
-    lists = rig.proxy.count("GET", LIST) - before - len(names)
+    assert {tenant.state(n) for n in names} == {InstanceState.PAUSED}
+    lists = tenant.proxy.count("GET", LIST) - before - len(names)
     assert lists <= 2 + 2 * (time.monotonic() - began_s) / IMPATIENT.poll_s
-    assert rig.proxy.count("GET", "/servers/[0-9a-f-]+$") <= 2 * len(names)
+    assert tenant.proxy.count("GET", "/servers/[0-9a-f-]+$") <= 2 * len(names)
