@@ -7,6 +7,7 @@ from dataclasses import asdict
 from backfill.config.cloud import GroupPolicy, OpenStackEntry
 from backfill.config.model import Config, HostEntry
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
+from backfill.ui import slurm_parts
 
 
 def openstack_config(
@@ -26,7 +27,10 @@ def openstack_config(
             volume_gb=entry.volume_gb,
             config_drive=entry.config_drive,
         ),
-        guest=Guest(**asdict(entry.guest)),
+        guest=Guest(
+            **asdict(entry.guest)
+            | {"slurmd_options": slurm_parts.slurmd_options(config, entry.guest.slurmd_options)}
+        ),
         clouds_yaml=entry.clouds_yaml,
         hours_cap=entry.hours_cap,
         patience=Patience(**asdict(entry.limits)),

@@ -8,6 +8,7 @@ from typing import Any
 from backfill.drivers.openstack.appliance import Cluster, Properties, Resource, resources
 from backfill.drivers.openstack.errors import FOREIGN, translate
 from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.naming import id_of
 from backfill.ports import DriverError, RefusedError
 
 _PLACES = {
@@ -96,14 +97,12 @@ def _translated(
             values["network_id"] = values.pop("network")
         if "external_gateway_info" in values:
             outside = values["external_gateway_info"]["network"]
-            listed = link.get("network", "/networks", resource.name, name=outside).body["networks"]
-            if not listed:
-                raise RefusedError(outside, f"cloud {link.cloud} has no network of this name")
-            values["external_gateway_info"] = {"network_id": listed[0]["id"]}
+            found = id_of(link, "network", "network", outside, resource.name)
+            values["external_gateway_info"] = {"network_id": found}
         return values
     values.pop("user_data_format")
-    values["imageRef"] = _id_of(link, "image", "/images", "images", values.pop("image"))
-    values["flavorRef"] = _id_of(link, "compute", "/flavors", "flavors", values.pop("flavor"))
+    values["imageRef"] = id_of(link, "image", "image", values.pop("image"), resource.name)
+    values["flavorRef"] = id_of(link, "compute", "flavor", values.pop("flavor"), resource.name)
     values["user_data"] = _base64(values["user_data"])
     return values
 
@@ -114,13 +113,6 @@ def _resolved(value: Any, ids: dict[str, str]) -> Any:
             return ids[value["get_resource"]]
         return {key: _resolved(item, ids) for key, item in value.items()}
     return [_resolved(item, ids) for item in value] if isinstance(value, list) else value
-
-
-def _id_of(link: Link, service: str, path: str, key: str, name: str) -> str:
-    for entry in link.get(service, path, name).body.get(key, []):
-        if name in (entry["id"], entry["name"]):
-            return str(entry["id"])
-    raise RefusedError(name, f"cloud {link.cloud} has none of this name in its {key}")
 
 
 def _base64(text: str) -> str:

@@ -46,6 +46,9 @@ class Board:
 
     def fresh(self) -> dict[str, Server]:
         """All servers as read after this call began; raises what the reading raised."""
+        return self._fresh()[1]
+
+    def _fresh(self) -> tuple[float, dict[str, Server]]:
         asked_s = time.monotonic()
         while True:
             with self._turn:
@@ -72,14 +75,17 @@ class Board:
     ) -> tuple[bool, Server | None]:
         """Look until `done` or the time is over; (whether it came, the last look). None: gone."""
         deadline_s = time.monotonic() + limit_s
-        while True:
-            server = self.fresh().get(server_id)
-            if done(server):
-                return True, server
-            if time.monotonic() > deadline_s:
-                return False, server
-            with self._turn:
-                self._turn.wait(self._patience.poll_s)
+        began_s, servers = self._fresh()
+        while not (came := done(servers.get(server_id))) and time.monotonic() <= deadline_s:
+            began_s, servers = self._after(began_s)
+        return came, servers.get(server_id)
+
+    def _after(self, began_s: float) -> tuple[float, dict[str, Server]]:
+        """The picture after this one: whoever reads it first reads it for all who wait."""
+        with self._turn:
+            if self._turn.wait_for(lambda: self._began_s > began_s, self._patience.poll_s):
+                return self._outcome()
+        return self._fresh()
 
     def refresh(self, server_id: str, subject: str) -> Server | None:
         """Read one server by itself: for what lists show late, such as metadata; None: gone."""
@@ -95,10 +101,10 @@ class Board:
 
     # --- reading -------------------------------------------------------------------------------
 
-    def _outcome(self) -> dict[str, Server]:
+    def _outcome(self) -> tuple[float, dict[str, Server]]:
         if self._error is not None:
             raise self._error
-        return self._servers
+        return self._began_s, self._servers
 
     def _read(self) -> None:
         began_s = time.monotonic()

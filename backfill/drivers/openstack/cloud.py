@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from backfill.core.quantities import NOTHING, Resources
+from backfill.drivers.openstack import naming
 from backfill.drivers.openstack.bench import Bench, choice_of
 from backfill.drivers.openstack.board import Board
 from backfill.drivers.openstack.errors import is_no_room
@@ -24,7 +25,7 @@ from backfill.drivers.openstack.states import (
     instance_of,
     mark,
 )
-from backfill.ports import BusyError, NotFoundError, RefusedError, UnreachableError
+from backfill.ports import BusyError, NotFoundError, UnreachableError
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Cloud:
         self._changing: set[str] = set()
         self._given_back: list[tuple[float, Resources]] = []  # until when, how much
         self._lock = threading.Lock()
+        self.grouping = threading.Lock()  # so that the server group is made once
 
     # --- finding -------------------------------------------------------------------------------
 
@@ -58,19 +60,14 @@ class Cloud:
             raise NotFoundError(name, f"{host} has no such instance of ours")
         return server
 
-    def id_of(self, service: str, kind: str, name: str, subject: str, plural: str = "") -> str:
+    def id_of(self, service: str, kind: str, name: str, subject: str) -> str:
         """The id of an image, flavour, network …, by name or id; RefusedError if there is none."""
         known = self._ids.get((kind, name))
         if known is not None:
             return known
-        listed = self.link.get(service, f"/{plural or kind}s", subject).body
-        for entry in listed.get(f"{kind}s", []):
-            if name in (entry["id"], entry["name"]):
-                self._ids[kind, name] = str(entry["id"])
-                return self._ids[kind, name]
-        raise RefusedError(
-            name, f"cloud {self.link.cloud} has no {kind} of this name", "see the policy file"
-        )
+        found = naming.id_of(self.link, service, kind, name, subject)
+        self._ids[kind, name] = found
+        return found
 
     # --- acting --------------------------------------------------------------------------------
 

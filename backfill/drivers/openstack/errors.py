@@ -32,7 +32,7 @@ _BY_STATUS: dict[int, type[DriverError]] = {
 # Nova and Neutron answer 403, 409 or 413 for quota; only the text tells it from a denial.
 _QUOTA = ("quota exceeded", "exceeds quota", "over quota", "maximum number of", "overlimit")
 _NO_ROOM = ("no valid host", "insufficient compute resources", "exceeded max scheduling attempts",
-            "not enough", "no space left")  # fmt: skip
+            "not enough", "no space left", "availability zone is not available")  # fmt: skip
 _REMEDY: dict[int, str] = {
     401: "check the credential in clouds.yaml; an application credential may have expired",
     403: "the credential lacks the role for it",
@@ -90,7 +90,8 @@ def _by_status(status: int, text: str, subject: str, cloud: str) -> DriverError:
     kind = _BY_STATUS.get(status, UnreachableError if status >= 500 else RefusedError)
     if status == SLOW_DOWN:
         kind = UnreachableError
-    return kind(subject, said, _REMEDY.get(status, ""))
+    remedy = "the fault is in the cloud: its operator finds it in that service's log"
+    return kind(subject, said, remedy if status == 500 else _REMEDY.get(status, ""))
 
 
 def _text(error: Exception) -> str:

@@ -71,6 +71,13 @@ class Link:
         except FOREIGN as error:
             raise translate(error, subject, self.cloud) from error
 
+    def offers(self, service_type: str, subject: str) -> bool:
+        """Whether the cloud's catalogue has a service of this type, such as block-storage."""
+        try:
+            return self._connected().session.get_endpoint(service_type=service_type) is not None
+        except FOREIGN as error:
+            raise translate(error, subject, self.cloud) from error
+
     def close(self) -> None:
         """Give back the sockets."""
         connection, self._connection = self._connection, None

@@ -46,6 +46,7 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
     with cloud.changing(spec.name):
         if _is_there(cloud, spec):
             return
+        _check_volume(cloud, spec)
         image = cloud.config.shape.images.get(spec.image, spec.image)
         image_id = cloud.id_of("image", "image", image, spec.name)
         choice = cloud.bench.pick(spec.name, time.monotonic())
@@ -59,6 +60,15 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
                 cloud.bench.sit(choice, error.problem, time.monotonic())
             raise
         cloud.board.refresh(made, spec.name)
+
+
+def _check_volume(cloud: Cloud, spec: InstanceSpec) -> None:
+    """Nova would take the request and let the server end in ERROR, or itself answer 500."""
+    if cloud.config.shape.volume_gb and not cloud.link.offers("block-storage", spec.name):
+        raise RefusedError(
+            spec.name, f"cloud {cloud.link.cloud} has no block storage (Cinder) to boot from",
+            "set openstack.volume_gb to 0, so that it boots from the image",
+        )  # fmt: skip
 
 
 def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
@@ -136,17 +146,24 @@ def _body(
 
 def _group(cloud: Cloud, subject: str) -> str:
     """The server group that spreads our servers; made when there is none."""
-    name = cluster_tag(cloud.config.cluster)
-    try:
-        return cloud.id_of("compute", "server_group", name, subject, plural="os-server-group")
-    except RefusedError:
-        pass
-    body = {"server_group": {"name": name, _GROUP_VERSIONED: cloud.config.shape.group_policy}}
-    try:
-        answer = cloud.link.post("compute", "/os-server-groups", subject, body)
-    except FOREIGN as error:
-        raise translate(error, subject, cloud.link.cloud) from error
-    return str(answer.body["server_group"]["id"])
+    name, policy = cluster_tag(cloud.config.cluster), cloud.config.shape.group_policy
+    with cloud.grouping:
+        listed = cloud.link.get("compute", "/os-server-groups", subject).body["server_groups"]
+        for group in listed:
+            if group["name"] == name and group[_GROUP_VERSIONED] == policy:
+                return str(group["id"])
+            if group["name"] == name:
+                raise RefusedError(
+                    subject, f"server group {name} in cloud {cloud.link.cloud} has policy "
+                    f"{group[_GROUP_VERSIONED]}, not {policy}, and Nova changes none",
+                    "delete the group once its servers are gone, or set openstack.spread back",
+                )  # fmt: skip
+        body = {"server_group": {"name": name, _GROUP_VERSIONED: policy}}
+        try:
+            answer = cloud.link.post("compute", "/os-server-groups", subject, body)
+        except FOREIGN as error:
+            raise translate(error, subject, cloud.link.cloud) from error
+        return str(answer.body["server_group"]["id"])
 
 
 def _post(cloud: Cloud, spec: InstanceSpec, body: dict[str, Any]) -> str:

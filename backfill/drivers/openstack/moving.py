@@ -144,7 +144,8 @@ def refused(name: str, host: str, target: str) -> RefusedError:
 def _check_arrival(cloud: Cloud, name: str, target: str) -> None:
     server = cloud.find(target, name)
     if server is None or host_of(server, cloud.computes) != target:
-        raise BusyError(name, f"Nova did not move it to {target}; it is where it was")
+        raise BusyError(name, f"Nova did not move it to {target}; it is where it was",
+                        f"openstack server migration list --server {name} may say why")  # fmt: skip
 
 
 def _cold(cloud: Cloud, server: Server, compute: str) -> None:
@@ -160,7 +161,12 @@ def _is_active(server: Server) -> bool:
 
 
 def _need(server: Server, *states: InstanceState) -> None:
-    if state_of(server) not in states or server.get(TASK):
+    if server.get(TASK):
+        raise BusyError(
+            str(server["name"]), f"it is {describe(server)}",
+            "if that does not end, the cloud's operator must reset its state",
+        )  # fmt: skip
+    if state_of(server) not in states:
         wanted = " or ".join(states)
         raise BusyError(str(server["name"]), f"it is {describe(server)}, not {wanted}")
 

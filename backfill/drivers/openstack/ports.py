@@ -29,7 +29,10 @@ def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
     if port is None:
         port = _make(cloud, spec.name, network, address)
     if port.get("device_id"):
-        raise BusyError(spec.name, f"its port still belongs to server {port['device_id']}")
+        raise BusyError(
+            spec.name, f"its port {port['name']} still belongs to server {port['device_id']}",
+            "delete that server, or take the port away from it",
+        )  # fmt: skip
     return str(port["id"])
 
 

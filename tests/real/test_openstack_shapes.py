@@ -1,0 +1,167 @@
+"""How servers are made and moved in a cloud: volumes, zones, groups, ports; what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill.core.fleet import InstanceState
+from backfill.drivers.openstack.states import HOST, cluster_tag
+from backfill.ports import BusyError, NoCapacityError, RefusedError
+from tests.contract.instance_rig import CLUSTER, born, spec, state
+from tests.real.openstack_rig import SHAPE, OpenStackRig, connect, nova, wait
+from tests.real.tenant_rig import CREATE, LIST, TenantRig
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def admin(clouds: Path) -> Iterator[OpenStackRig]:
+    """Two compute hosts, seen by an administrator."""
+    made = OpenStackRig(clouds)
+    yield made
+    made.end()
+
+
+@contextmanager
+def shaped(clouds: Path, folder: Path, **shape: Any) -> Iterator[TenantRig]:
+    """A tenant whose servers are made in another way."""
+    made = TenantRig(clouds, folder, shape=replace(SHAPE, **shape))
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def hosts(clouds: Path) -> dict[str, str]:
+    """On which compute host each server of any project is; an administrator sees it."""
+    listed = nova(clouds, "admin", "GET", f"{LIST}?all_tenants=1")["servers"]
+    return {server["name"]: server[HOST] for server in listed}
+
+
+def test_a_volume_where_there_is_no_block_storage_is_refused(clouds: Path, tmp_path: Path) -> None:
+    """Before anything is made, with the key that asked for it."""
+    with shaped(clouds, tmp_path, volume_gb=1) as tenant:
+        with pytest.raises(RefusedError, match=r"no block storage.*openstack\.volume_gb"):
+            tenant.provider.create(spec(tenant))
+        assert tenant.proxy.count("POST", CREATE) == 0
+        assert not list(connect(clouds, "east").network.ports())
+
+
+def test_a_group_keeps_servers_apart(clouds: Path, tmp_path: Path) -> None:
+    """Two servers are on two hosts, and a third finds no room; the group is made once."""
+    with shaped(clouds, tmp_path, group_policy="anti-affinity") as tenant:
+        try:
+            tenant.born("vn1")
+            tenant.born("vn2")
+            assert set(hosts(clouds).values()) == {"c1", "c2"}
+            tenant.provider.create(spec(tenant, "vn3"))
+            wait(lambda: tenant.state("vn3") is InstanceState.CRASHED)
+            assert "No valid host" in tenant.provider.console("pool", "vn3")
+            (group,) = groups(clouds)
+            assert len(group["members"]) == 3
+            with (
+                shaped(clouds, tmp_path, group_policy="soft-affinity") as other,
+                pytest.raises(RefusedError, match=r"policy anti-affinity.*openstack\.spread"),
+            ):
+                other.provider.create(spec(other, "vn4"))
+        finally:
+            for group in groups(clouds):
+                nova(clouds, "east", "DELETE", f"/os-server-groups/{group['id']}")
+
+
+def groups(clouds: Path) -> list[dict[str, Any]]:
+    listed = nova(clouds, "east", "GET", "/os-server-groups")["server_groups"]
+    return [group for group in listed if group["name"] == cluster_tag(CLUSTER)]
+
+
+def test_a_zone_without_room_gives_way_to_the_next(clouds: Path, tmp_path: Path) -> None:
+    """First the zone that is preferred; when its only host is out of order, the other one."""
+    with (
+        zone(clouds, "narrow", "c2") as disable,
+        shaped(clouds, tmp_path, zones=("narrow", "nova")) as tenant,
+    ):
+        tenant.born("vn1")
+        assert hosts(clouds) == {"vn1": "c2"}
+        disable()
+        with pytest.raises(NoCapacityError, match="availability zone is not available"):
+            tenant.provider.create(spec(tenant, "vn2"))
+        tenant.born("vn2")
+        assert hosts(clouds) == {"vn1": "c2", "vn2": "c1"}
+
+
+@contextmanager
+def zone(clouds: Path, name: str, host: str) -> Iterator[Any]:
+    """An availability zone with one host; it yields what takes that host out of service."""
+    wanted = {"aggregate": {"name": name, "availability_zone": name}}
+    made = nova(clouds, "admin", "POST", "/os-aggregates", wanted)["aggregate"]["id"]
+    path = f"/os-aggregates/{made}"
+    listed = nova(clouds, "admin", "GET", "/os-services?binary=nova-compute")["services"]
+    service = f"/os-services/{next(s['id'] for s in listed if s['host'] == host)}"
+    try:
+        nova(clouds, "admin", "POST", f"{path}/action", {"add_host": {"host": host}})
+        yield lambda: nova(clouds, "admin", "PUT", service, {"status": "disabled"})
+    finally:
+        nova(clouds, "admin", "PUT", service, {"status": "enabled"})
+        nova(clouds, "admin", "POST", f"{path}/action", {"remove_host": {"host": host}})
+        nova(clouds, "admin", "DELETE", path)
+
+
+def test_a_shelved_server_has_lost_its_memory(tenant: TenantRig) -> None:
+    """It counts as off: nothing brings it back as if it had been suspended."""
+    tenant.born()
+    tenant.provider.shelve("pool", "vn1")
+    assert tenant.state() is InstanceState.OFF
+    for call in (tenant.provider.restore, tenant.provider.thaw, tenant.provider.suspend):
+        with pytest.raises(BusyError, match="vn1: it is off"):
+            call("pool", "vn1")
+
+
+def test_an_administrator_moves_servers_cold_and_live(admin: OpenStackRig) -> None:
+    """Live while it runs, cold when it is off; either way it is on the other host in the end."""
+    first, second = admin.provider.hosts
+    born(admin)
+    admin.provider.migrate(first, "vn1", second)
+    assert state(admin, host=second) is InstanceState.RUNNING
+    assert state(admin, host=first) is None
+    (server,) = nova(admin.clouds, "admin", "GET", LIST)["servers"]
+    nova(admin.clouds, "admin", "POST", f"/servers/{server['id']}/action", {"os-stop": None})
+    wait(lambda: state(admin, host=second) is InstanceState.OFF)
+    admin.provider.migrate(second, "vn1", first)
+    assert hosts(admin.clouds) == {"vn1": "c1"}
+    assert state(admin, host=first) is InstanceState.OFF
+
+
+def test_a_member_who_names_compute_hosts_is_told_what_he_lacks(clouds: Path) -> None:
+    """Reading is an answer, acting a refusal; both say that it is the role."""
+    rig = OpenStackRig(clouds)
+    places = {name: replace(place, cloud="east") for name, place in rig.config.places.items()}
+    member = OpenStackRig(clouds, places=places)
+    try:
+        seen = member.provider.observe("hv1").host
+        assert not seen.reachable
+        assert "the credential lacks the role" in seen.problem
+        with pytest.raises(RefusedError, match="lacks the role"):
+            member.provider.create(spec(member))
+        with pytest.raises(RefusedError, match="lacks the role"):
+            member.provider.migrate("hv1", "vn1", "hv2")
+    finally:
+        member.end()
+        rig.provider.close()
+
+
+def test_a_direct_port_is_asked_for_and_its_lack_is_told(clouds: Path, tmp_path: Path) -> None:
+    """No host here has virtual functions: the port is right, the server says why it failed."""
+    with shaped(clouds, tmp_path, vnic_type="direct") as tenant:
+        tenant.provider.create(spec(tenant))
+        (port,) = connect(clouds, "east").network.ports()
+        assert port.binding_vnic_type == "direct"
+        wait(lambda: tenant.state() is InstanceState.CRASHED)
+        assert tenant.provider.console("pool", "vn1").startswith("Nova: ")
+        tenant.provider.delete("pool", "vn1")
+        assert not list(connect(clouds, "east").network.ports())
