@@ -103,7 +103,7 @@ def write(spec: LabSpec, lab_dir: Path, cgroups: bool) -> None:
         for directory in ("spool/slurmctld", "spool/slurmd", "log/slurm", "munge-lib", "munge-log"):
             (home / directory).mkdir(parents=True)
         if machine.startswith("bm") and spec.hypervisor:
-            _write_libvirt(home, cgroups)
+            write_libvirt(home, cgroups)
         plan_path(lab_dir, machine).write_text(json.dumps(asdict(plan), indent=2) + "\n")
 
 
@@ -121,7 +121,7 @@ def _write_common(spec: LabSpec, lab_dir: Path) -> None:
         "passwd: files\ngroup: files\nshadow: files\nhosts: files\n"
         "services: files\nprotocols: files\nnetworks: files\nethers: files\nrpc: files\n"
     )
-    _write_users(etc)
+    write_users(etc)
     key = etc / "munge/munge.key"
     key.write_bytes(secrets.token_bytes(1024))
     owner = pwd.getpwnam("munge")
@@ -155,7 +155,7 @@ def _build_hook(spec: LabSpec, lab_dir: Path) -> str:
     return str(hook)
 
 
-def _write_users(etc: Path) -> None:
+def write_users(etc: Path) -> None:
     """libvirtd wants its user and group to exist even though the lab's guests run as root."""
     users = Path("/etc/passwd").read_text()
     groups = Path("/etc/group").read_text()
@@ -168,7 +168,8 @@ def _write_users(etc: Path) -> None:
     (etc / "group").write_text(groups)
 
 
-def _write_libvirt(home: Path, cgroups: bool) -> None:
+def write_libvirt(home: Path, cgroups: bool) -> None:
+    """The directories and configuration of a libvirtd of its own, below `home`."""
     for part in ("etc", "lib", "log", "cache"):
         (home / f"libvirt-{part}").mkdir()
     (home / "libvirt-etc/libvirtd.conf").write_text(

@@ -44,9 +44,9 @@ def mount_all(plan: MachinePlan) -> None:
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
     root = "" if plan.root == "/" else _mount_root(plan)
     for source, target in plan.binds:
-        _bind(source, root + target)
+        bind(source, root + target)
         if root and not target.startswith("/var/spool"):
-            _bind(source, target)
+            bind(source, target)
     for directory in ("munge", "slurm", "lock", "libvirt"):
         Path("/run", directory).mkdir(mode=0o755, exist_ok=True)
     owner = pwd.getpwnam("munge")
@@ -62,12 +62,13 @@ def _mount_root(plan: MachinePlan) -> str:
     layers = f"lowerdir={plan.root},upperdir=/run/over/upper,workdir=/run/over/work"
     mount("overlay", ROOT_MOUNT, "overlay", options=layers)
     for shared in ("/proc", "/dev", "/sys", plan.lab_dir):
-        _bind(shared, ROOT_MOUNT + shared, MS_REC)
-    _bind("/run", ROOT_MOUNT + "/run")
+        bind(shared, ROOT_MOUNT + shared, MS_REC)
+    bind("/run", ROOT_MOUNT + "/run")
     return ROOT_MOUNT
 
 
-def _bind(source: str, target: str, flags: int = 0) -> None:
+def bind(source: str, target: str, flags: int = 0) -> None:
+    """Show a file or directory at another place, too."""
     # A missing mount point is made: it is empty, and the packages make the same one.
     place = Path(target)
     if not place.exists():

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+from backfill.lab.cloud import guests
 from backfill.lab.cloud.handle import Cloud
 from backfill.lab.spec import LabError
 from backfill.ui.codes import NO, OK
@@ -26,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for verb, about in VERBS.items():
         one = made.add_parser(verb, help=about, description=f"{about[0].upper()}{about[1:]}.")
         one.add_argument("--name", default="cloud", metavar="NAME", help="which cloud (cloud)")
+        if verb == "up":
+            one.add_argument(
+                "--guests", action="store_true",
+                help="with a compute host c3 whose guests are real, in the zone 'guests'",
+            )  # fmt: skip
         if verb == "status":
             one.add_argument("--json", action="store_true", help="print one JSON document")
         if verb == "run":
@@ -39,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     cloud = Cloud(args.name)
     match args.cloud_verb:
         case "up":
-            return _up(cloud)
+            return _up(cloud, args.guests)
         case "down":
             was = cloud.status().phase
             cloud.down()
@@ -51,9 +57,11 @@ def run(args: argparse.Namespace) -> int:
             return _run(cloud, args.words)
 
 
-def _up(cloud: Cloud) -> int:
-    cloud.up(lambda line: print(line, file=sys.stderr, flush=True))
+def _up(cloud: Cloud, real_guests: bool) -> int:
+    cloud.up(lambda line: print(line, file=sys.stderr, flush=True), real_guests=real_guests)
     print(f"cloud {cloud.name} is up: Keystone, Nova (hosts c1, c2), Glance, Placement, Neutron")
+    if real_guests:
+        print(f"  host {guests.HOST} boots real guests in zone {guests.ZONE}, by QEMU without KVM")
     print(f"  credentials in {cloud.clouds_yaml}: admin, and the projects east and west")
     print("  backfill lab cloud run -- CMD      a command in its network")
     print("  backfill lab cloud down            end it")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from backfill.lab.cloud.handle import Cloud
 
@@ -22,3 +25,21 @@ def running_cloud() -> Cloud:
         atexit.register(cloud.down)
         cloud.up(tied=True)
     return cloud
+
+
+@functools.cache
+def cloud_with_guests() -> Cloud:
+    """A cloud with a compute host whose guests are real, for long tests only."""
+    cloud = Cloud("test-guests")
+    cloud.down()
+    atexit.register(cloud.down)
+    cloud.up(tied=True, real_guests=True)
+    return cloud
+
+
+@contextmanager
+def cloud_entered() -> Iterator[Path]:
+    """Inside, the calling thread is in the network of the session's cloud; its clouds.yaml."""
+    cloud = running_cloud()
+    with cloud.network():
+        yield cloud.clouds_yaml

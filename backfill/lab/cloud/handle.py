@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from backfill.lab.cloud import environment
+from backfill.lab import image
+from backfill.lab.cloud import environment, guests
 from backfill.lab.layout import SLURM_TOOLS_PATH
 from backfill.lab.spec import LabError, lab_root
 from backfill.lab.waiting import POLL_S, lock_holder, wait_until
@@ -71,9 +72,15 @@ class Cloud:
         progress: Progress = lambda line: None,
         tied: bool = False,
         computes: Sequence[str] = ("c1", "c2"),
+        real_guests: bool = False,
     ) -> None:
-        """Start it and return when all services answer; `tied`: it ends with the caller."""
+        """Start it and return when all services answer; `tied`: it ends with the caller.
+
+        `real_guests`: with a compute host `guests.HOST` in a zone of its own, and its images.
+        """
         _check_machine()
+        if real_guests:
+            guests.check_machine()
         env = environment.ensure(progress)
         seed = _ensure_seed(env, progress)
         self.dir.mkdir(parents=True, exist_ok=True)
@@ -86,7 +93,9 @@ class Cloud:
                 target = self.dir / part
                 target.parent.mkdir(parents=True, exist_ok=True)
                 subprocess.run(["cp", "-a", "--reflink=auto", seed / part, target], check=True)
-            _write_spec(self.dir, env, computes)
+            if real_guests:
+                guests.make_image(image.build(progress), self.dir / "guest")
+            _write_spec(self.dir, env, computes, real_guests)
             try:
                 _launch(self.dir, tied)
                 _await(self.dir, "up", _UP_S, progress)
@@ -177,8 +186,12 @@ def _forget_old_seeds() -> None:
             shutil.rmtree(old.parent, ignore_errors=True)
 
 
-def _write_spec(directory: Path, env: Path, computes: Sequence[str]) -> None:
-    spec = {"env": str(env), "driver": FAKE, "computes": list(computes)}
+def _write_spec(
+    directory: Path, env: Path, computes: Sequence[str], real_guests: bool = False
+) -> None:
+    spec = {
+        "env": str(env), "driver": FAKE, "computes": list(computes), "guests": real_guests,
+    }  # fmt: skip
     (directory / "cloud.json").write_text(json.dumps(spec) + "\n")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from select import select
 from typing import Any
 
-from backfill.lab.cloud import files
+from backfill.lab.cloud import files, guests
 from backfill.lab.machine import MS_BIND, mount
 from backfill.lab.service import Service
 from backfill.lab.services import Services
@@ -55,11 +55,15 @@ class Init:
         for name, port in SERVICES.items():
             argv = [python, str(_INSIDE / "service.py"), name, str(self.root)]
             if name == "nova":
-                argv.append(",".join(self.spec["computes"]))
+                argv += [",".join(self.spec["computes"]), *self._real_host()]
             plan.append(
                 Service(name, tuple(argv), after=_after(name), ready=f"tcp:127.0.0.1:{port}")
             )
-        return tuple(plan)
+        return (guests.libvirtd(), *plan) if self._real_host() else tuple(plan)
+
+    def _real_host(self) -> list[str]:
+        """The compute host with real guests, if one is wanted."""
+        return [guests.HOST] if self.spec.get("guests") else []
 
     def note(self, phase: str, detail: str = "") -> None:
         """Tell whoever waits how far we are."""
@@ -74,11 +78,18 @@ class Init:
     def up(self) -> None:
         """Start everything on databases that are there."""
         files.write(self.root, self.env, self.spec["driver"])
-        for name in ("mariadb", *SERVICES):
+        for name in ("mariadb", *list(SERVICES)[:-1]):
             self.services.start(name)
+        if self._real_host():
+            guests.prepare(self.root)
+            self.services.start("libvirtd", wait=True)
+        self.services.start("nova")
         for name in SERVICES:
             self.services.await_ready(name)
             self.note(f"{name} answers")
+        if self._real_host():
+            self._python(str(_INSIDE / "guests.py"), str(self.root), guests.HOST, guests.ZONE)
+            self.note("images uploaded")
         self.note("up")
 
     def make(self) -> None:

@@ -25,8 +25,8 @@ def serve(app, port, threads):
     server.safe_start()
 
 
-def nova(etc, computes):
-    """All of Nova."""
+def nova(etc, computes, guests):
+    """All of Nova; `computes`: hosts of the fake driver, `guests`: one with real guests, or ""."""
     from nova import monkey_patch
 
     monkey_patch.patch(backend="threading")
@@ -46,7 +46,7 @@ def nova(etc, computes):
     _be_privileged_in_this_process()
     if CONF.compute_driver.startswith("fake."):
         _steady_fake_hosts()
-    return _start_nova(etc, computes)
+    return _start_nova(etc, computes, guests)
 
 
 def _be_privileged_in_this_process():
@@ -70,11 +70,12 @@ def _steady_fake_hosts():
     manager.ComputeManager._ensure_existing_node_identity = lambda self, ref: None
 
 
-def _start_nova(etc, computes):
+def _start_nova(etc, computes, guests):
     from nova import context, service
     from nova.api.openstack import wsgi_app
     from nova.compute import rpcapi as compute_rpc
     from nova.conductor import rpcapi as conductor_rpc
+    from nova.conf import CONF
     from nova.objects import host_mapping
     from nova.scheduler import rpcapi as scheduler_rpc
     from paste import deploy
@@ -89,16 +90,20 @@ def _start_nova(etc, computes):
     start("nova-scheduler", scheduler_rpc.RPC_TOPIC, "ctl")
     for host in computes:
         start("nova-compute", compute_rpc.RPC_TOPIC, host, topic_alt=compute_rpc.RPC_TOPIC_ALT)
+    if guests:
+        # A compute host takes its driver when it is made.
+        CONF.set_override("compute_driver", "libvirt.LibvirtDriver")
+        start("nova-compute", compute_rpc.RPC_TOPIC, guests, topic_alt=compute_rpc.RPC_TOPIC_ALT)
     host_mapping.discover_hosts(context.get_admin_context())
     os.environ["OS_NOVA_CONFIG_DIR"] = str(etc)
     wsgi_app._setup_service("ctl", "osapi_compute")
     return deploy.loadapp(f"config:{etc / 'api-paste.ini'}", name="osapi_compute")
 
 
-def application(name, etc, computes):
+def application(name, etc, computes, guests):
     """The WSGI application of one service."""
     if name == "nova":
-        return nova(etc, computes)
+        return nova(etc, computes, guests)
     os.environ[f"OS_{name.upper()}_CONFIG_DIR"] = str(etc)
     os.environ["OS_NEUTRON_CONFIG_FILES"] = "neutron.conf"
     if name == "keystone":
@@ -122,13 +127,14 @@ def main():
     """Run the service named on the command line."""
     name, root = sys.argv[1], Path(sys.argv[2])
     computes = sys.argv[3].split(",") if len(sys.argv) > 3 else []
+    guests = sys.argv[4] if len(sys.argv) > 4 else ""
     # Nova opens guests' consoles without O_NOCTTY: as a leader of its session it would get one as
     # its terminal, and die of a hang-up when that guest ends.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     sys.argv = [name]
     sys.path.insert(0, str(root / "plugins"))
     os.environ["OS_NOVA_DISABLE_EVENTLET_PATCHING"] = "1"
-    app = application(name, root / "etc" / name, computes)
+    app = application(name, root / "etc" / name, computes, guests)
     serve(app, PORTS[name], 32 if name == "nova" else 16)
 
 

@@ -1,0 +1,53 @@
+"""Tells a cloud of its host with real guests: guests.py DIRECTORY HOST ZONE; in its environment.
+
+DIRECTORY/guest has the parts of the image.
+"""
+
+import sys
+from pathlib import Path
+
+import openstack
+
+
+def image(cloud, name, path, disk_format, container, **properties):
+    """Upload it for everybody."""
+    return cloud.create_image(
+        name,
+        filename=str(path),
+        disk_format=disk_format,
+        container_format=container,
+        visibility="public",
+        wait=True,
+        **properties,
+    ).id
+
+
+def images(cloud, parts):
+    """The guest with its slurmd, and one that only counts on its console; both boot by kernel."""
+    kernel = image(cloud, "kernel", parts / "kernel", "aki", "aki")
+    initrd = image(cloud, "initrd", parts / "initrd", "ari", "ari")
+    cmdline = (parts / "cmdline").read_text()
+    boot = {
+        "kernel_id": kernel,
+        "ramdisk_id": initrd,
+        "hw_qemu_guest_agent": "yes",
+        "hw_scsi_model": "virtio-scsi",
+        "hw_cdrom_bus": "scsi",
+    }
+    blank = parts / "blank"
+    blank.write_bytes(bytes(1 << 20))
+    image(cloud, "counter", blank, "raw", "bare", **boot,
+          os_command_line=f"{cmdline} backfill.count")  # fmt: skip
+    image(cloud, "guest", parts / "disk.qcow2", "qcow2", "bare", **boot, os_command_line=cmdline)
+
+
+def main():
+    """Give the host a zone of its own, so that nothing gets there by chance, and upload images."""
+    root, host, zone = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    cloud = openstack.connect(cloud="admin")
+    aggregate = cloud.compute.create_aggregate(name=zone, availability_zone=zone)
+    cloud.compute.add_host_to_aggregate(aggregate, host)
+    images(cloud, root / "guest")
+
+
+main()

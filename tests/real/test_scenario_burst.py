@@ -1,0 +1,132 @@
+"""Own hosts and a cloud in one policy: work that is pushed off a host goes on in the cloud."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill.lab.cloud import guests
+from backfill.lab.cloud.handle import Cloud
+from backfill.lab.cluster import Lab
+from backfill.lab.spec import CONTROLLER_ADDRESS, LIBVIRT_PORT, SLURMCTLD_PORT
+from tests.real import guest_way
+from tests.real.cloud_rig import cloud_with_guests
+from tests.real.daemon_rig import PAUSE, REQUEUE, DaemonRig, daemon_lab
+from tests.real.openstack_rig import connect
+
+pytestmark = [pytest.mark.real, pytest.mark.soak]
+CLOUD = "10.77.250.1"  # where the lab's machines find the cloud
+LIMIT_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Cloud:
+    return cloud_with_guests()
+
+
+@pytest.fixture(scope="module")
+def bed(cloud: Cloud) -> Iterator[DaemonRig]:
+    with daemon_lab("burst", hosts=1) as rig:
+        lay_cable(rig.lab, cloud)
+        yield rig
+
+
+@pytest.fixture
+def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
+    bed.begin()
+    yield bed
+    bed.settle()
+
+
+def lay_cable(lab: Lab, cloud: Cloud) -> None:
+    """From the lab's switch to the bridge of the cloud's guests; it goes with either of them."""
+    ends = (
+        (lab.status().machines["switch"].pid,
+         (f"link add cloud type veth peer name lab netns {cloud.pid}",
+          "link set cloud master br0 up")),
+        (cloud.pid,
+         (f"link set lab master {guests.BRIDGE} up",
+          f"addr replace {CLOUD}/16 dev {guests.BRIDGE}")),
+    )  # fmt: skip
+    for pid, commands in ends:
+        subprocess.run(
+            ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"],
+            input="\n".join(commands), text=True, check=True,
+        )  # fmt: skip
+
+
+def seen_from_the_lab(cloud: Cloud, folder: Path) -> Path:
+    """clouds.yaml for the lab's machines: the catalogue has addresses that only the cloud knows."""
+    known = json.loads(cloud.clouds_yaml.read_text().replace("127.0.0.1", CLOUD))
+    for service, port in (("compute", "8774/v2.1"), ("image", "9292"), ("network", "9696")):
+        known["clouds"]["east"][f"{service}_endpoint_override"] = f"http://{CLOUD}:{port}"
+    file = folder / "clouds.yaml"
+    file.write_text(json.dumps(known))
+    return file
+
+
+def both(rig: DaemonRig, cloud: Cloud) -> dict[str, Any]:
+    """One host of our own and one project, with room for one instance each."""
+    way = [sys.executable, guest_way.__file__, f"qemu+tcp://{CLOUD}:{LIBVIRT_PORT}/system"]
+    return {
+        "hosts": [
+            {"name": "bm1", "provider": "libvirt", "uri": rig.lab.libvirt_uri("bm1")},
+            {"name": "east", "provider": "openstack", "node": None, "cloud": "east"},
+        ],
+        "openstack": {
+            "flavours": ["tiny"],
+            "zones": [guests.ZONE],
+            "network": "nodes",
+            "clouds_yaml": str(seen_from_the_lab(cloud, rig.lab.dir)),
+            "images": {"default": guests.NODE},
+            "guest": {
+                "controller": CONTROLLER_ADDRESS,
+                "conf_server": f"{CONTROLLER_ADDRESS}:{SLURMCTLD_PORT}",
+                "munge_key": str(rig.lab.munge_key),
+                "command": [*way, "{address}"],
+            },
+        },
+        "ladder": [{**PAUSE, "for_s": 1}, REQUEUE],
+        "limits": {"max_instances": 2, "max_per_host": 1},
+    }
+
+
+def test_work_moves_from_a_host_into_the_cloud(rig: DaemonRig, cloud: Cloud) -> None:
+    """Burst while the host is taken, harvest when it is idle, and when it is wanted back: over."""
+    rig.restart(**both(rig, cloud))
+    blocker = rig.high("bm1")
+    first = rig.low(start=False)
+    rig.counting(first, limit_s=LIMIT_S)
+    assert rig.where(first)[1] == "east"
+    rig.release(blocker)
+    second = rig.low(start=False)
+    rig.counting(second, limit_s=LIMIT_S)
+    assert rig.where(second)[1] == "bm1"
+
+    high = rig.high("bm1")
+    rig.until(lambda: rig.show(second)["Restarts"] == "1", LIMIT_S, "the requeue of the second")
+    rig.counting(first)  # nobody has touched it
+    rig.finish(first)
+    rig.until(lambda: rig.state(second) == "RUNNING", LIMIT_S, "the second job in the cloud")
+    assert rig.where(second)[1] == "east"
+    rig.counting(second, limit_s=LIMIT_S)
+    assert rig.state(high) == "RUNNING"
+    rig.release(high)
+    rig.finish(second)
+    assert rig.show(first)["Restarts"] == "0"
+
+
+def test_nothing_is_left_in_the_cloud(rig: DaemonRig, cloud: Cloud) -> None:
+    """Idle instances go from both; in the project neither a server nor a port stays."""
+    rig.restart(**both(rig, cloud), scale={"idle_s": 0})
+    rig.until(lambda: not rig.nodes(), LIMIT_S, "the removal of all instances")
+    with cloud.network():
+        east = connect(cloud.clouds_yaml, "east")
+        assert list(east.compute.servers()) == []
+        assert list(east.network.ports()) == []
