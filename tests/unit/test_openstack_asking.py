@@ -54,6 +54,21 @@ def test_watchers_take_the_picture_that_somebody_else_has_read() -> None:
     assert len(link.asked) <= 3
 
 
+def test_an_older_picture_is_dropped_unless_the_server_was_being_built() -> None:
+    """Lists may lag; but the end of a creation may bear an earlier time than its beginning."""
+    link = MemoryLink()
+    board = Board(link, "c1", Patience())
+    told = [("BUILD", 24), ("ERROR", 23), ("ACTIVE", 22), ("ACTIVE", 25)]
+    seen = []
+    for status, second in told:
+        link.pages["/servers/detail"] = {"servers": [{
+            "id": "u1", "name": "vn1", "metadata": {"backfill_cluster": "c1"},
+            "status": status, "updated": f"2026-11-22T02:59:{second}Z",
+        }]}  # fmt: skip
+        seen.append(board.fresh()["u1"]["status"])
+    assert seen == ["BUILD", "ERROR", "ERROR", "ACTIVE"]
+
+
 def test_names_are_asked_for_and_ids_looked_at() -> None:
     """Glance lists 25 images at a time, so a name is asked for; an id needs no list."""
     link = MemoryLink()

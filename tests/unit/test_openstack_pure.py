@@ -160,6 +160,14 @@ def test_the_bench_lets_others_play_for_a_while() -> None:
     assert choice_of(text_of(("small", ""))) == ("small", "")
 
 
+def test_a_zone_that_is_closed_takes_all_its_flavours_along() -> None:
+    """The next pair is in another zone."""
+    bench = Bench((("s", "a"), ("m", "a"), ("s", "b")), 60.0)
+    bench.sit_zone("a", "not available", 100.0)
+    assert bench.pick("vn1", 101.0) == ("s", "b")
+    assert bench.pick("vn1", 161.0) == ("s", "a")
+
+
 def test_user_data_tell_a_guest_who_it_is(tmp_path: Any) -> None:
     """cloud-config with the identity file of every provider; the key only if one is named."""
     key = tmp_path / "munge.key"

@@ -22,6 +22,12 @@ class Bench:
         with self._lock:
             self._until[choice] = (now_s + self._for_s, why)
 
+    def sit_zone(self, zone: str, why: str, now_s: float) -> None:
+        """The same for everything in a zone."""
+        for choice in self._choices:
+            if choice[1] == zone:
+                self.sit(choice, why, now_s)
+
     def pick(self, subject: str, now_s: float) -> Choice:
         """The first choice that may be tried; NoCapacityError says why there is none."""
         with self._lock:

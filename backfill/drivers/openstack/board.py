@@ -183,7 +183,9 @@ class Board:
 
 def _later(known: Server | None, seen: Server) -> Server:
     """The newer of two pictures. One without a status comes from a part that is down."""
-    if known is None:
+    # What is being built is another record of Nova's than what comes of it: their times, whole
+    # seconds of two clocks, say nothing. A server that found no room would be built for ever.
+    if known is None or known.get("status") == "BUILD":
         return seen
     if seen.get("status") in (None, "UNKNOWN"):
         return known

@@ -32,7 +32,7 @@ _BY_STATUS: dict[int, type[DriverError]] = {
 # Nova and Neutron answer 403, 409 or 413 for quota; only the text tells it from a denial.
 _QUOTA = ("quota exceeded", "exceeds quota", "over quota", "maximum number of", "overlimit")
 _NO_ROOM = ("no valid host", "insufficient compute resources", "exceeded max scheduling attempts",
-            "not enough", "no space left", "availability zone is not available")  # fmt: skip
+            "not enough", "no space left")  # fmt: skip
 _REMEDY: dict[int, str] = {
     401: "check the credential in clouds.yaml; an application credential may have expired",
     403: "the credential lacks the role for it",
@@ -53,7 +53,12 @@ def is_quota(text: str) -> bool:
 
 def is_no_room(text: str) -> bool:
     """Whether a server's fault says that there was no room for it."""
-    return is_quota(text) or any(word in text.lower() for word in _NO_ROOM)
+    return is_quota(text) or is_no_zone(text) or any(word in text.lower() for word in _NO_ROOM)
+
+
+def is_no_zone(text: str) -> bool:
+    """Whether a zone was refused: Nova does not know it, or none of its hosts is in service."""
+    return "availability zone is not available" in text.lower()
 
 
 def acted_is_unknown(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import openstack.config
+from keystoneauth1.exceptions import EndpointNotFound
 from openstack import exceptions as sdk
 from openstack.connection import Connection
 
@@ -75,6 +76,8 @@ class Link:
         """Whether the cloud's catalogue has a service of this type, such as block-storage."""
         try:
             return self._connected().session.get_endpoint(service_type=service_type) is not None
+        except EndpointNotFound:
+            return False
         except FOREIGN as error:
             raise translate(error, subject, self.cloud) from error
 

@@ -9,7 +9,14 @@ from backfill.core.fleet import CloneMethod, InstanceSpec
 from backfill.drivers.openstack import ports
 from backfill.drivers.openstack.bench import Choice, text_of
 from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, is_no_room, translate
+from backfill.drivers.openstack.errors import (
+    FOREIGN,
+    acted_is_unknown,
+    is_no_room,
+    is_no_zone,
+    is_quota,
+    translate,
+)
 from backfill.drivers.openstack.identity import user_data
 from backfill.drivers.openstack.states import (
     GONE,
@@ -56,10 +63,17 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
         try:
             made = _post(cloud, spec, body)
         except NoCapacityError as error:
-            if "quota" not in error.problem.lower():
-                cloud.bench.sit(choice, error.problem, time.monotonic())
+            _learn(cloud, choice, error.problem)
             raise
         cloud.board.refresh(made, spec.name)
+
+
+def _learn(cloud: Cloud, choice: Choice, problem: str) -> None:
+    """What was refused for lack of room is not tried again for a while; a quota has no place."""
+    if is_no_zone(problem):
+        cloud.bench.sit_zone(choice[1], problem, time.monotonic())
+    elif not is_quota(problem):
+        cloud.bench.sit(choice, problem, time.monotonic())
 
 
 def _check_volume(cloud: Cloud, spec: InstanceSpec) -> None:
