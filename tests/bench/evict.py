@@ -63,8 +63,7 @@ class Rows:
         self.suspend = bed(
             Bed(spec("suspend", hooks="slurmctld", hook_timeout_ms=9000), SUSPEND_FIRST)
         )
-        # Without a limit on the Prolog slurmd waits for its end; with one it looks now and then.
-        self.host = bed(Bed(spec("host", hooks="host", hook_limit_s=0), CALM))
+        self.host = bed(Bed(spec("host", hooks="host"), CALM))
         # Which host carries the one instance, and which stays empty.
         self.low = self.pause.count_until_seen()
         self.busy = str(self.pause.ask("instances")["instances"][0]["host"])
