@@ -7,13 +7,12 @@ slurmd in its own network, so that only Slurm's part is measured. Seconds, media
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -101,17 +100,9 @@ def adding(rig: RealRig, trials: int) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def swept(made: AbstractContextManager[Lab]) -> Iterator[Lab]:
-    """The lab, of which no files stay either."""
-    with made as lab:
-        yield lab
-    shutil.rmtree(lab.dir)
-
-
 def adding_by_conf(release: str, method: Method, trials: int) -> float:
     """Latency of one node by the managed file: edit, validate, reload, health check, slurmd."""
-    with swept(conf_lab(f"bench-{method}", release=release)) as lab:
+    with conf_lab(f"bench-{method}", release=release) as lab:
         rig = ConfRig.by(lab, method)
         add_s = []
         for trial in range(1, trials + 1):
@@ -125,7 +116,7 @@ def adding_by_conf(release: str, method: Method, trials: int) -> float:
 def reconfigure(release: str, trials: int) -> float:
     """`scontrol reconfigure` with 5,000 nodes, until slurmctld answers a question again."""
     extra = (*ROOM, cloud_nodes(MANY_NODES))
-    with swept(slurm_lab("bench-many", release=release, extra_conf=extra)) as lab:
+    with slurm_lab("bench-many", release=release, extra_conf=extra) as lab:
 
         def once() -> None:
             lab.run("ctl", ["scontrol", "reconfigure"], check=True)
@@ -171,7 +162,7 @@ def polling(release: str, trials: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     extra = (*ROOM, cloud_nodes(FEW_NODES))
     with (
-        swept(slurm_lab("bench-poll", release=release, extra_conf=extra)) as lab,
+        slurm_lab("bench-poll", release=release, extra_conf=extra) as lab,
         paths(lab, release) as ways,
     ):
         for name, way in ways.items():
@@ -199,7 +190,7 @@ def _or_why(found: dict[str, Any], key: str, way: ReadPath, trials: int) -> floa
 def measure(release: str, trials: int) -> dict[str, Any]:
     """Everything about one release."""
     tell(f"Slurm {release}: nodes that come and go")
-    with swept(slurm_lab("bench-add", release=release, extra_conf=ROOM)) as lab:
+    with slurm_lab("bench-add", release=release, extra_conf=ROOM) as lab:
         found = adding(RealRig.of(lab), trials)
     tell(f"Slurm {release}: nodes by the managed file")
     found["add_conf_s"] = adding_by_conf(release, Method.CONF, trials)
