@@ -95,8 +95,9 @@ def _write_files(lab_dir: Path) -> None:
     text = (
         "NFS_CORE_PARAM { Protocols = 4; NFS_Port = 2049; Enable_NLM = false; "
         "Enable_RQUOTA = false; }\n"
-        # Leases and grace as short as they go: a client that stood still reclaims when it is back.
-        "NFSv4 { Only_Numeric_Owners = true; Lease_Lifetime = 5; Grace_Period = 5; "
+        # A short grace: who stood still reclaims when it is back. But a lease that a guest keeps
+        # even where emulation is starved of processors.
+        "NFSv4 { Only_Numeric_Owners = true; Lease_Lifetime = 60; Grace_Period = 10; "
         f'Minor_Versions = 1; RecoveryBackend = fs; RecoveryRoot = "{root}/recovery"; }}\n'
     )
     for number, (name, mode) in enumerate(_EXPORTS, 1):
