@@ -45,11 +45,9 @@ __all__ = [
 
 
 class InstancePortContract(InstanceClonesContract, InstanceMovesContract):
-    """The port itself: what every provider must do, a cloud's as well."""
-
-    @pytest.fixture
-    def rig(self) -> Rig:
-        raise NotImplementedError
+    """The port itself: what every provider must do, a cloud's as well; a test class that inherits
+    this provides `rig`.
+    """
 
     # --- reading ---------------------------------------------------------------------------
 

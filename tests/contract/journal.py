@@ -17,10 +17,6 @@ def entry(subject: str = "vn1", at_s: float = 1.0, **body: object) -> Record:
 class JournalContract:
     """Shared by the journal in memory and the one in a file."""
 
-    @pytest.fixture
-    def journal(self) -> Iterator[Journal]:
-        raise NotImplementedError
-
     def test_a_new_journal_is_empty(self, journal: Journal) -> None:
         """Nothing was appended, so nothing is read."""
         assert list(journal.read()) == []

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from backfill.core.changes import HoldSet
 from backfill.core.cluster import ENDED
-from backfill.core.fleet import Flavour
 from backfill.core.lifecycle import Phase
 from backfill.core.policies.ladder import Ladder, RungRule
-from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.policy import PolicySet, Priorities
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import TWELVE
 
 HOSTS = ("bm1", "bm2", "bm3")
 ACCIDENTS = (
@@ -67,11 +67,7 @@ def policies(ladder: tuple[RungRule, ...], **rules: object) -> PolicySet:
     given = PolicySet(
         cluster="sim",
         priorities=Priorities(low=("htc",), high=("batch",)),
-        instances=Template(
-            names=tuple(f"vn{i}" for i in range(1, 13)),
-            addresses=tuple(f"10.77.1.{i}/16" for i in range(1, 13)),
-            flavour=Flavour(cpus=1, memory_mb=256),
-        ),
+        instances=TWELVE,
         hosts=HOSTS,
         ladder=Ladder(ladder),
     )

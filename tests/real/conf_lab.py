@@ -6,16 +6,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
 
 from backfill.core.cluster import NodeBase
 from backfill.drivers.slurm.conf.files import replace_file
-from backfill.drivers.slurm.conf.managed import EMPTY, render
+from backfill.drivers.slurm.conf.managed import EMPTY, parse, render
 from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import Place, Slurm, Transactions
 from backfill.drivers.slurm.conf.wanted import Method, Wanted
 from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.reader import SlurmReader
 from backfill.lab.cluster import Lab
+from backfill.lab.roots import RELEASES
 from backfill.ports import WorkloadManager
 from tests.real.slurm_lab import RealRig, commands_of, manager_of, slurm_lab
 
@@ -24,6 +28,10 @@ _QUICK = "SlurmctldParameters=enable_configless,power_save_interval=1,power_save
 _RESTART = (
     "import sys; from backfill.lab.cluster import Lab; Lab.attach(sys.argv[1]).restart('slurmctld')"
 )
+
+
+# On which the managed file is tried: the way of the middle one is that of the newest.
+CONF_RELEASES = [RELEASES[0], pytest.param(RELEASES[1], marks=pytest.mark.soak), RELEASES[2]]
 
 
 @contextmanager
@@ -74,6 +82,15 @@ class ConfRig(RealRig):
     slurmd_options: str = ""
     method: Method = Method.CONF
     fresh_base: NodeBase = NodeBase.FUTURE
+
+    @property
+    def managed(self) -> Path:
+        """The managed file."""
+        return self.lab.slurm_conf.with_name("backfill.conf")
+
+    def lines(self) -> frozenset[str]:
+        """The nodes of the managed file, which must be whole."""
+        return parse(self.managed.read_text()).names()
 
     @classmethod
     def by(cls, lab: Lab, method: Method) -> ConfRig:

@@ -11,6 +11,7 @@ import pytest
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import LabSpec
 from tests.real.cloud_rig import cloud_entered
+from tests.real.daemon_rig import DaemonRig
 from tests.real.tenant_rig import TenantRig
 
 
@@ -28,6 +29,14 @@ def lab(lab_name: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
         made = Lab.up(LabSpec(name=lab_name("lab")), tied=True)
         yield made
         made.down()
+
+
+@pytest.fixture
+def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
+    """The file's own `bed`, a lab with a daemon, put in order before and after each test."""
+    bed.begin()
+    yield bed
+    bed.settle()
 
 
 @pytest.fixture(scope="module")

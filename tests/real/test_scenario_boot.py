@@ -23,13 +23,6 @@ def bed() -> Iterator[DaemonRig]:
         yield rig
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def broken(rig: DaemonRig, more: str, **scale: Any) -> dict[str, Any]:
     """Policy changes with an image whose kernel command line stops it."""
     good = asdict(rig.image)

@@ -37,13 +37,6 @@ def bed(cloud: Cloud) -> Iterator[DaemonRig]:
         yield rig
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def lay_cable(lab: Lab, cloud: Cloud) -> None:
     """From the lab's switch to the bridge of the cloud's guests; it goes with either of them."""
     ends = (

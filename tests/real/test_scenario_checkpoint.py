@@ -21,13 +21,6 @@ def bed() -> Iterator[DaemonRig]:
         yield rig
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def listed(rig: DaemonRig) -> list[dict[str, Any]]:
     """What `backfill checkpoint list` shows."""
     return list(json.loads(rig.with_policy("checkpoint", "list", "--json"))["checkpoints"])

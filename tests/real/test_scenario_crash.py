@@ -61,13 +61,6 @@ def bed() -> Iterator[DaemonRig]:
         yield rig
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def give_and_take(rig: DaemonRig, policy: dict[str, Any], giving: str, taking: str) -> None:
     """Push a counting job aside and bring it back, with a crash on each way."""
     rig.restart(**policy)

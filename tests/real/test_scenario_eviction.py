@@ -25,13 +25,6 @@ def bed() -> Iterator[DaemonRig]:
         yield rig
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def test_pause_and_return_on_the_same_host(rig: DaemonRig) -> None:
     """The high-priority job finds a silent host; afterwards the paused job counts on, there."""
     rig.restart(**BY_PAUSE, **ONE)

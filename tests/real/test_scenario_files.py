@@ -41,13 +41,6 @@ def bed() -> Iterator[DaemonRig]:
         yield rig
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def ready(rig: DaemonRig) -> dict[str, Any]:
     """A ready node with a job that counts; returns what the daemon knows of it."""
     job = rig.low(start=False)

@@ -22,13 +22,6 @@ def bed() -> Iterator[DaemonRig]:
         assert rig.hook_complaints() == ""
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def test_batch_job_evicts(rig: DaemonRig) -> None:
     """The script's first command finds the host silent, and the work returns afterwards."""
     low = rig.low()

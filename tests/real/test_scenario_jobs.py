@@ -28,13 +28,6 @@ def bed() -> Iterator[DaemonRig]:
 
 
 @pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
-@pytest.fixture
 def lows(rig: DaemonRig) -> dict[str, str]:
     """One counting job on every host, by host."""
     jobs = [rig.low(start=False) for _ in rig.lab.hosts]

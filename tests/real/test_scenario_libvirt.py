@@ -28,13 +28,6 @@ def bed() -> Iterator[DaemonRig]:
         yield rig
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def kill_libvirtd(rig: DaemonRig, host: str) -> None:
     rig.lab.kill(f"libvirtd@{host}", signal.SIGKILL)
     rig.until(lambda: not rig.lab.status().machines[host].services["libvirtd"])

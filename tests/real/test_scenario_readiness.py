@@ -27,13 +27,6 @@ def bed() -> Iterator[DaemonRig]:
         yield rig
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def in_guest(rig: DaemonRig, host: str, name: str, script: str) -> None:
     """Run a shell's words in a guest to their end, behind the backs of the daemon and of Slurm."""
 

@@ -26,13 +26,6 @@ def bed() -> Iterator[DaemonRig]:
         yield rig
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def crash(rig: DaemonRig) -> None:
     # What slurmctld has not saved yet (every five seconds) is lost by a crash, whoever runs it.
     now_s = time.time()

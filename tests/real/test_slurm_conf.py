@@ -18,7 +18,7 @@ from backfill.drivers.slurm.conf.wanted import Method, Wanted
 from backfill.lab.roots import RELEASES
 from backfill.ports import BusyError, DriverError, RefusedError
 from tests.contract.workload_rig import REASON, await_state, job, node, running, spec
-from tests.real.conf_lab import ConfRig, conf_lab, transactions_of
+from tests.real.conf_lab import CONF_RELEASES, ConfRig, conf_lab, transactions_of
 
 pytestmark = pytest.mark.real
 _ROOT = Path(backfill.__file__).parents[1]
@@ -36,10 +36,7 @@ transactions_of(Lab.attach(sys.argv[1]), at=at).apply(lambda m: m.with_nodes(lin
 """
 
 
-@pytest.fixture(
-    scope="module",
-    params=[RELEASES[0], pytest.param(RELEASES[1], marks=pytest.mark.soak), RELEASES[2]],
-)
+@pytest.fixture(scope="module", params=CONF_RELEASES)
 def cluster(request: pytest.FixtureRequest) -> Iterator[ConfRig]:
     with conf_lab("slurm-conf", release=request.param) as lab:
         yield ConfRig.by(lab, Method.CONF)
@@ -49,15 +46,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ConfRig]:
 def rig(cluster: ConfRig) -> Iterator[ConfRig]:
     yield cluster
     cluster.reset()
-
-
-def managed(rig: ConfRig) -> Path:
-    return rig.lab.slurm_conf.with_name("backfill.conf")
-
-
-def lines(rig: ConfRig) -> frozenset[str]:
-    """The nodes of the file, which must be whole."""
-    return parse(managed(rig).read_text()).names()
 
 
 def working(rig: ConfRig) -> str:
@@ -80,13 +68,13 @@ def test_the_line_of_a_node_with_a_job_is_never_removed(rig: ConfRig) -> None:
     going = working(rig)
     rig.manager.drain("vn1", REASON)
     change = transactions_of(rig.lab)
-    before = managed(rig).read_text()
+    before = rig.managed.read_text()
     assert parse(before).node("vn1") == NodeLine(spec(), LineState.UNKNOWN)
     for _ in range(2):
         with pytest.raises(BusyError, match=f"job {going} holds it"):
             change.apply(lambda now: fewer(rig).change(now, change.site()), dry=False)
         rig.manager.suspend_job(going)
-    assert managed(rig).read_text() == before
+    assert rig.managed.read_text() == before
     rig.lab.restart("slurmctld")
     rig.until(lambda: job(rig, going).state is JobState.SUSPENDED)
     rig.manager.resume_job(going)
@@ -96,12 +84,12 @@ def test_the_line_of_a_node_with_a_job_is_never_removed(rig: ConfRig) -> None:
 def test_others_hands_on_our_file(rig: ConfRig) -> None:
     """What they wrote stays; nothing new is begun, and what works goes on working."""
     going = working(rig)
-    ours = managed(rig).read_text()
-    managed(rig).write_text(ours.replace("RealMemory=500", "RealMemory=501"))
-    theirs = managed(rig).read_text()
+    ours = rig.managed.read_text()
+    rig.managed.write_text(ours.replace("RealMemory=500", "RealMemory=501"))
+    theirs = rig.managed.read_text()
     with pytest.raises(RefusedError, match="somebody else has changed it"):
         rig.manager.create_node(spec("vn4"))
-    assert managed(rig).read_text() == theirs
+    assert rig.managed.read_text() == theirs
     rig.manager.drain("vn1", REASON)
     assert node(rig, "vn1").drained_by_us
     assert job(rig, going).state is JobState.RUNNING
@@ -111,8 +99,8 @@ def test_others_hands_on_our_file(rig: ConfRig) -> None:
     rig.until(lambda: not job(rig, going).holds_nodes)
     rig.manager.delete_node("vn1")
     assert rig.manager.read_nodes(["vn1"]) == {}
-    assert managed(rig).read_text() == theirs
-    managed(rig).write_text(ours)
+    assert rig.managed.read_text() == theirs
+    rig.managed.write_text(ours)
 
 
 @pytest.mark.parametrize("step", ["backup", "note", "write", "reload", "look", "end"])
@@ -127,11 +115,11 @@ def test_our_process_is_killed_in_the_middle(rig: ConfRig, step: str) -> None:
     )
     assert killed.returncode == -signal.SIGKILL
     written = step in ("reload", "look", "end")
-    assert lines(rig) == ({"vn1", "vn2"} if written else {"vn1"})
+    assert rig.lines() == ({"vn1", "vn2"} if written else {"vn1"})
     change.recover()
-    assert lines(rig) == ({"vn1", "vn2"} if written else {"vn1"})
+    assert rig.lines() == ({"vn1", "vn2"} if written else {"vn1"})
     known = set(change.slurm.look().nodes)
-    assert known == {*rig.hosts, *lines(rig)}
+    assert known == {*rig.hosts, *rig.lines()}
     assert job(rig, going).restarts == 0
     assert await_state(rig, going, JobState.RUNNING).active
 
@@ -139,7 +127,7 @@ def test_our_process_is_killed_in_the_middle(rig: ConfRig, step: str) -> None:
 def test_a_dry_start_hears_what_slurmctld_would_die_of(rig: ConfRig) -> None:
     """A mistake that the site has made since the last start: refused in slurmctld's own words."""
     conf = rig.lab.slurm_conf
-    good, before = conf.read_text(), managed(rig).read_text()
+    good, before = conf.read_text(), rig.managed.read_text()
     conf.write_text(good.replace("KillWait=3\n", "KillWait=3\nNoSuchKey=1\n"))
     try:
         change = transactions_of(rig.lab)
@@ -147,9 +135,9 @@ def test_a_dry_start_hears_what_slurmctld_would_die_of(rig: ConfRig) -> None:
             change.apply(lambda now: now.with_nodes(NodeLine(spec("vn5"), LineState.FUTURE)))
     finally:
         conf.write_text(good)
-    assert managed(rig).read_text() == before
+    assert rig.managed.read_text() == before
     change.apply(lambda now: now.with_nodes(NodeLine(spec("vn5"), LineState.FUTURE)))
-    assert "vn5" in lines(rig)
+    assert "vn5" in rig.lines()
 
 
 def test_a_hundred_at_once_are_one_reload(rig: ConfRig) -> None:

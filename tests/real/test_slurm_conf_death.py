@@ -6,26 +6,22 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.drivers.slurm.conf.managed import LineState, NodeLine, parse
+from backfill.drivers.slurm.conf.managed import LineState, NodeLine
 from backfill.drivers.slurm.conf.transaction import Outcome, RolledBackError, Transactions
 from backfill.drivers.slurm.conf.wanted import Method
 from backfill.lab.roots import RELEASES
 from backfill.ports import DriverError, WorkloadManager
 from tests.contract.workload_rig import REASON, await_state, node, running, spec
-from tests.real.conf_lab import ConfRig, conf_lab, transactions_of
+from tests.real.conf_lab import CONF_RELEASES, ConfRig, conf_lab, transactions_of
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(
-    scope="module",
-    params=[RELEASES[0], pytest.param(RELEASES[1], marks=pytest.mark.soak), RELEASES[2]],
-)
+@pytest.fixture(scope="module", params=CONF_RELEASES)
 def cluster(request: pytest.FixtureRequest) -> Iterator[ConfRig]:
     with conf_lab("slurm-death", release=request.param) as lab:
         yield ConfRig.by(lab, Method.CONF)
@@ -35,15 +31,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ConfRig]:
 def rig(cluster: ConfRig) -> Iterator[ConfRig]:
     yield cluster
     cluster.reset()
-
-
-def managed(rig: ConfRig) -> Path:
-    return rig.lab.slurm_conf.with_name("backfill.conf")
-
-
-def lines(rig: ConfRig) -> frozenset[str]:
-    """The nodes of the file, which must be whole."""
-    return parse(managed(rig).read_text()).names()
 
 
 def remembered(rig: ConfRig, job_id: str) -> None:
@@ -75,22 +62,22 @@ def nothing_was_lost(rig: ConfRig, job_id: str) -> None:
 def test_slurmctld_dies_at_a_reload(rig: ConfRig) -> None:
     """The old file comes back, slurmctld is started again, and no job is lost."""
     going = running(rig, rig.hosts[0])
-    before = managed(rig).read_text()
+    before = rig.managed.read_text()
     remembered(rig, going)
     with pytest.raises(RolledBackError, match="taken back, nothing is lost"):
         # No node comes or goes, so that no release is restarted for it.
         dying_at_the_reload(rig).apply(
             lambda now: now.with_section("test", (("KillWait", "7"),)), dry=False
         )
-    assert managed(rig).read_text() == before
+    assert rig.managed.read_text() == before
     nothing_was_lost(rig, going)
 
 
 def test_slurmctld_dies_before_a_node_is_added(rig: ConfRig) -> None:
     """Where it is restarted for that anyway, the change succeeds; elsewhere it is taken back."""
     going = running(rig, rig.hosts[0])
-    before = managed(rig).read_text()
-    assert "vn7" not in lines(rig)
+    before = rig.managed.read_text()
+    assert "vn7" not in rig.lines()
     remembered(rig, going)
     change = dying_at_the_reload(rig)
 
@@ -100,14 +87,14 @@ def test_slurmctld_dies_before_a_node_is_added(rig: ConfRig) -> None:
 
     if rig.lab.spec.slurm_version == RELEASES[0]:
         assert add().reloaded == "restart"
-        assert "vn7" in lines(rig)
+        assert "vn7" in rig.lines()
         assert "vn7" in change.slurm.look().nodes
         nothing_was_lost(rig, going)
         change.rollback(dry=False)
     else:
         with pytest.raises(RolledBackError, match="taken back, nothing is lost"):
             add()
-    assert managed(rig).read_text() == before
+    assert rig.managed.read_text() == before
     nothing_was_lost(rig, going)
 
 

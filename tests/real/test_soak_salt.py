@@ -29,13 +29,6 @@ def bed() -> Iterator[DaemonRig]:
         yield rig
 
 
-@pytest.fixture
-def rig(bed: DaemonRig) -> Iterator[DaemonRig]:
-    bed.begin()
-    yield bed
-    bed.settle()
-
-
 def test_a_node_takes_its_first_job_when_its_states_have_succeeded(rig: DaemonRig) -> None:
     """Boot, key, states, proof, job; then a test run finds nothing that differs; and the node's key
     is the only one.

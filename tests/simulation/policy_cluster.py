@@ -15,6 +15,11 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.rehearsal import Rehearsal
 
+TWELVE = Template(
+    names=tuple(f"vn{i}" for i in range(1, 13)),
+    addresses=tuple(f"10.77.1.{i}/16" for i in range(1, 13)),
+    flavour=Flavour(cpus=1, memory_mb=256),
+)
 STAY = Ladder((RungRule(Rung.PAUSE, within_s=1.0), RungRule(Rung.REQUEUE)))
 
 
@@ -22,11 +27,7 @@ def policies(**rules: object) -> PolicySet:
     given = PolicySet(
         cluster="sim",
         priorities=Priorities(low=("htc",), high=("batch",)),
-        instances=Template(
-            names=tuple(f"vn{i}" for i in range(1, 13)),
-            addresses=tuple(f"10.77.1.{i}/16" for i in range(1, 13)),
-            flavour=Flavour(cpus=1, memory_mb=256),
-        ),
+        instances=TWELVE,
         hosts=("bm1", "bm2"),
         ladder=STAY,
         scale=Scale(idle_s=30),
