@@ -21,7 +21,7 @@ class BareReplay:
 
     def __init__(self, trace: Trace, names: Sequence[str], cpus: int, ledger: Ledger) -> None:
         self.tales: list[JobTale] = []
-        self._trace, self._names, self._cpus, self._ledger = trace, names, cpus, ledger
+        self._trace, self._names, self._cpus, self._ledger = trace, tuple(names), cpus, ledger
         self._easy = NodeEasy([cpus] * len(names))
         self._running: list[tuple[float, int, Ask]] = []  # a heap: by end, then by start
         self._started = 0
@@ -56,10 +56,10 @@ class BareReplay:
         self._easy.add(Ask(str(number), (now_s, number), nodes, each, estimate_s))
         self.tales.append(JobTale(number, True, each * nodes, now_s))
 
-    def _start(self, ask: Ask, nodes: list[int]) -> None:
+    def _start(self, ask: Ask, nodes: int) -> None:
         number = ask.order[1]
         tale = self.tales[number]
-        tale.start_s, tale.hosts = self._now_s, tuple(self._names[node] for node in nodes)
+        tale.start_s, tale.names, tale.placed = self._now_s, self._names, nodes
         self._started += 1
         run_s = self._trace.run[number] / self._trace.ticks_per_s
         heappush(self._running, (self._now_s + run_s, self._started, ask))

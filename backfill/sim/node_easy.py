@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
@@ -17,11 +17,39 @@ class Ask:
     cpus: int
     estimate_s: float
     end_s: float = 0.0  # by estimate, once it runs
-    placed: list[int] = field(default_factory=list)
+    placed: int = 0  # the nodes that it has: a set of bits
 
 
-# Starts the job on these nodes, given by their index.
-Start = Callable[[Ask, list[int]], None]
+# Starts the job on these nodes, a set of bits: see `nodes_in`.
+Start = Callable[[Ask, int], None]
+
+
+def nodes_in(bits: int) -> list[int]:
+    """The numbers of the nodes in a set of bits, in order."""
+    found = []
+    while bits:
+        low = bits & -bits
+        found.append(low.bit_length() - 1)
+        bits ^= low
+    return found
+
+
+def first_of(bits: int, count: int) -> int:
+    """The first `count` nodes of a set of bits, which has no fewer."""
+    surplus = bits.bit_count() - count
+    if surplus <= 0:
+        return bits
+    low, high = 0, bits.bit_length()
+    while True:
+        middle = (low + high) // 2
+        found = bits & ((1 << middle) - 1)
+        have = found.bit_count()
+        if have == count:
+            return found
+        if have < count:
+            low = middle
+        else:
+            high = middle
 
 
 class NodeEasy:
@@ -30,11 +58,19 @@ class NodeEasy:
     A job takes the first nodes with room, as Slurm does with nodes of one weight; what must not
     last beyond the head's reservation is put onto the head's nodes first. A job that outlives its
     estimate is expected to end at any moment.
+
+    Nodes are kept in sets of bits, one for each number of free CPUs: a job of a thousand nodes
+    costs little more than one of a single node.
     """
 
     def __init__(self, cpus: Sequence[int]) -> None:
-        self._free = list(cpus)
-        self._open = [node for node, free in enumerate(cpus) if free]  # with a free CPU, sorted
+        self._all = (1 << len(cpus)) - 1
+        most = max(cpus, default=0)
+        # The nodes with so many free CPUs or more.
+        self._room = [self._all] + [
+            sum(1 << node for node, free in enumerate(cpus) if free >= count)
+            for count in range(1, most + 1)
+        ]
         self._waiting: list[Ask] = []
         self._running: list[tuple[float, int, Ask]] = []  # by estimated end
         self._count = 0
@@ -54,43 +90,29 @@ class NodeEasy:
 
     def ended(self, ask: Ask) -> None:
         """A running job has given its nodes back."""
-        at = bisect_left(self._running, ask.end_s, key=lambda entry: entry[0])
+        at = bisect_left(self._running, ask.end_s, key=_end)
         while self._running[at][2] is not ask:
             at += 1
         del self._running[at]
-        free = self._free
-        for node in ask.placed:
-            if not free[node]:
-                insort(self._open, node)
-            free[node] += ask.cpus
+        _give(self._room, ask.placed, ask.cpus)
 
     def schedule(self, now_s: float, start: Start) -> None:
         """One pass: heads while they fit, then whoever does not delay the head."""
         started = 0
         for ask in self._waiting:
-            nodes = self._room(ask)
-            if nodes is None:
+            fit = _having(self._room, ask.cpus)
+            if fit.bit_count() < ask.nodes:
                 break
-            self._start(ask, nodes, now_s, start)
+            self._start(ask, first_of(fit, ask.nodes), now_s, start)
             started += 1
         del self._waiting[:started]
-        if len(self._waiting) > 1 and self._open:
+        if len(self._waiting) > 1 and _having(self._room, 1):
             self._backfill(now_s, start)
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _room(self, ask: Ask) -> list[int] | None:
-        found = self._open
-        if ask.cpus > 1:
-            free, cpus = self._free, ask.cpus
-            found = [node for node in found if free[node] >= cpus]
-        return found[: ask.nodes] if len(found) >= ask.nodes else None
-
-    def _start(self, ask: Ask, nodes: list[int], now_s: float, start: Start) -> None:
-        free = self._free
-        for node in nodes:
-            free[node] -= ask.cpus
-        self._open = [node for node in self._open if free[node]]
+    def _start(self, ask: Ask, nodes: int, now_s: float, start: Start) -> None:
+        _take(self._room, nodes, ask.cpus)
         ask.placed, ask.end_s = nodes, now_s + ask.estimate_s
         self._count += 1
         insort(self._running, (ask.end_s, self._count, ask))
@@ -99,58 +121,93 @@ class NodeEasy:
     def _backfill(self, now_s: float, start: Start) -> None:
         head = self._waiting[0]
         shadow_s, left = self._reserve(head)
-        kept = [head]
+        gone: set[str] = set()
         hopeless: set[tuple[int, int, bool]] = set()
+        open_nodes = _having(self._room, 1).bit_count()
         for ask in self._waiting[1:]:
+            if ask.nodes > open_nodes:
+                continue
             ends = now_s + ask.estimate_s <= shadow_s
             shape = (ask.nodes, ask.cpus, ends)
-            nodes = None
-            if shape not in hopeless and ask.nodes <= len(self._open):
-                nodes = self._beside(ask, left, ends=ends)
-            if nodes is None:
+            if shape in hopeless:
+                continue
+            nodes = self._beside(ask, left, ends=ends)
+            if not nodes:
                 hopeless.add(shape)
-                kept.append(ask)
                 continue
             if not ends:
-                for node in nodes:
-                    if node in left:
-                        left[node] -= ask.cpus
+                _take(left, nodes & left[0], ask.cpus)
             self._start(ask, nodes, now_s, start)
-        self._waiting = kept
+            gone.add(ask.name)
+            open_nodes = _having(self._room, 1).bit_count()
+            if not open_nodes:
+                break
+        if gone:
+            self._waiting = [ask for ask in self._waiting if ask.name not in gone]
 
-    def _reserve(self, head: Ask) -> tuple[float, dict[int, int]]:
-        """When by estimates the head fits, and what it then leaves over on the nodes it gets.
+    def _reserve(self, head: Ask) -> tuple[float, list[int]]:
+        """When by estimates the head fits, and the room that it then leaves over on its nodes.
 
         All jobs that end by estimate at that very instant count.
         """
         need, cpus = head.nodes, head.cpus
-        then = list(self._free)
-        enough = sum(1 for free in then if free >= cpus)
+        then = list(self._room)
         shadow_s = float("inf")
         for end_s, _, ask in self._running:
             if end_s > shadow_s:
                 break
-            for node in ask.placed:
-                before = then[node]
-                then[node] = before + ask.cpus
-                enough += before < cpus <= before + ask.cpus
-            if enough >= need:
+            _give(then, ask.placed, ask.cpus)
+            if _having(then, cpus).bit_count() >= need:
                 shadow_s = end_s
-        fit = [node for node, free in enumerate(then) if free >= cpus]
-        # Nodes that are busy now are kept for the head first: idle ones can do something else.
-        fit.sort(key=lambda node: self._free[node])
-        return shadow_s, {node: then[node] - cpus for node in fit[:need]}
+        nodes = self._busiest(_having(then, cpus), need)
+        return shadow_s, [nodes, *(room & nodes for room in then[cpus + 1 :])]
 
-    def _beside(self, ask: Ask, left: dict[int, int], *, ends: bool) -> list[int] | None:
-        """Nodes on which the job may overtake the head."""
-        free, cpus = self._free, ask.cpus
-        fit = [node for node in self._open if free[node] >= cpus]
-        if ends:
-            fit.sort(key=lambda node: node not in left)
-        else:
-            fit = [node for node in fit if left.get(node, cpus) >= cpus]
-        return fit[: ask.nodes] if len(fit) >= ask.nodes else None
+    def _busiest(self, fit: int, need: int) -> int:
+        """So many of these, those with the least room now first: idle ones can do something else."""
+        found, room = 0, self._room
+        for count in range(1, len(room) + 1):
+            more = fit & ~_having(room, count) & ~found
+            if found.bit_count() + more.bit_count() >= need:
+                return found | first_of(more, need - found.bit_count())
+            found |= more
+        return found
+
+    def _beside(self, ask: Ask, left: list[int], *, ends: bool) -> int:
+        """Nodes on which the job may overtake the head; 0: there are too few."""
+        fit, head = _having(self._room, ask.cpus), left[0]
+        if not ends:
+            fit &= ~head | _having(left, ask.cpus)
+        if fit.bit_count() < ask.nodes:
+            return 0
+        if not ends:
+            return first_of(fit, ask.nodes)
+        found = first_of(fit & head, ask.nodes)
+        return found | first_of(fit & ~head, ask.nodes - found.bit_count())
+
+
+# --- room: for each number of CPUs the nodes with so many free, beginning with 0 ------------------
+
+
+def _having(room: list[int], cpus: int) -> int:
+    return room[cpus] if cpus < len(room) else 0
+
+
+def _take(room: list[int], nodes: int, cpus: int) -> None:
+    """These nodes have so many free CPUs fewer; they had as many."""
+    for count in range(1, len(room)):
+        stays = _having(room, count + cpus)
+        room[count] &= ~nodes | stays
+
+
+def _give(room: list[int], nodes: int, cpus: int) -> None:
+    """These nodes have so many free CPUs more."""
+    for count in range(len(room) - 1, 0, -1):
+        room[count] |= nodes & room[max(0, count - cpus)]
 
 
 def _order(ask: Ask) -> tuple[float, int]:
     return ask.order
+
+
+def _end(entry: tuple[float, int, Ask]) -> float:
+    return entry[0]

@@ -13,6 +13,7 @@ from backfill.drivers.simulated.hardware import Segment
 from backfill.drivers.simulated.model import SimJob
 from backfill.drivers.simulated.slurm import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.sim.node_easy import nodes_in
 from backfill.sim.trace_jobs import News, TraceJobs, TraceNodes, TwoQueues
 
 # Small enough for exact times, large enough that no time is 0, which means "never".
@@ -47,7 +48,8 @@ class JobTale:
     start_s: float = -1.0
     end_s: float = -1.0
     wait_s: float = 0.0  # from its last allocation to its script's first command
-    hosts: tuple[str, ...] = ()  # of its last start
+    names: tuple[str, ...] = ()  # of the hosts of its last start
+    placed: int = -1  # of `names` only these, a set of bits; -1: all of them
     lost_s: float = 0.0  # computing time that was lost
     run_s: float = 0.0  # computing time that was kept
     restarts: int = 0
@@ -55,9 +57,18 @@ class JobTale:
     segments: list[Segment] = field(default_factory=list)  # of the attempt that goes on
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of its last start."""
+        if self.placed < 0:
+            return self.names
+        return tuple(self.names[node] for node in nodes_in(self.placed))
+
+    @property
     def host(self) -> str:
         """The first host of its last start."""
-        return self.hosts[0] if self.hosts else ""
+        if self.placed > 0:
+            return self.names[(self.placed & -self.placed).bit_length() - 1]
+        return self.names[0] if self.names else ""
 
 
 class TraceCluster(SimulatedWorld):
@@ -144,7 +155,7 @@ class TraceCluster(SimulatedWorld):
         if tale.start_s < 0:
             tale.start_s = self.now_s
         tale.wait_s = self.now_s - job.start_s
-        tale.hosts = tuple(self._machines.serving[node].host for node in job.nodes)
+        tale.names = tuple(self._machines.serving[node].host for node in job.nodes)
 
     def _over(self, job: SimJob, restart: int, done: bool) -> None:
         """An attempt is over: what it computed is kept, wholly or as far as it was saved."""

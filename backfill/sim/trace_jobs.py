@@ -16,7 +16,7 @@ from backfill.drivers.simulated.jobs import JobControl
 from backfill.drivers.simulated.machines import Machines
 from backfill.drivers.simulated.model import SimJob, SimNode
 from backfill.drivers.simulated.queue import PendingQueue
-from backfill.sim.node_easy import Ask, NodeEasy
+from backfill.sim.node_easy import Ask, NodeEasy, nodes_in
 
 
 class News:
@@ -100,8 +100,8 @@ class TwoQueues(PendingQueue):
     ) -> None:
         """One pass of EASY."""
 
-        def start(ask: Ask, nodes: list[int]) -> None:
-            allocate(self._asks[ask.name][0], [self._metal[node] for node in nodes])
+        def start(ask: Ask, nodes: int) -> None:
+            allocate(self._asks[ask.name][0], [self._metal[node] for node in nodes_in(nodes)])
 
         if self.easy.waits:
             self.easy.schedule(now_s, start)

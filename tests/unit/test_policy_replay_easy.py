@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.machine import Cluster
-from backfill.sim.node_easy import Ask, NodeEasy
+from backfill.sim.node_easy import Ask, NodeEasy, nodes_in
 from backfill.sim.policy_replay import Setting, reference
 from backfill.sim.policy_replay import run as played
 from backfill.sim.replay import replay
@@ -85,7 +85,7 @@ class Stage:
         """Free CPUs of each node, by estimates."""
         free = [4] * NODES
         for ask, _ in self.running.values():
-            for node in ask.placed:
+            for node in nodes_in(ask.placed):
                 free[node] -= ask.cpus * (ask.end_s > time_s)
         return free
 
@@ -101,12 +101,12 @@ class Stage:
         runs = {ask.name: run_s for ask, run_s in waiting}
         promised: list[float] = []
 
-        def start(ask: Ask, nodes: list[int]) -> None:
+        def start(ask: Ask, nodes: int) -> None:
             left = [w for w, _ in waiting if w.name not in self.running and w.name in runs]
             head = min(left, key=lambda w: w.order)
             if ask is not head:  # it overtakes: what was the head promised before?
                 promised.append(self.earliest(head, now_s))
-            assert len(set(nodes)) == ask.nodes
+            assert nodes.bit_count() == ask.nodes
             self.running[ask.name] = (ask, now_s + runs[ask.name])
             assert min(self.free_at(now_s - 1e9)) >= 0
             if ask is not head:
