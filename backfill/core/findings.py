@@ -150,6 +150,10 @@ class Findings:
         due_s = self._due[0][0] if self._due else inf
         return "scale" in self._found and "liveness" in self._found and now_s < due_s
 
+    def heeds(self, whether: Callable[[str], bool]) -> bool:
+        """Whether anything that was found out may rest on something of which this is true."""
+        return any(whether(what) for what in self._readers)
+
     def begin(self, world: World, policies: PolicySet, look: Callable[[], World]) -> None:
         """Find out what no longer holds. `look` gives the world through which values are seen."""
         if policies is not self._policies:

@@ -80,6 +80,10 @@ class NodeEasy:
         """Number of waiting jobs."""
         return len(self._waiting)
 
+    def room_on(self, nodes: int) -> bool:
+        """Whether any of these nodes has a free CPU."""
+        return bool(_having(self._room, 1) & nodes)
+
     def add(self, ask: Ask) -> None:
         """The job waits from now on."""
         insort(self._waiting, ask, key=_order)
@@ -163,7 +167,7 @@ class NodeEasy:
         return shadow_s, [nodes, *(room & nodes for room in then[cpus + 1 :])]
 
     def _busiest(self, fit: int, need: int) -> int:
-        """So many of these, those with the least room now first: idle ones can do something else."""
+        """So many of these, the busiest first: idle ones can do something else."""
         found, room = 0, self._room
         for count in range(1, len(room) + 1):
             more = fit & ~_having(room, count) & ~found

@@ -86,19 +86,27 @@ def reference(setting: Setting, policies: PolicySet) -> Run:
     return Run(None, tuple(bare.tales), ledger, harvest, 0, {}, cluster.processors)
 
 
-def run(setting: Setting, policies: PolicySet, end_s: float, gantt: Gantt | None = None) -> Run:
+def run(
+    setting: Setting,
+    policies: PolicySet,
+    end_s: float,
+    gantt: Gantt | None = None,
+    *,
+    rests: bool = True,
+) -> Run:
     """Replay with instances; observe until `end_s`, then let what runs come to its end.
 
-    `gantt` listens. Raises BrokenPromiseError.
+    `gantt` listens. Unless the daemon `rests` where it has nothing to decide it looks at
+    everything; the outcome is the same. Raises BrokenPromiseError.
     """
-    replay = _Replay(setting, policies, end_s)
+    replay = _Replay(setting, policies, end_s, rests=rests)
     if gantt is not None:
         replay.draw(gantt)
     return replay.run()
 
 
 class _Replay:
-    def __init__(self, setting: Setting, policies: PolicySet, end_s: float) -> None:
+    def __init__(self, setting: Setting, policies: PolicySet, end_s: float, *, rests: bool) -> None:
         self.setting = setting
         self.policies = policies
         shape = MetalShape(
@@ -119,7 +127,7 @@ class _Replay:
         )
         self.sim.on_attempt = self.ledger.attempt
         costs.order_failures(self.sim)
-        self.steward = Steward(self.sim, policies, costs)
+        self.steward = Steward(self.sim, policies, costs, rests=rests)
         self.steward.on_change = self.ledger.change
         self.steward.cycle.on_step = self.ledger.step
         self._next_high = self._next_low = 0

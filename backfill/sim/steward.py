@@ -23,6 +23,7 @@ from backfill.engine.observe import host_changes, node_changes
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
 from backfill.sim.replay_costs import ReplayCosts, Transfers
+from backfill.sim.rest import Rest
 from backfill.sim.trace_cluster import TraceCluster
 
 # Slurm counts as seen without a gap when it is read at least this often (the world allows 15 s).
@@ -85,7 +86,13 @@ class Steward:
     """
 
     def __init__(
-        self, sim: TraceCluster, policies: PolicySet, costs: ReplayCosts, poll_s: float = 2.0
+        self,
+        sim: TraceCluster,
+        policies: PolicySet,
+        costs: ReplayCosts,
+        poll_s: float = 2.0,
+        *,
+        rests: bool = True,
     ) -> None:
         self.sim = sim
         self.policies = policies
@@ -106,6 +113,10 @@ class Steward:
         self._transfers = Transfers(sim, costs.transfers)
         self._poll_due = False
         self._decision_due = False
+        # An answer later than a hook may wait for would be about a job that has begun.
+        rests = rests and costs.steps.hook_s < sim.hook_limit_s
+        self._rest = Rest(self.world, sim, policies) if rests else None
+        sim.calm.on_end = self._look_again
         sim.news.on_news = self._stir
         sim.hook(self._allocated, self._ended)
         self._first_look()
@@ -127,7 +138,7 @@ class Steward:
 
     def _stir(self) -> None:
         """Slurm changed: the next regular reading will see it."""
-        if self._poll_due:
+        if self._poll_due or self.sim.calm.on:
             return
         self._poll_due = True
         past = math.floor((self.sim.now_s - self._start_s) / self.poll_s)
@@ -135,7 +146,7 @@ class Steward:
 
     def _poll(self) -> None:
         self._poll_due = False
-        if self.sim.news.any:
+        if self.sim.news.any and not self.sim.calm.on:
             self._tick()
             self._read()
             self._decide_soon()
@@ -146,6 +157,11 @@ class Steward:
         for host in sorted({host for doubt in self.world.doubts.values() for host in doubt.hosts}):
             self._take(host_changes(self.world, self._provider.observe(host)))
         self._decide_soon()
+
+    def _look_again(self) -> None:
+        """Calm is over: see what has become of everything."""
+        self._tick()
+        self._read()
 
     def _read(self) -> None:
         """All of Slurm: what changed is news."""
@@ -193,6 +209,8 @@ class Steward:
         if watched:
             due.append(now_s + self._watch.due_in_s(now_s))
         self._set_timer(min(due, default=None))
+        if not due and self._rest is not None and self._rest.possible(plan):
+            self.sim.calm.begin(self.costs.steps.hook_s)
 
     def _leaving(self) -> frozenset[str]:
         """Nodes of hosts whose job is known to have ended: their becoming free is awaited."""
@@ -237,6 +255,8 @@ class Steward:
 
     def _allocated(self, job: Job, nodes: tuple[str, ...]) -> float | None:
         """The hook needs a moment to reach us; then Slurm waits until the room is free."""
+        if self.sim.calm.on:
+            return self.costs.steps.hook_s
         hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
         at_s = self.sim.now_s + self.costs.steps.hook_s
         self.sim.at(at_s, partial(self._claim, job.id, hosts))
@@ -250,6 +270,8 @@ class Steward:
 
     def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
         """The hook at the end of a job: Slurm is read at once."""
+        if self.sim.calm.on:
+            return
         self._watch.leaving |= set(nodes)
         self._watch.stir(self.sim.now_s)
         self._tick()

@@ -13,7 +13,8 @@ from backfill.drivers.simulated.hardware import Segment
 from backfill.drivers.simulated.model import SimJob
 from backfill.drivers.simulated.slurm import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.sim.node_easy import nodes_in
+from backfill.sim.calm import Calm, Light
+from backfill.sim.node_easy import Ask, nodes_in
 from backfill.sim.trace_jobs import News, TraceJobs, TraceNodes, TwoQueues
 
 # Small enough for exact times, large enough that no time is 0, which means "never".
@@ -98,7 +99,9 @@ class TraceCluster(SimulatedWorld):
         )
         self.provider.woken = self._nodes.register
         self.saves = (0.0, 0.0)  # every so many seconds, and what one takes
-        self.active_high = 0
+        self.active_high = self.active_low = 0
+        self.calm = Calm(self)
+        self.queue.on_light = self.calm.allocate
         # (job, its attempt, seconds of it that are kept, share of them spent on saving)
         self.on_attempt: Attempt = lambda tale, segments, kept_s, saving: None
 
@@ -107,20 +110,40 @@ class TraceCluster(SimulatedWorld):
     def add_high(self, index: int, run_s: float, estimate_s: float, processors: int) -> str:
         """A job for bare metal, packed onto as few nodes as can hold it, equally many on each."""
         nodes = -(-processors // self.shape.cpus)
-        id_ = self.submit(
-            self.shape.high,
-            run_s,
-            cpus=processors,
-            num_nodes=nodes,
-            time_limit_s=estimate_s,
-        )
-        used = -(-processors // nodes) * nodes
-        self.tales[id_] = JobTale(index, True, used, self.now_s)
+        each = -(-processors // nodes)
+        tale = JobTale(index, True, each * nodes, self.now_s)
         self.active_high += 1
+        if self.calm.on:
+            number = self._last_job = self._last_order = self._last_job + 1
+            ask = Ask(str(number), (self.now_s, number), nodes, each, estimate_s)
+            self.tales[ask.name] = tale
+            self.calm.add(Light(number, tale, ask, processors, run_s))
+            return ask.name
+        wishes = {"cpus": processors, "num_nodes": nodes, "time_limit_s": estimate_s}
+        id_ = self.submit(self.shape.high, run_s, **wishes)
+        self.tales[id_] = tale
         return id_
+
+    def take_over(self, light: Light, launch_s: float) -> None:
+        """Calm is over: write a job of which it knew into the books."""
+        ask, tale = light.ask, light.tale
+        number, submit_s = light.number, tale.submit_s
+        job = SimJob(ask.name, number, number, self.shape.high, light.run_s, submit_s)
+        job.cpus, job.num_nodes, job.time_limit_s = light.processors, ask.nodes, ask.estimate_s
+        job.eligible_s = submit_s
+        job.start_s = job.clock_s = light.placed_s
+        self._books.jobs[job.id] = job
+        self.jobs.take_over(job, ask, launch_s, light.begun_s)
+
+    @property
+    def hook_limit_s(self) -> float:
+        """After so long the job starts whatever its hook says."""
+        return self._books.manners.hook_timeout_s
 
     def add_low(self, index: int, run_s: float, processors: int) -> str:
         """A job for instances. Saving itself makes it longer."""
+        self.calm.end()
+        self.active_low += 1
         every_s, save_s = self.saves
         if every_s > 0.0:
             run_s += run_s // every_s * save_s
@@ -141,7 +164,7 @@ class TraceCluster(SimulatedWorld):
 
     def active(self) -> int:
         """How many jobs have not ended yet."""
-        return sum(1 for tale in self.tales.values() if tale.end_s < 0)
+        return self.active_high + self.active_low
 
     # --- what came of it -----------------------------------------------------------------------
 
@@ -177,6 +200,7 @@ class TraceCluster(SimulatedWorld):
         if job.state is not JobState.PENDING:
             tale.end_s, tale.completed = self.now_s, done
             self.active_high -= tale.high
+            self.active_low -= not tale.high
         self.on_attempt(tale, segments, kept_s, saving)
 
     def _sort_segments(self) -> None:

@@ -83,6 +83,8 @@ class TwoQueues(PendingQueue):
         self._high = high
         self._metal = tuple(metal)
         self._asks: dict[str, tuple[SimJob, Ask]] = {}
+        # EASY has placed a job of which there is no more than what it asked for.
+        self.on_light: Callable[[Ask], None] = lambda ask: None
 
     def push(self, job: SimJob, tier: int) -> None:
         """Let the job wait."""
@@ -101,10 +103,22 @@ class TwoQueues(PendingQueue):
         """One pass of EASY."""
 
         def start(ask: Ask, nodes: int) -> None:
-            allocate(self._asks[ask.name][0], [self._metal[node] for node in nodes_in(nodes)])
+            known = self._asks.get(ask.name)
+            if known is None:
+                self.on_light(ask)
+            else:
+                allocate(known[0], self.metal_in(nodes))
 
         if self.easy.waits:
             self.easy.schedule(now_s, start)
+
+    def metal_in(self, nodes: int) -> list[SimNode]:
+        """The nodes in a set of bits."""
+        return [self._metal[node] for node in nodes_in(nodes)]
+
+    def take_over(self, job: SimJob, ask: Ask) -> None:
+        """EASY knows the job already."""
+        self._asks[job.id] = (job, ask)
 
     def leaves(self, job: SimJob) -> None:
         """A job on bare metal has left its nodes, or waits no longer."""
@@ -186,6 +200,27 @@ class TraceJobs(JobControl):
     def _forget(self, job: SimJob) -> None:
         super()._forget(job)
         self._news.forgotten(job)
+
+    def take_over(self, job: SimJob, ask: Ask, launch_s: float, begun_s: float) -> None:
+        """A job of which only EASY knew: it waits, or has its nodes, or has begun on them."""
+        self._books.known[job.id] = job
+        self._queue.take_over(job, ask)
+        if ask.placed:
+            self._place(job, ask)
+            if begun_s > 0.0:
+                job.configuring = False
+                self._machines.resume(job.id, job.nodes, job.run_s, begun_s)
+            else:
+                self._events.at(launch_s, partial(self._launch, job, job.restarts))
+        self._news.job(job)
+
+    def _place(self, job: SimJob, ask: Ask) -> None:
+        chosen = self._queue.metal_in(ask.placed)
+        job.state, job.configuring = JobState.RUNNING, True
+        job.nodes = tuple(node.name for node in chosen)
+        for node in chosen:
+            node.jobs[job.id] = job
+            self._books.refresh(node)
 
     def watch_limit(self, job: SimJob) -> None:
         """Nothing: no job of a trace runs longer than its limit."""

@@ -142,6 +142,15 @@ class Machines:
         self._runs.setdefault(job, []).append(run)
         self._follow(run)
 
+    def resume(self, job: str, nodes: Iterable[str], needed_s: float, since_s: float) -> None:
+        """A copy, the job's first, that has computed on these machines since then."""
+        run = Run(job, 0, tuple(self.serving[node] for node in nodes), needed_s)
+        for machine in run.machines:
+            machine.runs.append(run)
+        self._runs[job] = [run]
+        run.since_s = since_s
+        run.end = self._events.at(since_s + needed_s, partial(self._finish, run))
+
     def find(self, job: str, restart: int) -> Run | None:
         """The copy of this job in this restart, unless it is gone."""
         for run in self._runs.get(job, ()):

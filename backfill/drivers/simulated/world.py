@@ -73,7 +73,7 @@ class SimulatedWorld:
         self.provider.boot_s = boot_s
         self.provider.watch = self.checks.when_running
         self.provider.woken = self._nodes.register
-        self._last_job = 0
+        self._last_job = self._last_order = 0
 
     # --- time -----------------------------------------------------------------------------
 
@@ -160,7 +160,8 @@ class SimulatedWorld:
         if run_s < 0.0:
             raise ValueError(f"a job cannot compute for {run_s} s")
         when_s = self.now_s if at_s is None else at_s
-        order = len(self._books.jobs) + 1
+        self._last_order += 1
+        order = self._last_order
         # The dataclass's own signature checks the wishes.
         job = SimJob(id_, raw_id, order, partition, run_s, when_s, **wishes)  # type: ignore[arg-type]
         job.eligible_s = when_s

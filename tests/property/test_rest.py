@@ -1,0 +1,72 @@
+"""A replay in which the daemon rests while nothing can be decided comes out as any other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backfill.core.policies.ladder import Ladder
+from backfill.core.policies.quotas import Quota, Quotas
+from backfill.core.policies.scale import Scale
+from backfill.core.policy import PolicySet
+from backfill.drivers.simulated.costs import StepCosts
+from backfill.sim.machine import Cluster
+from backfill.sim.policy_replay import Setting, reference, run
+from backfill.sim.replay_costs import ReplayCosts
+from backfill.sim.workload import Job
+from tests.unit.harvest_inputs import KILL, MOVE, PAUSE, policy, setting
+
+NODES = 4
+
+
+def jobs(most: int, widest: int, apart_s: int) -> st.SearchStrategy[list[Job]]:
+    """Jobs that come one after another, with pauses long enough for everything to be over."""
+    drawn = st.tuples(
+        st.sampled_from((0, 1, 3, 40, apart_s)),
+        st.integers(1, 300),
+        st.integers(0, 100),
+        st.integers(1, widest),
+    )
+
+    def in_turn(parts: list[tuple[int, int, int, int]]) -> list[Job]:
+        found, at_s = [], 0
+        for pause_s, run_s, more_s, processors in parts:
+            at_s += pause_s
+            found.append(Job(at_s, run_s, processors, run_s + more_s))
+        return found
+
+    return st.lists(drawn, min_size=1, max_size=most).map(in_turn)
+
+
+def told(given: Setting, policies: PolicySet, *, rests: bool) -> tuple[object, ...]:
+    """Everything that a run tells: what became of every job, where every second went, and why."""
+    end_s = reference(given, policies).ledger.window.end_s
+    found = run(given, policies, end_s, rests=rests)
+    ledger = found.ledger
+    # Each answer and each end of a claim is a step, and of these the daemon that rests takes fewer.
+    steps = {name: n for name, n in ledger.steps.items() if not name.endswith("Claim")}
+    sums = (ledger.on_cpu_s, ledger.paused_s, ledger.lost_core_s, ledger.evictions)
+    tales = [replace(t, names=t.hosts, placed=-1) for t in found.tales]
+    return (tales, found.harvest, steps, found.refusals, found.withdrawn, sums)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    high=jobs(14, NODES, 1500),
+    low=st.one_of(st.just([]), jobs(6, 1, 2500)),
+    cpus=st.integers(1, 2),
+    ladder=st.sampled_from((KILL, PAUSE, MOVE)),
+    hook_s=st.sampled_from((0.0, 0.015, 0.4, 5.0)),
+    quota=st.booleans(),
+)
+def test_nothing_differs(
+    high: list[Job], low: list[Job], cpus: int, ladder: Ladder, hook_s: float, quota: bool
+) -> None:
+    """Jobs, seconds, steps and refusals are the same, whenever instances come and go in between."""
+    scale, ceilings = Scale(idle_s=60.0), (Quota(3),) if quota else ()
+    rules = replace(policy(ladder), scale=scale, quotas=Quotas(ceilings))
+    costs = ReplayCosts(steps=StepCosts(hook_s=hook_s))
+    given_, rules = setting(high, Cluster(NODES, cpus), rules, low, costs)
+    assert told(given_, rules, rests=True) == told(given_, rules, rests=False)
