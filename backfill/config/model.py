@@ -256,8 +256,8 @@ class SaltEntry:
     config: str = field(default="/etc/salt/master", metadata={"form": "path"})
     # A run of the states on one node that takes longer has failed.
     within_s: float = 120.0
-    # Whether a new node has to wait for the success of its states before it takes jobs. Without,
-    # what they write comes with the node's seed, and Salt looks after it beside the first jobs.
+    # Whether a new node takes jobs only when all is as its states say: seen in the guest by a list
+    # from the master, or by a run that succeeded. Without, Salt looks after it beside the jobs.
     gate: bool = False
 
 

@@ -209,7 +209,7 @@ def _add_guest_files(root: Path) -> None:
     ):
         shutil.copyfile(GUEST_FILES / name, where)
         where.chmod(0o755)
-    for program in ("wake", "jobs", "fork", "prove"):
+    for program in ("wake", "jobs", "fork", "prove", "stated"):
         _run("gcc", "-O2", "-static", "-Wall", "-Werror", "-o", str(sbin / f"backfill-{program}"),
              str(GUEST_FILES / f"{program}.c"), "-lmunge", "-lm")  # fmt: skip
     (root / "etc/backfill").mkdir(exist_ok=True)

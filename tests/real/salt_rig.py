@@ -13,6 +13,7 @@ from typing import Any
 
 from backfill.drivers.salt import inside
 from backfill.drivers.salt.driver import SaltProvisioner
+from backfill.drivers.salt.stated import whole_files
 from backfill.lab.cluster import Lab
 from backfill.lab.saltenv import salt_python
 from backfill.lab.saltimage import STATES
@@ -50,7 +51,7 @@ class SaltRig:
         self.provisioner = self.connect()
         self._minions: dict[str, subprocess.Popen[str]] = {}
         rendered = inside_render({"backfill": {"role": "image", "kind": "virtual"}})
-        self._config = inside.whole_files(rendered)["/etc/salt/minion"]
+        self._config = whole_files(rendered)["/etc/salt/minion"]
 
     def connect(self, within_s: float = 20.0) -> SaltProvisioner:
         """A provisioner whose Salt process lives in the lab's controller."""
@@ -62,7 +63,7 @@ class SaltRig:
     def start(self, node: str, files: dict[str, bytes], wait: bool = True) -> None:
         """Start a minion with these files; returns when its states hold."""
         home = self.lab.dir / "minions" / node
-        for path, content in {**files, "/etc/salt/minion": self._config.encode()}.items():
+        for path, content in {**files, "/etc/salt/minion": self._config}.items():
             place = home / "files" / path.lstrip("/")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)

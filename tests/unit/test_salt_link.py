@@ -22,7 +22,7 @@ for line in sys.stdin:
     if asked["verb"] == "die":
         sys.exit(1)
     if asked["verb"] == "hint":
-        print(json.dumps({"event": "salt/minion/vn1.g2/start", "id": "vn1.g2"}), flush=True)
+        print(json.dumps({"event": "start", "id": "vn1.g2", "problem": ""}), flush=True)
     if asked["verb"] == "fail":
         print(json.dumps({"number": asked["number"], "error": "no such key"}), flush=True)
     elif asked["verb"] != "hang":
@@ -78,8 +78,26 @@ def test_a_process_that_died_is_started_again(connect: Connect) -> None:
 
 def test_hints_come_between_answers(connect: Connect) -> None:
     heard: SimpleQueue[tuple[str, str]] = SimpleQueue()
-    connect(lambda tag, minion: heard.put((tag, minion))).ask("hint", 5.0)
-    assert heard.get(timeout=5) == ("salt/minion/vn1.g2/start", "vn1.g2")
+    connect(lambda minion, problem: heard.put((minion, problem))).ask("hint", 5.0)
+    assert heard.get(timeout=5) == ("vn1.g2", "")
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"id": "vn1.g2"}, ""),
+        ({"id": "vn1.g2", "fun": "test.ping", "return": False, "retcode": 1}, ""),
+        ({"id": "vn1.g2", "fun": "state.highstate", "return": {"a": {"result": True}},
+          "retcode": 0}, ""),
+        ({"id": "vn1.g2", "fun": "state.apply", "return": ["no pillar"], "retcode": 1},
+         "no pillar"),
+        ({"id": "vn1.g2", "fun": "state.highstate", "retcode": 2,
+          "return": {"a": {"__id__": "hosts", "result": False, "comment": "no"}}}, "hosts: no"),
+    ],
+)  # fmt: skip
+def test_states_that_fail_by_themselves_are_told(data: dict[str, object], problem: str) -> None:
+    """The first run is nobody's request: its end is heard among the master's events."""
+    assert inside.heard(data) == {"id": "vn1.g2", "problem": problem}
 
 
 def test_an_interpreter_that_is_not_there_is_named() -> None:

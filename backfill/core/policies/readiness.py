@@ -20,7 +20,7 @@ class Readiness:
     files_within_s: float = 60.0
     # The address that the node was promised under.
     address_within_s: float = 15.0
-    # Salt's states have succeeded; only asked for where `salt.gate` is on.
+    # Everything is as Salt's states say; only asked for where `salt.gate` is on.
     salt_within_s: float = 120.0
     # Between two tries.
     retry_s: float = 0.5

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Sequence
 
 from backfill.drivers.salt.link import Answer, SaltLink
+from backfill.drivers.salt.stated import PLACE, stated, whole_files
 from backfill.ports import DriverError, NotFoundError, StateRun
 
+_log = logging.getLogger(__name__)
 _KEY_S = 30.0
 # How long beyond the states' own time the master may take to say that somebody was silent.
 _GRACE_S = 30.0
@@ -45,7 +48,10 @@ class SaltProvisioner:
         self._link.warm()
 
     def enrol(self, node: str, generation: int, address: str) -> dict[str, bytes]:
-        """A new key, and what the node's states would write: its first run finds nothing to do."""
+        """A new key, what the node's states would write, and the list of all that they come to.
+
+        So the first run finds nothing to do, and the guest can tell as much before it.
+        """
         own = minion_id(node, generation)
         for other in self._minions():
             if node_of(other)[0] == node and other != own:
@@ -58,14 +64,15 @@ class SaltProvisioner:
                 "address": address.split("/")[0],
             }
         }
-        files = self._ask("files", grains=grains)["files"]
+        states = self._ask("states", grains=grains)["states"]
         key = self._ask("make_key", id=own)
         if not key["master"]:
             raise DriverError(
                 "salt", "the master has no key of its own yet", "start salt-master once"
             )
         pki = "/etc/salt/pki/minion"
-        return {path: text.encode() for path, text in files.items()} | {
+        return whole_files(states) | {
+            PLACE: stated(states),
             "/etc/salt/minion_id": f"{own}\n".encode(),
             "/etc/salt/grains": json.dumps(grains).encode() + b"\n",
             f"{pki}/minion.pem": key["private"].encode(),
@@ -113,9 +120,12 @@ class SaltProvisioner:
     def _ask(self, verb: str, **arguments: object) -> Answer:
         return self._link.ask(verb, _KEY_S, **arguments)
 
-    def _heard(self, tag: str, minion: str) -> None:
+    def _heard(self, minion: str, problem: str) -> None:
+        node = node_of(minion)[0]
+        if problem:
+            _log.warning("the states of %s failed, see `backfill drift`: %s", node, problem)
         if self._on_event is not None and minion:
-            self._on_event(node_of(minion)[0])
+            self._on_event(node)
 
 
 def _run(node: str, answer: Answer | None) -> StateRun:

@@ -55,13 +55,13 @@ class Master:
             "master": master.read_text() if master.exists() else "",
         }
 
-    def files(self, grains: dict[str, Any]) -> dict[str, Any]:
-        """What this machine's states would write, so that its first run finds nothing to do."""
+    def states(self, grains: dict[str, Any]) -> dict[str, Any]:
+        """This machine's low state, rendered here from the master's own tree and pillar."""
         roots, pillars = self.opts["file_roots"], self.opts["pillar_roots"]
         found = render(list(roots["base"]), list(pillars["base"]), grains)
         if found["errors"]:
             raise ValueError("; ".join(found["errors"]))
-        return {"files": whole_files(found["states"])}
+        return {"states": found["states"]}
 
     def delete_key(self, id: str, cut: bool = False) -> dict[str, Any]:  # noqa: A002
         """Forget the key; `cut`: whoever still uses it is thrown out at once, too."""
@@ -106,8 +106,7 @@ class Master:
         while True:
             event = bus.get_event(wait=60, full=True)
             if event and event["tag"].startswith(_TAGS):
-                minion = event["data"].get("id", "")
-                say({"event": event["tag"], "id": minion}, stream)
+                say({"event": event["tag"], **heard(event["data"])}, stream)
 
 
 def render(
@@ -151,19 +150,6 @@ def render(
     return {"errors": errors, "states": [] if errors else found}
 
 
-def whole_files(states: list[dict[str, Any]]) -> dict[str, str]:
-    """The files that the states write out of nothing but their own text, by path."""
-    found = {}
-    for state in states:
-        path = str(state.get("name", state["__id__"]))
-        text = state.get("contents")
-        last = state.get("order") == "last" or path.startswith("/run/")
-        if state["state"] == "file" and state["fun"] == "managed" and text and not last:
-            # As Salt writes it: one line break at the end.
-            found[path] = str(text).rstrip("\n") + "\n"
-    return found
-
-
 def problem_in(answer: object) -> str:
     """Why a minion's answer to `state.apply` is no success; empty when it is one.
 
@@ -180,6 +166,13 @@ def problem_in(answer: object) -> str:
         if not isinstance(state, dict) or state.get("result") is False
     ]
     return "; ".join(failed)[:500]
+
+
+def heard(data: dict[str, Any]) -> dict[str, str]:
+    """Of an event: whose it is, and what is wrong where it tells of states that did not succeed."""
+    failed = str(data.get("fun", "")).startswith("state.") and data.get("retcode") not in (0, None)
+    problem = (problem_in(data.get("return")) or "it failed") if failed else ""
+    return {"id": str(data.get("id", "")), "problem": problem}
 
 
 def _summary(answer: object) -> dict[str, Any]:
@@ -220,13 +213,13 @@ def serve(config: str, requests: Iterator[str], stream: Any) -> None:
         ).start()
 
 
-_VERBS = ("make_key", "delete_key", "keys", "files", "apply", "ping")
+_VERBS = ("make_key", "delete_key", "keys", "states", "apply", "ping")
 
 
 def _warm(master: Master) -> None:
     grains = {"role": "node", "kind": "virtual", "node": "nobody", "address": "0.0.0.0"}  # noqa: S104
     with contextlib.suppress(Exception):
-        master.files({"backfill": grains})
+        master.states({"backfill": grains})
 
 
 def _answer(work: Callable[..., dict[str, Any]], request: Any, number: int, stream: Any) -> None:

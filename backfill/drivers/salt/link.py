@@ -23,7 +23,8 @@ Answer = dict[str, Any]
 class SaltLink:
     """Starts the process with the first request, and again after it died. Safe from many threads.
 
-    `on_event(tag, minion)` is called from the reading thread: a hint, nothing more.
+    `on_event(minion, problem)` is called from the reading thread: a hint, nothing more. `problem`:
+    why states that it ran by itself did not succeed; mostly empty.
     """
 
     def __init__(
@@ -131,6 +132,6 @@ class SaltLink:
             greeted.set()
         elif "event" in line:
             if self._on_event is not None:
-                self._on_event(line["event"], line["id"])
+                self._on_event(line["id"], line["problem"])
         elif (reply := self._waiting.get(line["number"])) is not None:
             reply.put(line)
