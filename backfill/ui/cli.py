@@ -57,7 +57,7 @@ def _run(words: list[str]) -> int:
         if unknown:
             below = command_parsers(parser)[args.command]
             assert isinstance(below, Parser)
-            below.refuse_unknown(unknown)
+            below.refuse_unknown(unknown, args)
     except SystemExit as end:  # argparse has said what it has to say
         return end.code if isinstance(end.code, int) else USAGE
     return (chosen or BY_NAME[args.command]).run(args)

@@ -53,8 +53,9 @@ def _tell(line: str) -> None:
 def _verify(args: argparse.Namespace) -> int:
     found = image.find(args.salt)
     if found is None:
+        verb = "build --salt" if args.salt else "build"
         raise LabError(
-            "there is no image of the present recipe; build it with: backfill image build"
+            f"there is no image of the present recipe; build it with: backfill image {verb}"
         )
     folder = Path(found.disk).parent
     problems = image.problems(folder)

@@ -38,8 +38,13 @@ class Parser(argparse.ArgumentParser):
             None if kind != "value" else action, f"there is no {kind} '{value}'{hint}"
         )
 
-    def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
-        """Say which words were not understood, with the nearest option."""
+    def refuse_unknown(self, unknown: Sequence[str], args: argparse.Namespace) -> NoReturn:
+        """Say which words were not understood, with the nearest option of the chosen verb."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                below = action.choices[getattr(args, action.dest)]
+                assert isinstance(below, Parser)
+                below.refuse_unknown(unknown, args)
         options = [o for a in self._actions for o in a.option_strings if o.startswith("--")]
         first = unknown[0]
         if not first.startswith("-"):

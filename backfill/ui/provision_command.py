@@ -22,9 +22,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the states; one more time where they failed or nobody answered."""
 
     def work(salt: Provisioner) -> int:
-        nodes = parse_hostlist(args.node)
         known = salt.enrolled()
-        for node in nodes:
+        for node in nodes or [args.node]:
             if node not in known:
                 raise AskError(
                     wording.unknown("node with a key at the Salt master", node, known), NO
@@ -36,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
         return salting.report(runs, args.json, "changed", "as they should be")
 
     try:
+        nodes = parse_hostlist(args.node)
         return salting.with_provisioner(args, work)
     except (AskError, ValueError) as error:
         say(str(error))

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.real, pytest.mark.soak]
 LIMIT_S = 600.0
 GATED: dict[str, Any] = {
     "limits": {"max_instances": 1},
-    "salt": {"gate": True},
+    "salt": {"gate": True, "within_s": LIMIT_S},
     "scale": {"idle_s": 600, "boot_within_s": LIMIT_S},
     "readiness": {"salt_within_s": LIMIT_S, "files_within_s": LIMIT_S},
 }
@@ -37,22 +37,67 @@ def test_a_node_takes_its_first_job_when_all_is_as_its_states_say(rig: DaemonRig
     low = rig.low(start=False)
     rig.until(lambda: rig.tally(low), LIMIT_S, "the first word of a job on a node of Salt's")
     name, _ = rig.where(low)
-    checks = {c["name"]: c for c in rig.nodes()[name]["checks"]}
-    assert re.match(r"ok (\d+ things are as the states say|pillar schema)", said(checks["salt"]))
-    assert all(c["ok"] for c in checks.values())
-    generation = rig.nodes()[name]["generation"]
-    results = rig.lab.dir / "salt/cache/jobs"
-    rig.until(
-        lambda: list(results.glob(f"*/*/{name}.g{generation}/return.p")), LIMIT_S,
-        "the first run of the states",
-    )  # fmt: skip
-    (found,) = json.loads(rig.with_policy("drift", "--json", limit_s=LIMIT_S))["nodes"]
-    assert (found["node"], found["ok"], found["changed"]) == (name, True, [])
-    keys = rig.lab.dir / "salt/pki/minions"
-    assert [key.name for key in keys.iterdir()] == [f"{name}.g{generation}"]
+    assert re.match(r"ok (\d+ things are as the states say|pillar schema)", seen(rig, name))
+    assert all(c["ok"] for c in rig.nodes()[name]["checks"])
+    converges(rig, name)
     rig.finish(low)
 
 
-def said(check: dict[str, Any]) -> str:
-    """What the guest told of one check."""
+def test_nodes_that_boot_while_the_master_is_down_work_and_converge_later(rig: DaemonRig) -> None:
+    """Keys and lists are made of the master's files, so a node comes up without it, and is seen to
+    be what its states say; the run follows when the master is back.
+    """
+    rig.lab.stop("salt-master")
+    rig.restart(**{**GATED, "scale": {"idle_s": 0, "boot_within_s": LIMIT_S}})
+    rig.until(lambda: not rig.nodes(), LIMIT_S, "the end of the former node")
+    rig.restart(**GATED)
+    low = rig.low(start=False)
+    rig.until(lambda: rig.tally(low), LIMIT_S, "the first word of a job without a master")
+    name, _ = rig.where(low)
+    assert "as the states say" in seen(rig, name)
+    rig.lab.start("salt-master")
+    converges(rig, name)
+    rig.finish(low)
+
+
+def test_a_pillar_without_its_end_makes_no_node(rig: DaemonRig) -> None:
+    """Nothing is put into a seed that was rendered from half a pillar; the sentence names what is
+    missing, and with the whole pillar the same job gets its node.
+    """
+    rig.restart(**{**GATED, "scale": {"idle_s": 0, "boot_within_s": LIMIT_S}})
+    rig.until(lambda: not rig.nodes(), LIMIT_S, "the end of the former node")
+    rig.restart(**GATED)
+    pillar = rig.lab.dir / "salt/pillar/backfill.sls"
+    whole = pillar.read_text()
+    values = json.loads(whole)
+    del values["backfill"]["sentinel"]
+    pillar.write_text(json.dumps(values))
+    try:
+        low = rig.low(start=False)
+        rig.until(
+            lambda: any("sentinel" in str(r.body) for r in rig.journal("outcome")), LIMIT_S,
+            "a refusal that names the pillar's end",
+        )  # fmt: skip
+        assert rig.instances() == {}
+    finally:
+        pillar.write_text(whole)
+    rig.until(lambda: rig.tally(low), LIMIT_S, "the first word of the job that waited")
+    rig.finish(low)
+
+
+def converges(rig: DaemonRig, name: str) -> None:
+    """A run of the states comes to its end and a test run finds nothing that differs; nobody else
+    has a key.
+    """
+    own = f"{name}.g{rig.nodes()[name]['generation']}"
+    results = rig.lab.dir / "salt/cache/jobs"
+    rig.until(lambda: list(results.glob(f"*/*/{own}/return.p")), LIMIT_S, "the first run of states")
+    (found,) = json.loads(rig.with_policy("drift", "--json", limit_s=LIMIT_S))["nodes"]
+    assert (found["node"], found["ok"], found["changed"]) == (name, True, [])
+    assert [key.name for key in (rig.lab.dir / "salt/pki/minions").iterdir()] == [own]
+
+
+def seen(rig: DaemonRig, name: str) -> str:
+    """What the guest told of its states before it was released."""
+    (check,) = (c for c in rig.nodes()[name]["checks"] if c["name"] == "salt")
     return str(check["sentence"])

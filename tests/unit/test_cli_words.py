@@ -72,6 +72,7 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
         (["lab", "uo"], "there is no command 'uo'; did you mean 'up'?"),
         (["policy", "cheek", "x"], "did you mean 'check'?"),
         (["status", "--jsno"], "there is no option '--jsno'; did you mean '--json'?"),
+        (["image", "build", "--sal"], "there is no option '--sal'; did you mean '--salt'?"),
         (["status", "now"], "'now' is one word too many"),
         (["--json", "status"], "'--json' belongs behind a command"),
         (["--socket", "/x", "status"], "'--socket' belongs behind a command"),

@@ -100,6 +100,17 @@ def test_states_that_fail_by_themselves_are_told(data: dict[str, object], proble
     assert inside.heard(data) == {"id": "vn1.g2", "problem": problem}
 
 
+def test_why_salt_does_not_start_is_told(tmp_path: Path) -> None:
+    """Another interpreter has no Salt; a file that is not there is not replaced by defaults."""
+    with pytest.raises(DriverError, match="did not start Salt: ModuleNotFoundError: No module"):
+        SaltLink(sys.executable, str(tmp_path / "master")).ask("keys", 20.0)
+
+
+def test_a_process_that_ends_before_a_word_is_no_salt(tmp_path: Path) -> None:
+    with pytest.raises(DriverError, match="did not start Salt: it ended at once"):
+        SaltLink("/bin/true", str(tmp_path / "master")).ask("keys", 20.0)
+
+
 def test_an_interpreter_that_is_not_there_is_named() -> None:
     with pytest.raises(DriverError, match=r"/nowhere/python cannot be run.*set salt\.python"):
         SaltLink("/nowhere/python", "/etc/salt/master").ask("keys", 5.0)

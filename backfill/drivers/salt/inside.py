@@ -30,6 +30,10 @@ def say(line: dict[str, Any], stream: Any) -> None:
         stream.flush()
 
 
+class WheelError(Exception):
+    """A function of the master's wheel has failed."""
+
+
 class Master:
     """What the driver asks of a master: keys, runs of states, and events."""
 
@@ -38,16 +42,24 @@ class Master:
         import salt.config
         import salt.wheel
 
+        # Without its file Salt would be the master of a machine that has none, with defaults.
+        if not Path(config).is_file():
+            raise FileNotFoundError(f"there is no master's configuration {config}")
         self.opts: dict[str, Any] = salt.config.master_config(config)
         # Deleting a key makes a new cluster key by default, and every minion would sign in again.
         self._wheel = salt.wheel.WheelClient(self.opts)
         self._client = salt.client.LocalClient(mopts=self.opts)
 
+    def _turn(self, function: str, **words: Any) -> dict[str, Any]:
+        """One function of the wheel, whose failures are texts: the last line says what is wrong."""
+        found = self._wheel.cmd(function, kwarg=words)
+        if isinstance(found, str):
+            raise WheelError(found.strip().splitlines()[-1])
+        return dict(found or {})
+
     def make_key(self, id: str) -> dict[str, Any]:  # noqa: A002
         """A fresh accepted key pair, whatever was there; with the master's own public key."""
-        made = self._wheel.cmd(
-            "key.gen_accept", kwarg={"id_": id, "keysize": _KEY_BITS, "force": True}
-        )
+        made = self._turn("key.gen_accept", id_=id, keysize=_KEY_BITS, force=True)
         master = Path(self.opts["pki_dir"], "master.pub")
         return {
             "private": made["priv"],
@@ -66,12 +78,12 @@ class Master:
     def delete_key(self, id: str, cut: bool = False) -> dict[str, Any]:  # noqa: A002
         """Forget the key; `cut`: whoever still uses it is thrown out at once, too."""
         self._wheel.opts["rotate_aes_key"] = cut
-        self._wheel.cmd("key.delete", kwarg={"match": id})
+        self._turn("key.delete", match=id)
         return {}
 
     def keys(self) -> dict[str, Any]:
         """Ids by what the master thinks of them."""
-        found = self._wheel.cmd("key.list_all")
+        found = self._turn("key.list_all")
         return {
             "accepted": list(found.get("minions", [])),
             "other": [
@@ -195,8 +207,12 @@ _INIT = {"virtual": "busybox", "metal": "systemd"}
 
 
 def serve(config: str, requests: Iterator[str], stream: Any) -> None:
-    """Answer requests until their end."""
-    master = Master(config) if config else None
+    """Answer requests until their end; or say why that is impossible."""
+    try:
+        master = Master(config) if config else None
+    except BaseException as error:  # noqa: BLE001  Salt raises SystemExit and its own kinds
+        say({"refused": _told(error)}, stream)
+        return
     verbs: dict[str, Callable[..., dict[str, Any]]] = {"render": render}
     if master is not None:
         verbs |= {name: getattr(master, name) for name in _VERBS}
@@ -226,9 +242,13 @@ def _answer(work: Callable[..., dict[str, Any]], request: Any, number: int, stre
     try:
         answer = work(**request)
     except BaseException as error:  # noqa: BLE001  Salt raises SystemExit and its own kinds
-        text = str(error).splitlines()[-1:] or [""]
-        answer = {"error": f"{type(error).__name__}: {text[0]}"}
+        answer = {"error": _told(error)}
     say({"number": number, **answer}, stream)
+
+
+def _told(error: BaseException) -> str:
+    text = str(error).splitlines()[-1:] or [""]
+    return f"{type(error).__name__}: {text[0]}"
 
 
 def main() -> int:

@@ -101,35 +101,41 @@ class SaltLink:
                 "salt", f"{self._argv[0]} cannot be run: {error.strerror}",
                 "set salt.python to the interpreter that has Salt",
             ) from error  # fmt: skip
-        greeted = threading.Event()
-        threading.Thread(target=self._read, args=(process, greeted), daemon=True).start()
-        if not greeted.wait(_START_S) or process.poll() is not None:
+        greeting = SimpleQueue[str]()
+        threading.Thread(target=self._read, args=(process, greeting), daemon=True).start()
+        try:
+            refused = greeting.get(timeout=_START_S)
+        except Empty:
+            refused = f"it said nothing for {_START_S:g} s"
+        if refused:
             process.kill()
             raise DriverError(
-                "salt", f"{self._argv[0]} did not start Salt with {self._argv[2]}",
-                "run it by hand: the error is on its standard error",
+                "salt", f"{self._argv[0]} did not start Salt: {refused}",
+                "see the section salt of the policy file",
             )  # fmt: skip
         self._process = process
         return process
 
-    def _read(self, process: subprocess.Popen[str], greeted: threading.Event) -> None:
+    def _read(self, process: subprocess.Popen[str], greeting: SimpleQueue[str]) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self._take(json.loads(line), greeted)
+                self._take(json.loads(line), greeting)
         process.wait()  # whoever asks next sees that it is dead
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
-        greeted.set()
+        greeting.put("it ended at once")
         if self._process is not process:
             return
         for reply in list(self._waiting.values()):
             reply.put({"error": "Salt's process ended"})
 
-    def _take(self, line: Answer, greeted: threading.Event) -> None:
+    def _take(self, line: Answer, greeting: SimpleQueue[str]) -> None:
         if "ready" in line:
-            greeted.set()
+            greeting.put("")
+        elif "refused" in line:
+            greeting.put(line["refused"])
         elif "event" in line:
             if self._on_event is not None:
                 self._on_event(line["id"], line["problem"])
