@@ -26,6 +26,10 @@ from backfill.lab.spec import (
 
 # What survives a pause of hours and a server that starts anew: see docs/readiness.md.
 MOUNT_OPTIONS = "vers=4.1,proto=tcp,hard,timeo=50,retrans=3,noatime,nofail"
+# The same as in salt_states/controller/files.sls, where the reasons are.
+NFS_OPTIONS = (
+    "Only_Numeric_Owners = true; Lease_Lifetime = 60; Grace_Period = 10; Minor_Versions = 1;"
+)
 _EXPORTS = (("home", "rw"), ("software", "ro"))
 _TOOLS = {"time": ("chronyd",), "files": ("ganesha.nfsd",), "salt": ()}
 
@@ -95,10 +99,7 @@ def _write_files(lab_dir: Path) -> None:
     text = (
         "NFS_CORE_PARAM { Protocols = 4; NFS_Port = 2049; Enable_NLM = false; "
         "Enable_RQUOTA = false; }\n"
-        # A short grace: who stood still reclaims when it is back. But a lease that a guest keeps
-        # even where emulation is starved of processors.
-        "NFSv4 { Only_Numeric_Owners = true; Lease_Lifetime = 60; Grace_Period = 10; "
-        f'Minor_Versions = 1; RecoveryBackend = fs; RecoveryRoot = "{root}/recovery"; }}\n'
+        f'NFSv4 {{ {NFS_OPTIONS} RecoveryBackend = fs; RecoveryRoot = "{root}/recovery"; }}\n'
     )
     for number, (name, mode) in enumerate(_EXPORTS, 1):
         (root / name).mkdir()

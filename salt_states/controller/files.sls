@@ -14,7 +14,9 @@ file-server:
     - contents: |
         # Written by Salt.
         NFS_CORE_PARAM { Protocols = 4; NFS_Port = 2049; Enable_NLM = false; Enable_RQUOTA = false; }
-        NFSv4 { Only_Numeric_Owners = true; Grace_Period = 10; Lease_Lifetime = 10; Minor_Versions = 1; }
+        # A lease that is kept while a node gets no CPU for a while, and a short grace: a node that is
+        # paused never reclaims, and nothing new is opened before the grace is over.
+        NFSv4 { Only_Numeric_Owners = true; Lease_Lifetime = 60; Grace_Period = 10; Minor_Versions = 1; }
         {%- for export in pillar['backfill']['files']['exports'] %}
         EXPORT {
           Export_Id = {{ loop.index }};
