@@ -126,7 +126,10 @@ def test_a_minions_name_tells_node_and_generation(node: str, generation: int) ->
     [
         ("Minion did not return. [No response]", (False, "")),
         ({"out": "no_return", "ret": "Minion did not return", "retcode": 1}, (False, "")),
-        ({"ret": ["Rendering SLS failed"], "retcode": 1}, (True, "Rendering SLS failed")),
+        (
+            {"ret": ["Rendering SLS failed: no key\nx.sls(3):\n---\nTraceback\n\n"], "retcode": 1},
+            (True, "Rendering SLS failed: no key"),
+        ),
         ({"ret": {}, "retcode": 0}, (True, "it answered '{}' instead of states")),
         ({"ret": {"a": {"result": True}}, "retcode": 0}, (True, "")),
         ({"ret": {"a": {"result": True}}, "retcode": 2}, (True, "it ended with status 2")),

@@ -34,6 +34,10 @@ class WheelError(Exception):
     """A function of the master's wheel has failed."""
 
 
+class RenderError(Exception):
+    """The states do not render, or the pillar is not whole."""
+
+
 class Master:
     """What the driver asks of a master: keys, runs of states, and events."""
 
@@ -72,7 +76,7 @@ class Master:
         roots, pillars = self.opts["file_roots"], self.opts["pillar_roots"]
         found = render(list(roots["base"]), list(pillars["base"]), grains)
         if found["errors"]:
-            raise ValueError("; ".join(found["errors"]))
+            raise RenderError(_first_lines(found["errors"]))
         return {"states": found["states"]}
 
     def delete_key(self, id: str, cut: bool = False) -> dict[str, Any]:  # noqa: A002
@@ -169,7 +173,7 @@ def problem_in(answer: object) -> str:
     and an empty answer means that nothing was done.
     """
     if isinstance(answer, list):
-        return "; ".join(str(line) for line in answer)[:500]
+        return _first_lines(answer)[:500]
     if not isinstance(answer, dict) or not answer:
         return f"it answered {str(answer)[:200]!r} instead of states"
     failed = [
@@ -178,6 +182,11 @@ def problem_in(answer: object) -> str:
         if not isinstance(state, dict) or state.get("result") is False
     ]
     return "; ".join(failed)[:500]
+
+
+def _first_lines(errors: list[Any]) -> str:
+    """What is wrong: below it Salt shows the template and a trace."""
+    return "; ".join(str(error).strip().partition("\n")[0] for error in errors)
 
 
 def heard(data: dict[str, Any]) -> dict[str, str]:
@@ -247,7 +256,7 @@ def _answer(work: Callable[..., dict[str, Any]], request: Any, number: int, stre
 
 
 def _told(error: BaseException) -> str:
-    text = str(error).splitlines()[-1:] or [""]
+    text = str(error).strip().splitlines()[-1:] or [""]
     return f"{type(error).__name__}: {text[0]}"
 
 
