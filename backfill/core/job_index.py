@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from backfill.core.cluster import Job, JobState
 
 _TOMBSTONE_S = 120.0
+
+# What demand asks of a waiting job: jobs of which all of this is equal count alike.
+Wish = tuple[str, float, str, int, int, int, float | None]
 
 
 class JobIndex:
@@ -15,7 +18,7 @@ class JobIndex:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self._on: dict[str, set[str]] = {}  # node -> ids
-        self._pending: dict[str, set[str]] = {}  # partition -> ids
+        self._pending: dict[str, dict[Wish, set[str]]] = {}  # partition -> wish -> ids
         self._gone: dict[str, float] = {}  # jobs that Slurm no longer knows, oldest first
 
     def put(self, job: Job) -> None:
@@ -26,7 +29,8 @@ class JobIndex:
             for node in job.nodes:
                 self._on.setdefault(node, set()).add(job.id)
         if job.state is JobState.PENDING:
-            self._pending.setdefault(job.partition, set()).add(job.id)
+            alike = self._pending.setdefault(job.partition, {})
+            alike.setdefault(_wish(job), set()).add(job.id)
 
     def drop(self, job_id: str, seen_s: float) -> None:
         """Forget a job that Slurm has forgotten, as was seen at `seen_s`."""
@@ -57,12 +61,19 @@ class JobIndex:
     def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
         """Pending jobs of these partitions, in no order."""
         for partition in partitions:
-            for job_id in self._pending.get(partition, ()):
-                yield self.jobs[job_id]
+            for ids in self._pending.get(partition, {}).values():
+                for job_id in ids:
+                    yield self.jobs[job_id]
+
+    def kinds_pending(self, partitions: Iterable[str]) -> Iterator[tuple[Job, Collection[str]]]:
+        """One of each kind of pending jobs that count alike, and the ids of all of that kind."""
+        for partition in partitions:
+            for ids in self._pending.get(partition, {}).values():
+                yield self.jobs[next(iter(ids))], ids
 
     def partitions_waiting(self) -> set[str]:
         """Partitions in which jobs wait."""
-        return {partition for partition, ids in self._pending.items() if ids}
+        return {partition for partition, alike in self._pending.items() if alike}
 
     def _forget(self, job_id: str) -> None:
         old = self.jobs.get(job_id)
@@ -70,4 +81,14 @@ class JobIndex:
             return
         for node in old.nodes:
             self._on.get(node, set()).discard(job_id)
-        self._pending.get(old.partition, set()).discard(job_id)
+        if old.state is JobState.PENDING:
+            alike, wish = self._pending[old.partition], _wish(old)
+            alike[wish].discard(job_id)
+            if not alike[wish]:
+                del alike[wish]
+
+
+def _wish(job: Job) -> Wish:
+    begins_s = job.eligible_s if job.reason == "BeginTime" else 0.0
+    size = (job.cpus, job.num_nodes, job.memory_mb)
+    return (job.reason, begins_s, job.qos, *size, job.time_limit_s)

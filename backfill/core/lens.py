@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -138,6 +138,10 @@ class Lens:
     def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
         self.notes.reads.update(f"queue {partition}" for partition in partitions)
         return self._world.pending(partitions)
+
+    def kinds_pending(self, partitions: Iterable[str]) -> Iterator[tuple[Job, Collection[str]]]:
+        self.notes.reads.update(f"queue {partition}" for partition in partitions)
+        return self._world.kinds_pending(partitions)
 
     @property
     def ready(self) -> ReadyIndex:

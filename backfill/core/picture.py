@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self, TypeVar
 
 from backfill.core.breakers import Streak
@@ -71,6 +71,10 @@ class Picture:
     def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
         """Pending jobs of these partitions, in no order."""
         return self._queue.pending(partitions)
+
+    def kinds_pending(self, partitions: Iterable[str]) -> Iterator[tuple[Job, Collection[str]]]:
+        """One of each kind of these that demand counts alike, and the ids of all of that kind."""
+        return self._queue.kinds_pending(partitions)
 
     def instances_on(self, host: str) -> list[Instance]:
         """Our instances on a host, in order of their names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from backfill.core.admission import MINUTE_S, not_admitted, open_rooms
@@ -54,8 +54,19 @@ def _wanted(draft: Draft) -> list[Want]:
 
 def _need_of_all(policies: PolicySet, world: World) -> Need:
     """What the queue could use where nobody is left out."""
-    waiting = _waiting(world, policies)
-    return policies.demand.need(waiting, policies.instances.flavour, world.now_s)
+    return policies.demand.need_of(
+        _kinds_waiting(world, policies), policies.instances.flavour, world.now_s
+    )
+
+
+def _kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
+    """Pending jobs that count as low, a whole kind at a time: the queue may be very long."""
+    priorities = policies.priorities
+    yield from world.kinds_pending(priorities.low)
+    if priorities.low_qos:
+        others = sorted(world.partitions_waiting - {*priorities.low, *priorities.high})
+        kinds = world.kinds_pending(others)
+        yield from (kind for kind in kinds if kind[0].qos in priorities.low_qos)
 
 
 def _waiting(world: World, policies: PolicySet) -> Iterator[Job]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
@@ -161,7 +163,7 @@ class Cycle:
         now = {(r.subject, r.what): r for r in refusals}
         for key, refusal in now.items():
             known = self._refused.get(key)
-            if known is None or _gist(known.reason) != _gist(refusal.reason):
+            if known is None or _differ(known.reason, refusal.reason):
                 self._records.append(_record(self.world.now_s, "refusal", refusal))
                 _LOG.info("%s", refusal)
         self._refused = now
@@ -172,8 +174,13 @@ class Cycle:
             self._records = []
 
 
+def _differ(one: str, other: str) -> bool:
+    """Whether two reasons differ in more than their numbers: '12 s old' is as '13 s old'."""
+    return one != other and _gist(one) != _gist(other)
+
+
 def _gist(reason: str) -> str:
-    """A reason without its numbers: '12 s old' and '13 s old' are one refusal."""
+    """A reason without its numbers."""
     return "".join(c for c in reason if not c.isdigit())
 
 
@@ -196,11 +203,19 @@ def _subject(value: ch.Change | Refusal) -> str:
     """Whom a journal line is about: what `explain` looks for."""
     if isinstance(value, ch.OperationStarted | ch.OperationDone):
         return value.key.split(":")[1]
-    for field, inner in _SUBJECTS:
+    kind: Any = type(value)
+    for field, inner in _subjects(kind):
         found = getattr(value, field, None)
         if found is not None:
             return str(getattr(found, inner) if inner else found)
     return "cluster"
+
+
+@cache
+def _subjects(kind: Any) -> tuple[tuple[str, str], ...]:
+    """Where values of this type may carry it."""
+    there = {field.name for field in fields(kind)}
+    return tuple(one for one in _SUBJECTS if one[0] in there)
 
 
 # Where changes carry their subject: the first field that is there, and its own field if any.

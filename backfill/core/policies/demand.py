@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -42,17 +42,23 @@ class Demand:
 
     def need(self, pending: Iterable[Job], flavour: Flavour, now_s: float) -> Need:
         """Add up the jobs that a new instance could start."""
+        return self.need_of(((job, (job.id,)) for job in pending), flavour, now_s)
+
+    def need_of(
+        self, kinds: Iterable[tuple[Job, Collection[str]]], flavour: Flavour, now_s: float
+    ) -> Need:
+        """The same of kinds of jobs that count alike: one of each, and the ids of all of them."""
         cpus = jobs = nodes = 0
-        misfits = []
+        misfits: list[str] = []
         shortest_s = inf
-        for job in pending:
+        for job, ids in kinds:
             if not self._waits_for_room(job, now_s):
                 continue
             if not self._fits(job, flavour):
-                misfits.append(job.id)
+                misfits += ids
                 continue
-            cpus += job.cpus
-            jobs += 1
+            cpus += job.cpus * len(ids)
+            jobs += len(ids)
             nodes = max(nodes, job.num_nodes)
             shortest_s = min(shortest_s, inf if job.time_limit_s is None else job.time_limit_s)
         if jobs < self.min_jobs:
