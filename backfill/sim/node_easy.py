@@ -71,7 +71,11 @@ class NodeEasy:
             sum(1 << node for node, free in enumerate(cpus) if free >= count)
             for count in range(1, most + 1)
         ]
+        self._single = most == 1
         self._waiting: list[Ask] = []
+        # With nodes of one CPU a job that was passed over stays so until a job ends: till then
+        # room only shrinks. So only those are asked that have come since; None: all of them.
+        self._new: list[Ask] | None = None
         self._running: list[tuple[float, int, Ask]] = []  # by estimated end
         self._count = 0
 
@@ -86,11 +90,17 @@ class NodeEasy:
 
     def add(self, ask: Ask) -> None:
         """The job waits from now on."""
+        last = not self._waiting or self._waiting[-1].order < ask.order
         insort(self._waiting, ask, key=_order)
+        if not last:
+            self._new = None
+        elif self._new is not None:
+            self._new.append(ask)
 
     def withdraw(self, name: str) -> None:
         """A waiting job is no longer wanted; one that does not wait: nothing."""
         self._waiting = [ask for ask in self._waiting if ask.name != name]
+        self._new = None
 
     def ended(self, ask: Ask) -> None:
         """A running job has given its nodes back."""
@@ -99,6 +109,7 @@ class NodeEasy:
             at += 1
         del self._running[at]
         _give(self._room, ask.placed, ask.cpus)
+        self._new = None
 
     def schedule(self, now_s: float, start: Start) -> None:
         """One pass: heads while they fit, then whoever does not delay the head."""
@@ -109,9 +120,14 @@ class NodeEasy:
                 break
             self._start(ask, first_of(fit, ask.nodes), now_s, start)
             started += 1
-        del self._waiting[:started]
+        if started:
+            del self._waiting[:started]
+            self._new = None
         if len(self._waiting) > 1 and _having(self._room, 1):
-            self._backfill(now_s, start)
+            asked = self._waiting[1:] if self._new is None else self._new
+            if asked:
+                self._backfill(asked, now_s, start)
+            self._new = [] if self._single else None
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -122,13 +138,13 @@ class NodeEasy:
         insort(self._running, (ask.end_s, self._count, ask))
         start(ask, nodes)
 
-    def _backfill(self, now_s: float, start: Start) -> None:
+    def _backfill(self, asked: list[Ask], now_s: float, start: Start) -> None:
         head = self._waiting[0]
         shadow_s, left = self._reserve(head)
         gone: set[str] = set()
         hopeless: set[tuple[int, int, bool]] = set()
-        open_nodes = _having(self._room, 1).bit_count()
-        for ask in self._waiting[1:]:
+        open_nodes = self._room[1].bit_count()
+        for ask in asked:
             if ask.nodes > open_nodes:
                 continue
             ends = now_s + ask.estimate_s <= shadow_s
@@ -143,7 +159,7 @@ class NodeEasy:
                 _take(left, nodes & left[0], ask.cpus)
             self._start(ask, nodes, now_s, start)
             gone.add(ask.name)
-            open_nodes = _having(self._room, 1).bit_count()
+            open_nodes = self._room[1].bit_count()
             if not open_nodes:
                 break
         if gone:
