@@ -113,7 +113,8 @@ def _act(entry: OpenStackEntry, cloud: str, wanted: Cluster, args: argparse.Name
     try:
         if args.verb == "remove":
             gone = remove(link, wanted)
-            print(json.dumps({"removed": gone}) if args.json else f"removed: {', '.join(gone)}")
+            told = f"removed: {', '.join(gone)}" if gone else "nothing of it was there"
+            print(json.dumps({"removed": gone}) if args.json else told)
             return OK
         done = apply(link, wanted)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from backfill.drivers.openstack.appliance import Cluster
 from backfill.drivers.openstack.applying import apply, remove
 from backfill.drivers.openstack.link import Link
+from backfill.ports import RefusedError
 from tests.real.openstack_rig import IMAGE, QUICK, connect
 
 pytestmark = pytest.mark.real
@@ -16,8 +18,19 @@ WANTED = Cluster("c9", "cluster-c9", "10.99.0.0/24", "10.99.0.5", IMAGE, "tiny")
 
 
 def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path) -> None:
-    """Controller with its address behind its security group; a second run changes nothing."""
+    """Controller with its address behind its security group; a second run changes nothing.
+
+    A name that the cloud does not know is told before anything is made.
+    """
     link = Link("west", str(clouds), QUICK)
+    for mistaken in (
+        replace(WANTED, image="nosuch"),
+        replace(WANTED, flavour="nosuch"),
+        replace(WANTED, external="nosuch"),
+    ):
+        with pytest.raises(RefusedError, match="nosuch: cloud west has no"):
+            apply(link, mistaken)
+    assert remove(link, WANTED) == []
     first = apply(link, WANTED)
     assert all(made for _, _, made in first)
     second = apply(link, WANTED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,27 @@ def test_an_older_picture_is_dropped_unless_the_server_was_being_built() -> None
         }]}  # fmt: skip
         seen.append(board.fresh()["u1"]["status"])
     assert seen == ["BUILD", "ERROR", "ERROR", "ACTIVE"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("clouds: {west: {}}", "cloud east cannot be used: Cloud east was not found"),
+        ("clouds: [", "it is not YAML"),
+        (None, "it cannot be read .No such file"),
+    ],
+)
+def test_the_file_that_the_policy_names_is_the_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, words: str
+) -> None:
+    """Whatever the environment names; what is wrong with it is one sentence."""
+    other, file = tmp_path / "other.yaml", tmp_path / "clouds.yaml"
+    other.write_text("clouds: {east: {auth: {auth_url: 'http://127.0.0.1:9/v3'}}}")
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(other))
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(RefusedError, match=f"{words}.*; see"):
+        Link("east", str(file), Patience()).get("compute", "/servers", "vn1")
 
 
 def test_names_are_asked_for_and_ids_looked_at() -> None:

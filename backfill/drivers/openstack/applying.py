@@ -22,7 +22,17 @@ _PLACES = {
 
 
 def apply(link: Link, wanted: Cluster) -> list[tuple[str, str, bool]]:
-    """Make what is missing: (resource, id, whether it was made now). Twice is fine."""
+    """Make what is missing: (resource, id, whether it was made now). Twice is fine.
+
+    A name that the cloud does not know is told before anything is made.
+    """
+    for service, kind, name in (
+        ("image", "image", wanted.image),
+        ("compute", "flavor", wanted.flavour),
+        ("network", "network", wanted.external),
+    ):
+        if name:
+            id_of(link, service, kind, name, wanted.name)
     ids: dict[str, str] = {}
     told = []
     for resource in resources(wanted):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import openstack.config
+import yaml
 from keystoneauth1.exceptions import EndpointNotFound
 from openstack import exceptions as sdk
 from openstack.connection import Connection
 
 from backfill.drivers.openstack.errors import FOREIGN, PASSING, status_of, translate
 from backfill.drivers.openstack.settings import Patience
-from backfill.ports import BadOutputError
+from backfill.ports import BadOutputError, RefusedError
 
 Body = dict[str, Any]
 # The last in which hypervisors tell their size; hosts can be named in a creation since 2.74.
@@ -127,11 +129,24 @@ class Link:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            files = [self._file] if self._file else None
-            loader = openstack.config.OpenStackConfig(config_files=files)
-            region = loader.get_one(cloud=self.cloud, api_timeout=self._patience.call_s)
+            entries = _entries(self._file)
+            region = entries.get_one(cloud=self.cloud, api_timeout=self._patience.call_s)
             self._connection = Connection(config=region)
         return self._connection
+
+
+def _entries(file: str) -> openstack.config.OpenStackConfig:
+    """All of clouds.yaml; with a file that is named, whatever OS_… says in the environment."""
+    if not file:
+        return openstack.config.OpenStackConfig()
+    try:
+        yaml.safe_load(Path(file).read_text())  # the SDK passes over a file that it cannot read
+        return openstack.config.OpenStackConfig(config_files=[file], load_envvars=False)
+    except OSError as error:
+        why = f"it cannot be read ({error.strerror})"
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        why = f"it is not YAML: {' '.join(str(error).split())}"
+    raise RefusedError(file, why, "see openstack.clouds_yaml")
 
 
 __all__ = ["FOREIGN", "MICROVERSION", "Answer", "Body", "Link"]

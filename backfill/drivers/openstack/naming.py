@@ -11,7 +11,7 @@ from backfill.ports import NotFoundError, RefusedError
 _REMEDY = {
     "image": "upload it, or map instances.image to one that is there in openstack.images",
     "flavor": "correct openstack.flavours, or ask the cloud's operator for it",
-    "network": "correct openstack.network, or make it: backfill cloud apply",
+    "network": "correct its name, or make the cluster's own: backfill cloud apply",
 }
 
 
