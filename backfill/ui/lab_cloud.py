@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _up(cloud: Cloud, real_guests: bool) -> int:
     cloud.up(lambda line: print(line, file=sys.stderr, flush=True), real_guests=real_guests)
-    print(f"cloud {cloud.name} is up: Keystone, Nova (hosts c1, c2), Glance, Placement, Neutron")
+    services = "Keystone, Nova (hosts c1, c2), Glance, Cinder, Placement, Neutron"
+    print(f"cloud {cloud.name} is up: {services}")
     if real_guests:
         print(f"  host {guests.HOST} boots real guests in zone {guests.ZONE}, by QEMU without KVM")
     print(f"  credentials in {cloud.clouds_yaml}: admin, and the projects east and west")

@@ -1,4 +1,4 @@
-"""A proxy in front of Nova that a test can let fail: late, before or after Nova acted."""
+"""A proxy in front of a service that a test can let fail: late, before or after it acted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-UPSTREAM = ("127.0.0.1", 8774)
+NOVA, CINDER, KEYSTONE = (8774, "v2.1"), (8776, "v3"), (5000, "v3")
 _HOP = {"connection", "transfer-encoding", "keep-alive", "content-length", "host"}
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -20,8 +20,8 @@ Edit = Callable[[dict[str, Any]], dict[str, Any]]
 class Fault:
     """What happens to requests that match: `times` of them, then it is over.
 
-    `status`: answer that and do not ask Nova. `stall_s`: be silent for so long, or until all is
-    healed, and hang up, after Nova has acted if `acted`. `edit`: change what Nova has answered.
+    `status`: answer that and do not ask the service. `stall_s`: be silent for so long, or until all
+    is healed, and hang up, after it has acted if `acted`. `edit`: change what it has answered.
     """
 
     method: str
@@ -37,7 +37,8 @@ class Fault:
 class CloudProxy:
     """Listens on a port of its own; remembers every request as (method, path)."""
 
-    def __init__(self) -> None:
+    def __init__(self, service: tuple[int, str] = NOVA) -> None:
+        self._port, self._version = service
         self.seen: list[tuple[str, str]] = []
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
@@ -62,7 +63,7 @@ class CloudProxy:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v2.1"
+        return f"http://127.0.0.1:{self._server.server_address[1]}/{self._version}"
 
     def fail(self, method: str, path: str, **how: Any) -> None:
         """Let the next requests of this method whose path matches the pattern fail."""
@@ -118,7 +119,7 @@ class CloudProxy:
     def _ask(
         self, request: BaseHTTPRequestHandler, body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        link = http.client.HTTPConnection(*UPSTREAM, timeout=60)
+        link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP}
         try:
             link.request(request.command, request.path, body or None, headers)

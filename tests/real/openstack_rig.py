@@ -55,13 +55,17 @@ def wait(holds: Callable[[], bool], limit_s: float = 240.0) -> None:
 
 
 def sweep(clouds: Path, cloud: str, limit_s: float = 240.0) -> None:
-    """Delete every server and port of the project."""
+    """Delete every server, port and volume of the project."""
     link = connect(clouds, cloud)
     for server in link.compute.servers(details=False):
         link.compute.delete_server(server)
     wait(lambda: not list(link.compute.servers(details=False)), limit_s)
     for port in link.network.ports(project_id=link.current_project_id):
         link.network.delete_port(port)
+    for volume in link.block_storage.volumes():
+        if volume.status in ("available", "error"):  # others go with their servers
+            link.block_storage.delete_volume(volume.id)
+    wait(lambda: not list(link.block_storage.volumes()), limit_s)
 
 
 class OpenStackRig:

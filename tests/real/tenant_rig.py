@@ -1,8 +1,10 @@
-"""The project `east` of the test cloud as one pool, with Nova behind a proxy that can fail."""
+"""The project `east` of the test cloud as one pool; Nova and Cinder are behind proxies."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,8 @@ from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import Place
 from tests.contract.instance_rig import spec
-from tests.real.cloud_proxy import CloudProxy
-from tests.real.openstack_rig import QUICK, OpenStackRig, config, nova, sweep, wait
+from tests.real.cloud_proxy import CINDER, CloudProxy
+from tests.real.openstack_rig import QUICK, SHAPE, OpenStackRig, config, nova, sweep, wait
 
 CREATE = "/servers$"
 LIST = "/servers/detail"
@@ -22,12 +24,13 @@ HANGS_S = 180.0
 
 
 class TenantRig(OpenStackRig):
-    """The project `east` as one pool, Nova behind a proxy."""
+    """The project `east` as one pool, Nova behind `proxy` and Cinder behind `cinder`."""
 
     def __init__(self, clouds: Path, tmp_path: Path, **changes: Any) -> None:
-        self.proxy = CloudProxy()
+        self.proxy, self.cinder = CloudProxy(), CloudProxy(CINDER)
         known = json.loads(clouds.read_text())
         known["clouds"]["east"]["compute_endpoint_override"] = self.proxy.url
+        known["clouds"]["east"]["block_storage_endpoint_override"] = self.cinder.url
         behind = tmp_path / "clouds.yaml"
         behind.write_text(json.dumps(known))
         self.clouds = clouds
@@ -55,3 +58,14 @@ class TenantRig(OpenStackRig):
         sweep(self.clouds, "east")
         self.provider.close()
         self.proxy.close()
+        self.cinder.close()
+
+
+@contextmanager
+def shaped(clouds: Path, folder: Path, **shape: Any) -> Iterator[TenantRig]:
+    """A tenant whose servers are made in another way."""
+    made = TenantRig(clouds, folder, shape=replace(SHAPE, **shape))
+    try:
+        yield made
+    finally:
+        made.end()

@@ -1,4 +1,4 @@
-"""How servers are made and moved in a cloud: volumes, zones, groups, ports; what is refused."""
+"""How servers are made and moved in a cloud: zones, groups, ports; what is refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.states import HOST, cluster_tag
 from backfill.ports import BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_rig import CLUSTER, born, spec, state
-from tests.real.openstack_rig import SHAPE, OpenStackRig, connect, nova, wait
-from tests.real.tenant_rig import CREATE, LIST, TenantRig
+from tests.real.openstack_rig import OpenStackRig, connect, nova, wait
+from tests.real.tenant_rig import LIST, TenantRig, shaped
 
 pytestmark = pytest.mark.real
 
@@ -28,29 +28,10 @@ def admin(clouds: Path) -> Iterator[OpenStackRig]:
     made.end()
 
 
-@contextmanager
-def shaped(clouds: Path, folder: Path, **shape: Any) -> Iterator[TenantRig]:
-    """A tenant whose servers are made in another way."""
-    made = TenantRig(clouds, folder, shape=replace(SHAPE, **shape))
-    try:
-        yield made
-    finally:
-        made.end()
-
-
 def hosts(clouds: Path) -> dict[str, str]:
     """On which compute host each server of any project is; an administrator sees it."""
     listed = nova(clouds, "admin", "GET", f"{LIST}?all_tenants=1")["servers"]
     return {server["name"]: server[HOST] for server in listed}
-
-
-def test_a_volume_where_there_is_no_block_storage_is_refused(clouds: Path, tmp_path: Path) -> None:
-    """Before anything is made, with the key that asked for it."""
-    with shaped(clouds, tmp_path, volume_gb=1) as tenant:
-        with pytest.raises(RefusedError, match=r"no block storage.*openstack\.volume_gb"):
-            tenant.provider.create(spec(tenant))
-        assert tenant.proxy.count("POST", CREATE) == 0
-        assert not list(connect(clouds, "east").network.ports())
 
 
 def test_a_group_keeps_servers_apart(clouds: Path, tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from backfill.core.quantities import NOTHING, Resources
+from backfill.drivers.openstack import volumes
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.states import Server, mark, wanted_back
+from backfill.ports import DriverError
 
 _WITHOUT_LIMIT = 1_000_000
 
@@ -73,9 +75,22 @@ class Gauge:
         return Quota(
             Resources(_limit(limits["maxTotalCores"]), _limit(limits["maxTotalRAMSize"])),
             Resources(int(limits["totalCoresUsed"]), int(limits["totalRAMUsed"])),
-            max(0, left),
+            max(0, min(left, self._volumes())),
             self._hours() if self._cloud.config.hours_cap else 0.0,
         )
+
+    def _volumes(self) -> int:
+        """How many servers Cinder's quota leaves room for; all when none boots from a volume.
+
+        A Cinder that does not answer stops creations, not the reading of what is there.
+        """
+        size_gb = self._cloud.config.shape.volume_gb
+        if not size_gb:
+            return _WITHOUT_LIMIT
+        try:
+            return _limit(volumes.slots(self._cloud.link, size_gb))
+        except DriverError:
+            return _WITHOUT_LIMIT
 
     def _hours(self) -> float:
         """Instance hours since the month began, those of servers that are gone included."""

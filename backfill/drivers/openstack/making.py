@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from backfill.core.fleet import CloneMethod, InstanceSpec
-from backfill.drivers.openstack import ports
+from backfill.drivers.openstack import ports, volumes
 from backfill.drivers.openstack.bench import Choice, text_of
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.errors import (
@@ -53,7 +53,7 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
     with cloud.changing(spec.name):
         if _is_there(cloud, spec):
             return
-        _check_volume(cloud, spec)
+        volumes.check(cloud.link, cloud.config.shape.volume_gb, spec.name)
         image = cloud.config.shape.images.get(spec.image, spec.image)
         image_id = cloud.id_of("image", "image", image, spec.name)
         choice = cloud.bench.pick(spec.name, time.monotonic())
@@ -74,15 +74,6 @@ def _learn(cloud: Cloud, choice: Choice, problem: str) -> None:
         cloud.bench.sit_zone(choice[1], problem, time.monotonic())
     elif not is_quota(problem):
         cloud.bench.sit(choice, problem, time.monotonic())
-
-
-def _check_volume(cloud: Cloud, spec: InstanceSpec) -> None:
-    """Nova would take the request and let the server end in ERROR, or itself answer 500."""
-    if cloud.config.shape.volume_gb and not cloud.link.offers("block-storage", spec.name):
-        raise RefusedError(
-            spec.name, f"cloud {cloud.link.cloud} has no block storage (Cinder) to boot from",
-            "set openstack.volume_gb to 0, so that it boots from the image",
-        )  # fmt: skip
 
 
 def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
@@ -235,6 +226,7 @@ def _remove(cloud: Cloud, server: Server) -> None:
     """Delete one server and see it gone; one on which Nova hangs is deleted by force."""
     server_id, name = str(server["id"]), str(server["name"])
     cloud.remember_given_back(server)
+    going = volumes.going_with(cloud.link, server)
     try:
         if server.get(TASK) == "deleting":
             _force_delete(cloud, server_id, name)
@@ -242,10 +234,12 @@ def _remove(cloud: Cloud, server: Server) -> None:
             cloud.link.delete("compute", f"/servers/{server_id}", name)
     except NotFoundError:
         cloud.board.refresh(server_id, name)
+        volumes.see_gone(cloud.link, going, name, cloud.config)
         return
     gone, last = cloud.board.watch(server_id, lambda s: s is None, cloud.config.patience.act_s)
     if not gone:
         raise cloud.overdue(name, "delete", last)
+    volumes.see_gone(cloud.link, going, name, cloud.config)
 
 
 def _force_delete(cloud: Cloud, server_id: str, name: str) -> None:

@@ -21,8 +21,10 @@ _TOKEN = f"""[keystone_authtoken]
 www_authenticate_uri = {KEYSTONE}
 service_token_roles_required = false
 {_AUTH}"""
-DATABASES = ("keystone", "placement", "glance", "neutron", "nova", "nova_api", "nova_cell0")
-_PLUGIN = "bindall"
+DATABASES = (
+    "keystone", "placement", "glance", "cinder", "neutron", "nova", "nova_api", "nova_cell0",
+)  # fmt: skip
+_PLUGIN, _VOLUMES = "bindall", "filevolumes"
 _FILTERS = ",".join(
     f"{name}Filter"
     for name in (
@@ -42,8 +44,9 @@ def database(name: str) -> str:
 
 def write(root: Path, env: Path, driver: str) -> None:
     """All files below `root`; `env`: the services' environment, `driver`: Nova's compute driver."""
-    for new in ("db", "log", "images", "staging", "tasks", "nova/instances", "neutron", "locks",
-                "run", "scratch", "etc/keystone/fernet", "etc/keystone/credential"):  # fmt: skip
+    for new in ("db", "log", "images", "staging", "tasks", "volumes", "cinder", "nova/instances",
+                "neutron", "locks", "run", "scratch", "etc/keystone/fernet",
+                "etc/keystone/credential"):  # fmt: skip
         (root / new).mkdir(parents=True, exist_ok=True)
     for keys in ("fernet", "credential"):
         (root / "etc/keystone" / keys).chmod(0o700)
@@ -51,6 +54,7 @@ def write(root: Path, env: Path, driver: str) -> None:
         "keystone/keystone.conf": _keystone(root),
         "placement/placement.conf": _placement(root),
         "glance/glance-api.conf": _glance(root),
+        "cinder/cinder.conf": _cinder(root),
         "neutron/neutron.conf": _neutron(root),
         "nova/nova.conf": _nova(root, driver),
     }
@@ -59,6 +63,8 @@ def write(root: Path, env: Path, driver: str) -> None:
         (root / "etc" / path).write_text(text)
     for source, target in (
         ("glance/glance-api-paste.ini", "glance"),
+        ("cinder/api-paste.ini", "cinder"),
+        ("cinder/resource_filters.json", "cinder"),
         ("neutron/api-paste.ini", "neutron"),
         ("nova/api-paste.ini", "nova"),
     ):
@@ -76,7 +82,8 @@ def _write_plugin(place: Path) -> None:
     (about / "entry_points.txt").write_text(
         f"[neutron.ml2.mechanism_drivers]\n{_PLUGIN} = {_PLUGIN}:BindAll\n"
     )
-    shutil.copy(Path(__file__).with_name("inside") / f"{_PLUGIN}.py", place)
+    for driver in (_PLUGIN, _VOLUMES):
+        shutil.copy(Path(__file__).with_name("inside") / f"{driver}.py", place)
 
 
 def _write_clouds(path: Path) -> None:
@@ -164,6 +171,28 @@ flavor = keystone
 {_TOKEN}"""
 
 
+def _cinder(root: Path) -> str:
+    return f"""[DEFAULT]
+host = ctl
+log_file = {root}/log/cinder.log
+transport_url = fake:///
+auth_strategy = keystone
+api_paste_config = {root}/etc/cinder/api-paste.ini
+resource_query_filters_file = {root}/etc/cinder/resource_filters.json
+state_path = {root}/cinder
+enabled_backends = {_VOLUMES}
+glance_api_servers = http://127.0.0.1:9292
+[{_VOLUMES}]
+volume_driver = {_VOLUMES}.FileDriver
+volume_backend_name = {_VOLUMES}
+volumes_dir = {root}/volumes
+[database]
+connection = {database("cinder")}
+[oslo_concurrency]
+lock_path = {root}/locks
+{_TOKEN}"""
+
+
 def _neutron(root: Path) -> str:
     return f"""[DEFAULT]
 log_file = {root}/log/neutron.log
@@ -208,6 +237,8 @@ service_down_time = 60
 sync_power_state_interval = 600
 heal_instance_info_cache_interval = 600
 default_schedule_zone = nova
+block_device_allocate_retries = 180
+block_device_allocate_retries_interval = 1
 [api_database]
 connection = {database("nova_api")}
 [database]
@@ -229,6 +260,7 @@ service_type = image
 region_name = RegionOne
 {_AUTH}
 [cinder]
+catalog_info = block-storage::publicURL
 [quota]
 instances = 500
 cores = 2000

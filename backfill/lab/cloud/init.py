@@ -26,7 +26,10 @@ from backfill.lab.services import Services
 from backfill.lab.spec import LabError
 from backfill.lab.waiting import lock_for_life
 
-SERVICES = {"keystone": 5000, "placement": 8778, "glance": 9292, "neutron": 9696, "nova": 8774}
+SERVICES = {
+    "keystone": 5000, "placement": 8778, "glance": 9292, "cinder": 8776, "neutron": 9696,
+    "nova": 8774,
+}  # fmt: skip
 _READY_S = 180.0
 _STEP_S = 300.0
 _INSIDE = Path(__file__).with_name("inside")
@@ -132,6 +135,7 @@ class Init:
                      "--bootstrap-region-id", "RegionOne"),
             self._tool("placement-manage", "placement/placement.conf", "db", "sync"),
             self._tool("glance-manage", "glance/glance-api.conf", "db_sync"),
+            self._tool("cinder-manage", "cinder/cinder.conf", "db", "sync"),
         ]  # fmt: skip
 
     def _nova_schema(self) -> list[tuple[str, ...]]:

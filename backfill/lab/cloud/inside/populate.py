@@ -14,6 +14,7 @@ URL = "http://127.0.0.1:"
 SERVICES = (
     ("placement", "placement", f"{URL}8778"),
     ("image", "glance", f"{URL}9292"),
+    ("block-storage", "cinder", f"{URL}8776/v3"),
     ("network", "neutron", f"{URL}9696"),
     ("compute", "nova", f"{URL}8774/v2.1"),
 )

@@ -11,7 +11,10 @@ import sys
 import uuid
 from pathlib import Path
 
-PORTS = {"keystone": 5000, "placement": 8778, "glance": 9292, "neutron": 9696, "nova": 8774}
+PORTS = {
+    "keystone": 5000, "placement": 8778, "glance": 9292, "cinder": 8776, "neutron": 9696,
+    "nova": 8774,
+}  # fmt: skip
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - inside a network namespace of the cloud's own
 
 
@@ -100,6 +103,39 @@ def _start_nova(etc, computes, guests):
     return deploy.loadapp(f"config:{etc / 'api-paste.ini'}", name="osapi_compute")
 
 
+def cinder(etc):
+    """All of Cinder, with one backend. It is written for eventlet's threads only."""
+    import eventlet
+
+    eventlet.monkey_patch()
+    from cinder import coordination, objects, privsep, rpc, service
+    from cinder.common import config, constants
+    from eventlet import wsgi
+    from oslo_config import cfg
+    from oslo_log import log
+    from paste import deploy
+
+    objects.register_all()
+    cfg.CONF([], project="cinder", default_config_files=[str(etc / "cinder.conf")])
+    log.setup(cfg.CONF, "cinder")
+    config.set_middleware_defaults()
+    privsep.sys_admin_pctxt.set_client_mode(False)
+    rpc.init(cfg.CONF)
+    (backend,) = cfg.CONF.enabled_backends
+    host = f"{cfg.CONF.host}@{backend}"
+    coordination.COORDINATOR.start()
+    for binary, words in (
+        (constants.SCHEDULER_BINARY, {}),
+        (constants.VOLUME_BINARY, {"host": host, "service_name": backend}),
+    ):
+        made = service.Service.create(binary=binary, **words)
+        # They start beside each other: the scheduler waits for what the backend says of itself.
+        eventlet.spawn(made.start)
+    app = deploy.loadapp(f"config:{etc / 'api-paste.ini'}", name="osapi_volume")
+    socket = eventlet.listen((_ALL_ADDRESSES, PORTS["cinder"]), backlog=128)
+    wsgi.server(socket, app, log_output=False)
+
+
 def application(name, etc, computes, guests):
     """The WSGI application of one service."""
     if name == "nova":
@@ -134,6 +170,9 @@ def main():
     sys.argv = [name]
     sys.path.insert(0, str(root / "plugins"))
     os.environ["OS_NOVA_DISABLE_EVENTLET_PATCHING"] = "1"
+    if name == "cinder":
+        cinder(root / "etc" / name)
+        return
     app = application(name, root / "etc" / name, computes, guests)
     serve(app, PORTS[name], 32 if name == "nova" else 16)
 
