@@ -23,10 +23,11 @@ JOB: dict[str, Any] = {
     "id": 7, "name": "a=b\n\"c'é", "state": "RUNNING", "state_reason": "None", "partition": "htc",
     "qos": None, "account": None, "user_name": "eve", "allocated_nodes": "vn[1-2]",
     "required_nodes": None, "cpus": 4, "num_nodes": 2, "memory_per_node": None,
-    "memory_per_cpu": 100, "constraints": None, "array_id": None, "array_task_id": None,
+    "memory_per_cpu": 100, "constraints": [], "array_id": None, "array_task_id": None,
     "array_tasks_waiting": None, "time_limit": None, "submit_time": 100, "start_time": 102,
     "eligible_time": 101, "end_time": None, "requeue_count": 1, "is_requeueable": True,
-    "priority": 9,
+    "priority": 9, "heterogeneous_id": None, "heterogeneous_offset": None, "deadline": None,
+    "scheduled_nodes": None,
 }  # fmt: skip
 Make = Callable[..., PyslurmPath]
 
@@ -62,7 +63,8 @@ def test_its_words_and_units_become_ours(make: Make) -> None:
         jobs=[
             JOB,
             {**JOB, "id": 8, "state": "PENDING", "time_limit": 5, "memory_per_node": 300,
-             "allocated_nodes": None, "start_time": 999, "state_reason": "JobHeldUser"},
+             "allocated_nodes": None, "start_time": 999, "state_reason": "JobHeldUser",
+             "constraints": ["a&b", "c"], "scheduled_nodes": "bm[1-2]", "deadline": 2000},
             {**JOB, "id": 9, "state": "COMPLETING", "end_time": 500, "memory_per_cpu": "UNLIMITED"},
         ]
     )  # fmt: skip
@@ -72,6 +74,8 @@ def test_its_words_and_units_become_ours(make: Make) -> None:
     assert (seven.name, seven.reason, seven.restarts, seven.qos) == ("a=b\n\"c'é", "", 1, "")
     assert (eight.state, eight.time_limit_s, eight.memory_mb) == (JobState.PENDING, 300.0, 300)
     assert (eight.start_s, eight.nodes, eight.reason) == (0.0, (), "JobHeldUser")
+    assert (eight.features, seven.features, eight.deadline_s) == ("a&b,c", "", 2000.0)
+    assert (eight.planned_nodes, eight.planned_s) == (("bm1", "bm2"), 999.0)
     assert (nine.state, nine.flags, nine.memory_mb) == (
         JobState.COMPLETED, frozenset({"COMPLETING"}), 0,
     )  # fmt: skip
@@ -113,7 +117,9 @@ def test_questions_for_some(make: Make) -> None:
         ({"load": [1007, "Protocol authentication error"]}, BrokenPathError, "does not fit"),
         ({"load": [1010, "Socket timed out on send/recv"]}, UnreachableError, "Socket timed out"),
         ({"load": "no such attribute"}, BadOutputError, "no such attribute"),
-        ({"responding": False}, UnreachableError, "does not answer the ping"),
+        ({"ping": [-1, "Unspecified error"]}, UnreachableError, "does not answer the ping"),
+        ({"ping": [1007, "Protocol authentication error"]}, BrokenPathError, "does not fit"),
+        ({"ping": "exit"}, BrokenPathError, "configuration source"),
         ({"jobs": [{**JOB, "state": "DANCING"}]}, BadOutputError, "DANCING"),
         ({"jobs": [{"id": 7}]}, BadOutputError, "AttributeError"),
     ],

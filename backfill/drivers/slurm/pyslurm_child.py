@@ -13,37 +13,44 @@ import os
 import sys
 from typing import Any
 
-# What is read of a job: pyslurm 25.11's names. The optional ones are not in every build.
+# What is read of a job. Names and meanings: pyslurm v25.11.2, pyslurm/core/job/job.pyx, class Job.
 FIELDS = (
     "id", "name", "state", "state_reason", "partition", "qos", "account", "user_name",
     "allocated_nodes", "required_nodes", "cpus", "num_nodes", "memory_per_node", "memory_per_cpu",
     "constraints", "array_id", "array_task_id", "array_tasks_waiting", "time_limit", "submit_time",
     "start_time", "eligible_time", "end_time", "requeue_count", "is_requeueable", "priority",
+    "heterogeneous_id", "heterogeneous_offset", "deadline", "scheduled_nodes",
 )  # fmt: skip
-OPTIONAL = ("heterogeneous_id", "heterogeneous_offset", "deadline")
 NOT_FOUND = (-1, 2017, 2018)
+PROTOCOL_ERROR = 1007  # slurmctld is of a release that this pyslurm does not speak
 
 
 def plain(value: Any) -> bool | int | float | str | None:
-    """A value that JSON can carry; an object of pyslurm's becomes its text."""
+    """A value that JSON can carry; what pyslurm has split at commas (constraints) is whole again.
+
+    Any other object of pyslurm's becomes its text.
+    """
+    if isinstance(value, list):
+        return ",".join(map(str, value))
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def job_record(job: Any) -> dict[str, Any]:
     """One job as a plain dictionary. AttributeError: this pyslurm has other names."""
-    record = {field: plain(getattr(job, field)) for field in FIELDS}
-    record.update({field: plain(getattr(job, field, None)) for field in OPTIONAL})
-    return record
+    return {field: plain(getattr(job, field)) for field in FIELDS}
 
 
 def jobs(pyslurm: Any, ids: list[int] | None) -> dict[str, Any]:
     """All jobs, or those with these numbers that Slurm knows."""
-    # Without a controller every other call waits for 10 to 20 s, the ping fails at once.
-    ping = getattr(getattr(pyslurm, "slurmctld", None), "ping_primary", None)
-    if ping is not None:
-        answer = ping()
-        if getattr(answer, "is_responding", True) is False:
-            return {"error": {"kind": "silent", "said": "slurmctld does not answer the ping"}}
+    # Without a controller every other call waits for 10 to 20 s, the ping fails at once: it raises,
+    # `is_responding` of its answer is always true (pyslurm/core/slurmctld/base.pyx, `ping`).
+    try:
+        pyslurm.slurmctld.ping_primary()
+    except pyslurm.RPCError as error:
+        if error.errno == PROTOCOL_ERROR:
+            raise
+        said = f"slurmctld does not answer the ping ({error})"
+        return {"error": {"kind": "silent", "said": said}}
     if ids is None:
         return {"jobs": [job_record(job) for job in pyslurm.Jobs.load().values()]}
     found = []

@@ -113,13 +113,18 @@ def _meaning(error: dict[str, Any], version: str) -> Exception:
 
 
 def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
-    """The jobs of one record of the child's: several for an array whose tasks wait together."""
+    """The jobs of one record of the child's: several for an array whose tasks wait together.
+
+    What the values are: pyslurm v25.11.2, pyslurm/core/job/job.pyx. There 0 of any number is None,
+    unless it is a priority, and so is a time that is not set or has no limit.
+    """
     ends_s = _time_s(record["end_time"])
     # One plain word, in which COMPLETING hides the base, as in squeue.
     state, flags = job_state(record["state"], 0 < ends_s <= now_s + _SLACK_S)
     num_nodes = int(record["num_nodes"] or 0)
     cpus = int(record["cpus"] or 0)
     limit_min = record["time_limit"]
+    planned = hosts(record["scheduled_nodes"] or "") if state is JobState.PENDING else ()
     return [
         Job(
             id=job_id,
@@ -145,7 +150,9 @@ def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
             reason="" if record["state_reason"] in (None, "None") else record["state_reason"],
             required_nodes=hosts(record["required_nodes"] or ""),
             features=given(record["constraints"] or ""),
-            deadline_s=_time_s(record.get("deadline")),
+            deadline_s=_time_s(record["deadline"]),
+            planned_s=_time_s(record["start_time"]) if planned else 0.0,
+            planned_nodes=planned,
         )
         for job_id in _ids(record)
     ]
@@ -161,7 +168,7 @@ def _ids(record: dict[str, Any]) -> list[str]:
         return [f"{array}_{number}" for number in tasks(waiting)]
     if array:
         return [f"{array}_0"]  # pyslurm reads the task number 0 as None
-    if record.get("heterogeneous_id"):
+    if record["heterogeneous_id"]:
         return [f"{record['heterogeneous_id']}+{record['heterogeneous_offset'] or 0}"]
     return [str(int(record["id"]))]
 
