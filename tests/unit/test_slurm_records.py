@@ -14,7 +14,14 @@ from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.parse import tasks
 from backfill.drivers.slurm.reading import LONGEST_REST_S, REST_S, BrokenPathError, Failover
 from backfill.drivers.slurm.records import jobs_of, nodes_of, read_document
-from backfill.ports import BadOutputError, DriverError, NotFoundError, UnreachableError
+from backfill.ports import (
+    BadOutputError,
+    BusyError,
+    DriverError,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
 
 OLD: dict[str, Any] = {
     "job_id": 7, "array_job_id": 0, "array_task_id": None, "array_task_string": "",
@@ -150,7 +157,13 @@ class Way:
 
 
 @pytest.mark.parametrize(
-    "error", [BadOutputError("rest", "garbage"), BrokenPathError("rest", "no socket")]
+    "error",
+    [
+        BadOutputError("rest", "garbage"),
+        BrokenPathError("rest", "no socket"),
+        RefusedError("rest", "Access denied"),
+        DriverError("rest", "ended with status 137"),
+    ],
 )
 def test_the_next_way_answers_for_a_broken_one(
     error: DriverError, caplog: pytest.LogCaptureFixture
@@ -241,7 +254,8 @@ def test_when_all_ways_rest_all_are_tried() -> None:
 
 def test_answers_that_are_no_failure_of_the_way_pass_through() -> None:
     """A job that is not there is not there by any way."""
-    rest, text = Way("rest", NotFoundError("job 7", "gone")), Way("text")
-    with pytest.raises(NotFoundError):
-        Failover([rest, text]).jobs(["7"])
-    assert text.asked == 0
+    for answer in (NotFoundError("job 7", "gone"), BusyError("slurmctld", "Rate limit exceeded")):
+        rest, text = Way("rest", answer), Way("text")
+        with pytest.raises(type(answer)):
+            Failover([rest, text]).jobs(["7"])
+        assert text.asked == 0

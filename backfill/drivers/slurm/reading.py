@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from backfill.core.cluster import Job, Node
-from backfill.ports import BadOutputError, UnreachableError
+from backfill.ports import BusyError, DriverError, NotFoundError, UnreachableError
 
 _LOG = logging.getLogger("backfill.slurm")
 # For how long a way that failed is left alone; at most, after it was silent again and again.
@@ -56,11 +56,12 @@ class ReadPath(Protocol):
 class Failover:
     """The first way that works. A way that failed is left alone for a minute.
 
-    An answer that cannot be read, and a way that does not work at all, are answered by the next
-    way at once. Silence is passed on, because it may be the controller's and asking again would
-    take as long again; the next question goes the next way. A way that is too slow for this
-    cluster is silent every time it is tried, which costs a picture: it rests twice as long after
-    each time. Where text is silent it is the controller that is, and text is asked again.
+    Where an answer cannot be read, a way does not work at all or is refused (a permission, a crash
+    of its tool), the next way is asked at once. Silence is passed on, because it may be the
+    controller's and asking again would take as long again; the next question goes the next way. A
+    way that is too slow for this cluster is silent every time it is tried, which costs a picture:
+    it rests twice as long after each time. Where text is silent it is the controller that is, and
+    text is asked again.
     """
 
     def __init__(
@@ -112,9 +113,12 @@ class Failover:
         for path, following in itertools.pairwise(paths):
             try:
                 return self._heard(path, question(path))
-            except (BrokenPathError, BadOutputError) as error:
-                self._rest(path, following, error, REST_S)
-            except UnreachableError as error:
+            except (NotFoundError, BusyError):
+                raise  # these are answers: another way would only be told the same
+            except DriverError as error:
+                if not isinstance(error, UnreachableError) or isinstance(error, BrokenPathError):
+                    self._rest(path, following, error, REST_S)
+                    continue
                 if path.name != _PLAINEST:
                     silences = self._silences.get(path.name, 0)
                     self._silences = {**self._silences, path.name: silences + 1}
