@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from backfill.core.cluster import NOWHERE, JobState, NodeBase
@@ -81,6 +83,31 @@ class NodeContract:
         rig.manager.delete_node("vn1")
         rig.manager.create_node(spec())
         assert node(rig, "vn1").base is rig.fresh_base
+
+    def test_many_come_and_go_at_once(self, rig: Rig) -> None:
+        """Each gets an answer of its own: one with a job and one of others keep nobody back."""
+        names = [f"vn{number}" for number in range(1, 9)]
+
+        def delete(name: str) -> type[Exception] | None:
+            try:
+                rig.manager.delete_node(name)
+            except (BusyError, RefusedError) as error:
+                return type(error)
+            return None
+
+        with ThreadPoolExecutor(len(names) + 1) as pool:
+            list(pool.map(rig.manager.create_node, map(spec, names)))
+            assert all(node(rig, name).drained_by_us for name in names)
+            rig.register(spec("vn3"))
+            rig.until(lambda: node(rig, "vn3").responding)
+            rig.manager.undrain("vn3")
+            going = running(rig, "vn3")
+            asked = [*names, rig.hosts[0]]
+            ended = dict(zip(asked, pool.map(delete, asked), strict=True))
+        wanted = {"vn3": BusyError, rig.hosts[0]: RefusedError}
+        assert ended == {**dict.fromkeys(names), **wanted}
+        assert set(rig.manager.observe().nodes) == {*rig.hosts, "vn3"}
+        assert job(rig, going).active
 
     def test_a_node_of_the_configuration_is_never_deleted(self, rig: Rig) -> None:
         """Bare-metal nodes are refused, whatever the Slurm release would do."""

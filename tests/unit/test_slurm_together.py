@@ -1,18 +1,19 @@
-"""Nodes that are wanted at the same time are made by one command, and each gets its own answer."""
+"""Nodes that come, or go, at the same time do so by one command, and each gets its own answer."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from backfill.core.cluster import Node, NodeBase
 from backfill.core.quantities import parse_hostlist
 from backfill.drivers.slurm.registration import UNPROVEN, Dynamic
-from backfill.ports import DriverError, NodeSpec, RefusedError, UnreachableError
+from backfill.ports import BusyError, DriverError, NodeSpec, RefusedError, UnreachableError
 
 COUNT = 20
 
@@ -28,6 +29,9 @@ class Table:
         self.nodes: dict[str, Node] = {}
         self.room = room
         self.made: list[list[str]] = []
+        self.removed: list[list[str]] = []
+        self.jobs: dict[str, str] = {}  # by node
+        self.stuck = ""  # the node whose removal Slurm refuses
         self.drained: list[str] = []
         self.dead = False
         self.gate = threading.Event()
@@ -46,6 +50,9 @@ class Table:
 
     def scontrol(self, subject: str, *argv: str) -> None:
         values = dict(word.split("=", 1) for word in argv[1:])
+        if argv[0] == "delete":
+            self.delete(list(parse_hostlist(values["NodeName"])))
+            return
         names, addresses = (values[key].split(",") for key in ("NodeName", "NodeAddr"))
         self.made.append(names)
         for name, address in zip(names, addresses, strict=True):
@@ -63,26 +70,52 @@ class Table:
             drained = frozenset({"DRAIN", *self.nodes[one].flags})
             self.nodes[one] = replace(self.nodes[one], flags=drained, reason=reason)
 
-    def assert_free(self, name: str) -> None:
-        pass
+    def delete(self, names: list[str]) -> None:
+        """As slurmctld: those that can go are gone, and then it complains."""
+        self.removed.append(names)
+        for name in names:
+            if name not in self.jobs and name != self.stuck:
+                self.nodes.pop(name, None)
+        left = [name for name in names if name in self.nodes]
+        if left:
+            raise BusyError(",".join(left), "Requested nodes are busy")
+
+    def busy(self, names: Sequence[str]) -> dict[str, BusyError]:
+        return {n: BusyError(n, f"job {self.jobs[n]} holds it") for n in names if n in self.jobs}
 
 
 def create(way: Dynamic, table: Table, wanted: Sequence[NodeSpec]) -> list[DriverError | None]:
-    """Want all of them at once: one thread is let in, and the others come while it works."""
+    """Want all of them at once."""
+    calls = [partial(way.create, table, each) for each in wanted]
+    return at_once(table, calls, lambda: len(way._together._waiting))
 
-    def one(each: NodeSpec) -> DriverError | None:
+
+def delete(way: Dynamic, table: Table, names: Sequence[str]) -> list[DriverError | None]:
+    """Want all of them gone at once."""
+    calls = [partial(way.delete, table, name) for name in names]
+    return at_once(table, calls, lambda: len(way._leaving._waiting))
+
+
+def at_once(
+    table: Table, calls: Sequence[Callable[[], None]], waiting: Callable[[], int]
+) -> list[DriverError | None]:
+    """One thread is let in, and the others come while it works; how each of them ended."""
+
+    def end_of(call: Callable[[], None]) -> DriverError | None:
         try:
-            way.create(table, each)
+            call()
         except DriverError as error:
             return error
         return None
 
+    while table.asked.acquire(blocking=False):
+        pass
     table.gate.clear()
-    with ThreadPoolExecutor(len(wanted)) as pool:
-        first = pool.submit(one, wanted[0])
+    with ThreadPoolExecutor(len(calls)) as pool:
+        first = pool.submit(end_of, calls[0])
         table.asked.acquire()
-        rest = [pool.submit(one, each) for each in wanted[1:]]
-        while len(way._together._waiting) < len(rest):
+        rest = [pool.submit(end_of, call) for call in calls[1:]]
+        while waiting() < len(rest):
             threading.Event().wait(0.001)
         table.gate.set()
         return [ended.result() for ended in (first, *rest)]
@@ -138,3 +171,54 @@ def test_what_is_there_already_costs_no_command(again: int) -> None:
         way.create(table, spec(1))
     assert table.made == [["vn1"]]
     assert table.drained == ["vn1"]
+
+
+def full(count: int) -> tuple[Dynamic, Table, list[str]]:
+    """A table with so many nodes of ours."""
+    table, way = Table(), Dynamic()
+    for number in range(1, count + 1):
+        way.create(table, spec(number))
+    return way, table, list(table.nodes)
+
+
+def test_many_go_by_one_command() -> None:
+    """But for the first, which nobody could wait for; going twice is going once."""
+    way, table, names = full(COUNT)
+    assert delete(way, table, [*names, "vn1", "vn99"]) == [None] * (COUNT + 2)
+    assert table.nodes == {}
+    assert [len(batch) for batch in table.removed] == [1, COUNT - 1]
+    way.delete(table, "vn1")
+    assert len(table.removed) == 2
+
+
+def test_a_node_with_a_job_or_of_slurm_conf_does_not_keep_the_others() -> None:
+    """Slurm is not even asked to remove them."""
+    way, table, names = full(5)
+    table.jobs["vn3"] = "17"
+    table.nodes["vn5"] = replace(table.nodes["vn5"], flags=frozenset())
+    ended = delete(way, table, names)
+    assert [str(error) for error in ended if error is not None] == [
+        "vn3: job 17 holds it",
+        "vn5: it is a node of slurm.conf, not one that was added",
+    ]
+    assert set(table.nodes) == {"vn3", "vn5"}
+    assert [name for batch in table.removed for name in batch] == ["vn1", "vn2", "vn4"]
+
+
+def test_what_slurm_keeps_of_many_is_asked_for_by_itself() -> None:
+    """A job that came in this moment costs its own node a refusal, and no other."""
+    way, table, names = full(5)
+    table.stuck = "vn4"
+    ended = delete(way, table, names)
+    assert [type(error) for error in ended] == [type(None)] * 3 + [BusyError, type(None)]
+    assert set(table.nodes) == {"vn4"}
+    assert table.removed[-1] == ["vn4"]
+
+
+def test_silence_at_a_removal_is_told_to_all() -> None:
+    """Nobody tries one by one against a controller that does not answer."""
+    way, table, names = full(3)
+    table.dead = True
+    ended = delete(way, table, names)
+    assert all(isinstance(error, UnreachableError) for error in ended)
+    assert table.removed == []

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backfill.core.cluster import OUR_REASON, Node, NodeBase
+from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.checks import mismatch
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, named_in, salvage
@@ -14,7 +15,7 @@ from backfill.drivers.slurm.conf.transaction import Transactions
 from backfill.drivers.slurm.conf.wanted import FEATURES_NODE
 from backfill.drivers.slurm.registration import UNPROVEN, NodeTools
 from backfill.drivers.slurm.together import Ends, Together
-from backfill.ports import AlreadyThereError, BusyError, NodeSpec, RefusedError
+from backfill.ports import AlreadyThereError, BusyError, DriverError, NodeSpec, RefusedError
 
 PARKED = f"{OUR_REASON} parked"
 _FORGOTTEN = f"{OUR_REASON} (slurmctld forgot why)"
@@ -40,17 +41,20 @@ class Lines:
         self.transactions.apply(lambda managed: managed.with_nodes(*lines), dry=False)
         return {}
 
-    def set_state(self, name: str, state: LineState) -> None:
-        """What slurmctld shall think of the node at its next start; it is not told now."""
+    def set_state(self, names: Sequence[str], state: LineState) -> None:
+        """What slurmctld shall think of the nodes at its next start; it is not told now."""
         # Also in a file with others' hands in it: a node that returns must not wait for that.
-        line = salvage(read_or_empty(self.transactions.place.managed)).node(name)
-        if line is not None and line.state is not state:
-            self.transactions.note_states(lambda managed: _with_state(managed, name, state))
+        managed = salvage(read_or_empty(self.transactions.place.managed))
+        if _other_state(managed, names, state):
+            self.transactions.note_states(
+                lambda now: now.with_nodes(*_other_state(now, names, state))
+            )
 
 
-def _with_state(managed: Managed, name: str, state: LineState) -> Managed:
-    line = managed.node(name)
-    return managed if line is None else managed.with_nodes(NodeLine(line.spec, state))
+def _other_state(managed: Managed, names: Sequence[str], state: LineState) -> list[NodeLine]:
+    """The lines of those of these nodes whose state is another, with this one."""
+    lines = [line for name in names if (line := managed.node(name)) is not None]
+    return [NodeLine(line.spec, state) for line in lines if line.state is not state]
 
 
 class ConfNodes:
@@ -61,6 +65,7 @@ class ConfNodes:
 
     def __init__(self, transactions: Transactions) -> None:
         self._lines = Lines(transactions)
+        self._leaving: Together[str] = Together()
 
     def create(self, tools: NodeTools, spec: NodeSpec) -> None:
         """Only a line that is missing or of an earlier shape costs a transaction."""
@@ -90,27 +95,35 @@ class ConfNodes:
         """From parked to waiting for its slurmd."""
         tools.set_drain(name, UNPROVEN)
 
-    def delete(self, tools: NodeTools, node: Node) -> None:
+    def delete(self, tools: NodeTools, name: str) -> None:
         """Park it: its line stays, so that nothing has to be reloaded."""
-        if node.name not in self._lines.names():
-            raise RefusedError(node.name, "it is a node of slurm.conf, not one of our own file")
-        if self.parked(node):
-            return
-        tools.assert_free(node.name)
-        self._put_away(tools, node)
-        with contextlib.suppress(RefusedError):  # others' hands in the file; drained it is safe
-            self._lines.set_state(node.name, self.fresh)
+        self._leaving.want(name, lambda names: self._park_all(tools, names))
 
-    def _put_away(self, tools: NodeTools, node: Node) -> None:
-        if node.base is not NodeBase.FUTURE:
-            # Refused for one that slurmctld has not met since its start; drained it is safe too.
-            with contextlib.suppress(RefusedError):
-                tools.scontrol(node.name, "update", f"NodeName={node.name}", "State=FUTURE")
-        tools.set_drain(node.name, PARKED)
+    def _park_all(self, tools: NodeTools, names: Sequence[str]) -> Ends:
+        known, ours = tools.raw_nodes(names), self._lines.names()
+        errors: dict[str, DriverError] = {
+            name: RefusedError(name, "it is a node of slurm.conf, not one of our own file")
+            for name in known
+            if name not in ours
+        }
+        used = [node for node in known.values() if node.name in ours and not self.parked(node)]
+        errors |= tools.busy([node.name for node in used])
+        errors |= self._put_away(tools, [node for node in used if node.name not in errors])
+        away = [node.name for node in used if node.name not in errors]
+        with contextlib.suppress(RefusedError):  # others' hands in the file; drained it is safe
+            self._lines.set_state(away, self.fresh)
+        return {place: errors.get(name) for place, name in enumerate(names)}
+
+    def _put_away(self, tools: NodeTools, nodes: Sequence[Node]) -> Mapping[str, DriverError]:
+        """By one command for all; those that must wait, by name."""
+        _put_to_sleep(tools, [node.name for node in nodes if node.base is not NodeBase.FUTURE])
+        if nodes:
+            tools.set_drain(fold_hostlist(node.name for node in nodes), PARKED)
+        return {}
 
     def proven(self, name: str) -> None:
         """From now on a restart of slurmctld must not hide it from its jobs."""
-        self._lines.set_state(name, self.open)
+        self._lines.set_state([name], self.open)
 
     def parked(self, node: Node) -> bool:
         """Defined, but not in use, and out of reach for jobs."""
@@ -140,6 +153,18 @@ class ConfNodes:
         return node.base is NodeBase.FUTURE
 
 
+def _put_to_sleep(tools: NodeTools, names: Sequence[str]) -> None:
+    """FUTURE, by one command; refused for one that slurmctld has not met since its start."""
+    if not names:
+        return
+    listed = fold_hostlist(names)
+    try:
+        tools.scontrol(listed, "update", f"NodeName={listed}", "State=FUTURE")
+    except RefusedError:  # drained it is safe, too
+        for name in names if len(names) > 1 else ():
+            _put_to_sleep(tools, [name])
+
+
 class CloudNodes(ConfNodes):
     """Predefined State=CLOUD nodes that Slurm's power saving knows.
 
@@ -161,13 +186,19 @@ class CloudNodes(ConfNodes):
         if "POWERED_DOWN" in flags:
             tools.scontrol(name, "update", f"NodeName={name}", "State=POWER_UP")
 
-    def _put_away(self, tools: NodeTools, node: Node) -> None:
-        name = node.name
-        if "POWER_UP" in node.flags:
-            # Slurm forgets the reason when it comes to it, and with it that the node is parked.
-            raise BusyError(name, "Slurm is about to power it up")
-        tools.set_drain(name, PARKED)
-        tools.scontrol(name, "update", f"NodeName={name}", "State=DOWN", f"Reason={PARKED}")
+    def _put_away(self, tools: NodeTools, nodes: Sequence[Node]) -> Mapping[str, DriverError]:
+        # Slurm forgets the reason when it comes to it, and with it that the node is parked.
+        waiting = {
+            node.name: BusyError(node.name, "Slurm is about to power it up")
+            for node in nodes
+            if "POWER_UP" in node.flags
+        }
+        listed = fold_hostlist(node.name for node in nodes if node.name not in waiting)
+        if listed:
+            tools.set_drain(listed, PARKED)
+            down = ("State=DOWN", f"Reason={PARKED}")
+            tools.scontrol(listed, "update", f"NodeName={listed}", *down)
+        return waiting
 
     def parked(self, node: Node) -> bool:
         """DOWN or drained by us, because it is not in use."""

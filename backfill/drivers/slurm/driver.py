@@ -10,6 +10,7 @@ from dataclasses import replace
 from backfill.core.cluster import ACTIVE, ENDED, OUR_REASON, Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.checks import (
     JOB_ID,
+    NODE_NAME,
     check_address,
     check_spec,
     checked,
@@ -61,9 +62,7 @@ class SlurmManager(SlurmReader):
 
     def delete_node(self, name: str) -> None:
         """Remove the node. BusyError while a job holds it."""
-        node = self.raw_node(name)
-        if node is not None:
-            self._registration.delete(self, node)
+        self._registration.delete(self, checked(name, NODE_NAME, "node name"))
 
     def observe(self) -> ClusterObservation:
         """Read all nodes and all jobs that are pending, active or ended lately."""
@@ -90,12 +89,17 @@ class SlurmManager(SlurmReader):
         """Those of these nodes that Slurm has, nothing hidden."""
         return super().read_nodes(names)
 
-    def assert_free(self, name: str) -> None:
-        """Raise BusyError while a job holds the node."""
-        jobs = self.all_jobs().values()
-        holders = sorted(j.id for j in jobs if j.holds_nodes and name in j.nodes)
-        if holders:
-            raise BusyError(name, f"job {', '.join(holders)} holds it")
+    def busy(self, names: Sequence[str]) -> dict[str, BusyError]:
+        """Those of these nodes that a job holds, each with what is to be said."""
+        holders: dict[str, list[str]] = {}
+        for job in self.all_jobs().values() if names else ():
+            for name in job.nodes if job.holds_nodes else ():
+                holders.setdefault(name, []).append(job.id)
+        return {
+            name: BusyError(name, f"job {', '.join(sorted(holders[name]))} holds it")
+            for name in names
+            if name in holders
+        }
 
     def drain(self, name: str, reason: str) -> None:
         """Take no new jobs; `reason` starts with OUR_REASON. RefusedError: another's drain."""

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from backfill.core.cluster import OUR_REASON, Node
+from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.checks import difference, is_dynamic
 from backfill.drivers.slurm.conf.wanted import FEATURES_NODE
 from backfill.drivers.slurm.together import Ends, Together
 from backfill.ports import (
     AlreadyThereError,
+    BusyError,
     DriverError,
     NoCapacityError,
     NodeSpec,
@@ -40,8 +42,8 @@ class NodeTools(Protocol):
     def set_drain(self, name: str, reason: str) -> None:
         """Drain, whatever the node's state; also several, by a hostlist."""
 
-    def assert_free(self, name: str) -> None:
-        """Raise BusyError while a job holds the node."""
+    def busy(self, names: Sequence[str]) -> Mapping[str, BusyError]:
+        """Those of these nodes that a job holds, each with what is to be said."""
 
 
 class Registration(Protocol):
@@ -50,8 +52,11 @@ class Registration(Protocol):
     def create(self, tools: NodeTools, spec: NodeSpec) -> None:
         """Make the node known and drained. The specification has been checked."""
 
-    def delete(self, tools: NodeTools, node: Node) -> None:
-        """Take away a node that no job holds, or put it where no job can reach it."""
+    def delete(self, tools: NodeTools, name: str) -> None:
+        """Take away a node that no job holds, or put it where no job can reach it.
+
+        BusyError while a job holds it, RefusedError where it is not ours; gone already: fine.
+        """
 
     def proven(self, name: str) -> None:
         """The node is about to be opened to jobs for the first time."""
@@ -64,12 +69,13 @@ class Dynamic:
     """Added while slurmctld runs, by `scontrol create`; slurmd registers with -Z.
 
     Nothing is written anywhere. It needs MaxNodeCount and select/cons_tres. Nodes that are wanted
-    at the same time are made by one command where they are alike; where that fails, one by one, so
-    that each gets an answer of its own.
+    at the same time are made by one command where they are alike, and those that are to go at the
+    same time by one; where that fails, one by one, so that each gets an answer of its own.
     """
 
     def __init__(self) -> None:
         self._together: Together[NodeSpec] = Together()
+        self._leaving: Together[str] = Together()
 
     def create(self, tools: NodeTools, spec: NodeSpec) -> None:
         """It is made FUTURE: Slurm hides an unregistered CLOUD node, yet gives it jobs at once."""
@@ -93,17 +99,22 @@ class Dynamic:
             tools.set_drain(",".join(node.name for node in fresh), UNPROVEN)
         return ends
 
-    def delete(self, tools: NodeTools, node: Node) -> None:
+    def delete(self, tools: NodeTools, name: str) -> None:
         """`scontrol delete`; only what was added."""
-        if not is_dynamic(node):
-            # 22.05 would obey and lose a node of slurm.conf until its next restart.
-            raise RefusedError(node.name, "it is a node of slurm.conf, not one that was added")
+        self._leaving.want(name, lambda names: self._delete_all(tools, names))
+
+    def _delete_all(self, tools: NodeTools, names: Sequence[str]) -> Ends:
+        known = tools.raw_nodes(names)
+        # 22.05 would obey and lose a node of slurm.conf until its next restart.
+        errors: dict[str, DriverError] = {
+            name: RefusedError(name, "it is a node of slurm.conf, not one that was added")
+            for name, node in known.items()
+            if not is_dynamic(node)
+        }
         # 22.05 crashes when a node is deleted under a suspended job.
-        tools.assert_free(node.name)
-        try:
-            tools.scontrol(node.name, "delete", f"NodeName={node.name}")
-        except NotFoundError:
-            return
+        errors |= tools.busy([name for name in known if name not in errors])
+        errors |= _delete(tools, [name for name in known if name not in errors])
+        return {place: errors.get(name) for place, name in enumerate(names)}
 
     def proven(self, name: str) -> None:
         """Nothing is written anywhere."""
@@ -146,6 +157,28 @@ def _make_alike(tools: NodeTools, specs: Sequence[NodeSpec]) -> None:
         f"CPUs={first.cpus}", f"RealMemory={first.memory_mb}", "State=FUTURE",
         *([f"Feature={','.join(first.features)}"] if first.features else []),
     )  # fmt: skip
+
+
+def _delete(tools: NodeTools, names: Sequence[str]) -> dict[str, DriverError]:
+    """Delete all of them by one command; what was refused, by name."""
+    if not names:
+        return {}
+    listed = fold_hostlist(names)
+    try:
+        tools.scontrol(listed, "delete", f"NodeName={listed}")
+    except UnreachableError:
+        raise
+    except DriverError as error:
+        if len(names) == 1:
+            return {} if isinstance(error, NotFoundError) else {names[0]: error}
+        _LOG.warning(
+            "Slurm does not delete %d nodes at once (%s); trying one by one", len(names), error
+        )
+        refused: dict[str, DriverError] = {}
+        for name in tools.raw_nodes(names):
+            refused |= _delete(tools, [name])
+        return refused
+    return {}
 
 
 def _objection(known: Mapping[str, Node], spec: NodeSpec) -> DriverError | None:
