@@ -132,6 +132,7 @@ _SPECIAL: dict[tuple[str, str], Shape] = {
 _MAY_BE_ZERO = {
     ("Comeback", "move_after_s"),
     ("Scale", "idle_s"),
+    ("Notice", "waiting_after_s"),
     ("Flavour", "memory_margin_mb"),
     ("Victims", "protect_after"),
     ("Gaps", "boot_pays_s"),

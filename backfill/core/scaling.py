@@ -69,7 +69,7 @@ def _kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Col
         yield from (kind for kind in kinds if kind[0].qos in priorities.low_qos)
 
 
-def _waiting(world: World, policies: PolicySet) -> Iterator[Job]:
+def waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
     """Pending jobs that count as low: by their partition, or by their QOS."""
     priorities = policies.priorities
     yield from world.pending(priorities.low)
@@ -81,7 +81,7 @@ def _waiting(world: World, policies: PolicySet) -> Iterator[Job]:
 def _admitted(draft: Draft) -> Iterable[Job]:
     """The waiting jobs that the catalogue and the quotas let count."""
     quotas, world = draft.policies.quotas, draft.world
-    waiting: Iterable[Job] = _waiting(world, draft.policies)
+    waiting: Iterable[Job] = waiting_low(world, draft.policies)
     if draft.policies.environments.entries:
         unwelcome: dict[str, str] = {}
         waiting = list(draft.policies.environments.admit(waiting, unwelcome))

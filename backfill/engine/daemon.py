@@ -37,6 +37,7 @@ from backfill.engine.notify import notify
 from backfill.engine.observe import cluster_changes, host_changes, node_changes
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.summary import summary
+from backfill.engine.waiting import WaitingRoom
 from backfill.engine.watch import Watch, still_taken
 from backfill.engine.workers import Workers
 from backfill.ports import Journal
@@ -78,6 +79,7 @@ class Daemon:
         self.policyfile = policyfile if policyfile is not None else PolicyFile()
         self._tidy = tidy  # what is to be done once an hour, such as pruning the journal
         self._workers = Workers(outside, self.inbox, pace.workers)
+        self._waiting = WaitingRoom(self.cycle, self._workers.tell)
         self._watch = Watch(pace.watch_s)
         self._sources = ("slurm", *outside.providers)
         self._desk = HookDesk(self.world, self._watch, self._sources, self.poke)
@@ -165,6 +167,7 @@ class Daemon:
             for question in questions:
                 question.reply.put(question.ask())
             self._look(now_s)
+            self._waiting.look(now_s)
             self._say(now_s)
             notify("WATCHDOG=1")
 

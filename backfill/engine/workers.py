@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
-from backfill.core.actions import DriverAction
+from backfill.core.actions import DriverAction, TellJob
 from backfill.engine.execute import perform
 from backfill.engine.looking import Outside
 from backfill.engine.messages import (
@@ -114,6 +114,26 @@ class Workers:
         with self._lock:
             if not self._closed:
                 self._acting.submit(self._perform, action)
+
+    def tell(self, words: Sequence[TellJob]) -> bool:
+        """Tell owners of jobs something, one after the other; False while others are being told."""
+        with self._lock:
+            if self._closed or "owners" in self._busy:
+                return False
+            self._busy.add("owners")
+            self._acting.submit(self._tell, words)
+        return True
+
+    def _tell(self, words: Sequence[TellJob]) -> None:
+        """Best effort: a job may be gone, or somebody else may have written there."""
+        try:
+            for word in words:
+                problem = attempt(self._outside, word, time.monotonic).problem
+                if problem:
+                    _LOG.info("the owner of job %s is not told: %s", word.job_id, problem)
+        finally:
+            with self._lock:
+                self._busy.discard("owners")
 
     def _perform(self, action: DriverAction) -> None:
         self._inbox.put(attempt(self._outside, action, time.monotonic))

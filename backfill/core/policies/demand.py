@@ -52,7 +52,7 @@ class Demand:
         misfits: list[str] = []
         shortest_s = inf
         for job, ids in kinds:
-            if not self._waits_for_room(job, now_s):
+            if not self.waits_for_room(job, now_s):
                 continue
             if not self._fits(job, flavour):
                 misfits += ids
@@ -65,7 +65,7 @@ class Demand:
             cpus = nodes = 0
         return Need(cpus, jobs, tuple(sorted(misfits)), nodes, shortest_s)
 
-    def _waits_for_room(self, job: Job, now_s: float) -> bool:
+    def waits_for_room(self, job: Job, now_s: float) -> bool:
         """Slurm throttles arrays and users by other reasons: those tasks wait for no room."""
         reason = job.reason
         if reason == "BeginTime":

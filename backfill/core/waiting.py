@@ -1,0 +1,129 @@
+"""Which owners are told now why their jobs still wait, and in what words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from backfill.core.actions import TellJob
+from backfill.core.cluster import OUR_REASON, Job, JobState
+from backfill.core.guards import stale
+from backfill.core.plan import Refusal
+from backfill.core.policy import PolicySet
+from backfill.core.scaling import waiting_low
+from backfill.core.world import World
+
+NEW_INSTANCE = "a new instance"
+_LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a job's owner was told, and when (epoch seconds)."""
+
+    at_s: float
+    reason: str
+
+
+def tell_waiting(
+    world: World, policies: PolicySet, refusals: Sequence[Refusal], told: Mapping[str, Told]
+) -> tuple[list[TellJob], dict[str, Told]]:
+    """The sentences for this minute, and what all who still wait have been told then.
+
+    Each sentence is an update of a job in slurmctld, so they are few: those who wait longest come
+    first, and nobody is told the same twice. What Slurm itself says (a dependency, a hold, a date)
+    is not said again.
+    """
+    notice = policies.notice
+    if not notice.admin_comment or not notice.waiting_after_s or stale(
+        world, "slurm", policies.limits
+    ):  # fmt: skip
+        return [], dict(told)
+    jobs = _patient(world, policies)
+    kept = {target: told[target] for target in jobs if target in told}
+    own = {r.subject: r.reason for r in refusals if r.what == "an instance"}
+    common = _common(refusals)
+    words: list[TellJob] = []
+    for target, job in sorted(jobs.items(), key=lambda item: (_since_s(item[1]), item[1].raw_id)):
+        if len(words) == notice.waiting_per_min:
+            break
+        reason = own.get(f"job {job.id}", common)
+        last = kept.get(target)
+        if not reason or (last is not None and _known(world.now_s, notice.again_s, last, reason)):
+            continue
+        kept[target] = Told(world.now_s, reason)
+        words.append(TellJob("", 0, target, _sentence(world.now_s, reason), "its owner may ask"))
+    return words, kept
+
+
+def _known(now_s: float, again_s: float, last: Told, reason: str) -> bool:
+    """Whether its owner knows: told the same, other numbers aside, or told not long ago."""
+    return now_s - last.at_s < again_s or _gist(last.reason) == _gist(reason)
+
+
+def _gist(reason: str) -> str:
+    return "".join(c for c in reason if not c.isdigit())
+
+
+def _sentence(now_s: float, reason: str) -> str:
+    """It stays there when the job has started, so it says of what time it speaks."""
+    at = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"{OUR_REASON} as of {at} it waits: {reason}"[:_LONGEST]
+
+
+def _patient(world: World, policies: PolicySet) -> dict[str, Job]:
+    """Jobs that have waited for room long enough, by the id under which Slurm is to be told.
+
+    Tasks that still wait together are one record of Slurm's, named by the array's number; naming a
+    task would take it out of there. It stands for all tasks, so that an array of which some have
+    begun is left out.
+    """
+    due_s = world.now_s - policies.notice.waiting_after_s
+    demand = policies.demand
+    found: dict[str, Job] = {}
+    for job in waiting_low(world, policies):
+        if _since_s(job) <= due_s and demand.waits_for_room(job, world.now_s):
+            target = _target(job)
+            if target:
+                found.setdefault(target, job)
+    for head in _begun(world.jobs.values()):
+        found.pop(head, None)
+    return found
+
+
+def _since_s(job: Job) -> float:
+    return max(job.submit_s, job.eligible_s)
+
+
+def _target(job: Job) -> str:
+    """Empty for a further component of a heterogeneous job."""
+    if "+" in job.id:
+        return job.id if job.id.endswith("+0") else ""
+    head, _, task = job.id.partition("_")
+    return head if task and str(job.raw_id) == head else job.id
+
+
+def _begun(jobs: Iterable[Job]) -> Iterator[str]:
+    """Arrays of which a task has a record of its own: it has begun, or was changed by itself."""
+    for job in jobs:
+        head, _, task = job.id.partition("_")
+        if task and (str(job.raw_id) != head or job.state is not JobState.PENDING):
+            yield head
+
+
+def _common(refusals: Sequence[Refusal]) -> str:
+    """Why no further instance is made for anybody; empty where one is on its way, or might be."""
+    found = [r for r in refusals if r.what == NEW_INSTANCE]
+    for refusal in found:
+        if refusal.subject == "cluster":
+            return refusal.reason
+    if not found:
+        return ""
+    # A host's reason mostly names the host: without names and numbers many are the same.
+    gists = Counter(_gist(r.reason.replace(r.subject, "")) for r in found)
+    gist = gists.most_common(1)[0][0]
+    example = next(r for r in found if _gist(r.reason.replace(r.subject, "")) == gist)
+    hosts = f"none of {len(found)} hosts" if len(found) > 1 else "no host"
+    return f"{hosts} has room for another instance ({example.subject}: {example.reason})"

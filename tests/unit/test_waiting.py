@@ -1,0 +1,151 @@
+"""Owners of jobs that wait for room are told why: rarely, a few at a time, and never a lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from backfill.core import changes as ch
+from backfill.core.actions import TellJob
+from backfill.core.cluster import Job, JobState
+from backfill.core.plan import Refusal
+from backfill.core.policies.notice import Notice
+from backfill.core.policy import PolicySet
+from backfill.core.waiting import Told, tell_waiting
+from backfill.core.world import World
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine.cycle import Cycle
+from backfill.engine.waiting import EVERY_S, WaitingRoom
+from tests.unit.living_daemon import policies
+
+NOW_S = 1_000_000.0
+FULL = (Refusal("cluster", "a new instance", "limits.max_instances = 2 is reached"),)
+SAID = "backfill: as of 1970-01-12 13:46 UTC it waits: limits.max_instances = 2 is reached"
+
+
+def job(number: int, job_id: str = "", **fields: object) -> Job:
+    """A low-priority job that waits for room since long ago."""
+    made = Job(
+        id=job_id or str(number), raw_id=number, partition="htc", state=JobState.PENDING,
+        submit_s=1000.0 + number, reason="Resources", cpus=1, num_nodes=1,
+    )  # fmt: skip
+    return replace(made, **fields)  # type: ignore[arg-type]  # the fields are Job's
+
+
+def world_of(jobs: Iterable[Job], now_s: float = NOW_S) -> World:
+    world = World()
+    world.apply(ch.Tick(now_s))
+    world.apply(ch.SourceSeen("slurm", now_s))
+    for one in jobs:
+        world.apply(ch.JobSeen(one, now_s))
+    return world
+
+
+def told(
+    jobs: Iterable[Job], refusals: Sequence[Refusal] = FULL, policy: PolicySet | None = None
+) -> dict[str, str]:
+    """What is said at first sight, by the id that Slurm is given."""
+    words, _ = tell_waiting(world_of(jobs), policy or policies(), refusals, {})
+    return {word.job_id: word.text for word in words}
+
+
+def test_ten_thousand_waiting_jobs_are_a_few_updates() -> None:
+    """Those that wait longest, so many a minute; nobody twice for the same reason."""
+    world = world_of(job(number) for number in range(1, 10_001))
+    known: dict[str, Told] = {}
+    asked: list[str] = []
+    for minute in range(5):
+        world.apply(ch.Tick(NOW_S + 10 * minute))
+        words, known = tell_waiting(world, policies(), FULL, known)
+        asked += [word.job_id for word in words]
+    assert asked == [str(number) for number in range(1, 31)]
+    everything = {str(number): Told(NOW_S, FULL[0].reason) for number in range(1, 10_001)}
+    assert tell_waiting(world, policies(), FULL, everything)[0] == []
+
+
+def test_only_low_jobs_that_wait_for_room_long_enough_are_told() -> None:
+    """Not what Slurm itself explains, not the high-priority ones, nobody who has just come."""
+    fresh = {"submit_s": NOW_S - 60}
+    others = [
+        job(2, reason="Dependency"),
+        job(3, reason="JobHeldUser"),
+        job(4, partition="batch"),
+        job(5, state=JobState.RUNNING, nodes=("vn1",)),
+        job(6, **fresh),
+        job(7, eligible_s=NOW_S - 60),  # requeued a minute ago
+    ]
+    assert told([job(1), *others]) == {"1": SAID}
+
+
+def test_the_jobs_own_reason_goes_before_that_of_all() -> None:
+    """One that could never run here is told so, and not that there is no room at present."""
+    own = Refusal("job 1", "an instance", "it wants more than one instance offers")
+    said = told([job(1), job(2)], [own, *FULL])
+    assert said["1"].endswith("it waits: it wants more than one instance offers")
+    assert said["2"] == SAID
+
+
+def test_where_hosts_are_the_reason_the_commonest_is_told() -> None:
+    """One sentence for many hosts; none at all while an instance may be on its way."""
+    hosts = [Refusal(f"bm{n}", "a new instance", f"job {n} has bm{n}") for n in range(1, 4)] + [
+        Refusal("bm4", "a new instance", "bm4 cannot be reached")
+    ]
+    (said,) = told([job(1)], hosts).values()
+    expected = "none of 4 hosts has room for another instance (bm1: job 1 has bm1)"
+    assert said.endswith(f"it waits: {expected}")
+    (said,) = told([job(1)], hosts[:1]).values()
+    assert "no host has room" in said
+    assert told([job(1)], [Refusal("vn1", "removal", "a budget")]) == {}
+
+
+def test_an_array_is_told_as_one_and_never_taken_apart() -> None:
+    """By its own number while all tasks wait; not at all when that would reach those that run."""
+    waiting = [job(20, f"20_{task}") for task in range(5)]
+    assert list(told(waiting)) == ["20"]
+    running = job(31, "20_5", state=JobState.RUNNING, nodes=("vn1",))
+    assert told([*waiting, running]) == {}
+    apart = job(32, "20_6")
+    assert list(told([*waiting, apart])) == ["20_6"]
+    assert list(told([job(40, "40+0"), job(41, "40+1")])) == ["40+0"]
+
+
+def test_another_reason_is_told_later_and_the_same_one_never() -> None:
+    """Numbers that change make no other reason; who has started is forgotten."""
+    world = world_of([job(1)])
+    _, known = tell_waiting(world, policies(), FULL, {})
+    more = [replace(FULL[0], reason="limits.max_instances = 3 is reached")]
+    other = [replace(FULL[0], reason="no name is left in instances.names")]
+    world.apply(ch.Tick(NOW_S + 30))
+    assert tell_waiting(world, policies(), other, known)[0] == []
+    later = world_of([job(1)], NOW_S + 3601)
+    assert tell_waiting(later, policies(), more, known)[0] == []
+    assert len(tell_waiting(later, policies(), other, known)[0]) == 1
+    assert tell_waiting(world_of([]), policies(), FULL, known) == ([], {})
+
+
+def test_it_can_be_switched_off_and_nothing_is_said_from_an_old_picture() -> None:
+    """By either key; and what we have not seen lately may have changed."""
+    for notice in (Notice(admin_comment=False), Notice(waiting_after_s=0.0)):
+        assert told([job(1)], policy=replace(policies(), notice=notice)) == {}
+    world = world_of([job(1)])
+    world.apply(ch.Tick(NOW_S + 1000))
+    assert tell_waiting(world, policies(), FULL, {}) == ([], {})
+
+
+def test_while_some_are_being_told_nobody_else_is() -> None:
+    """A slow slurmctld is asked no more than it answers; their turn comes a minute later."""
+    journal = MemoryJournal()
+    cycle = Cycle(world_of([job(1)]), policies(), journal, lambda action: None, lambda claim: None)
+    cycle.last = replace(cycle.last, refusals=FULL)
+    begun: list[Sequence[TellJob]] = []
+
+    def tell(words: Sequence[TellJob]) -> bool:
+        begun.append(words)
+        return len(begun) > 1
+
+    room = WaitingRoom(cycle, tell)
+    for at_s in (0.0, 1.0, EVERY_S, EVERY_S + 1, 2 * EVERY_S):
+        room.look(at_s)
+    assert [len(words) for words in begun] == [1, 1]
+    (note,) = journal.read()
+    assert (note.subject, note.body["why"]) == ("1", SAID)
