@@ -15,10 +15,14 @@ def hide(draft: Draft, node: ManagedNode) -> None:
 
 
 def show(draft: Draft, node: ManagedNode) -> bool:
-    """Whether Slurm looks for the node where it is; where it does not, that is changed."""
+    """Whether Slurm looks for the node where it is; where it does not, that is changed.
+
+    It was hidden by us, or somebody or a reload gave it another address: Slurm would go on sending
+    there, and jobs on the node would never end.
+    """
     seen = draft.world.nodes.get(node.name)
-    if seen is None or not seen.hidden:
-        return True
     address = node.address.split("/")[0]
+    if seen is None or seen.address == address:
+        return True
     draft.do(SetAddress(node.name, node.generation, address, "its instance can be reached"))
     return False

@@ -27,16 +27,13 @@ from backfill.lab.cluster import Lab
 from backfill.ports import DriverError
 from tests.bench.rig import result, wait_for
 from tests.contract.workload_rig import node, spec
+from tests.real import many_jobs
 from tests.real.conf_lab import ConfRig, conf_lab
 from tests.real.slurm_lab import RealRig, commands_of, slurm_lab
 from tests.real.slurm_rest import slurmrestd
 
-JOBS, FEW_NODES, MANY_NODES, BATCH = 10_000, 1_000, 5_000, 100
-ROOM = (
-    "MaxNodeCount=7000",
-    f"MaxArraySize={JOBS + 2}",
-    f"MaxJobCount={2 * JOBS}",
-)
+FEW_NODES, MANY_NODES, BATCH = 1_000, 5_000, 100
+ROOM = ("MaxNodeCount=7000", *many_jobs.ROOM)
 WHY_NO_PYSLURM = (
     "PyPI's pyslurm is built against Slurm 25.11's client library, which no Debian suite carries, "
     "and talks to 25.11 and 26.05 only"
@@ -130,21 +127,6 @@ def _answers(lab: Lab) -> bool:
     return shown.returncode == 0 and shown.stdout.startswith("NodeName=bm1")
 
 
-def fill(lab: Lab) -> None:
-    """Ten thousand pending jobs, each with a record of its own."""
-    job = lab.run(
-        "ctl",
-        ["sbatch", "--parsable", "-H", "-p", "any", "-o", "/dev/null",
-         f"--array=0-{JOBS}", "--wrap=true"], check=True,
-    ).stdout.strip()  # fmt: skip
-    # Touching all tasks but one gives each its own record.
-    touched = ["scontrol", "update", f"JobId={job}_[1-{JOBS}]", "Comment=apart"]
-    lab.run("ctl", touched, timeout_s=300)
-    lab.run("ctl", ["scancel", f"{job}_0"], check=True)
-    counted = ["squeue", "-h", "-t", "PENDING", "-o", "%A"]
-    wait_for(lambda: len(lab.run("ctl", counted).stdout.split()) == JOBS, 120, "the jobs")
-
-
 @contextmanager
 def paths(lab: Lab, release: str) -> Iterator[dict[str, ReadPath]]:
     """Every way of reading that this release has here."""
@@ -153,8 +135,8 @@ def paths(lab: Lab, release: str) -> Iterator[dict[str, ReadPath]]:
     if release not in roots.SUITES:
         yield ways
         return
-    with slurmrestd(lab) as socket:
-        yield {**ways, "rest": RestPath(commands, socket)}
+    with slurmrestd(lab) as restd:
+        yield {**ways, "rest": RestPath(commands, restd.socket)}
 
 
 def polling(release: str, trials: int) -> dict[str, Any]:
@@ -167,7 +149,7 @@ def polling(release: str, trials: int) -> dict[str, Any]:
     ):
         for name, way in ways.items():
             found[f"nodes1000_{name}_s"] = median(way.everything, trials)
-        fill(lab)
+        many_jobs.fill(lab)
         for name, way in ways.items():
             found[f"poll10000_{name}_s"] = _or_why(found, f"poll10000_{name}_s", way, trials)
     found["poll10000_s"] = found["poll10000_text_s"]
@@ -196,7 +178,7 @@ def measure(release: str, trials: int) -> dict[str, Any]:
     found["add_conf_s"] = adding_by_conf(release, Method.CONF, trials)
     tell(f"Slurm {release}: reconfigure with {MANY_NODES} nodes")
     found["reconfigure5000_s"] = reconfigure(release, trials)
-    tell(f"Slurm {release}: reading with {JOBS} jobs and {FEW_NODES} nodes")
+    tell(f"Slurm {release}: reading with {many_jobs.JOBS} jobs and {FEW_NODES} nodes")
     return {**found, **polling(release, trials)}
 
 

@@ -80,8 +80,8 @@ def path(request: pytest.FixtureRequest, scene: Scene) -> Iterator[ReadPath]:
     if request.param != "rest":
         yield JsonPath(commands) if request.param == "json" else TextPath(commands)
         return
-    with slurmrestd(scene.rig.lab) as socket:
-        yield RestPath(commands, socket)
+    with slurmrestd(scene.rig.lab) as restd:
+        yield RestPath(commands, restd.socket)
 
 
 def test_everything_is_the_same_as_by_text(scene: Scene, path: ReadPath) -> None:

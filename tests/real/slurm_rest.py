@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from backfill.lab.cluster import Lab
@@ -14,8 +15,27 @@ from tests.real.slurm_lab import until
 _NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
 
 
+@dataclass(frozen=True)
+class Restd:
+    """A running slurmrestd: the socket that leads to it, and its number on this machine."""
+
+    socket: Path
+    pid: int
+
+    def cpu_ticks(self) -> int:
+        """What it has computed so far, in clock ticks."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+
+def _inner(pid: int) -> int:
+    """The process that one which only enters namespaces has started there."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return _inner(int(children[0])) if children else pid
+
+
 @contextmanager
-def slurmrestd(lab: Lab) -> Iterator[Path]:
+def slurmrestd(lab: Lab) -> Iterator[Restd]:
     """Runs it on the controller as nobody, because it refuses to run as root."""
     home = lab.shared / "rest"
     home.mkdir(exist_ok=True)
@@ -32,7 +52,7 @@ def slurmrestd(lab: Lab) -> Iterator[Path]:
             until(inner.exists)
             started.append(lab.popen("ctl", [*relay, str(outer), str(inner)], stderr=log))
             until(outer.exists)
-            yield outer
+            yield Restd(outer, _inner(started[0].pid))
         finally:
             for process in started:
                 process.kill()

@@ -65,13 +65,12 @@ def test_ten_thousand_waiting_jobs_are_a_few_updates() -> None:
 
 def test_only_low_jobs_that_wait_for_room_long_enough_are_told() -> None:
     """Not what Slurm itself explains, not the high-priority ones, nobody who has just come."""
-    fresh = {"submit_s": NOW_S - 60}
     others = [
         job(2, reason="Dependency"),
         job(3, reason="JobHeldUser"),
         job(4, partition="batch"),
         job(5, state=JobState.RUNNING, nodes=("vn1",)),
-        job(6, **fresh),
+        job(6, submit_s=NOW_S - 60),
         job(7, eligible_s=NOW_S - 60),  # requeued a minute ago
     ]
     assert told([job(1), *others]) == {"1": SAID}

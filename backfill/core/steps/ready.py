@@ -68,7 +68,10 @@ def _in_slurm(draft: Draft, node: ManagedNode) -> None:
 
 
 def _in_service(draft: Draft, node: ManagedNode, seen: Node) -> None:
-    """Undo what a crash in the middle of a return may have left: hidden, or drained by us."""
+    """Undo what a crash in the middle of a return may have left: hidden, or drained by us.
+
+    And what others may have done: its address is ours to say.
+    """
     show(draft, node)
     if seen.drained_by_others:
         draft.refuse(node.name, "undrain", f"somebody else drained it: {seen.reason}")
