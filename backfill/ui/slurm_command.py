@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backfill.ui.codes import BAD_CONFIG, NO, OK, UNAVAILABLE
+from backfill.ui.codes import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE
 from backfill.ui.parser import add_verbs
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
     except DriverError as error:
         return _refuse(error, NO)
     except PermissionError as error:
-        return _refuse(f"{error.filename}: {error.strerror}; run this as root", NO)
+        return _refuse(f"{error.filename}: {error.strerror}; run this as root", NO_PERMISSION)
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}; nothing was changed there", NO)
 
 
 def _diff(config: Config, args: argparse.Namespace) -> int:

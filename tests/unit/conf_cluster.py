@@ -90,7 +90,9 @@ class ConfCluster:
             raise UnreachableError("slurmctld", "no answer")
         nodes = {name: Node(name, NodeBase.IDLE) for name in ("bm1", "bm2")}
         if not self.ignores and self.managed.exists():
-            names = re.findall(r"^NodeName=(vn\d+)", self.managed.read_text(), re.MULTILINE)
+            names = re.findall(
+                r"^NodeName=(vn\d+)", self.managed.read_text(errors="replace"), re.MULTILINE
+            )
             nodes |= {n: self.states.get(n, Node(n, NodeBase.FUTURE)) for n in names}
         return ClusterObservation(0.0, {**nodes, **self.states}, dict(self.jobs))
 

@@ -14,6 +14,7 @@ from backfill.drivers.slurm.conf.managed import parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
 from backfill.drivers.slurm.hook_install import HookPlan, Hooks
 from backfill.drivers.slurm.hooks import build_hook
+from backfill.ports import RefusedError
 from tests.unit.conf_cluster import SITE, ConfCluster, with_node
 from tests.unit.hook_daemon import HookDaemon
 
@@ -132,6 +133,32 @@ def test_a_script_that_the_site_replaced_is_the_sites(cluster: ConfCluster) -> N
     assert hooks(cluster).status().problems == ()
     hooks(cluster).remove(dry=False)
     assert script.read_text() == "-- second\n"
+
+
+def test_what_lies_over_our_script_stays_and_that_is_said(cluster: ConfCluster) -> None:
+    """Nobody finds his earlier script by chance under another name."""
+    script = cluster.conf.parent / "job_submit.lua"
+    script.write_text("-- first\n")
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    script.unlink()
+    script.write_text("-- second\n")
+    (told,) = hooks(cluster).remove(dry=False).notes
+    assert told == (
+        f"{script} is not ours any more and stays; what the site had before is kept as "
+        "job_submit.site.lua"
+    )
+    assert script.read_text() == "-- second\n"
+    assert not (cluster.directory / "hooks").exists()
+
+
+def test_what_cannot_be_installed_leaves_no_program(cluster: ConfCluster) -> None:
+    """Nor any script: without the Include line nothing of ours is used."""
+    cluster.conf.write_text(SITE.replace("Include backfill.conf\n", ""))
+    before = everything(cluster.conf.parent)
+    with pytest.raises(RefusedError, match="add the line 'Include backfill"):
+        hooks(cluster).install(plan(cluster), OLD, dry=False)
+    assert everything(cluster.conf.parent) == before
+    assert not (cluster.directory / "hooks").exists()
 
 
 def test_a_change_of_the_sites_hook_is_told(cluster: ConfCluster) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backfill.core.cluster import SlurmVersion
@@ -84,6 +84,7 @@ class Hooks:
     def install(self, plan: HookPlan, version: SlurmVersion, *, dry: bool = True) -> Outcome:
         """Programs first, then the script, then slurm.conf: what is named exists already."""
         site = self._transactions.site()
+        fresh = not self._transactions.current().section(SECTION)
         before = self._script.state
         try:
             pairs = self._build(plan, site, version)
@@ -91,14 +92,16 @@ class Hooks:
             raise RefusedError(
                 str(plan.directory), f"the hooks cannot be built: {error}"
             ) from error
-        if plan.scripted:
-            poking = bool(plan.arrival_endpoint)
-            self._script.install(self._directory / _ARRIVAL, plan.gates, poking=poking)
         try:
+            if plan.scripted:
+                poking = bool(plan.arrival_endpoint)
+                self._script.install(self._directory / _ARRIVAL, plan.gates, poking=poking)
             return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
-        except DriverError:
+        except (DriverError, OSError):
             if before != "merged":
                 self._script.remove()
+            if fresh:
+                self._remove_programs()
             raise
 
     def build_power(self, plan: HookPlan) -> None:
@@ -115,7 +118,11 @@ class Hooks:
     def remove(self, *, dry: bool = True) -> Outcome:
         """The other way round: nothing is taken away that slurm.conf still names."""
         outcome = self._transactions.apply(_without_hooks, dry=dry)
-        self._script.remove()
+        told = self._script.remove()
+        self._remove_programs()
+        return replace(outcome, notes=(*outcome.notes, told)) if told else outcome
+
+    def _remove_programs(self) -> None:
         kept = self._transactions.current().section(CLOUD_SECTION)
         power = () if kept else (_ARRIVAL, POWER)
         for name in (*_NAMES, *(f"{n}.site" for n in _NAMES), _RECORD, *power):
@@ -123,7 +130,6 @@ class Hooks:
                 remove_file(self._directory / name)
         if self._directory.is_dir() and not any(self._directory.iterdir()):
             self._directory.rmdir()
-        return outcome
 
     def status(self) -> HookStatus:
         """Look at the files; Slurm is not asked."""

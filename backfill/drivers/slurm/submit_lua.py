@@ -145,12 +145,21 @@ class SubmitScript:
             if not self._sites.exists():
                 self._ours.chmod(0o644)
 
-    def remove(self) -> None:
-        """The site's file is back, the very same; without one, there is none."""
+    def remove(self) -> str:
+        """The site's file is back, the very same; without one, there is none.
+
+        A sentence where somebody has put his own file over ours: it is his, and stays.
+        """
         if self.state == "site":
-            return  # somebody has put his own file over ours: it is his
+            if not self._sites.exists():
+                return ""
+            return (
+                f"{self._ours} is not ours any more and stays; what the site had before is kept "
+                f"as {self._sites.name}"
+            )
         if self._sites.exists():
             os.replace(self._sites, self._ours)
             sync_directory(self._ours.parent)
         elif self.state == "merged":
             remove_file(self._ours)
+        return ""

@@ -13,9 +13,13 @@ _KEPT = 50
 
 
 def read_or_empty(path: Path) -> str:
-    """The file's text; empty where there is none."""
+    """The file's text; empty where there is none.
+
+    Whatever others have put there is read and would be written back byte by byte: line ends are not
+    changed, and what is no UTF-8 is carried as surrogates.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return ""
 
@@ -26,7 +30,7 @@ def replace_file(path: Path, text: str | bytes, like: Path | None = None) -> Non
     Owner and mode stay; a new file has those of `like`. The temporary file of a run that was
     killed is overwritten by the next one.
     """
-    data = text.encode() if isinstance(text, str) else text
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     fresh = path.with_name(f".{path.name}.backfill-new")
     fresh.unlink(missing_ok=True)
     pattern = path if path.exists() else like

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from backfill.core.cluster import Node, NodeBase, SlurmSettings
 from backfill.drivers.slurm.conf.managed import LineState, Managed
@@ -61,3 +62,21 @@ def _closed(node: Node) -> bool:
         or node.base in (NodeBase.FUTURE, NodeBase.DOWN)
         or "POWERED_DOWN" in node.flags
     )
+
+
+def programs_gone(managed: Managed) -> str:
+    """A program of a content that is not there any more; empty when all are.
+
+    slurmctld would not start without it, and a dry start calls no programs.
+    """
+    for key, value in managed.pairs():
+        if value.startswith("/") and not Path(value).exists():
+            return f"{key}: there is no program {value} any more"
+    return ""
+
+
+def lost(text: str, new: Managed) -> str:
+    """What a file replaced by force may have had that the new one has not; empty when nothing."""
+    if "# section: hooks" not in text or new.section("hooks"):
+        return ""
+    return "the hooks stood in the replaced file; run `backfill slurm hooks install`"

@@ -158,15 +158,16 @@ def named_in(text: str) -> frozenset[str]:
 
 
 def difference(old: str, new: str, name: str) -> str:
-    """What would change, as a unified diff; empty when nothing would.
+    """What would change, as a unified diff that can be printed; empty when nothing would.
 
     The checksum is left out: it says nothing to a reader.
     """
     before, after = (
         [s for s in t.splitlines(keepends=True) if not _SUM.match(s)] for t in (old, new)
     )
-    return "".join(difflib.unified_diff(before, after, f"{name} (now)", f"{name} (new)", n=2))
+    diff = "".join(difflib.unified_diff(before, after, f"{name} (now)", f"{name} (new)", n=2))
+    return diff.encode("utf-8", "backslashreplace").decode().replace("\r", "\\r")
 
 
 def _digest(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()
+    return hashlib.sha256(body.encode("utf-8", "surrogateescape")).hexdigest()

@@ -101,7 +101,8 @@ def _walk(file: Path, managed: Path, depth: int) -> Iterator[tuple[Line, Path | 
         text = file.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise SiteError(
-            f"{file}: cannot be read ({error.strerror}); put it right, or run as a user who may"
+            f"{file}: cannot be read ({error.strerror}); correct slurm.conf in the policy file, or "
+            "run as a user who may read it"
         ) from error
     for line in _logical(file, text):
         match = _INCLUDE.match(line.text)

@@ -48,7 +48,6 @@ class Place:
 
     @property
     def managed(self) -> Path:
-        """The managed file, beside slurm.conf."""
         return self.conf.with_name(self.name)
 
 
@@ -99,7 +98,8 @@ class Transactions:
         try:
             return read_site(self.place.conf, self.place.managed)
         except SiteError as error:
-            raise RefusedError(str(self.place.conf), str(error)) from error
+            place, _, problem = str(error).partition(": ")
+            raise RefusedError(place, problem) from error
 
     def backups(self) -> list[Path]:
         """Dated copies of earlier contents, oldest first."""
@@ -130,12 +130,17 @@ class Transactions:
     def rollback(self, to: Path | None = None, *, dry: bool = True) -> Outcome:
         """Go back to a dated copy, the newest one if none is named, by the same careful way."""
         found = to or next(iter(reversed(self.backups())), None)
-        if found is None or not found.exists():
+        if found is None:
             raise RefusedError(self.place.name, "there is no earlier copy to go back to")
+        if not found.is_file():
+            raise RefusedError(str(found), "there is no such copy")
         try:
             earlier = parse(read_or_empty(found))
         except ForeignEditError as error:
             raise RefusedError(str(found), str(error), "name another copy") from error
+        gone = guard.programs_gone(earlier)
+        if gone:
+            raise RefusedError(str(found), gone, "name another copy")
         return self.apply(lambda now: earlier, dry=dry)
 
     def recover(self) -> str:
@@ -155,7 +160,7 @@ class Transactions:
         fresh = render(new)
         site = self.site()
         if not text and site.include is None:
-            # The file has to be there before slurm.conf may include it.
+            # It has to be there before slurm.conf may include it.
             replace_file(managed, render(EMPTY), like=self.place.conf)
         missing = rules.missing_include(site, managed)
         if missing:
@@ -172,7 +177,10 @@ class Transactions:
         leaving = named_in(text) - new.names()
         guard.check(old, new, seen, leaving)
         restart = self.reload.check(settings.version, old, new)
-        notes = _told(told) + tried + _told(self.reload.hint(settings.version, old, new))
+        hints = (
+            self.reload.hint(settings.version, old, new),
+            guard.lost(text, new) if force else "",
+        )
         self.at("backup")
         kept = self._backups().keep(text, time.time()) if text else None
         note = Note(text or render(EMPTY), fresh, restart, Picture.of(seen, leaving), _names(new))
@@ -180,13 +188,14 @@ class Transactions:
         self._note().write(note)
         self._forward(note)
         diff = difference(text, fresh, self.place.name)
-        return Outcome(diff, "restart" if restart else "reconfigure", str(kept or ""), notes)
+        how = "restart" if restart else "reconfigure"
+        return Outcome(diff, how, str(kept or ""), (*_told(told), *tried, *filter(None, hints)))
 
     def _dry(self, text: str) -> tuple[str, ...]:
-        place = self.place
-        verdict = dry_start(self.slurm.commands, place.conf, place.managed, text, place.state_dir)
+        at = self.place
+        verdict = dry_start(self.slurm.commands, at.conf, at.managed, text, at.state_dir)
         if verdict.tried and verdict.problem:
-            raise RefusedError(place.name, f"slurmctld does not take it: {verdict.problem}")
+            raise RefusedError(at.name, f"slurmctld does not take it: {verdict.problem}")
         return () if verdict.tried else (f"not tried by a dry start: {verdict.problem}",)
 
     def _forward(self, note: Note) -> None:
