@@ -230,6 +230,32 @@ def test_a_foreign_drain_is_never_lifted(rig: DaemonRig) -> None:
     rig.ctl("scontrol", "update", f"NodeName={name}", "State=UNDRAIN")
 
 
+def test_others_move_and_delete_our_node(rig: DaemonRig) -> None:
+    """Its address is put right; gone, it is made anew when it is needed; what is not ours stays."""
+    rig.restart(**BY_PAUSE)
+    low = rig.low()
+    name, _ = rig.where(low)
+    rig.ctl("scontrol", "update", f"NodeName={name}", "NodeAddr=10.77.9.9")
+    rig.until(lambda: "10.77.9.9" not in rig.ctl("scontrol", "-o", "show", "node", name))
+    rig.counting(low)
+    rig.finish(low)
+    before = rig.nodes()[name]["generation"]
+    rig.ctl("scontrol", "create", "NodeName=renamed", "CPUs=1", "State=FUTURE")
+    rig.until(lambda: deleted(rig, name), what=f"the end of {name} by an admin's hand")
+    again = rig.low()
+    assert rig.nodes()[rig.where(again)[0]]["generation"] > before
+    rig.finish(again)
+    assert deleted(rig, "renamed")
+
+
+def deleted(rig: DaemonRig, node: str) -> bool:
+    """Delete it as an admin would; False while Slurm calls it busy, or does not know it."""
+    shown = rig.ctl("scontrol", "-F", "-o", "show", "node", node, check=False)
+    rig.ctl("scontrol", "delete", f"NodeName={node}", check=False)
+    left = rig.ctl("scontrol", "-F", "-o", "show", "node", node, check=False)
+    return f"NodeName={node} " in shown and f"NodeName={node} " not in left
+
+
 def test_the_dead_are_set_down_and_the_paused_are_not(rig: DaemonRig) -> None:
     """With SlurmdTimeout=0 only the daemon does it; the node comes back when its slurmd does."""
     rig.restart(**BY_PAUSE, liveness={"down_after_s": 3})

@@ -48,6 +48,7 @@ class Place:
 
     @property
     def managed(self) -> Path:
+        """The managed file, beside slurm.conf."""
         return self.conf.with_name(self.name)
 
 
@@ -138,8 +139,7 @@ class Transactions:
             earlier = parse(read_or_empty(found))
         except ForeignEditError as error:
             raise RefusedError(str(found), str(error), "name another copy") from error
-        gone = guard.programs_gone(earlier)
-        if gone:
+        if gone := guard.programs_gone(earlier):
             raise RefusedError(str(found), gone, "name another copy")
         return self.apply(lambda now: earlier, dry=dry)
 
@@ -162,13 +162,11 @@ class Transactions:
         if not text and site.include is None:
             # It has to be there before slurm.conf may include it.
             replace_file(managed, render(EMPTY), like=self.place.conf)
-        missing = rules.missing_include(site, managed)
-        if missing:
+        if missing := rules.missing_include(site, managed):
             raise RefusedError(self.place.name, missing)
         if fresh == text:
             return Outcome(notes=_told(told))
-        problems = rules.objections(new, site)
-        if problems:
+        if problems := rules.objections(new, site):
             raise RefusedError(self.place.name, "; ".join(problems))
         # First, for Slurm's own tools cannot read a slurm.conf of which slurmctld would die.
         tried = self._dry(fresh) if dry else ()
@@ -177,10 +175,8 @@ class Transactions:
         leaving = named_in(text) - new.names()
         guard.check(old, new, seen, leaving)
         restart = self.reload.check(settings.version, old, new)
-        hints = (
-            self.reload.hint(settings.version, old, new),
-            guard.lost(text, new) if force else "",
-        )
+        lost = guard.lost(text, new) if force else ""
+        hints = (self.reload.hint(settings.version, old, new), lost)
         self.at("backup")
         kept = self._backups().keep(text, time.time()) if text else None
         note = Note(text or render(EMPTY), fresh, restart, Picture.of(seen, leaving), _names(new))
