@@ -139,6 +139,16 @@ def test_the_message_is_in_admin_comment_and_nowhere_else(rig: RealRig) -> None:
     assert shown == f"{said}|mine = mine"
 
 
+def test_a_waiting_array_is_told_as_one(rig: RealRig) -> None:
+    """By its own number Slurm keeps one record for all tasks; each of them shows the sentence."""
+    array, said = rig.submit(rig.hosts[0], tasks=50, hold=True), "backfill: it waits"
+    rig.manager.tell(array, said)
+    assert rig.ctl("squeue", "-h", "-j", array, "-O", "admin_comment:") == said
+    assert len(rig.ctl("squeue", "-h", "-j", array, "-o", "%A").split()) == 1
+    waiting = rig.manager.observe().jobs
+    assert {waiting[f"{array}_{task}"].raw_id for task in range(1, 51)} == {int(array)}
+
+
 def test_an_admins_own_comment_stays(rig: RealRig) -> None:
     """AdminComment is the site's field: what is not ours is not written over."""
     held = rig.submit(rig.hosts[0], hold=True)
