@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from heapq import nsmallest
 
 from backfill.core.actions import TellJob
 from backfill.core.cluster import OUR_REASON, Job, JobState
@@ -41,18 +43,20 @@ def tell_waiting(
         world, "slurm", policies.limits
     ):  # fmt: skip
         return [], dict(told)
-    jobs = _patient(world, policies)
-    kept = {target: told[target] for target in jobs if target in told}
-    own = {r.subject: r.reason for r in refusals if r.what == "an instance"}
+    own = {r.subject.removeprefix("job "): r.reason for r in refusals if r.what == "an instance"}
     common = _common(refusals)
-    words: list[TellJob] = []
-    for target, job in sorted(jobs.items(), key=lambda item: (_since_s(item[1]), item[1].raw_id)):
-        if len(words) == notice.waiting_per_min:
-            break
-        reason = own.get(f"job {job.id}", common)
+    if not own and not common:
+        return [], dict(told)
+    jobs = _patient(world, policies)
+    kept = {target: said for target, said in told.items() if target in jobs}
+    due = []
+    for target, job in jobs.items():
+        reason = own.get(job.id, common)
         last = kept.get(target)
-        if not reason or (last is not None and _known(world.now_s, notice.again_s, last, reason)):
-            continue
+        if reason and (last is None or not _known(world.now_s, notice.again_s, last, reason)):
+            due.append((max(job.submit_s, job.eligible_s), job.raw_id, target, reason))
+    words = []
+    for _, _, target, reason in nsmallest(notice.waiting_per_min, due):
         kept[target] = Told(world.now_s, reason)
         words.append(TellJob("", 0, target, _sentence(world.now_s, reason), "its owner may ask"))
     return words, kept
@@ -60,9 +64,12 @@ def tell_waiting(
 
 def _known(now_s: float, again_s: float, last: Told, reason: str) -> bool:
     """Whether its owner knows: told the same, other numbers aside, or told not long ago."""
-    return now_s - last.at_s < again_s or _gist(last.reason) == _gist(reason)
+    if now_s - last.at_s < again_s or last.reason == reason:
+        return True
+    return _gist(last.reason) == _gist(reason)
 
 
+@lru_cache(1000)
 def _gist(reason: str) -> str:
     return "".join(c for c in reason if not c.isdigit())
 
@@ -81,24 +88,24 @@ def _patient(world: World, policies: PolicySet) -> dict[str, Job]:
     begun is left out.
     """
     due_s = world.now_s - policies.notice.waiting_after_s
-    demand = policies.demand
+    demand, now_s = policies.demand, world.now_s
     found: dict[str, Job] = {}
+    arrays = False
     for job in waiting_low(world, policies):
-        if _since_s(job) <= due_s and demand.waits_for_room(job, world.now_s):
+        if job.submit_s <= due_s and job.eligible_s <= due_s and demand.waits_for_room(job, now_s):
             target = _target(job)
-            if target:
-                found.setdefault(target, job)
-    for head in _begun(world.jobs.values()):
+            arrays = arrays or target is not job.id
+            found.setdefault(target, job)
+    for head in _begun(world.jobs.values()) if arrays else ():
         found.pop(head, None)
+    found.pop("", None)
     return found
-
-
-def _since_s(job: Job) -> float:
-    return max(job.submit_s, job.eligible_s)
 
 
 def _target(job: Job) -> str:
     """Empty for a further component of a heterogeneous job."""
+    if job.id.isdecimal():
+        return job.id
     if "+" in job.id:
         return job.id if job.id.endswith("+0") else ""
     head, _, task = job.id.partition("_")

@@ -24,11 +24,11 @@ class WaitingRoom:
         self._next_s = 0.0
 
     def look(self, now_s: float) -> None:
-        """Tell those whose turn it is, if a minute has passed."""
-        if now_s < self._next_s:
+        """Tell those whose turn it is, if a minute has passed and no hook waits for us."""
+        cycle = self._cycle
+        if now_s < self._next_s or any(claim.waiting for claim in cycle.world.claims.values()):
             return
         self._next_s = now_s + EVERY_S
-        cycle = self._cycle
         words, told = tell_waiting(cycle.world, cycle.policies, cycle.last.refusals, self._told)
         if words and not self._tell(words):
             return
