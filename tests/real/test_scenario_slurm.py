@@ -230,6 +230,7 @@ def test_a_foreign_drain_is_never_lifted(rig: DaemonRig) -> None:
     rig.ctl("scontrol", "update", f"NodeName={name}", "State=UNDRAIN")
 
 
+@pytest.mark.soak
 def test_others_move_and_delete_our_node(rig: DaemonRig) -> None:
     """Its address is put right; gone, it is made anew when it is needed; what is not ours stays."""
     rig.restart(**BY_PAUSE)
