@@ -42,8 +42,9 @@ def slurm_conf(spec: LabSpec, built_hook: str = "") -> str:
         "SlurmctldParameters=enable_configless",
         "SlurmdParameters=config_overrides",
         # A job submitted in slurmctld's first moments is overlooked until the next full pass, which
-        # would come after a minute.
-        "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,sched_interval=2",
+        # would come after a minute. With 1 every look is a full one, and room that a job leaves is
+        # never overlooked for a second more or less by chance.
+        "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,sched_interval=1",
         # A slurmd must never have to forward a message through a node that may be paused.
         "TreeWidth=65533",
         f"SlurmdTimeout={spec.slurmd_timeout_s}",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import fields
 from statistics import median
 
 from backfill.core import changes as ch
-from backfill.core.cluster import Node
+from backfill.core.lifecycle import Phase
 from backfill.core.records import decode
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.ports import Record
@@ -23,7 +23,7 @@ _FIELDS = {
     "WakeInstance": "wake_s",
     "ProbeJobs": "console_s",
     "DrainNode": "drain_s",
-    "UndrainNode": "drain_s",
+    "UndrainNode": "undrain_s",
     "CreateNode": "create_node_s",
     "SuspendJob": "slurm_call_s",
     "ResumeJob": "slurm_call_s",
@@ -31,6 +31,7 @@ _FIELDS = {
     "DeleteNode": "slurm_call_s",
     "SetAddress": "slurm_call_s",
 }
+_TELLING = ("NodeManaged", "OperationStarted", "NodeSeen")
 _PER_MB = ("suspend", "restore", "migrate")
 
 
@@ -38,24 +39,57 @@ def learned(records: Iterable[Record]) -> dict[str, float]:
     """Fields of StepCosts, of those steps that succeeded at least once.
 
     A transfer's whole time becomes its fixed part: it holds for instances of the same size. How
-    long a boot takes is counted from the end of the call that began it to the first registration.
+    long a boot takes is counted from the end of the call that began it to the first registration,
+    and a drain is over when the node is seen to take jobs again, which may be before its call ends.
     """
-    samples: dict[str, list[float]] = {}
-    made_s: dict[str, float] = {}  # when the call ended that made the instance of a node
+    book = _Book()
     for record in records:
+        book.read(record)
+    return _medians(book.samples)
+
+
+class _Book:
+    def __init__(self) -> None:
+        self.samples: dict[str, list[float]] = {}
+        self._made_s: dict[str, float] = {}  # when the call ended that made the node's instance
+        self._undrains_s: dict[str, float] = {}  # since when the node's drain is being lifted
+        self._phases: dict[str, Phase] = {}
+
+    def read(self, record: Record) -> None:
         if record.kind == "outcome" and not record.body["problem"]:
-            kind, _, rest = str(record.body["key"]).partition(":")
-            if kind in _FIELDS:
-                elapsed_s = float(str(record.body["elapsed_s"]))
-                samples.setdefault(_FIELDS[kind], []).append(elapsed_s)
-            if kind == "CreateInstance":
-                made_s[rest.partition(":")[0]] = record.at_s
-        for node in _registered(record):
-            begun_s = made_s.pop(node.name, None)
-            if begun_s is not None:
-                booted_s = max(0.0, record.at_s - begun_s)
-                samples.setdefault("boot_s", []).append(booted_s)
-    return _medians(samples)
+            self._outcome(record)
+        if record.kind != "change" or record.body.get("t") not in _TELLING:
+            return
+        match decode(record.body):
+            case ch.NodeManaged(node):
+                self._phases[node.name] = node.phase
+            case ch.OperationStarted(key) if key.startswith("UndrainNode:"):
+                self._undrains_s[key.split(":")[1]] = record.at_s
+            case ch.NodeSeen(node) if node.responding:
+                if node.slurmd_start_s > 0.0:
+                    self._note("boot_s", self._made_s.pop(node.name, None), record.at_s)
+                if not node.drained:
+                    self._note("undrain_s", self._undrains_s.pop(node.name, None), record.at_s)
+            case _:
+                pass
+
+    def _outcome(self, record: Record) -> None:
+        kind, name, *_ = f"{record.body['key']}:".split(":")
+        elapsed_s = float(str(record.body["elapsed_s"]))
+        field = _FIELDS.get(kind)
+        if field == "wake_s" and self._phases.get(name) is not Phase.BOOTING:
+            field = "wake_again_s"
+        if field == "undrain_s":
+            self._note(field, self._undrains_s.pop(name, None), record.at_s)
+        elif field is not None:
+            self.samples.setdefault(field, []).append(elapsed_s)
+        if kind == "CreateInstance":
+            self._made_s[name] = record.at_s
+
+    def _note(self, field: str, since_s: float | None, at_s: float) -> None:
+        """One more sample, if it is known since when."""
+        if since_s is not None:
+            self.samples.setdefault(field, []).append(max(0.0, at_s - since_s))
 
 
 def _medians(samples: dict[str, list[float]]) -> dict[str, float]:
@@ -64,14 +98,6 @@ def _medians(samples: dict[str, list[float]]) -> dict[str, float]:
         if f"{call}_s" in found:
             found[f"{call}_s_per_mb"] = 0.0
     return {field.name: found[field.name] for field in fields(StepCosts) if field.name in found}
-
-
-def _registered(record: Record) -> Iterator[Node]:
-    if record.kind == "change" and record.body.get("t") == ch.NodeSeen.__name__:
-        change = decode(record.body)
-        assert isinstance(change, ch.NodeSeen)
-        if change.node.slurmd_start_s > 0.0 and change.node.responding:
-            yield change.node
 
 
 def as_yaml(costs: dict[str, float]) -> str:

@@ -20,20 +20,7 @@ from backfill.engine.observe import cluster_changes, host_changes, node_changes
 from backfill.engine.watch import Watch, still_taken
 from backfill.engine.workers import attempt
 from backfill.ports import DriverError, Journal
-
-_CALLS = {
-    act.CreateNode: "create_node",
-    act.DrainNode: "drain",
-    act.UndrainNode: "undrain",
-    act.CreateInstance: "create",
-    act.DeleteInstance: "delete",
-    act.PauseInstance: "pause",
-    act.ThawInstance: "thaw",
-    act.SuspendInstance: "suspend",
-    act.RestoreInstance: "restore",
-    act.MigrateInstance: "migrate",
-    act.WakeInstance: "wake",
-}
+from backfill.sim.replay_costs import call_of
 
 
 class Rehearsal:
@@ -79,6 +66,7 @@ class Rehearsal:
         self.watch = Watch(0.03)
         for change in remembered(r.body for r in self.journal.read() if r.kind == "change"):
             self.world.apply(change)
+        self.cycle.tick(self.sim.now_s)
         self.cycle.record("daemon", "cluster", {"event": "start"})
         self._poll(self._life)
 
@@ -111,16 +99,18 @@ class Rehearsal:
 
     def _read_all(self) -> None:
         """Each source is news by itself, and Slurm, the slowest, comes last."""
-        now_s = self.sim.now_s
-        self.cycle.tick(now_s)
+        self.cycle.tick(self.sim.now_s)
         for host, provider in self._outside.providers.items():
             self.cycle.take(host_changes(self.world, provider.observe(host)))
             self._decide()
+        self._read_slurm()
+        self._decide()
+
+    def _read_slurm(self) -> None:
         try:
             self.cycle.take(cluster_changes(self.world, self._outside.manager.observe()))
         except DriverError as error:
-            self.cycle.take([ch.SourceFailed("slurm", now_s, str(error))])
-        self._decide()
+            self.cycle.take([ch.SourceFailed("slurm", self.sim.now_s, str(error))])
 
     def _read_nodes(self) -> None:
         names = self.watch.due(self.sim.now_s)
@@ -148,20 +138,21 @@ class Rehearsal:
         life = self._life
         self._timer = self.sim.at(at_s, lambda: self._wake(life))
 
-    def _wake(self, life: int) -> None:
+    def _wake(self, life: int, *, poked: bool = False) -> None:
         if life != self._life or not self.alive:
             return
         self.cycle.tick(self.sim.now_s)
+        if poked:
+            self._read_slurm()
         self._read_nodes()
         self._decide()
 
     # --- acting --------------------------------------------------------------------------------
 
     def _begin(self, action: act.DriverAction) -> None:
-        call = _CALLS.get(type(action), "slurm_call")
         memory_mb = self.policies.instances.flavour.memory_mb
         life = self._life
-        cost_s = self.costs.of(call, memory_mb)
+        cost_s = self.costs.of(call_of(action, self.world), memory_mb)
         self.sim.at(self.sim.now_s + cost_s, lambda: self._perform(action, life, cost_s))
         self._step(f"intent {key_of(action)}")
 
@@ -217,7 +208,7 @@ class Rehearsal:
         self.watch.leaving |= {n for n in nodes if self.world.host_of_node(n)}
         self.watch.stir(self.sim.now_s)
         life = self._life
-        self.sim.at(self.sim.now_s, lambda: self._wake(life))
+        self.sim.at(self.sim.now_s, lambda: self._wake(life, poked=True))
 
     def _answer(self, answer: AnswerClaim) -> None:
         self.sim.release(answer.job_id)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from backfill.core import actions as act
+from backfill.core.lifecycle import Phase
+from backfill.core.world import World
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.events import Event
 from backfill.drivers.simulated.world import SimulatedWorld
@@ -25,6 +27,18 @@ _CALLS: Mapping[type, str] = {
     act.WakeInstance: "wake",
     act.ProbeJobs: "console",
 }
+
+
+def call_of(action: act.DriverAction, world: World) -> str:
+    """The name of the call in StepCosts and to faults; `world`: as it is when the call begins."""
+    call = _CALLS.get(type(action), "slurm_call")
+    if call == "wake" and isinstance(action, act.WakeInstance):
+        node = world.managed.get(action.name)
+        if node is not None and node.phase is not Phase.BOOTING:
+            return "wake_again"
+    return call
+
+
 TRANSFERS = ("suspend", "restore", "migrate")
 # Calls of the hypervisors that may be ordered to fail now and then.
 MAY_FAIL = ("create", "delete", "pause", "thaw", *TRANSFERS, "wake")
@@ -42,9 +56,8 @@ class ReplayCosts:
     transfers: int = 0
     failures: Mapping[str, float] = field(default_factory=dict)
 
-    def of(self, action: act.DriverAction, memory_mb: int) -> tuple[float, float]:
+    def of(self, call: str, memory_mb: int) -> tuple[float, float]:
         """Seconds that the call takes by itself, and seconds of transfer at full speed."""
-        call = _CALLS.get(type(action), "slurm_call")
         fixed_s = self.steps.of(call)
         whole_s = self.steps.of(call, memory_mb)
         return (fixed_s, whole_s - fixed_s) if self.transfers else (whole_s, 0.0)

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backfill.core.cluster import Job
+from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.events import next_round_s
 from backfill.drivers.simulated.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports import Record
 from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.rhythm import Rhythm
 from backfill.sim.scenario import Scenario
 
 _METAL = "metal"
@@ -68,6 +71,20 @@ class Stage(Protocol):
         """Instances and nodes of ours that are still there."""
 
 
+def _world(scenario: Scenario, rhythm: Rhythm) -> SimulatedWorld:
+    manners = Manners(tick_s=rhythm.tick_s)
+    sim = SimulatedWorld(
+        cluster=scenario.policies.cluster,
+        boot_s=scenario.costs.boot_s,
+        count_every_s=rhythm.count_s or scenario.count_every_s,
+        manners=manners,
+    )
+    start_s = sim.now_s + rhythm.lead_s
+    manners.tick_at_s = start_s + rhythm.tick_at_s
+    manners.first_s = start_s + rhythm.first_at_s
+    return sim
+
+
 class SimulatedStage:
     """The daemon's own cycle against the simulated cluster; nothing waits for a wall clock.
 
@@ -75,15 +92,15 @@ class SimulatedStage:
     """
 
     def __init__(
-        self, scenario: Scenario, after_step: Callable[[float], None] | None = None
+        self,
+        scenario: Scenario,
+        after_step: Callable[[float], None] | None = None,
+        rhythm: Rhythm | None = None,
     ) -> None:
         policies = scenario.policies
         self._after_step = after_step
-        self._sim = SimulatedWorld(
-            cluster=policies.cluster,
-            boot_s=scenario.costs.boot_s,
-            count_every_s=scenario.count_every_s,
-        )
+        self._rhythm = rhythm if rhythm is not None else Rhythm()
+        self._sim = _world(scenario, self._rhythm)
         for name in policies.priorities.low:
             self._sim.add_partition(name, tier=1, feature=policies.instances.features[0])
         for name in policies.priorities.high:
@@ -93,7 +110,7 @@ class SimulatedStage:
                 self._sim.add_host(
                     name, cpus=group.cpus, memory_mb=group.memory_mb, features=(_METAL,)
                 )
-        self._start_s = self._sim.now_s
+        self._start_s = self._sim.now_s + self._rhythm.lead_s
         for entry in scenario.reservations:
             start_s = self._start_s + entry.at_s
             kept = Reservation(start_s, start_s + entry.for_s, entry.maintenance)
@@ -104,6 +121,7 @@ class SimulatedStage:
         self.rehearsal = Rehearsal(
             self._sim, policies, self._journal, costs=scenario.costs, poll_s=1.0
         )
+        self._sim.step_to(self._start_s)
 
     def now(self) -> float:
         """Simulated epoch seconds."""
@@ -139,8 +157,10 @@ class SimulatedStage:
         return {job_id: self._sim.job(job_id) for job_id in self._ids}
 
     def step(self, until_s: float) -> None:
-        """Go to the next event, or to `until_s`."""
-        next_s = self._sim.next_s
+        """Go to the next event, or to `until_s`; or to when the next look is due."""
+        look_s, now_s, next_s = self._rhythm.look_s, self._sim.now_s, self._sim.next_s
+        if look_s:
+            next_s = next_round_s(now_s, look_s, self._start_s)
         self._sim.step_to(min(until_s, math.inf if next_s is None else next_s))
         if self._after_step is not None:
             self._after_step(self._sim.now_s - self._start_s)

@@ -22,7 +22,7 @@ from backfill.engine.narrate import sentence
 from backfill.engine.observe import host_changes, node_changes
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
-from backfill.sim.replay_costs import ReplayCosts, Transfers
+from backfill.sim.replay_costs import ReplayCosts, Transfers, call_of
 from backfill.sim.rest import Rest
 from backfill.sim.trace_cluster import TraceCluster
 
@@ -234,7 +234,7 @@ class Steward:
     # --- acting --------------------------------------------------------------------------------
 
     def _begin(self, action: act.DriverAction) -> None:
-        fixed_s, transfer_s = self.costs.of(action, self._memory_mb)
+        fixed_s, transfer_s = self.costs.of(call_of(action, self.world), self._memory_mb)
         perform = partial(self._perform, action)
         if transfer_s > 0.0:
             perform = partial(self._transfers.begin, transfer_s, perform)

@@ -149,10 +149,7 @@ class TraceJobs(JobControl):
         super().submit(job)
         self._news.job(job)
 
-    def _tick(self) -> None:
-        self._tick_due = False
-        if not self._books.up:
-            return
+    def _schedule(self) -> None:
         self._queue.schedule_metal(self._events.now_s, self._allocate)
         self._queue.schedule(partial(self._try, withheld=set()))
 

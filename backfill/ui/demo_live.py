@@ -18,10 +18,14 @@ from backfill.lab.cluster import Lab
 from backfill.lab.spec import LabError
 from backfill.lab.tally import check_tally
 from backfill.ports import Record
+from backfill.sim.rhythm import Rhythm
 from backfill.sim.stage import JobAsk
 
 _COUNTER = Path(backfill.lab.__file__).parent / "jobs/counter.sh"
 _LOOK_EVERY_S = 0.4
+_PRIMARY = re.compile(r"^\[(\S+)\] Running as primary controller", re.MULTILINE)
+# Before it has read its SchedulerParameters, slurmctld waits for so long with its first pass.
+_FIRST_PASS_S = 2.9
 _ALLOCATED = re.compile(
     r"^\[(?P<at>\S+)\] sched(?:: Allocate|/backfill: _start_job: Started) JobId=(?P<job>\d+) "
 )
@@ -43,6 +47,7 @@ class LabStage:
         self._count_every_s = count_every_s
         self._home = lab.shared / "demo"
         self._home.mkdir()
+        self._began_s = time.time()
         self._asks: dict[str, JobAsk] = {}
         self._manager = SlurmManager(Commands(prefix=tuple(lab.command("ctl", []))))
         self._journal = JournalReader(lab.dir / "daemon/journal.db")
@@ -89,8 +94,10 @@ class LabStage:
         return self._manager.read_jobs(list(self._asks)) if self._asks else {}
 
     def step(self, until_s: float) -> None:
-        """Let real time pass."""
-        time.sleep(max(0.01, min(until_s - time.time(), _LOOK_EVERY_S)))
+        """Let real time pass until the next look is due."""
+        now_s = time.time()
+        look_s = self._began_s + ((now_s - self._began_s) // _LOOK_EVERY_S + 1) * _LOOK_EVERY_S
+        time.sleep(max(0.01, min(until_s, look_s) - now_s))
 
     def records(self, after_id: int = 0) -> Iterator[Record]:
         """The daemon's journal; behind the proof of a new instance, what its guest told of it."""
@@ -110,11 +117,20 @@ class LabStage:
         body: dict[str, object] = {"generation": node["generation"], "marks": marks}
         return Record(record.at_s, "marks", record.subject, body, record.id)
 
+    def rhythm(self) -> Rhythm:
+        """What is known of the lab's clocks without its journal."""
+        started = _PRIMARY.findall(self._slurm_log())
+        started_s = datetime.fromisoformat(started[-1]).timestamp() if started else 0.0
+        first_at_s = started_s + _FIRST_PASS_S - self._began_s
+        return Rhythm(first_at_s=first_at_s, look_s=_LOOK_EVERY_S)
+
+    def _slurm_log(self) -> str:
+        return (self._lab.dir / "machines/ctl/log/slurm/slurmctld.log").read_text(errors="replace")
+
     def start_delay_s(self, job_id: str) -> float | None:
         """From slurmctld's own log of the allocation to the script's first command."""
         began = self._home / f"{self._asks[job_id].name}.began"
-        log = self._lab.dir / "machines/ctl/log/slurm/slurmctld.log"
-        allocated_s = allocations(log.read_text(errors="replace")).get(job_id)
+        allocated_s = allocations(self._slurm_log()).get(job_id)
         if allocated_s is None or not began.exists():
             return None
         return float(began.read_text()) - allocated_s

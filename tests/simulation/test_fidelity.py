@@ -1,4 +1,4 @@
-"""Step costs learned from one run's journal predict that run, event by event."""
+"""What is learned from one run's journal predicts that run, event by event."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.costs_file import load_costs
-from backfill.sim.fidelity import deviations, events
+from backfill.sim.fidelity import deviations
 from backfill.sim.learning import as_yaml, learned
+from backfill.sim.prediction import predicted, told
+from backfill.sim.rhythm import Rhythm
 from backfill.sim.scenario import Scenario
 from backfill.sim.scenario_player import Outcome, play
 from backfill.sim.scenario_reader import load_scenario
@@ -26,34 +28,43 @@ OTHER = StepCosts(
     migrate_s=3.1,
     migrate_s_per_mb=0.011,
     wake_s=0.7,
+    wake_again_s=1.1,
     drain_s=0.11,
+    undrain_s=0.2,
     create_node_s=0.6,
     delete_s=1.2,
 )
-
-
-def told(outcome: Outcome) -> dict[str, float]:
-    names = {job_id: name for name, job_id in outcome.ids.items()}
-    return events(outcome.records, names, outcome.start_s)
+KNOWN = Rhythm(first_at_s=0.9, look_s=0.4)
+CLOCKS = replace(KNOWN, lead_s=0.4, tick_s=1.0065, tick_at_s=1.71, count_s=0.107)
 
 
 @pytest.fixture(scope="module")
 def scenario() -> Scenario:
-    return load_scenario(FIRST_DAY)
+    return replace(load_scenario(FIRST_DAY), costs=OTHER)
 
 
-def test_what_was_learned_predicts_every_event(scenario: Scenario, tmp_path: Path) -> None:
-    """By way of a file for --costs: within half a second or a tenth, and none is missing."""
-    real = play(scenario, SimulatedStage(replace(scenario, costs=OTHER)))
+@pytest.fixture(scope="module")
+def real(scenario: Scenario) -> Outcome:
+    return play(scenario, SimulatedStage(scenario, rhythm=CLOCKS))
+
+
+def test_what_was_learned_predicts_every_event(real: Outcome) -> None:
+    """Within half a second or a tenth, and none is missing."""
+    assert list(map(str, deviations(told(real), told(predicted(real, KNOWN))))) == []
+    assert len(told(real)) > 30
+
+
+def test_learned_costs_go_through_a_file(scenario: Scenario, tmp_path: Path) -> None:
+    """The file of `--learn` is one for `--costs`: where the clocks are the same, it is enough."""
+    real = play(scenario, SimulatedStage(scenario))
     path = tmp_path / "costs.yaml"
     path.write_text(as_yaml(learned(real.records)))
-    predicted = play(scenario, SimulatedStage(replace(scenario, costs=load_costs(path).steps)))
-    assert list(map(str, deviations(told(real), told(predicted)))) == []
-    assert len(told(real)) > 20
+    again = play(scenario, SimulatedStage(replace(scenario, costs=load_costs(path).steps)))
+    assert list(map(str, deviations(told(real), told(again)))) == []
 
 
-def test_a_wrong_prediction_is_seen(scenario: Scenario) -> None:
-    """With the costs of another machine it is not met: the comparison can fail."""
-    real = play(scenario, SimulatedStage(replace(scenario, costs=OTHER)))
-    predicted = play(scenario, SimulatedStage(scenario))
-    assert deviations(told(real), told(predicted)) != []
+def test_a_wrong_prediction_is_seen(scenario: Scenario, real: Outcome) -> None:
+    """With the costs or the clocks of another machine it is not met: the comparison can fail."""
+    costs = replace(scenario, costs=StepCosts())
+    assert deviations(told(real), told(play(costs, SimulatedStage(costs, rhythm=CLOCKS)))) != []
+    assert deviations(told(real), told(play(scenario, SimulatedStage(scenario)))) != []

@@ -79,5 +79,5 @@ def test_step_costs_grow_with_memory() -> None:
     costs = StepCosts(pause_s=0.01, suspend_s=1.0, suspend_s_per_mb=0.01, slurm_call_s=0.5)
     assert costs.of("pause", 1000) == 0.01
     assert costs.of("suspend", 100) == pytest.approx(2.0)
-    assert costs.of("undrain") == costs.drain_s
+    assert costs.of("undrain") == costs.undrain_s
     assert costs.of("resume_job") == 0.5

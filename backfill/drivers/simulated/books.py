@@ -15,7 +15,9 @@ class Manners:
 
     slurmd_timeout_s: int = 0
     ping_s: float = 30.0  # until NOT_RESPONDING is noticed, and until it is taken back
-    tick_s: float = 1.0  # pending jobs are looked at on multiples of this; 0: at once
+    tick_s: float = 1.0  # pending jobs are looked at once in so long; 0: at once
+    tick_at_s: float = 0.0  # the epoch second of one such look
+    first_s: float = 0.0  # and not before then
     hook_timeout_s: float = 3.0
     requeue_delay_s: float = 120.0  # BeginTime after a requeue by slurmctld itself
     launch_timeout_s: float = 10.0  # a launch on a node that does not answer

@@ -25,8 +25,10 @@ class StepCosts:
     migrate_s: float = 0.5
     migrate_s_per_mb: float = 0.006
     wake_s: float = 0.15
+    wake_again_s: float = 0.15  # of a guest that stood still
     console_s: float = 0.01
     drain_s: float = 0.02
+    undrain_s: float = 0.02
     create_node_s: float = 0.17
     slurm_call_s: float = 0.02
     observe_s: float = 0.05
@@ -36,6 +38,6 @@ class StepCosts:
         """Seconds that the port call named `call` takes for an instance of `memory_mb`."""
         fixed = getattr(self, f"{call}_s", None)
         if fixed is None:
-            fixed = self.drain_s if call == "undrain" else self.slurm_call_s
+            fixed = self.slurm_call_s
         per_mb = getattr(self, f"{call}_s_per_mb", 0.0)
         return float(fixed) + float(per_mb) * memory_mb

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+
+# Epoch seconds are rounded to a quarter of a microsecond.
+_ROUNDING = 1e-6
+
+
+def next_round_s(now_s: float, every_s: float, at_s: float) -> float:
+    """The first moment after `now_s` of what comes round once in `every_s`, as it did at `at_s`."""
+    return at_s + (math.floor((now_s - at_s) / every_s + _ROUNDING) + 1) * every_s
 
 
 @dataclass(slots=True, eq=False)

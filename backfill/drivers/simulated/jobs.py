@@ -8,7 +8,7 @@ from math import inf
 
 from backfill.core.cluster import Job, JobState
 from backfill.drivers.simulated.books import Books
-from backfill.drivers.simulated.events import EventQueue
+from backfill.drivers.simulated.events import EventQueue, next_round_s
 from backfill.drivers.simulated.machines import Machines
 from backfill.drivers.simulated.model import SimJob, SimNode
 from backfill.drivers.simulated.queue import PendingQueue
@@ -53,15 +53,18 @@ class JobControl:
         if self._tick_due or not self._books.up:
             return
         self._tick_due = True
-        now_s, tick_s = self._events.now_s, self._books.manners.tick_s
-        due_s = now_s if tick_s <= 0.0 else (now_s // tick_s + 1) * tick_s
+        manners, due_s = self._books.manners, self._events.now_s
+        if manners.tick_s > 0.0:
+            due_s = next_round_s(max(due_s, manners.first_s), manners.tick_s, manners.tick_at_s)
         self._events.at(due_s, self._tick)
 
     def _tick(self) -> None:
         self._tick_due = False
-        withheld: set[str] = set()
         if self._books.up:
-            self._queue.schedule(partial(self._try, withheld=withheld))
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._queue.schedule(partial(self._try, withheld=set()))
 
     def _try(self, job: SimJob, withheld: set[str]) -> bool:
         chosen: list[SimNode] = []
