@@ -8,6 +8,8 @@ from backfill.core.world import World
 
 _SLOWEST_S = 0.5
 _GROWTH = 1.5
+# Asking costs two programs: where that takes long, guests and jobs wait for the same CPUs.
+_REST = 2.0  # times as long as the last answer took
 
 
 class Watch:
@@ -18,6 +20,9 @@ class Watch:
         self._interval_s = fastest_s
         self._names: frozenset[str] = frozenset()
         self._next_s = 0.0
+        self._asked_s: float | None = None  # while an answer is on its way
+        self._stirred = False  # since then
+        self._rested_s = 0.0
         self.leaving: set[str] = set()  # hosts' nodes whose job is known to have ended
 
     def want(self, names: frozenset[str], now_s: float) -> None:
@@ -30,24 +35,33 @@ class Watch:
     def stir(self, now_s: float) -> None:
         """Something happened: be eager again."""
         self._interval_s = self._fastest_s
-        self._next_s = min(self._next_s, now_s)
+        self._stirred = self._asked_s is not None
+        if not self._stirred:
+            self._next_s = min(self._next_s, max(now_s, self._rested_s))
 
     def asked(self, now_s: float) -> None:
         """A question is on its way; the next one waits for its answer."""
-        self._next_s = now_s + 60.0
+        self._asked_s = now_s
+        self._stirred = False
 
     def answered(self, now_s: float) -> None:
-        """The answer came."""
-        self._next_s = now_s + self._interval_s
-        self._interval_s = min(_SLOWEST_S, self._interval_s * _GROWTH)
+        """The answer came. What stirred meanwhile may not be in it: then it is asked once more."""
+        took_s = 0.0 if self._asked_s is None else now_s - self._asked_s
+        self._asked_s = None
+        self._rested_s = now_s + min(_SLOWEST_S, _REST * took_s)
+        self._next_s = max(now_s if self._stirred else now_s + self._interval_s, self._rested_s)
+        if not self._stirred:
+            self._interval_s = min(_SLOWEST_S, self._interval_s * _GROWTH)
 
     def due_in_s(self, now_s: float) -> float:
         """Seconds until the next question is due."""
-        return max(0.001, self._next_s - now_s) if self._names else 60.0
+        waiting = not self._names or self._asked_s is not None
+        return 60.0 if waiting else max(0.001, self._next_s - now_s)
 
     def due(self, now_s: float) -> tuple[str, ...]:
         """The nodes to ask about now."""
-        return tuple(sorted(self._names)) if self._names and now_s >= self._next_s else ()
+        rests = self._asked_s is not None or now_s < self._next_s
+        return () if rests else tuple(sorted(self._names))
 
 
 def still_taken(world: World, nodes: Iterable[str]) -> frozenset[str]:

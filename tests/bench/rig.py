@@ -30,13 +30,13 @@ _ALLOCATED = re.compile(
 )
 
 
-def wait_for(done: Callable[[], Any], limit_s: float, what: str) -> Any:
+def wait_for(done: Callable[[], Any], limit_s: float, what: str, every_s: float = 0.01) -> Any:
     """Return the first true answer of `done`; TimeoutError naming `what` after `limit_s`."""
     end_s = time.monotonic() + limit_s
     while not (answer := done()):
         if time.monotonic() > end_s:
             raise TimeoutError(f"{what}: not within {limit_s:g} s")
-        time.sleep(0.01)
+        time.sleep(every_s)
     return answer
 
 
@@ -46,7 +46,7 @@ class Bed:
     def __init__(
         self,
         spec: LabSpec,
-        policy: dict[str, Any] | None = None,
+        policy: dict[str, Any] | Callable[[Lab], dict[str, Any]] | None = None,
         guest: image.GuestImage | None = None,
     ) -> None:
         self.lab = Lab.up(spec, tied=True)
@@ -56,7 +56,8 @@ class Bed:
         self._started_s = 0.0
         self._daemon: subprocess.Popen[str] | None = None
         if policy is not None:
-            self._start(write_policy(self.lab, guest or image.build(), **policy))
+            body = policy(self.lab) if callable(policy) else policy
+            self._start(write_policy(self.lab, guest or image.build(), **body))
 
     def close(self) -> None:
         """Stop the daemon and take the lab down."""

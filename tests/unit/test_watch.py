@@ -1,0 +1,64 @@
+"""How eagerly Slurm is asked: at once after news, ever more seldom without, never in a circle."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.engine.watch import Watch
+
+NODES = frozenset({"vn1"})
+
+
+def watch() -> Watch:
+    made = Watch(0.03)
+    made.want(NODES, 100.0)
+    return made
+
+
+def test_a_new_node_is_asked_about_at_once() -> None:
+    """And nobody is asked about where nothing is awaited."""
+    assert Watch(0.03).due(100.0) == ()
+    assert watch().due(100.0) == ("vn1",)
+
+
+def test_an_answer_on_its_way_is_waited_for() -> None:
+    """Whatever happens meanwhile: there is nothing to do until it comes."""
+    made = watch()
+    made.asked(100.0)
+    made.stir(100.01)
+    assert made.due(100.02) == ()
+    assert made.due_in_s(100.02) > 1.0
+
+
+def test_what_happened_meanwhile_is_looked_at_next() -> None:
+    """The answer may be older than it: without waiting, but for the rest that asking costs."""
+    made = watch()
+    made.asked(100.0)
+    made.stir(100.005)
+    made.answered(100.01)
+    assert made.due_in_s(100.01) == pytest.approx(0.02)
+    assert made.due(100.031) == ("vn1",)
+
+
+def test_without_news_it_becomes_seldom() -> None:
+    """From the fastest to twice a second."""
+    made, now_s, pauses = watch(), 100.0, []
+    for _ in range(12):
+        made.asked(now_s)
+        made.answered(now_s)
+        pauses.append(made.due_in_s(now_s))
+        now_s += pauses[-1]
+    assert pauses == sorted(pauses)
+    assert pauses[0] == pytest.approx(0.03)
+    assert pauses[-1] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.01, 0.03), (0.1, 0.2), (10.0, 0.5)])
+def test_where_asking_takes_long_it_is_done_less_often(took_s: float, rest_s: float) -> None:
+    """The CPUs are short there, and those who are awaited need them; never less than twice a
+    second."""
+    made = watch()
+    made.asked(100.0)
+    made.answered(100.0 + took_s)
+    made.stir(100.0 + took_s)
+    assert made.due_in_s(100.0 + took_s) == pytest.approx(rest_s if took_s > 0.01 else 0.02)
