@@ -87,7 +87,10 @@ def translate(error: Exception, subject: str, cloud: str) -> DriverError:
     if isinstance(error, (ka.ConnectFailure, ka.ConnectTimeout, sdk.ResourceTimeout)):
         return UnreachableError(subject, f"cloud {cloud} did not answer: {text}")
     if isinstance(error, ka.ClientException):
-        return UnreachableError(subject, f"cloud {cloud} cannot be reached: {text}")
+        return UnreachableError(
+            subject, f"cloud {cloud} cannot be reached: {text}",
+            "is auth_url in clouds.yaml that of Keystone?",
+        )  # fmt: skip
     return BadOutputError(subject, f"cloud {cloud} answered what cannot be read: {text}")
 
 
