@@ -1,0 +1,59 @@
+"""Room that a cloud wants back: by its operator's mark, and when the instance hours are used up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backfill.core.quantities import NOTHING, Resources
+from tests.contract.instance_rig import SMALL
+from tests.real.openstack_rig import nova, wait
+from tests.real.tenant_rig import IMPATIENT, TenantRig
+
+pytestmark = pytest.mark.real
+ONE = Resources(SMALL.cpus, SMALL.memory_mb)
+HOURS = 1000.0  # far away
+
+
+@pytest.fixture
+def tenant(clouds: Path, tmp_path: Path) -> Iterator[TenantRig]:
+    """One that reads the whole list every time: marks do not count as changes in Nova."""
+    made = TenantRig(clouds, tmp_path, patience=replace(IMPATIENT, full_s=0), hours_cap=HOURS)
+    yield made
+    made.end()
+
+
+def test_what_the_operator_marks_is_wanted_back(tenant: TenantRig) -> None:
+    """His reason is told with the server; what he wants back is no room, now and after it went."""
+    tenant.born()
+    (server,) = tenant.servers()
+    path = f"/servers/{server['id']}/metadata/backfill_reclaim"
+    room = _room(tenant)
+    assert room.cpus > 1
+    nova(tenant.clouds, "admin", "PUT", path, {"meta": {"backfill_reclaim": "host is repaired"}})
+    wait(lambda: _wanted(tenant) == "host is repaired")
+    assert _room(tenant) == room - ONE
+    tenant.provider.delete("pool", "vn1")
+    assert _room(tenant) == room - ONE
+
+
+def _wanted(tenant: TenantRig) -> str:
+    return tenant.provider.observe("pool").instances["vn1"].wanted_back
+
+
+def _room(tenant: TenantRig) -> Resources:
+    return tenant.provider.observe("pool").host.capacity
+
+
+def test_used_up_hours_are_no_room(clouds: Path, tmp_path: Path) -> None:
+    """Nova counts the hours of the month; what runs stays, but there is no room for it."""
+    tenant = TenantRig(clouds, tmp_path, hours_cap=1e-6)
+    try:
+        tenant.born()
+        wait(lambda: _room(tenant) == NOTHING)
+        assert set(tenant.provider.observe("pool").instances) == {"vn1"}
+    finally:
+        tenant.end()
