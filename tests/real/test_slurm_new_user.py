@@ -14,7 +14,7 @@ import yaml
 import backfill
 from backfill.lab.cluster import Lab
 from backfill.lab.roots import RELEASES
-from backfill.ui.codes import BAD_CONFIG, NO, NO_PERMISSION, OK
+from backfill.ui.codes import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE
 from tests.real.conf_lab import RESTART, conf_lab
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
@@ -104,15 +104,17 @@ def user(request: pytest.FixtureRequest) -> Iterator[User]:
 def test_wrong_paths_and_no_permission(user: User) -> None:
     """The place, what is wrong and what would help, before anything is touched."""
     user.refused(BAD_CONFIG, "/nowhere.yaml", "diff", "--config", "/nowhere.yaml")
-    for verb in ("diff", "apply", "hooks install"):
-        user.writes(conf="/nowhere/slurm.conf")
-        user.refused(NO, "/nowhere/slurm.conf: cannot be read (No such file", *verb.split())
+    user.writes(conf="/nowhere/slurm.conf")
+    for verb in ("diff", "apply"):
+        user.refused(NO, "/nowhere/slurm.conf: cannot be read (No such file", verb)
+    user.refused(UNAVAILABLE, "there is no file /nowhere/slurm.conf", "hooks", "install")
     user.writes(bin_dir="/nowhere")
-    user.refused(69, "cannot start /nowhere/", "apply", "--no-dry-start")
-    user.refused(69, "cannot start /nowhere/", "hooks", "install")
+    user.refused(UNAVAILABLE, "cannot start /nowhere/", "apply", "--no-dry-start")
+    user.refused(UNAVAILABLE, "cannot start /nowhere/", "hooks", "install")
     user.writes()
-    for verb in ("apply", "rollback", "hooks install", "hooks remove"):
+    for verb in ("apply", "hooks remove"):
         user.refused(NO_PERMISSION, "run this as root", *verb.split(), wrapped=_NOBODY)
+    user.refused(NO, "Permission denied", "hooks", "install", wrapped=_NOBODY)
     user.refused(NO, "there is no earlier copy to go back to", "rollback")
     user.refused(NO, "/no/copy: there is no such copy", "rollback", "--to", "/no/copy")
 
@@ -132,7 +134,6 @@ def test_the_file_forth_and_back(user: User) -> None:
     for theirs in (ours + b"# f\xfcr Kurt\n", ours.replace(b"\n", b"\r\n")):
         user.managed.write_bytes(theirs)
         user.refused(NO, "`backfill slurm apply --force` replaces it", "apply")
-        user.refused(NO, "`backfill slurm apply --force` replaces it", "rollback")
         user.refused(NO, "`backfill slurm apply --force` replaces it", "hooks", "install")
         assert user.types("diff")[0] == NO
         copy = json.loads(user.does("apply", "--force", "--json"))["backup"]
