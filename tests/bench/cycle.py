@@ -173,7 +173,7 @@ class Bench:
             tag = Tag("large", name, 1)
             seen = Instance(name, host_name, InstanceState.RUNNING, tag, Resources(2, 4000), 3000)
             node = ManagedNode(
-                name, "10.0.0.1/8", host_name, 1, Phase.READY, now_s, now_s, proven_s=now_s
+                name, f"{name}/8", host_name, 1, Phase.READY, now_s, now_s, proven_s=now_s
             )
             self.cycle.take([ch.NodeManaged(node), ch.InstanceSeen(seen, now_s)])
 

@@ -33,7 +33,8 @@ def back_at_work() -> World:
     world.apply(ch.NodeManaged(node))
     world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(2, 2000)), BACK_S))
     world.apply(ch.InstanceSeen(instance, BACK_S))
-    world.apply(ch.NodeSeen(Node("vn1", NodeBase.ALLOCATED, cpus=1, memory_mb=208), BACK_S))
+    seen = Node("vn1", NodeBase.ALLOCATED, address="10.77.1.1", cpus=1, memory_mb=208)
+    world.apply(ch.NodeSeen(seen, BACK_S))
     world.apply(ch.JobSeen(job, BACK_S))
     return world
 
