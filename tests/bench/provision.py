@@ -91,7 +91,7 @@ class Round:
         argv = [sys.executable, "-m", "backfill", "provision", "vn1",
                 "--config", str(self.bed.lab.dir / "policy.yaml")]  # fmt: skip
         began_s = time.monotonic()
-        done = self.bed.lab.run("ctl", argv, timeout_s=_PATIENCE_S, env=env)
+        done = self.bed.lab.run("ctl", argv, timeout_s=2 * _PATIENCE_S, env=env)
         took_s = time.monotonic() - began_s
         if done.returncode:
             raise RuntimeError(f"backfill provision: {done.stdout}{done.stderr}")
@@ -109,7 +109,9 @@ def with_salt(
     """Rounds in a lab with Salt, each after one in the `plain` lab; every figure as a list."""
     name = f"bench-salt{'g' if gate else ''}-{os.getpid()}"
     found: dict[str, list[float]] = defaultdict(list)
-    bed = Bed(LabSpec(name=name, hosts=1, salt=True), policy(gate=gate), guest)
+    bed = Bed(
+        LabSpec(name=name, hosts=1, salt=True), policy(gate=gate, within_s=_PATIENCE_S), guest
+    )
     try:
         for trial in range(rounds + 1):
             if plain is not None:
