@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from backfill.core.cluster import ENDED, Job, JobState
+from backfill.drivers.simulated.events import next_round_s
 from backfill.ports import Record
 from backfill.sim.draws import exponential, seeded
 from backfill.sim.scenario import JobEntry, JobMoment, Scenario, When
@@ -130,9 +131,11 @@ class _Player:
         )
 
     def _next_s(self, now_s: float) -> float:
-        """When the next step is due, if that is known, or soon."""
+        """When the next step is due, if that is known, or the next look."""
         due = [self._due_s(step) for step in self._steps if step.since_s is not None]
-        return min([now_s + _LONGEST_STEP_S, *due])
+        look_s = self.stage.look_s
+        next_s = next_round_s(now_s, look_s, self.start_s) if look_s else now_s + _LONGEST_STEP_S
+        return min([next_s, *due])
 
     def _submit(self, name: str, entry: JobEntry, run_s: float) -> None:
         self.ids[name] = self.stage.submit(

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from backfill.core.cluster import Job
 from backfill.drivers.simulated.books import Manners
-from backfill.drivers.simulated.events import next_round_s
 from backfill.drivers.simulated.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
@@ -38,7 +37,12 @@ class JobAsk:
 
 
 class Stage(Protocol):
-    """A cluster with a daemon. Times are epoch seconds of the stage's own clock."""
+    """A cluster with a daemon. Times are epoch seconds of the stage's own clock.
+
+    `look_s`: a play looks at it so often, counted from its beginning; 0: whenever something stirs.
+    """
+
+    look_s: float
 
     def now(self) -> float:
         """The time there."""
@@ -99,8 +103,9 @@ class SimulatedStage:
     ) -> None:
         policies = scenario.policies
         self._after_step = after_step
-        self._rhythm = rhythm if rhythm is not None else Rhythm()
-        self._sim = _world(scenario, self._rhythm)
+        rhythm = rhythm if rhythm is not None else Rhythm()
+        self.look_s = rhythm.look_s
+        self._sim = _world(scenario, rhythm)
         for name in policies.priorities.low:
             self._sim.add_partition(name, tier=1, feature=policies.instances.features[0])
         for name in policies.priorities.high:
@@ -110,7 +115,7 @@ class SimulatedStage:
                 self._sim.add_host(
                     name, cpus=group.cpus, memory_mb=group.memory_mb, features=(_METAL,)
                 )
-        self._start_s = self._sim.now_s + self._rhythm.lead_s
+        self._start_s = self._sim.now_s + rhythm.lead_s
         for entry in scenario.reservations:
             start_s = self._start_s + entry.at_s
             kept = Reservation(start_s, start_s + entry.for_s, entry.maintenance)
@@ -157,10 +162,8 @@ class SimulatedStage:
         return {job_id: self._sim.job(job_id) for job_id in self._ids}
 
     def step(self, until_s: float) -> None:
-        """Go to the next event, or to `until_s`; or to when the next look is due."""
-        look_s, now_s, next_s = self._rhythm.look_s, self._sim.now_s, self._sim.next_s
-        if look_s:
-            next_s = next_round_s(now_s, look_s, self._start_s)
+        """Go to the next event, if it is seen by itself, or to `until_s`."""
+        next_s = None if self.look_s else self._sim.next_s
         self._sim.step_to(min(until_s, math.inf if next_s is None else next_s))
         if self._after_step is not None:
             self._after_step(self._sim.now_s - self._start_s)

@@ -22,7 +22,6 @@ from backfill.sim.rhythm import Rhythm
 from backfill.sim.stage import JobAsk
 
 _COUNTER = Path(backfill.lab.__file__).parent / "jobs/counter.sh"
-_LOOK_EVERY_S = 0.4
 _PRIMARY = re.compile(r"^\[(\S+)\] Running as primary controller", re.MULTILINE)
 # Before it has read its SchedulerParameters, slurmctld waits for so long with its first pass.
 _FIRST_PASS_S = 2.9
@@ -41,6 +40,8 @@ _UNTIL_TOLD = "until [ -e {home}/{name}.finish ]; do sleep 0.1; done"
 
 class LabStage:
     """A lab with a daemon in it; see `Stage`. Raises LabError where the lab refuses."""
+
+    look_s = 0.4
 
     def __init__(self, lab: Lab, count_every_s: float) -> None:
         self._lab = lab
@@ -94,10 +95,8 @@ class LabStage:
         return self._manager.read_jobs(list(self._asks)) if self._asks else {}
 
     def step(self, until_s: float) -> None:
-        """Let real time pass until the next look is due."""
-        now_s = time.time()
-        look_s = self._began_s + ((now_s - self._began_s) // _LOOK_EVERY_S + 1) * _LOOK_EVERY_S
-        time.sleep(max(0.01, min(until_s, look_s) - now_s))
+        """Let real time pass."""
+        time.sleep(max(0.01, until_s - time.time()))
 
     def records(self, after_id: int = 0) -> Iterator[Record]:
         """The daemon's journal; behind the proof of a new instance, what its guest told of it."""
@@ -122,7 +121,7 @@ class LabStage:
         started = _PRIMARY.findall(self._slurm_log())
         started_s = datetime.fromisoformat(started[-1]).timestamp() if started else 0.0
         first_at_s = started_s + _FIRST_PASS_S - self._began_s
-        return Rhythm(first_at_s=first_at_s, look_s=_LOOK_EVERY_S)
+        return Rhythm(first_at_s=first_at_s, look_s=self.look_s)
 
     def _slurm_log(self) -> str:
         return (self._lab.dir / "machines/ctl/log/slurm/slurmctld.log").read_text(errors="replace")
