@@ -114,7 +114,6 @@ def test_wrong_paths_and_no_permission(user: User) -> None:
     user.writes()
     for verb in ("apply", "hooks remove"):
         user.refused(NO_PERMISSION, "run this as root", *verb.split(), wrapped=_NOBODY)
-    user.refused(NO, "Permission denied", "hooks", "install", wrapped=_NOBODY)
     user.refused(NO, "there is no earlier copy to go back to", "rollback")
     user.refused(NO, "/no/copy: there is no such copy", "rollback", "--to", "/no/copy")
 
