@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from backfill.lab.cloud import guests
+from backfill.lab.cloud import guests, second
 from backfill.lab.cloud.handle import Cloud
 from backfill.lab.spec import LabError
 from backfill.ui.codes import NO, OK
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if verb == "up":
             one.add_argument(
                 "--guests", action="store_true",
-                help="with a compute host c3 whose guests are real, in the zone 'guests'",
+                help="with compute hosts c3 and c4 whose guests are real, in zones of their own",
             )  # fmt: skip
         if verb == "status":
             one.add_argument("--json", action="store_true", help="print one JSON document")
@@ -59,10 +59,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _up(cloud: Cloud, real_guests: bool) -> int:
     cloud.up(lambda line: print(line, file=sys.stderr, flush=True), real_guests=real_guests)
-    services = "Keystone, Nova (hosts c1, c2), Glance, Cinder, Placement, Neutron"
+    services = "Keystone, Nova (hosts c1, c2, c5), Glance, Cinder, Placement, Neutron"
     print(f"cloud {cloud.name} is up: {services}")
     if real_guests:
-        print(f"  host {guests.HOST} boots real guests in zone {guests.ZONE}, by QEMU without KVM")
+        for host in (guests, second):
+            print(f"  host {host.HOST} boots real guests in zone {host.ZONE}, by QEMU without KVM")
     print(f"  credentials in {cloud.clouds_yaml}: admin, and the projects east and west")
     print("  backfill lab cloud run -- CMD      a command in its network")
     print("  backfill lab cloud down            end it")

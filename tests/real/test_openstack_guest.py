@@ -1,4 +1,4 @@
-"""A real guest behind Nova's libvirt driver: what its memory holds survives pause and suspend."""
+"""Real guests behind Nova's libvirt driver: what is in memory survives pause, suspend and moves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.settings import Place
-from backfill.lab.cloud import guests
+from backfill.lab.cloud import guests, second
 from backfill.lab.cloud.handle import Cloud
 from backfill.lab.spec import LIBVIRT_PORT
 from tests.contract.instance_rig import spec
@@ -27,33 +27,45 @@ class GuestRig(OpenStackRig):
     """The project `east` as one pool, its servers in the zone of real guests."""
 
     image = guests.COUNTER
+    cloud_name, places, zones = "east", {"pool": Place("east")}, (guests.ZONE,)
 
     def __init__(self, cloud: Cloud) -> None:
-        shape = replace(SHAPE, flavours=("tiny",), zones=(guests.ZONE,), config_drive=True)
-        super().__init__(cloud.clouds_yaml, places={"pool": Place("east")}, shape=shape)
+        shape = replace(SHAPE, flavours=("tiny",), zones=self.zones, config_drive=True)
+        super().__init__(cloud.clouds_yaml, places=self.places, shape=shape)
         self.cloud = cloud
-        self.libvirt = libvirt.open(f"qemu+tcp://127.0.0.1:{LIBVIRT_PORT}/system")
+        # As seen from the cloud's network, in which the test is.
+        first, other = f"127.0.0.1:{LIBVIRT_PORT}", f"{second.ADDRESS}:{LIBVIRT_PORT}"
+        self.libvirts = [libvirt.open(f"qemu+tcp://{at}/system") for at in (first, other)]
 
     def end(self) -> None:
-        self.libvirt.close()
+        for hypervisor in self.libvirts:
+            hypervisor.close()
         super().end()
 
-    def state(self) -> InstanceState | None:
+    def state(self, host: str = "pool") -> InstanceState | None:
         """What the driver says of it."""
-        seen = self.provider.read("pool", "vn1")
+        seen = self.provider.read(host, "vn1")
         return None if seen is None else seen.state
 
+    def domains(self, number: int = 0) -> list[libvirt.virDomain]:
+        """The guests of one of the hosts as its hypervisor sees them."""
+        return list(self.libvirts[number].listAllDomains())
+
     def domain(self) -> libvirt.virDomain:
-        """The one guest as its hypervisor sees it."""
-        (found,) = self.libvirt.listAllDomains()
+        """The one guest."""
+        (found,) = [*self.domains(0), *self.domains(1)]
         return found
 
     def counts(self) -> list[int]:
         """The numbers on the console, from the file that QEMU writes."""
-        (server,) = nova(self.clouds, "east", "GET", LIST)["servers"]
+        (server,) = nova(self.clouds, self.cloud_name, "GET", LIST)["servers"]
         log = self.cloud.dir / "nova/instances" / server["id"] / "console.log"
         lines = log.read_text(errors="replace").replace("\r", "").split("\n")[:-1]
         return [int(line[len(COUNT) :]) for line in lines if line.startswith(COUNT)]
+
+    def counting(self) -> None:
+        """Wait until it has booted and counts."""
+        wait(lambda: len(self.counts()) > 3, LIMIT_S)
 
     def goes_on(self, after: int) -> None:
         """Wait for numbers beyond this one; a guest that began anew would begin with 1."""
@@ -61,6 +73,13 @@ class GuestRig(OpenStackRig):
         seen = self.counts()
         assert seen[-1] > after
         assert seen == list(range(seen[0], seen[0] + len(seen)))
+
+
+class HostsRig(GuestRig):
+    """The two compute hosts with real guests, seen by an administrator."""
+
+    cloud_name, zones = "admin", ("",)
+    places = {"hv1": Place("admin", guests.HOST), "hv2": Place("admin", second.HOST)}  # noqa: RUF012
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +100,7 @@ def test_a_counter_goes_on_after_pause_and_suspend(rig: GuestRig) -> None:
     """Through our driver; that it stood still in between is what libvirt and the console say."""
     rig.provider.create(spec(rig))
     wait(lambda: rig.state() is InstanceState.RUNNING, LIMIT_S)
-    wait(lambda: len(rig.counts()) > 3, LIMIT_S)
+    rig.counting()
     assert COUNT in rig.provider.console("pool", "vn1")
 
     rig.provider.pause("pool", "vn1")
@@ -102,4 +121,50 @@ def test_a_counter_goes_on_after_pause_and_suspend(rig: GuestRig) -> None:
     rig.goes_on(before)
 
     rig.provider.delete("pool", "vn1")
-    assert rig.libvirt.listAllDomains() == []
+    assert rig.domains() == []
+
+
+@pytest.fixture
+def admin(cloud: Cloud) -> Iterator[HostsRig]:
+    made = HostsRig(cloud)
+    yield made
+    made.end()
+
+
+def test_a_counter_goes_on_when_its_guest_moves_live(admin: HostsRig) -> None:
+    """There while it runs, back while it is paused: one guest at any time, and no number twice."""
+    admin.provider.create(spec(admin))
+    wait(lambda: admin.state("hv1") is InstanceState.RUNNING, LIMIT_S)
+    admin.counting()
+    before = admin.counts()[-1]
+    admin.provider.migrate("hv1", "vn1", "hv2")
+    assert (admin.state("hv1"), admin.state("hv2")) == (None, InstanceState.RUNNING)
+    assert [len(admin.domains(number)) for number in (0, 1)] == [0, 1]
+    admin.goes_on(before)
+
+    admin.provider.pause("hv2", "vn1")
+    before = admin.counts()[-1]
+    admin.provider.migrate("hv2", "vn1", "hv1")
+    assert admin.state("hv1") is InstanceState.PAUSED
+    assert admin.domain().state()[0] == libvirt.VIR_DOMAIN_PAUSED
+    admin.provider.thaw("hv1", "vn1")
+    admin.goes_on(before)
+    admin.provider.delete("hv1", "vn1")
+    assert [admin.domains(number) for number in (0, 1)] == [[], []]
+
+
+def test_a_guest_that_is_off_moves_with_its_disk(admin: HostsRig) -> None:
+    """Cold: it is off on the other host, and boots there."""
+    admin.provider.create(spec(admin))
+    wait(lambda: admin.state("hv1") is InstanceState.RUNNING, LIMIT_S)
+    admin.counting()
+    (server,) = nova(admin.clouds, "admin", "GET", LIST)["servers"]
+    path = f"/servers/{server['id']}/action"
+    nova(admin.clouds, "admin", "POST", path, {"os-stop": None})
+    wait(lambda: admin.state("hv1") is InstanceState.OFF, LIMIT_S)
+    admin.provider.migrate("hv1", "vn1", "hv2")
+    assert (admin.state("hv1"), admin.state("hv2")) == (None, InstanceState.OFF)
+    nova(admin.clouds, "admin", "POST", path, {"os-start": None})
+    wait(lambda: admin.state("hv2") is InstanceState.RUNNING, LIMIT_S)
+    wait(lambda: len(admin.domains(1)) == 1 and admin.domains(1)[0].isActive() == 1, LIMIT_S)
+    admin.counting()

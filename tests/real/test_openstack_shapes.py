@@ -81,9 +81,7 @@ def zone(clouds: Path, name: str, host: str) -> Iterator[Any]:
     """An availability zone with one host; it yields what takes that host out of service."""
     wanted = {"aggregate": {"name": name, "availability_zone": name}}
     made = nova(clouds, "admin", "POST", "/os-aggregates", wanted)["aggregate"]["id"]
-    path = f"/os-aggregates/{made}"
-    listed = nova(clouds, "admin", "GET", "/os-services?binary=nova-compute")["services"]
-    service = f"/os-services/{next(s['id'] for s in listed if s['host'] == host)}"
+    path, service = f"/os-aggregates/{made}", service_of(clouds, host)
     try:
         nova(clouds, "admin", "POST", f"{path}/action", {"add_host": {"host": host}})
         yield lambda: nova(clouds, "admin", "PUT", service, {"status": "disabled"})
@@ -91,6 +89,23 @@ def zone(clouds: Path, name: str, host: str) -> Iterator[Any]:
         nova(clouds, "admin", "PUT", service, {"status": "enabled"})
         nova(clouds, "admin", "POST", f"{path}/action", {"remove_host": {"host": host}})
         nova(clouds, "admin", "DELETE", path)
+
+
+def service_of(clouds: Path, host: str) -> str:
+    """The path of a host's nova-compute."""
+    listed = nova(clouds, "admin", "GET", "/os-services?binary=nova-compute")["services"]
+    return f"/os-services/{next(s['id'] for s in listed if s['host'] == host)}"
+
+
+@contextmanager
+def in_service(clouds: Path, host: str) -> Iterator[None]:
+    """A host that is out of service otherwise."""
+    service = service_of(clouds, host)
+    nova(clouds, "admin", "PUT", service, {"status": "enabled"})
+    try:
+        yield
+    finally:
+        nova(clouds, "admin", "PUT", service, {"status": "disabled"})
 
 
 def test_a_shelved_server_has_lost_its_memory(tenant: TenantRig) -> None:
@@ -134,13 +149,23 @@ def test_a_member_who_names_compute_hosts_is_told_what_he_lacks(clouds: Path) ->
         rig.provider.close()
 
 
-def test_a_direct_port_is_asked_for_and_its_lack_is_told(clouds: Path, tmp_path: Path) -> None:
-    """No host here has virtual functions: the port is right, the server says why it failed."""
-    with shaped(clouds, tmp_path, vnic_type="direct") as tenant:
-        tenant.provider.create(spec(tenant))
-        (port,) = connect(clouds, "east").network.ports()
-        assert port.binding_vnic_type == "direct"
-        wait(lambda: tenant.state() is InstanceState.CRASHED)
-        assert tenant.provider.console("pool", "vn1").startswith("Nova: ")
+def test_a_direct_port_gets_a_virtual_function(clouds: Path, tmp_path: Path) -> None:
+    """On the host that has some; when both are taken the next server says that there is none."""
+    with (
+        in_service(clouds, "c5"),
+        shaped(clouds, tmp_path, vnic_type="direct", zones=("sriov",)) as tenant,
+    ):
+        for name in ("vn1", "vn2"):
+            tenant.born(name)
+        assert set(hosts(clouds).values()) == {"c5"}
+        ports = list(connect(clouds, "admin").network.ports())
+        assert {port.binding_vif_type for port in ports} == {"hw_veb"}
+        slots = {port.binding_profile["pci_slot"] for port in ports}
+        assert slots == {"0000:02:00.1", "0000:03:00.1"}
+        tenant.provider.create(spec(tenant, "vn3"))
+        wait(lambda: tenant.state("vn3") is InstanceState.CRASHED)
+        assert "No valid host" in tenant.provider.console("pool", "vn3")
+        tenant.provider.delete("pool", "vn3")
         tenant.provider.delete("pool", "vn1")
-        assert not list(connect(clouds, "east").network.ports())
+        (port,) = connect(clouds, "east").network.ports()
+        assert port.name.endswith("vn2")

@@ -25,12 +25,19 @@ DATABASES = (
     "keystone", "placement", "glance", "cinder", "neutron", "nova", "nova_api", "nova_cell0",
 )  # fmt: skip
 _PLUGIN, _VOLUMES = "bindall", "filevolumes"
+# Devices of Nova's fake driver: one virtual function on each of two cards.
+PHYSICAL_NETWORK = "physnet2"
+_DEVICES = {
+    "address": {"domain": "0000", "bus": "0[23]", "slot": "00", "function": ".*"},
+    "physical_network": PHYSICAL_NETWORK,
+}
 _FILTERS = ",".join(
     f"{name}Filter"
     for name in (
         "Compute",
         "ComputeCapabilities",
         "ImageProperties",
+        "PciPassthrough",
         "ServerGroupAntiAffinity",
         "ServerGroupAffinity",
     )
@@ -210,12 +217,12 @@ lock_path = {root}/locks
 [database]
 connection = {database("neutron")}
 [ml2]
-type_drivers = flat,local
-tenant_network_types = local
-mechanism_drivers = {_PLUGIN}
+type_drivers = vlan
+tenant_network_types = vlan
+mechanism_drivers = {_PLUGIN},sriovnicswitch
 extension_drivers = port_security
-[ml2_type_flat]
-flat_networks = physnet
+[ml2_type_vlan]
+network_vlan_ranges = {PHYSICAL_NETWORK}:100:199
 [quotas]
 quota_port = -1
 {_TOKEN}"""
@@ -259,6 +266,8 @@ service_type = image
 [neutron]
 region_name = RegionOne
 {_AUTH}
+[pci]
+device_spec = {json.dumps(_DEVICES)}
 [cinder]
 catalog_info = block-storage::publicURL
 [quota]

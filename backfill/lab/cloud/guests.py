@@ -18,6 +18,7 @@ from backfill.lab.service import Service
 from backfill.lab.spec import LIBVIRT_PORT, LabError
 
 HOST, ZONE = "c3", "guests"
+URI = "qemu:///system"
 BRIDGE = "br-cloud"
 # Images in Glance: the labs' guest with its slurmd, and one that only counts on its console.
 NODE, COUNTER = "guest", "counter"
@@ -67,7 +68,7 @@ def libvirtd() -> Service:
         "libvirtd",
         ("/usr/sbin/libvirtd", "--listen"),
         ready=f"tcp:127.0.0.1:{LIBVIRT_PORT}",
-        warm=("virsh", "-q", "-c", "qemu:///system", "domcapabilities", "--virttype", "qemu"),
+        warm=("virsh", "-q", "-c", URI, "domcapabilities", "--virttype", "qemu"),
         nice=10,
     )
 

@@ -76,7 +76,7 @@ class Cloud:
     ) -> None:
         """Start it and return when all services answer; `tied`: it ends with the caller.
 
-        `real_guests`: with a compute host `guests.HOST` in a zone of its own, and its images.
+        `real_guests`: with two compute hosts, each in a zone of its own, and their images.
         """
         _check_machine()
         if real_guests:
@@ -273,7 +273,7 @@ def _clear(directory: Path) -> None:
 def _check_machine() -> None:
     if os.geteuid() != 0:
         raise LabError("the test cloud needs root")
-    needed = ("mariadbd", "mariadb-install-db", "unshare", "nsenter", "setpriv", "ip")
+    needed = ("mariadbd", "mariadb-install-db", "unshare", "nsenter", "setpriv", "ip", "qemu-img")
     missing = [tool for tool in needed if shutil.which(tool, path=SLURM_TOOLS_PATH) is None]
     if missing:
         raise LabError(f"the test cloud needs {', '.join(missing)}: run scripts/setup.sh")

@@ -19,7 +19,7 @@ from pathlib import Path
 from select import select
 from typing import Any
 
-from backfill.lab.cloud import files, guests
+from backfill.lab.cloud import files, guests, second
 from backfill.lab.machine import MS_BIND, mount
 from backfill.lab.service import Service
 from backfill.lab.services import Services
@@ -58,15 +58,19 @@ class Init:
         for name, port in SERVICES.items():
             argv = [python, str(_INSIDE / "service.py"), name, str(self.root)]
             if name == "nova":
-                argv += [",".join(self.spec["computes"]), *self._real_host()]
+                argv += [",".join(self.spec["computes"]), *self._real_hosts()]
             plan.append(
                 Service(name, tuple(argv), after=_after(name), ready=f"tcp:127.0.0.1:{port}")
             )
-        return (guests.libvirtd(), *plan) if self._real_host() else tuple(plan)
+        if self._real_hosts():
+            plan += [guests.libvirtd(), second.libvirtd(self.root)]
+        return tuple(plan)
 
-    def _real_host(self) -> list[str]:
-        """The compute host with real guests, if one is wanted."""
-        return [guests.HOST] if self.spec.get("guests") else []
+    def _real_hosts(self) -> list[str]:
+        """The compute hosts with real guests and where their libvirtd is, if they are wanted."""
+        if not self.spec.get("guests"):
+            return []
+        return [f"{guests.HOST}={guests.URI}", f"{second.HOST}={second.URI}"]
 
     def note(self, phase: str, detail: str = "") -> None:
         """Tell whoever waits how far we are."""
@@ -83,15 +87,19 @@ class Init:
         files.write(self.root, self.env, self.spec["driver"])
         for name in ("mariadb", *list(SERVICES)[:-1]):
             self.services.start(name)
-        if self._real_host():
+        if self._real_hosts():
             guests.prepare(self.root)
+            second.prepare(self.root)
+            self.services.start(second.SERVICE)
             self.services.start("libvirtd", wait=True)
+            self.services.await_ready(second.SERVICE)
         self.services.start("nova")
         for name in SERVICES:
             self.services.await_ready(name)
             self.note(f"{name} answers")
-        if self._real_host():
-            self._python(str(_INSIDE / "guests.py"), str(self.root), guests.HOST, guests.ZONE)
+        if self._real_hosts():
+            zones = (f"{host.HOST}={host.ZONE}" for host in (guests, second))
+            self._python(str(_INSIDE / "guests.py"), str(self.root), *zones)
             self.note("images uploaded")
         self.note("up")
 

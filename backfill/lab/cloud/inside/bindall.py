@@ -1,4 +1,4 @@
-"""An ML2 mechanism driver for the test cloud: binds every port on any host, without an agent."""
+"""An ML2 mechanism driver for the test cloud: binds every normal port, without an agent."""
 
 from neutron_lib import constants
 from neutron_lib.api.definitions import portbindings
@@ -17,7 +17,9 @@ class BindAll(api.MechanismDriver):
         """Nothing is needed."""
 
     def bind_port(self, context):
-        """Take the first segment."""
+        """Take the first segment. Other ports are for the driver of their hardware."""
+        if context.current.get(portbindings.VNIC_TYPE) != portbindings.VNIC_NORMAL:
+            return
         for segment in context.segments_to_bind:
             details = {portbindings.CAP_PORT_FILTER: True, "bridge_name": "br-cloud"}
             context.set_binding(

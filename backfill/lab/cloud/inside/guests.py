@@ -1,4 +1,4 @@
-"""Tells a cloud of its host with real guests: guests.py DIRECTORY HOST ZONE; in its environment.
+"""Tells a cloud of its hosts with real guests: guests.py DIRECTORY HOST=ZONE...; runs in its env.
 
 DIRECTORY/guest has the parts of the image.
 """
@@ -42,12 +42,13 @@ def images(cloud, parts):
 
 
 def main():
-    """Give the host a zone of its own, so that nothing gets there by chance, and upload images."""
-    root, host, zone = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    """Give each host a zone of its own, so that nothing gets there by chance, and upload images."""
     cloud = openstack.connect(cloud="admin")
-    aggregate = cloud.compute.create_aggregate(name=zone, availability_zone=zone)
-    cloud.compute.add_host_to_aggregate(aggregate, host)
-    images(cloud, root / "guest")
+    for place in sys.argv[2:]:
+        host, _, zone = place.partition("=")
+        aggregate = cloud.compute.create_aggregate(name=zone, availability_zone=zone)
+        cloud.compute.add_host_to_aggregate(aggregate, host)
+    images(cloud, Path(sys.argv[1]) / "guest")
 
 
 main()

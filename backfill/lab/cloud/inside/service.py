@@ -8,6 +8,8 @@ import os
 import shlex
 import signal
 import sys
+import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -15,6 +17,10 @@ PORTS = {
     "keystone": 5000, "placement": 8778, "glance": 9292, "cinder": 8776, "neutron": 9696,
     "nova": 8774,
 }  # fmt: skip
+# A compute host whose cards have virtual functions, as Nova's fake driver has them.
+DEVICES, PHYSICAL_NETWORK = "c5", "physnet2"
+_REPORT_S = 20.0
+_VIR_MIGRATE_UNSAFE = 1 << 9
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - inside a network namespace of the cloud's own
 
 
@@ -29,7 +35,7 @@ def serve(app, port, threads):
 
 
 def nova(etc, computes, guests):
-    """All of Nova; `computes`: hosts of the fake driver, `guests`: one with real guests, or ""."""
+    """All of Nova; `computes`: hosts of the fake driver, `guests`: those with real ones."""
     from nova import monkey_patch
 
     monkey_patch.patch(backend="threading")
@@ -80,12 +86,22 @@ def _start_nova(etc, computes, guests):
     from nova.conductor import rpcapi as conductor_rpc
     from nova.conf import CONF
     from nova.objects import host_mapping
+    from nova.pci import utils as pci
     from nova.scheduler import rpcapi as scheduler_rpc
     from paste import deploy
 
     def start(binary, topic, host, **more):
         made = service.Service.create(binary=binary, topic=topic, host=host, **more)
+        if binary == "nova-compute" and CONF.compute_driver.startswith("libvirt."):
+            # Nova reads one id per machine out of a file; these are several on one.
+            node = str(uuid.uuid5(uuid.NAMESPACE_DNS, host))
+            made.manager.driver._host.get_node_uuid = lambda: node
+        if host == DEVICES:
+            _shorten_names_of_cards(made.manager.driver)
         made.start()
+        if binary == "nova-compute" and CONF.compute_driver.startswith("libvirt."):
+            # libvirt knows what is shared by the kind of file system; here two hosts have one.
+            made.manager.driver._live_migration_flags |= _VIR_MIGRATE_UNSAFE
         # The first report comes late by itself, and until then it counts as down.
         made.servicegroup_api._driver._report_state(made)
 
@@ -93,14 +109,59 @@ def _start_nova(etc, computes, guests):
     start("nova-scheduler", scheduler_rpc.RPC_TOPIC, "ctl")
     for host in computes:
         start("nova-compute", compute_rpc.RPC_TOPIC, host, topic_alt=compute_rpc.RPC_TOPIC_ALT)
-    if guests:
-        # A compute host takes its driver when it is made.
+    for place in guests:
+        # A compute host takes its driver, and where its libvirtd is, when it is made.
+        host, _, uri = place.partition("=")
         CONF.set_override("compute_driver", "libvirt.LibvirtDriver")
-        start("nova-compute", compute_rpc.RPC_TOPIC, guests, topic_alt=compute_rpc.RPC_TOPIC_ALT)
+        CONF.set_override("connection_uri", uri, "libvirt")
+        start("nova-compute", compute_rpc.RPC_TOPIC, host, topic_alt=compute_rpc.RPC_TOPIC_ALT)
+    # What it would read of its cards in /sys is not there.
+    pci.get_mac_by_pci_address = lambda address, pf_interface=False: "52:54:00:1e:59:c6"
+    pci.get_vf_num_by_pci_address = lambda address: 1
+    CONF.set_override("compute_driver", "fake.FakeDriverWithPciResources")
+    start("nova-compute", compute_rpc.RPC_TOPIC, DEVICES, topic_alt=compute_rpc.RPC_TOPIC_ALT)
     host_mapping.discover_hosts(context.get_admin_context())
     os.environ["OS_NOVA_CONFIG_DIR"] = str(etc)
     wsgi_app._setup_service("ctl", "osapi_compute")
     return deploy.loadapp(f"config:{etc / 'api-paste.ini'}", name="osapi_compute")
+
+
+def _shorten_names_of_cards(driver):
+    """The fake driver's words for maker and product are too long for a real database."""
+    whole = driver.get_available_resource
+
+    def shortened(nodename):
+        seen = whole(nodename)
+        cards = seen["pci_passthrough_devices"]
+        for long, short in (("fake-vendor_id", "8086"), ("fake-product_id", "1520")):
+            cards = cards.replace(long, short)
+        return {**seen, "pci_passthrough_devices": cards}
+
+    driver.get_available_resource = shortened
+
+
+def _report_cards():
+    """What the agent of the host with virtual functions would say of itself, again and again."""
+    from neutron.db import agents_db
+    from neutron_lib import constants, context
+    from oslo_utils import timeutils
+
+    state = {
+        "binary": "neutron-sriov-nic-agent",
+        "host": DEVICES,
+        "topic": "N/A",
+        "agent_type": constants.AGENT_TYPE_NIC_SWITCH,
+        "configurations": {"device_mappings": {PHYSICAL_NETWORK: ["ens2", "ens3"]}},
+        "start_flag": True,
+    }
+    endpoint = agents_db.AgentExtRpcCallback()
+    while True:
+        now = timeutils.utcnow().isoformat()
+        endpoint.report_state(
+            context.get_admin_context(), agent_state={"agent_state": dict(state)}, time=now
+        )
+        state.pop("start_flag", None)
+        time.sleep(_REPORT_S)
 
 
 def cinder(etc):
@@ -156,6 +217,7 @@ def application(name, etc, computes, guests):
 
         head.get_metadata()
         configure_mappers()
+        threading.Thread(target=_report_cards, daemon=True).start()
     return app
 
 
@@ -163,7 +225,7 @@ def main():
     """Run the service named on the command line."""
     name, root = sys.argv[1], Path(sys.argv[2])
     computes = sys.argv[3].split(",") if len(sys.argv) > 3 else []
-    guests = sys.argv[4] if len(sys.argv) > 4 else ""
+    guests = sys.argv[4:]
     # Nova opens guests' consoles without O_NOCTTY: as a leader of its session it would get one as
     # its terminal, and die of a hang-up when that guest ends.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
