@@ -85,6 +85,22 @@ def test_pause_and_return_on_the_same_host() -> None:
     assert sim.audit() == []
 
 
+def test_slurm_hears_of_it_when_the_job_that_took_the_host_has_started() -> None:
+    """Between a hook's word and the job's first command nothing but the stop keeps slurmctld."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
+    lows = [sim.submit("htc", 100.0) for _ in range(2)]
+    run.until(lambda: running(run, *lows), 30)
+    high = sim.submit("batch", 20.0)
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 60)
+    steps = {r.body["t"]: r.at_s for r in reversed([*run.journal.read()]) if r.kind == "intent"}
+    claimed_s = max(r.body["at_s"] for r in run.journal.read() if r.body.get("t") == "Claimed")
+    assert steps["PauseInstance"] == claimed_s
+    assert steps["AnswerClaim"] < claimed_s + 0.1
+    assert steps["DrainNode"] == pytest.approx(claimed_s + 0.1, abs=0.01)
+    assert steps["SetAddress"] > steps["DrainNode"]
+
+
 def test_without_hooks_the_same_comes_of_watching() -> None:
     """Slower, and the high-priority job does not wait for it; nothing else is different."""
     sim = cluster(hosts=("bm1",))
