@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted
-from backfill.core.fleet import Checkpoint, Leak
+from backfill.core.fleet import Checkpoint, Flavour, Leak
 
 
 @runtime_checkable
@@ -46,6 +46,23 @@ class MemoryGiver(Protocol):
 
         Returns how much less the host uses for it now, MB, as the hypervisor shows it: it may be
         nothing. BusyError unless it runs, RefusedError where it has no device for that.
+        """
+
+
+@runtime_checkable
+class ParentKeeper(Protocol):
+    """A provider whose instant clones go on from parents that `Host.parents` tells of."""
+
+    def make_parent(self, host: str, image: str, flavour: Flavour) -> None:
+        """Boot one, try it out and freeze it; there already: nothing to do.
+
+        BusyError: it was given up meanwhile. DriverError: it is no good, nothing of it is left.
+        """
+
+    def end_nursing(self, host: str) -> None:
+        """End whatever runs there to become a parent, another daemon's remains included.
+
+        Nothing of it runs when this returns. Parents that are made, and their clones, stay.
         """
 
 

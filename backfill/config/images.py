@@ -48,12 +48,14 @@ class ImageEntry:
     method: Choice | None = field(default=None, compare=False)
     # At most so many are begun within a minute; 0: as cloning.per_min_per_image says.
     creates_per_min: int = field(default=0, compare=False)
+    # Parents of instant clones that every host keeps ready for it, 0 or 1: all clones share one.
+    warm_parents: int = field(default=0, compare=False, metadata={"least": 0, "most": 1})
 
     def rule(self, name: str) -> ImageRule:
         """What the planner is to know of it."""
         method = self.method.value if self.method is not None else ""
         return ImageRule(name, self.os_family, self.names, self.most_cpus, self.most_memory_mb,
-                         method, self.creates_per_min)  # fmt: skip
+                         method, self.creates_per_min, self.warm_parents)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

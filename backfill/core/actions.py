@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backfill.core.fleet import Checkpoint, InstanceSpec
+from backfill.core.checkpoint_actions import KeepCheckpoint as KeepCheckpoint
+from backfill.core.checkpoint_actions import PutBackCheckpoint as PutBackCheckpoint
+from backfill.core.fleet import InstanceSpec
 from backfill.core.lifecycle import HeldJob
+from backfill.core.parent_actions import EndNursing as EndNursing
+from backfill.core.parent_actions import MakeParent as MakeParent
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,29 +166,6 @@ class SuspendInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepCheckpoint:
-    """Keep the saved memory and the disk of a suspended instance."""
-
-    name: str
-    generation: int
-    host: str
-    wanted: Checkpoint
-    quota_mb: int | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PutBackCheckpoint:
-    """Replace the state of a suspended instance by that of a checkpoint."""
-
-    name: str
-    generation: int
-    host: str
-    id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class RestoreInstance:
     """Bring it back from disk, still stopped."""
 
@@ -294,7 +275,9 @@ DriverAction = (
     | ProbeJobs
     | KickJob
     | TellJob
+    | MakeParent
+    | EndNursing
 )
 
 # Giving a host back is right even when our picture of Slurm is old.
-SAFE_WHEN_BLIND = (CancelMove, PauseInstance, SuspendInstance, ThrottleInstance)
+SAFE_WHEN_BLIND = (CancelMove, PauseInstance, SuspendInstance, ThrottleInstance, EndNursing)

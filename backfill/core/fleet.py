@@ -29,6 +29,46 @@ class CloneMethod(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Flavour:
+    """The shape of our instances."""
+
+    cpus: int
+    memory_mb: int
+    disk_gb: int = 4
+    # Slurm is promised less than the guest has, so that RealMemory never mismatches.
+    memory_margin_mb: int = 48
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.cpus, self.memory_mb)
+
+    @property
+    def node_memory_mb(self) -> int:
+        """RealMemory that the node is registered with, MB."""
+        return self.memory_mb - self.memory_margin_mb
+
+
+@dataclass(frozen=True, slots=True)
+class CloneParent:
+    """What instant clones of an image and shape go on from, on one host.
+
+    `made`: tried out and frozen, it takes no CPU and no memory that the host could not have at
+    once; otherwise a guest is running there to become it.
+    """
+
+    image: str
+    cpus: int
+    memory_mb: int
+    disk_gb: int
+    made: bool
+
+    def suits(self, image: str, flavour: Flavour) -> bool:
+        """Whether instances like this can go on from it, once it is made."""
+        shape = (flavour.cpus, flavour.memory_mb, flavour.disk_gb)
+        return self.image == image and (self.cpus, self.memory_mb, self.disk_gb) == shape
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """A machine that carries instances. `node` is its own Slurm node (harvest) or None (burst)."""
 
@@ -41,6 +81,17 @@ class Host:
     saves_paused: bool = True
     # Share of its CPU time that was used lately, 0 to 1, as its hypervisor counts; None: not known.
     busy: float | None = None
+    # Of instant clones; None where there can be none.
+    parents: tuple[CloneParent, ...] | None = None
+
+    def has_parent(self, image: str, flavour: Flavour) -> bool:
+        """Whether an instant clone could be made here without making a parent first."""
+        return any(p.made and p.suits(image, flavour) for p in self.parents or ())
+
+    @property
+    def nursing(self) -> tuple[CloneParent, ...]:
+        """Parents that are just being made, each of which runs like an instance."""
+        return tuple(p for p in self.parents or () if not p.made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +164,6 @@ class Leak:
     where: str
     size_mb: float
     age_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Flavour:
-    """The shape of our instances."""
-
-    cpus: int
-    memory_mb: int
-    disk_gb: int = 4
-    # Slurm is promised less than the guest has, so that RealMemory never mismatches.
-    memory_margin_mb: int = 48
-
-    @property
-    def resources(self) -> Resources:
-        return Resources(self.cpus, self.memory_mb)
-
-    @property
-    def node_memory_mb(self) -> int:
-        """RealMemory that the node is registered with, MB."""
-        return self.memory_mb - self.memory_margin_mb
 
 
 @dataclass(frozen=True, slots=True)

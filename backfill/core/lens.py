@@ -209,6 +209,10 @@ class Lens:
         self.notes.reads.update(hosts)
         return self._world.alone(hosts)
 
+    def nursing(self, host: str) -> int:
+        self.notes.reads.add(host)
+        return self._world.nursing(host)
+
     def busy(self, name: str) -> bool:
         self.notes.reads.add(name)
         return self._world.busy(name)

@@ -129,8 +129,16 @@ class Picture:
 
     def alone(self, hosts: Iterable[str]) -> bool:
         """Whether nothing of ours is on these hosts or on its way to any of them."""
+        if self.doubts:
+            return False
         of_ours, arriving = self._fleet.any_on, self._calls.arriving
-        return not self.doubts and not any(of_ours(host) or arriving(host) for host in hosts)
+        return not any(of_ours(h) or arriving(h) or self.nursing(h) for h in hosts)
+
+    def nursing(self, host: str) -> int:
+        """How many guests run there, or are just being started, to become parents of clones."""
+        known, calls = self.hosts.get(host), self._calls.of(host)
+        running = [key for key in calls if key.startswith("MakeParent") and self.running(key)]
+        return max(len(running), len(known.nursing) if known is not None and known.parents else 0)
 
     def busy(self, name: str) -> bool:
         """Whether an operation of this node is in flight, or may have acted although it failed."""

@@ -10,6 +10,7 @@ from backfill.core.actions import (
     DriverAction,
     KeepCheckpoint,
     KickJob,
+    MakeParent,
     MigrateInstance,
     PutBackCheckpoint,
     RequeueJob,
@@ -104,6 +105,8 @@ def key_of(action: DriverAction) -> str:
             extra = f":{action.address}"
         case ThrottleInstance():
             extra = f":{action.percent or 'off'}"
+        case MakeParent():
+            extra = f":{action.image}"
         case PutBackCheckpoint():
             extra = f":{action.id}"
         case KeepCheckpoint():
@@ -137,5 +140,7 @@ def lands_on(action: DriverAction) -> str:
             return action.host if action.percent is None else ""
         case MigrateInstance():
             return action.target
+        case MakeParent():
+            return action.name
         case _:
             return ""

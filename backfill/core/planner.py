@@ -19,6 +19,7 @@ from backfill.core.steps.comeback import step_returning
 from backfill.core.steps.displaced import step_displaced, step_moving
 from backfill.core.steps.evict import step_evicting
 from backfill.core.steps.fleets import plan_fleets
+from backfill.core.steps.parents import hosts_with_parents, step_parents
 from backfill.core.steps.ready import step_ready
 from backfill.core.steps.remove import step_draining, step_removing
 from backfill.core.steps.throttle import step_throttled
@@ -61,6 +62,8 @@ def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Pl
         _orphans(draft, {name for _, name in world.instances})
         plan_fleets(draft)
         plan_scale(draft)
+        for host in hosts_with_parents(draft):
+            step_parents(draft, host)
         plan_liveness(draft)
     else:
         try:
@@ -97,6 +100,9 @@ def _go_on(draft: Draft, world: World) -> None:
     plan_fleets(draft)
     if "scale" not in findings:
         draft.step("scale", _scale, None)
+    for host in hosts_with_parents(draft):
+        if f"parents {host}" not in findings:
+            draft.step(f"parents {host}", step_parents, host)
     if "liveness" not in findings:
         draft.step("liveness", _liveness, None)
 
@@ -170,6 +176,8 @@ def occupied(draft: Draft, host: str) -> str:
         return f"{host} cannot be reached: {known.problem}"
     if fits_beside(draft.world, draft.policies, host):
         return ""
+    if draft.world.nursing(host):
+        return f"a parent of clones is being made on {host}"
     for instance in draft.world.instances_on(host):
         if instance.occupies_cpu:
             return f"{instance.name} still runs on {host}"

@@ -11,9 +11,12 @@ from backfill.core import changes as ch
 from backfill.core.fence import judge
 from backfill.engine.choreography import holds_devices, move_with_devices
 from backfill.engine.looking import Outside, read_instance, read_node, read_node_and_jobs
+from backfill.engine.nurse import nurse
 from backfill.engine.prove import prove
 from backfill.ports import DriverError, NodeSpec, RefusedError
 
+_Checkpointing = act.KeepCheckpoint | act.PutBackCheckpoint
+_Special = _Checkpointing | act.ThrottleInstance | act.MakeParent | act.EndNursing
 _CONSOLE_LINES = 12
 
 
@@ -56,10 +59,8 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
             | act.CancelMove()
         ):
             return _on_instance(outside, action)
-        case act.KeepCheckpoint() | act.PutBackCheckpoint() | act.ThrottleInstance():
-            return _where_able(outside, action)
         case _:
-            assert_never(action)
+            return _where_able(outside, action)
 
 
 # --- Slurm -------------------------------------------------------------------------------------
@@ -201,10 +202,10 @@ def _suspend(outside: Outside, action: act.SuspendInstance) -> list[ch.Change]:
     return told + read_instance(outside, action.host, action.name)
 
 
-def _where_able(
-    outside: Outside, action: act.KeepCheckpoint | act.PutBackCheckpoint | act.ThrottleInstance
-) -> list[ch.Change]:
+def _where_able(outside: Outside, action: _Special) -> list[ch.Change]:
     """What not every provider can do."""
+    if isinstance(action, act.MakeParent | act.EndNursing):
+        return nurse(outside, action)
     if isinstance(action, act.KeepCheckpoint | act.PutBackCheckpoint):
         return _checkpoint(outside, action)
     return _throttle(outside, action)
@@ -218,9 +219,7 @@ def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]
     return read_instance(outside, action.host, action.name)
 
 
-def _checkpoint(
-    outside: Outside, action: act.KeepCheckpoint | act.PutBackCheckpoint
-) -> list[ch.Change]:
+def _checkpoint(outside: Outside, action: _Checkpointing) -> list[ch.Change]:
     keeper = outside.keepers.get(action.host)
     if keeper is None:
         raise RefusedError(action.name, f"the provider of {action.host} keeps no checkpoints")

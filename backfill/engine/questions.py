@@ -149,6 +149,7 @@ class Questions:
                     "reachable": host.reachable,
                     "problem": host.problem,
                     "busy": host.busy,
+                    "parents": [asdict(parent) for parent in host.parents or ()],
                     "given_to": list(world.takers(host.name)),
                     "instances": [i.name for i in world.instances_on(host.name)],
                     "closed": world.closed.get(host.name, ""),

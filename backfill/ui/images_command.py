@@ -68,6 +68,7 @@ def _image(config: Config, name: str, entry: ImageEntry) -> dict[str, object]:
         "most_cpus": entry.most_cpus,
         "most_memory_mb": entry.most_memory_mb,
         "creates_per_min": entry.creates_per_min,
+        "warm_parents": entry.warm_parents,
         "environments": [
             {"name": e.name, "users": list(e.users), "accounts": list(e.accounts)}
             for e in environments

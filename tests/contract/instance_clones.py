@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from backfill.abilities import ParentKeeper
 from backfill.core.fleet import CloneMethod, InstanceState, Tag
+from backfill.ports import RefusedError
 from tests.contract.instance_rig import (
     CARRY,
     CLUSTER,
@@ -23,6 +25,28 @@ from tests.contract.instance_rig import (
 
 class InstanceClonesContract:
     """Inherited by `InstanceProviderContract`, which provides `rig`."""
+
+    def test_a_parent_can_be_made_ahead(self, rig: Rig) -> None:
+        """The host tells of it, once, for its image and shape; clones and waste do not take it."""
+        host = rig.provider.hosts[0]
+        if INSTANT not in rig.abilities:
+            assert not rig.provider.observe(host).host.parents
+            return
+        keeper = rig.provider
+        assert isinstance(keeper, ParentKeeper)
+        for _ in range(2):
+            keeper.make_parent(host, rig.image, SMALL)
+        seen = rig.provider.observe(host)
+        assert seen.host.has_parent(rig.image, SMALL)
+        assert not seen.host.has_parent(rig.image, replace(SMALL, memory_mb=512))
+        assert seen.host.nursing == ()
+        assert seen.instances == {}
+        rig.provider.create(replace(spec(rig), method=CloneMethod.INSTANT))
+        keeper.end_nursing(host)
+        assert rig.provider.observe(host).host.parents == seen.host.parents
+        rig.until(lambda: state(rig) is InstanceState.RUNNING)
+        with pytest.raises(RefusedError):
+            keeper.make_parent(host, "nonsense", SMALL)
 
     @pytest.mark.parametrize("method", CloneMethod)
     def test_however_it_was_made_it_behaves_alike(self, rig: Rig, method: CloneMethod) -> None:

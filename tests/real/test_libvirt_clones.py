@@ -16,7 +16,7 @@ from backfill.drivers.libvirt.hypervisor import Hypervisor
 from backfill.drivers.libvirt.parents import Parent
 from backfill.lab.cluster import Lab
 from backfill.ports import BusyError, DriverError
-from tests.contract.instance_rig import CLUSTER, spec, state
+from tests.contract.instance_rig import CLUSTER, SMALL, spec, state
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 
 pytestmark = pytest.mark.real
@@ -120,6 +120,24 @@ def test_a_bad_parent_is_never_used(rig: LibvirtRig, monkeypatch: pytest.MonkeyP
         rig.provider.hosts[0], "canary"
     )
     monkeypatch.undo()
+    rig.provider.create(instant(rig, "vn1"))
+    rig.booted("vn1")
+
+
+def test_a_parent_in_the_making_is_given_up_at_once(rig: LibvirtRig) -> None:
+    """The host is wanted: nothing of it runs or is left; the next one is made as if nothing was."""
+    host = rig.provider.hosts[0]
+    for home in parents(rig):
+        (home / "good").unlink()
+    with ThreadPoolExecutor(1) as pool:
+        making = pool.submit(rig.provider.make_parent, host, rig.image, SMALL)
+        rig.until(lambda: bool(rig.provider.observe(host).host.nursing) or making.done())
+        rig.provider.end_nursing(host)
+        assert rig.provider.observe(host).host.nursing == ()
+        assert not rig.emulators(host, "parent") + rig.emulators(host, "canary")
+        with pytest.raises(BusyError, match="the host is wanted"):
+            making.result()
+    assert parents(rig) == []
     rig.provider.create(instant(rig, "vn1"))
     rig.booted("vn1")
 

@@ -42,6 +42,7 @@ class ImageRule:
     most_memory_mb: int = 0
     method: str = ""
     creates_per_min: int = 0
+    warm_parents: int = 0
 
     @property
     def says_something(self) -> bool:

@@ -6,6 +6,7 @@ from backfill.core.actions import (
     CreateInstance,
     CreateNode,
     DrainNode,
+    MakeParent,
     UndrainNode,
 )
 from backfill.core.cluster import OUR_REASON, NodeBase
@@ -62,11 +63,12 @@ def _make(draft: Draft, node: ManagedNode) -> str:
         problem = draft.broken(node, instance)
         if problem:
             return f"{problem}, while booting"
-    wanted: list[CreateNode | CreateInstance] = []
+    wanted: list[CreateNode | CreateInstance | MakeParent] = []
     if node.name not in draft.world.nodes:
         wanted.append(create_node(draft, node))
     if instance is None:
-        wanted.append(create_instance(draft, node))
+        create = create_instance(draft, node)
+        wanted.append(_parent_first(draft, create.spec) or create)
     for action in wanted:
         progress = draft.do(action)
         operation = draft.operation(action)
@@ -74,6 +76,15 @@ def _make(draft: Draft, node: ManagedNode) -> str:
         if operation is not None and (progress is Progress.FINAL or failed):
             return operation.problem
     return ""
+
+
+def _parent_first(draft: Draft, spec: InstanceSpec) -> MakeParent | None:
+    """What has to be there before an instant clone, unless it is."""
+    host = draft.world.hosts[spec.host]
+    instant = spec.method is CloneMethod.INSTANT
+    if not instant or host.parents is None or host.has_parent(spec.image, spec.flavour):
+        return None
+    return MakeParent(host.name, 0, spec.image, spec.flavour, f"{spec.name} shall go on from it")
 
 
 def create_node(draft: Draft, node: ManagedNode) -> CreateNode:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from backfill.core.fleet import CloneMethod, InstanceSpec, InstanceState
+from backfill.core.fleet import CloneMethod, Flavour, InstanceSpec, InstanceState, Tag
 from backfill.drivers.libvirt.domain_xml import Memory, domain_xml, mac_address
 from backfill.drivers.libvirt.forking import fork
 from backfill.drivers.libvirt.parents import parent_of
@@ -18,6 +20,7 @@ from backfill.drivers.libvirt.seed import ENTROPY_BYTES, MOST_USER_DATA, Identit
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.ports import AlreadyThereError, DriverError, RefusedError, UnreachableError
 
+_Made = TypeVar("_Made")
 _log = logging.getLogger(__name__)
 _ENDED = (InstanceState.OFF, InstanceState.CRASHED)
 # What libvirt says where the control group for CPU weights is missing.
@@ -26,10 +29,7 @@ _NO_WEIGHTS = ("CPU tuning is not available", "controller")
 
 def create(pool: Pool, spec: InstanceSpec) -> None:
     """Make disk and seed, define and boot. See `InstanceProvider.create`."""
-    image = pool.config.images.get(spec.image)
-    if image is None:
-        known = ", ".join(pool.config.images) or "none"
-        raise RefusedError(spec.image, "is no image that I know", f"known images: {known}")
+    image = _files_of(pool, spec.image)
     pool.store.home(spec.name)  # refuses a name that cannot be a folder
     if spec.tag.cluster != pool.config.cluster:
         raise RefusedError(spec.name, f"its tag names cluster '{spec.tag.cluster}', not ours")
@@ -79,16 +79,37 @@ def _is_there(pool: Pool, spec: InstanceSpec) -> bool:
     return True
 
 
-def _make(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> None:
-    pool.store.claim(spec.name, {spec.host})
+def make_parent(pool: Pool, host: str, image: str, flavour: Flavour) -> None:
+    """See `ParentKeeper.make_parent`."""
+    files = _files_of(pool, image)
+    spec = InstanceSpec("parent", host, Tag(pool.config.cluster, "", 0), flavour, image, "")
+    seed = partial(_nursery_seed, pool)
+    _with_weights(pool, lambda hardware: parent_of(pool, spec, files, hardware, seed))
+
+
+def _files_of(pool: Pool, name: str) -> ImageFiles:
+    image = pool.config.images.get(name)
+    if image is None:
+        known = ", ".join(pool.config.images) or "none"
+        raise RefusedError(name, "is no image that I know", f"known images: {known}")
+    return image
+
+
+def _with_weights(pool: Pool, work: Callable[[Hardware], _Made]) -> _Made:
+    """Do it; where the host has no CPU weights, without them."""
     hardware = pool.config.hardware
     try:
-        weight = _make_with(pool, spec, image, hardware)
+        return work(hardware)
     except DriverError as error:
         if hardware.cpu_shares is None or not any(part in str(error) for part in _NO_WEIGHTS):
             raise
-        weight = None
-        _make_with(pool, spec, image, replace(hardware, cpu_shares=None))
+        return work(replace(hardware, cpu_shares=None))
+
+
+def _make(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> None:
+    pool.store.claim(spec.name, {spec.host})
+    hardware = pool.config.hardware
+    weight = _with_weights(pool, lambda given: _make_with(pool, spec, image, given))
     if hardware.cpu_shares is not None and weight != hardware.cpu_shares:
         _log.warning(
             "%s has no CPU weights: instances there compete with its own jobs until they are "

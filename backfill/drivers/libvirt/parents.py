@@ -14,19 +14,19 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from backfill.core.fleet import InstanceSpec, Tag
+from backfill.core.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.libvirt import forking
 from backfill.drivers.libvirt.domain_xml import Memory, domain_xml
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.drivers.libvirt.store import Store
-from backfill.ports import DriverError
+from backfill.ports import BusyError, DriverError
 
 _log = logging.getLogger(__name__)
-_FORMAT = 1  # of what is below; another one makes all parents anew
+_FORMAT = 2  # of what is below; another one makes all parents anew
 _BOOT_LIMIT_S = 180.0
 _CANARY_LIMIT_S = 60.0
 _LOOK_EVERY_S = 0.02
@@ -77,16 +77,34 @@ class Parent:
 def parent_of(
     pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware, make_seed: MakeSeed
 ) -> Parent:
-    """The parent from which `spec` is cloned; made and tried out first when there is none."""
-    store = _store(pool, spec.host)
-    key = _key(spec, image, hardware)
+    """The parent from which `spec` is cloned; made and tried out first when there is none.
+
+    BusyError: `end_nursing` was called after this.
+    """
+    store = parents_on(pool, spec.host)
+    key = kind_of(spec.flavour, image, hardware)
+    unwanted = pool.nurseries.begun(spec.host)
     with pool.one_by_one(spec.host):
         found = newest(store, key)
         if found is not None:
             return found
-        wanted = {_key(spec, known, hardware) for known in pool.config.images.values()}
+        images = pool.config.images.values()
+        wanted = {kind_of(spec.flavour, known, hardware) for known in images}
         _clear_unused(pool, store, spec.host, wanted)
-        return _raise(_Nursery(pool, store, spec, image, hardware, make_seed), key)
+        return _raise(_Nursery(pool, store, spec, image, hardware, make_seed, unwanted), key)
+
+
+def key_of(home: Path) -> str:
+    """What its folder says of its kind."""
+    return home.name.split("-")[1]
+
+
+def flavour_of(home: Path) -> Flavour | None:
+    """The shape that it was made for; None for what is half written."""
+    try:
+        return Flavour(**json.loads((home / "flavour.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def newest(store: Store, key: str) -> Parent | None:
@@ -95,19 +113,19 @@ def newest(store: Store, key: str) -> Parent | None:
     return next((p for p in map(Parent, homes) if p.intact()), None)
 
 
-def _store(pool: Pool, host: str) -> Store:
+def parents_on(pool: Pool, host: str) -> Store:
     """The folders of parents on `host`; a dot keeps them apart from those of instances."""
     return Store(str(pool.store.root / ".parents"), host)
 
 
-def _key(spec: InstanceSpec, image: ImageFiles, hardware: Hardware) -> str:
+def kind_of(shape: Flavour, image: ImageFiles, hardware: Hardware) -> str:
     """What parents of one kind have in common; anything else needs a parent of its own."""
     files = []
     for path in (image.kernel, image.initrd, image.disk):
         with contextlib.suppress(OSError):  # a missing file has its own error, later
             seen = os.stat(path)
             files.append((path, seen.st_size, seen.st_mtime_ns))
-    flavour = (spec.flavour.cpus, spec.flavour.memory_mb, spec.flavour.disk_gb)
+    flavour = (shape.cpus, shape.memory_mb, shape.disk_gb)
     # A weight that the host cannot give changes nothing in the guest.
     parts = (
         _FORMAT,
@@ -130,6 +148,7 @@ class _Nursery:
     image: ImageFiles
     hardware: Hardware
     make_seed: MakeSeed
+    unwanted: Callable[[], bool]
 
     def named(self, name: str) -> InstanceSpec:
         """The wanted instance's shape under another name, without an address."""
@@ -152,12 +171,16 @@ def _raise(nursery: _Nursery, key: str) -> Parent:
     name = f"parent-{key}-{time.time_ns()}"
     parent = Parent(store.home(name))
     parent.home.mkdir(mode=0o711, parents=True)
+    (parent.home / "flavour.json").write_text(json.dumps(asdict(spec.flavour)))
     try:
         _boot_and_freeze(nursery, nursery.named(name), parent)
         _try_out(nursery, nursery.named(f"canary-{key}"), parent)
         (parent.home / "good").write_text(json.dumps(parent.fingerprint()))
-    except BaseException:
+    except BaseException as error:
         store.remove(name)
+        if nursery.unwanted():
+            problem = f"no parent is made on {spec.host} now: the host is wanted"
+            raise BusyError(spec.host, problem) from error
         raise
     took_s = time.monotonic() - began_s
     _log.info("parent of %s on %s is ready after %.1f s", spec.image, spec.host, took_s)
@@ -170,12 +193,15 @@ def _boot_and_freeze(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> N
     hypervisor.define(spec.name, nursery.document(spec, Memory(str(parent.memory), shared=True)))
     try:
         hypervisor.start(spec.name)
-        _await_line(store, spec.name, _FROZEN, _BOOT_LIMIT_S)
+        _await_line(nursery, spec.name, _FROZEN, _BOOT_LIMIT_S)
         forking.freeze(hypervisor, spec.name, parent.state, nursery.pool.config.limits.start_s)
     finally:
         hypervisor.destroy(spec.name)
         hypervisor.undefine(spec.name)
     for path in (parent.memory, parent.state, Path(parent.disk)):
+        # What is on disk gives its place in memory to whoever asks for it.
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
         path.chmod(0o400)
 
 
@@ -193,7 +219,7 @@ def _try_out(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> None:
     hypervisor.define(spec.name, nursery.document(spec, Memory(str(parent.memory), shared=False)))
     try:
         forking.fork(hypervisor, spec.name, parent.state, limits.start_s)
-        verdict = _await_line(store, spec.name, _VERDICT, _CANARY_LIMIT_S)
+        verdict = _await_line(nursery, spec.name, _VERDICT, _CANARY_LIMIT_S)
     finally:
         _end(nursery, spec.name)
     if verdict != "good":
@@ -210,11 +236,13 @@ def _end(nursery: _Nursery, name: str) -> None:
     nursery.store.remove(name)
 
 
-def _await_line(store: Store, name: str, start: str, limit_s: float) -> str:
+def _await_line(nursery: _Nursery, name: str, start: str, limit_s: float) -> str:
     """Wait for a line on the console; returns what follows `start` there."""
     deadline_s = time.monotonic() + limit_s
     while True:
-        text = store.console(name)
+        if nursery.unwanted():
+            raise BusyError(name, "it is given up")
+        text = nursery.store.console(name)
         for line in text.splitlines():
             if line.startswith(start):
                 return line.removeprefix(start).strip()
@@ -235,7 +263,7 @@ def _clear_unused(pool: Pool, store: Store, host: str, wanted: set[str]) -> None
     hypervisor = pool.on(host)
     needed = pool.store.parents_in_use()
     for home in sorted(store.root.glob("*")):
-        key = home.name.split("-")[1] if home.name.startswith("parent-") else ""
+        key = key_of(home) if home.name.startswith("parent-") else ""
         if str(home) in needed or (key in wanted and Parent(home).intact()):
             continue
         hypervisor.destroy(home.name)

@@ -13,6 +13,7 @@ from backfill.drivers.libvirt.device_book import DeviceBook
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.hypervisor import Hypervisor
 from backfill.drivers.libvirt.lanes import Lanes
+from backfill.drivers.libvirt.nurseries import Nurseries
 from backfill.drivers.libvirt.settings import LibvirtConfig
 from backfill.drivers.libvirt.states import instance_state
 from backfill.drivers.libvirt.store import Store
@@ -39,6 +40,7 @@ class Pool:
     # Further files of a new instance's seed, such as keys that are made for it.
     seed_files: SeedFiles = no_files
     lanes: Lanes = field(default_factory=Lanes)
+    nurseries: Nurseries = field(default_factory=Nurseries)
     checkpoints: Checkpoints = field(init=False)
     devices: DeviceBook = field(init=False)
     _changing: set[str] = field(default_factory=set)

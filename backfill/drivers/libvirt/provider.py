@@ -6,10 +6,18 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from backfill.core.fleet import Checkpoint, Host, Instance, InstanceSpec, InstanceState, Leak
+from backfill.core.fleet import (
+    Checkpoint,
+    Flavour,
+    Host,
+    Instance,
+    InstanceSpec,
+    InstanceState,
+    Leak,
+)
 from backfill.core.quantities import NOTHING, Resources
 from backfill.core.readiness import GuestReport
-from backfill.drivers.libvirt import agent, balloon, keeping, leaks, making, moving, trial
+from backfill.drivers.libvirt import agent, balloon, keeping, leaks, making, moving, nursing, trial
 from backfill.drivers.libvirt.asking import Ask
 from backfill.drivers.libvirt.holder import LibvirtHolder
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
@@ -69,7 +77,9 @@ class LibvirtProvider(LibvirtHolder):
             if instance is not None:
                 instances[instance.name] = instance
         capacity = _less(totals, self._config.reserved_on(host))
-        seen = Host(host, node, capacity, busy=hypervisor.meter.busy)
+        active = frozenset(domain.name for domain in domains if domain.active)
+        there = nursing.seen(self._pool, host, active)
+        seen = Host(host, node, capacity, busy=hypervisor.meter.busy, parents=there)
         return HostObservation(seen_s, seen, instances)
 
     def read(self, host: str, name: str) -> Instance | None:
@@ -84,6 +94,14 @@ class LibvirtProvider(LibvirtHolder):
     def delete(self, host: str, name: str) -> None:
         """End it and remove all that it has; gone already is fine."""
         making.delete(self._pool, host, name)
+
+    def make_parent(self, host: str, image: str, flavour: Flavour) -> None:
+        """Boot, try out and freeze what instant clones go on from."""
+        making.make_parent(self._pool, host, image, flavour)
+
+    def end_nursing(self, host: str) -> None:
+        """Give up what is to become a parent there."""
+        nursing.end_nursing(self._pool, host)
 
     def pause(self, host: str, name: str) -> None:
         """Stop its CPUs. BusyError while it is on its way to another host."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
+from backfill.core.fleet import CloneParent, Host, Instance, InstanceSpec, InstanceState
 from backfill.core.quantities import Resources
 from backfill.drivers.simulated.events import Event
 
@@ -133,11 +133,15 @@ class SimHost:
     problem: str = ""
     saves_paused: bool = True
     instances: dict[str, SimInstance] = field(default_factory=dict)
+    parents: list[CloneParent] = field(default_factory=list)
 
     def view(self) -> Host:
         answers = self.reachable and self.powered
         problem = "" if answers else self.problem
-        return Host(self.name, self.node, self.capacity, answers, problem, self.saves_paused)
+        return Host(
+            self.name, self.node, self.capacity, answers, problem, self.saves_paused,
+            parents=tuple(self.parents),
+        )  # fmt: skip
 
     @property
     def free_memory_mb(self) -> int:

@@ -15,6 +15,7 @@ from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
 from backfill.drivers.simulated.holder import SimulatedHolder
 from backfill.drivers.simulated.keeper import SimulatedKeeper
 from backfill.drivers.simulated.machines import Machines
+from backfill.drivers.simulated.nurse import SimulatedNurse
 from backfill.ports import (
     AlreadyThereError,
     BusyError,
@@ -30,7 +31,7 @@ _IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
 _ENDED = (InstanceState.OFF, InstanceState.CRASHED)
 
 
-class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
+class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
     """InstanceProvider over the simulation; every call acts at once."""
 
     def __init__(
@@ -44,9 +45,9 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
     ) -> None:
         SimulatedKeeper.__init__(self, self._reachable)
         SimulatedHolder.__init__(self)
+        SimulatedNurse.__init__(self)
         self.boot_s = 5.0
         self.fork_s = 1.2  # instead of that, for an instant clone
-        self.images: frozenset[str] | None = None  # None: every image is known
         self.ailments: dict[str, tuple[Fact, ...]] = {}  # by instance: what it cannot prove
         self.watch: Callable[[SimInstance], None] = lambda instance: None
         self.woken: Callable[[Machine], None] = lambda machine: None
@@ -97,6 +98,8 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
     def create(self, spec: InstanceSpec) -> None:
         """Define and start; the guest reaches slurmd after `boot_s` of running."""
         self._check(spec)
+        if instant := spec.method is CloneMethod.INSTANT:
+            self.make_parent(spec.host, spec.image, spec.flavour)
         with self._call("create", spec.host, spec.name) as host:
             if self._is_there(host, spec):
                 return
@@ -108,7 +111,6 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             )
             host.instances[spec.name] = instance
             boots = self._faults.boots(spec.name)
-            instant = spec.method is CloneMethod.INSTANT
             boot_s = self.fork_s if instant else self.boot_s
             self._machines.start_boot(machine, boot_s if boots else None)
             self.watch(instance)
@@ -257,8 +259,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
     def _check(self, spec: InstanceSpec) -> None:
         if spec.tag.cluster != self._cluster:
             raise RefusedError(spec.name, f"its tag names cluster '{spec.tag.cluster}', not ours")
-        if self.images is not None and spec.image not in self.images:
-            raise RefusedError(spec.image, "is no image that the provider knows")
+        self.need_image(spec.image)
 
     def _is_there(self, host: SimHost, spec: InstanceSpec) -> bool:
         """Whether it exists; what is left of an instance that ended is cleared away."""

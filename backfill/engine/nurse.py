@@ -1,0 +1,23 @@
+"""Parents of instant clones, made and given up through the port, as changes."""
+
+from __future__ import annotations
+
+from backfill.abilities import ParentKeeper
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.engine.looking import Outside
+from backfill.ports import RefusedError
+
+
+def nurse(outside: Outside, action: act.MakeParent | act.EndNursing) -> list[ch.Change]:
+    """Do it, and tell what parents the host has now."""
+    host = action.name
+    provider = outside.providers[host]
+    if not isinstance(provider, ParentKeeper):
+        raise RefusedError(host, "its provider makes no instant clones")
+    if isinstance(action, act.MakeParent):
+        provider.make_parent(host, action.image, action.flavour)
+    else:
+        provider.end_nursing(host)
+    seen = provider.observe(host)
+    return [ch.HostSeen(seen.host, seen.seen_s)]
