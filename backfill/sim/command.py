@@ -9,14 +9,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backfill.sim.machine import Cluster
-from backfill.sim.outfile import write_text
+from backfill.sim.outfile import OutputError, require_writable, write_text
 from backfill.sim.replay import SCHEDULERS, TIES, replay
 from backfill.sim.shipped import located
 from backfill.sim.summary import as_json, measure, text_lines
 from backfill.sim.trace import TraceError, describe_counts
 from backfill.sim.tracereader import READERS, read_trace
 
-OK, BAD_INPUT = 0, 2
+OK, BAD_INPUT, MISUSE = 0, 2, 64
+# What each way of replaying understands; anything else that is given would be ignored.
+_JOURNAL = frozenset({"journal", "policy", "learn", "json"})
+_BARE = frozenset(
+    {"trace", "cluster", "scheduler", "tie", "format", "no_instances", "jobs_csv", "json"}
+)
+_NOT_WITH_POLICY = {
+    "no_instances": "--no-instances contradicts --policy; leave one of them out",
+    "scheduler": "a replay with --policy is EASY; --scheduler is for one with --no-instances",
+    "tie": "a replay with --policy is --tie batch; eventwise is for one with --no-instances",
+    "learn": "--learn needs --journal FILE, a daemon's journal to learn from",
+}
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,36 +120,35 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_replay_command(args: argparse.Namespace) -> int:
     """Replay and print; return the exit status. What was left out is told on stderr."""
+    problem = _misuse(args, _given(args))
+    if problem:
+        sys.stderr.write(f"backfill: {problem}\n")
+        return MISUSE
     if args.journal is not None:
         # Imported here: a bare replay is to start at once.
         from backfill.sim.journal_command import run_journal_command
 
         return run_journal_command(args)
-    if args.trace is None:
-        sys.stderr.write("backfill: name a trace to replay, or a daemon's journal by --journal\n")
+    if not located(args.trace).exists():
+        what = "there is no such file, and no trace or scenario of ours is called so"
+        sys.stderr.write(f"backfill: {args.trace}: {what}; check the path\n")
         return BAD_INPUT
     if args.policy is not None:
         from backfill.sim.harvest_command import run_policy_command
 
         return run_policy_command(args)
-    problem = _misuse(args)
-    if not problem:
-        return _run_bare(args)
-    sys.stderr.write(f"backfill: {problem}\n")
-    return BAD_INPUT
+    return _run_bare(args)
 
 
 def _run_bare(args: argparse.Namespace) -> int:
     try:
+        require_writable([args.jobs_csv], [args.trace])
         trace = read_trace(located(args.trace), args.format)
         result = replay(trace, args.cluster, args.scheduler, args.tie)
         if args.jobs_csv is not None:
             write_text(args.jobs_csv, result.csv_chunks())
-    except TraceError as error:
+    except (TraceError, OutputError) as error:
         sys.stderr.write(f"backfill: {error}\n")
-        return BAD_INPUT
-    except OSError as error:
-        sys.stderr.write(f"backfill: cannot write {args.jobs_csv}: {error.strerror}\n")
         return BAD_INPUT
     for title, counts in (("left out", result.trace.left_out), ("noted", result.trace.noted)):
         if counts:
@@ -151,16 +161,38 @@ def _run_bare(args: argparse.Namespace) -> int:
     return OK
 
 
-def _misuse(args: argparse.Namespace) -> str:
-    """Say which option is missing, or return an empty text."""
-    if args.cluster is None:
+def _given(args: argparse.Namespace) -> list[str]:
+    """The arguments that are not as they would be if nobody had named them."""
+    fresh = argparse.ArgumentParser()
+    add_replay_arguments(fresh)
+    known = [action.dest for action in fresh._actions if action.dest != "help"]
+    return [name for name in known if getattr(args, name) != fresh.get_default(name)]
+
+
+def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str:
+    """Say which option is missing or would be ignored, or return an empty text."""
+    if args.journal is not None:
+        if args.policy is None and args.learn is None:
+            return "--journal needs --policy FILE, the policy that was in force"
+        return _surplus(given, _JOURNAL, "says nothing with --journal; leave it out")
+    if args.trace is None:
+        return "name a trace to replay, or a daemon's journal by --journal"
+    if args.policy is not None:
+        wrong = next((_NOT_WITH_POLICY[name] for name in given if name in _NOT_WITH_POLICY), "")
+    else:
+        why = "needs --policy FILE: without a policy there are no instances"
+        wrong = _surplus([name for name in given if name != "learn"], _BARE, why)
+        wrong = wrong or (_NOT_WITH_POLICY["learn"] if "learn" in given else "")
+    if not wrong and args.cluster is None and located(args.trace).exists():
         return "a trace needs --cluster NODESxCPUS, for example --cluster 128x1"
-    needy = ("against", "backlog", "report", "perfetto", "batsim_csv")
-    given = next((name for name in needy if getattr(args, name) is not None), "")
-    if given:
-        option = f"--{given.replace('_', '-')}"
-        return f"{option} needs --policy FILE: without a policy there are no instances"
-    return ""
+    return wrong
+
+
+def _surplus(given: Sequence[str], known: frozenset[str], why: str) -> str:
+    first = next((name for name in given if name not in known), "")
+    if first == "trace":
+        return "give either --journal or a trace, not both"
+    return f"--{first.replace('_', '-')} {why}" if first else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,7 +28,7 @@ from backfill.sim.fitting import (
 )
 from backfill.sim.gantt import Gantt
 from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
-from backfill.sim.outfile import write_text
+from backfill.sim.outfile import OutputError, require_writable, write_text
 from backfill.sim.policy_replay import BrokenPromiseError, Setting, reference, run
 from backfill.sim.replay_costs import ReplayCosts
 from backfill.sim.shake import shaken
@@ -43,18 +43,15 @@ _HTC = re.compile(r"htc:(?:(?P<seed>\d{1,9}):)?(?P<jobs>[1-9]\d{0,6})")
 
 def run_policy_command(args: argparse.Namespace) -> int:
     """Replay under one policy or two and tell; return the exit status, 1 for a broken promise."""
-    written: Path | None = None
     try:
+        outputs = (args.jobs_csv, args.batsim_csv, args.perfetto, args.report)
+        require_writable(outputs, (args.trace, args.policy, args.against, args.costs))
         setting, policies = _input(args)
         played = _play(args, setting, policies)
         for path, chunks in _outputs(args, setting, played):
-            written = path
             write_text(path, chunks)
-    except (TraceError, ConfigError, MisfitError) as error:
+    except (TraceError, ConfigError, MisfitError, OutputError) as error:
         sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
-        return BAD_INPUT
-    except OSError as error:
-        sys.stderr.write(f"backfill: cannot write {written}: {error.strerror}\n")
         return BAD_INPUT
     except BrokenPromiseError as error:
         lines = [f"broken promise: {text}" for text in error.violations] + error.lines
@@ -119,8 +116,6 @@ def _outputs(
 
 
 def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
-    if args.cluster is None:
-        raise MisfitError("a trace needs --cluster NODESxCPUS, for example --cluster 128x1")
     files = [args.policy] if args.against is None else [args.policy, args.against]
     policies = _named(files, [load(path).policies for path in files])
     if args.all_nodes:

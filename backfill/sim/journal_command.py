@@ -13,7 +13,7 @@ from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports import DriverError
 from backfill.sim.journal_replay import JournalError, Outcome, replay_journal
 from backfill.sim.learning import as_yaml, learned
-from backfill.sim.outfile import write_text
+from backfill.sim.outfile import OutputError, require_writable, write_text
 
 SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
 _SHOWN = 10  # plans; the others are only counted
@@ -25,7 +25,7 @@ def run_journal_command(args: argparse.Namespace) -> int:
         if args.learn is not None:
             return _learn(args)
         outcome = _replayed(args)
-    except (JournalError, ConfigError, DriverError, ValueError) as error:
+    except (JournalError, ConfigError, DriverError, OutputError, ValueError) as error:
         sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
         return BAD_INPUT
     if args.json:
@@ -36,10 +36,6 @@ def run_journal_command(args: argparse.Namespace) -> int:
 
 
 def _replayed(args: argparse.Namespace) -> Outcome:
-    if args.trace is not None:
-        raise JournalError(f"give either --journal or a trace, not {args.trace} as well")
-    if args.policy is None:
-        raise JournalError("--journal needs --policy FILE, the policy that was in force")
     policies = load(args.policy).policies
     reader = JournalReader(args.journal)
     try:
@@ -49,6 +45,7 @@ def _replayed(args: argparse.Namespace) -> Outcome:
 
 
 def _learn(args: argparse.Namespace) -> int:
+    require_writable([args.learn], [args.journal])
     reader = JournalReader(args.journal)
     try:
         costs = learned(reader.read())
@@ -56,10 +53,7 @@ def _learn(args: argparse.Namespace) -> int:
         reader.close()
     if not costs:
         raise JournalError(f"{args.journal} has no call that succeeded, so nothing can be learned")
-    try:
-        write_text(args.learn, [as_yaml(costs)])
-    except OSError as error:
-        raise JournalError(f"cannot write {args.learn}: {error.strerror}") from error
+    write_text(args.learn, [as_yaml(costs)])
     sys.stdout.write(f"{len(costs)} step costs written to {args.learn}\n")
     return SAME
 

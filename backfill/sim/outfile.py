@@ -1,14 +1,72 @@
-"""Writes a file whole or not at all."""
+"""Writes a file whole or not at all, and says beforehand whether that can be done."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+_STDOUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
+
+
+class OutputError(Exception):
+    """A file cannot be written: one sentence with its name and the remedy."""
+
+
+def require_writable(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:
+    """Raise OutputError if one cannot be written, is named twice, or is one of `inputs`.
+
+    None is an option that was not given. Asked before hours of work are done for nothing.
+    """
+    read = {path.resolve() for path in inputs if path is not None}
+    seen: set[Path] = set()
+    for path in outputs:
+        if path is None or path in _STDOUT:
+            continue
+        problem = _problem(path)
+        whole = path.resolve()
+        if path.is_file() or not path.exists():
+            if whole in seen:
+                problem = "two files would have this name; give each its own"
+            if whole in read:
+                problem = "it is one of the inputs; give another name"
+        if problem:
+            raise OutputError(f"cannot write {path}: {problem}")
+        seen.add(whole)
+
+
+def _problem(path: Path) -> str:
+    if path.is_dir():
+        return "it is a directory; name a file in it"
+    if path.exists() and not path.is_file():
+        return "" if os.access(path, os.W_OK) else "permission denied; choose another file"
+    if not path.parent.is_dir():
+        return f"there is no directory {path.parent}; make it, or choose another place"
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        return f"you may not write in {path.parent}; choose another place"
+    return ""
+
 
 def write_text(path: Path, chunks: Iterable[str]) -> None:
-    """Write a file whole or not at all; a device or pipe is written to directly."""
+    """Write a file whole or not at all; a device or pipe is written to directly.
+
+    A link stays, and what it leads to is written.
+
+    OutputError if the disk is full, for example.
+    """
+    try:
+        _write(path, chunks)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; choose another place") from error
+
+
+def _write(path: Path, chunks: Iterable[str]) -> None:
+    if path in _STDOUT:
+        # Opened anew, a redirected one would begin at its first byte again.
+        sys.stdout.writelines(chunks)
+        return
+    path = path.resolve()
     if path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8") as out:
             out.writelines(chunks)

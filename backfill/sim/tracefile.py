@@ -7,13 +7,19 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 from zipfile import BadZipFile, ZipFile
 
 from backfill.sim.trace import TraceError
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK"
+_REMEDIES = (
+    (IsADirectoryError, "name a file in it"),
+    (FileNotFoundError, "check the path"),
+    (PermissionError, "ask for the right to read it"),
+)
+_OTHER_REMEDY = "copy it into a plain file"  # a pipe, for example: it is looked at twice
 
 
 class ByteLines(Protocol):
@@ -35,21 +41,27 @@ def open_lines(path: Path) -> Iterator[ByteLines]:
                 with gzip.open(raw) as lines:
                     yield lines
             elif magic == ZIP_MAGIC:
-                with ZipFile(raw) as pack, pack.open(_only_member(path, pack)) as lines:
+                with ZipFile(raw) as pack, _member(path, pack) as lines:
                     yield lines
             else:
                 yield raw
     except (EOFError, zlib.error, gzip.BadGzipFile, BadZipFile) as error:
         raise TraceError(path, 0, f"the archive is damaged ({error}); fetch it again") from error
     except OSError as error:
-        raise TraceError(path, 0, f"cannot be read: {error.strerror or error}") from error
+        remedy = next((r for kind, r in _REMEDIES if isinstance(error, kind)), _OTHER_REMEDY)
+        problem = f"cannot be read: {error.strerror or error}; {remedy}"
+        raise TraceError(path, 0, problem) from error
 
 
-def _only_member(path: Path, pack: ZipFile) -> str:
+def _member(path: Path, pack: ZipFile) -> IO[bytes]:
     names = [name for name in pack.namelist() if not name.endswith("/")]
     wanted = [name for name in names if name.lower().endswith((".swf", ".txt"))] or names
     if len(wanted) != 1:
         raise TraceError(
             path, 0, f"holds {len(wanted)} traces where one is expected; unpack it and name one"
         )
-    return wanted[0]
+    try:
+        return pack.open(wanted[0])
+    except (RuntimeError, NotImplementedError) as error:  # a password, an unknown compression
+        problem = f"the archive cannot be unpacked ({error}); unpack it and name the file"
+        raise TraceError(path, 0, problem) from error

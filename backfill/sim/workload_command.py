@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backfill.sim.command import BAD_INPUT, OK
 from backfill.sim.lublin import BATCH, INTERACTIVE, lublin
-from backfill.sim.outfile import write_text
+from backfill.sim.outfile import OutputError, write_text
 from backfill.sim.swf import swf_lines
 from backfill.sim.workload import Job, htc_pilot, poisson, with_estimates
 
@@ -42,8 +42,8 @@ def run_workload_command(args: argparse.Namespace) -> int:
     )
     try:
         write_text(args.output, swf_lines(jobs, header))
-    except OSError as error:
-        sys.stderr.write(f"backfill: cannot write {args.output}: {error.strerror}\n")
+    except OutputError as error:
+        sys.stderr.write(f"backfill: {error}\n")
         return BAD_INPUT
     return OK
 

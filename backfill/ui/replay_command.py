@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from backfill.sim.command import BAD_INPUT, add_replay_arguments, run_replay_command
-from backfill.ui.codes import BAD_DATA
+from backfill.sim.command import BAD_INPUT, MISUSE, add_replay_arguments, run_replay_command
+from backfill.ui.codes import BAD_DATA, USAGE
 
 LIVE_HELP = "play a scenario on a real lab, as `backfill demo` does (see `replay --live --help`)"
 
@@ -19,4 +19,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay."""
     status = run_replay_command(args)
-    return BAD_DATA if status == BAD_INPUT else status
+    return {BAD_INPUT: BAD_DATA, MISUSE: USAGE}.get(status, status)

@@ -12,6 +12,7 @@ from statistics import median
 
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports import DriverError
+from backfill.sim.outfile import OutputError, write_text
 from backfill.ui.codes import BAD_DATA, OK, USAGE
 from backfill.ui.report_style import PAGE, PICTURE, VARIABLES
 from backfill.ui.report_svg import ms, timeline_svg
@@ -75,8 +76,8 @@ def report_html(timeline: Timeline, head: Head) -> str:
 
 
 def write_report(path: Path, timeline: Timeline, head: Head) -> None:
-    """Write the page. Raises OSError."""
-    path.write_text(report_html(timeline, head), encoding="utf-8")
+    """Write the page. Raises OutputError."""
+    write_text(path, [report_html(timeline, head)])
 
 
 # --- parts ---------------------------------------------------------------------------------------
@@ -214,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.svg.write_text(timeline_svg(timeline, head.title, standalone=True))
         if args.html:
             write_report(args.html, timeline, head)
-    except (DriverError, ValueError, OSError) as error:
+    except (DriverError, ValueError, OSError, OutputError) as error:
         sys.stderr.write(f"{error}\n")
         return BAD_DATA
     return OK

@@ -16,7 +16,7 @@ from backfill.core.world import World
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.cycle import Cycle
 from backfill.ports import Record
-from backfill.sim.command import main
+from backfill.sim.command import BAD_INPUT, MISUSE, main
 from backfill.sim.costs_file import load_costs
 from tests.unit.policy_files import text
 
@@ -70,19 +70,24 @@ def test_a_difference_is_a_diff(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "status", "sentence"),
     [
-        ([], "name a trace to replay"),
-        (["--journal", "j.db"], "--journal needs --policy FILE"),
-        (["t.swf", "--journal", "j.db"], "not t.swf as well"),
-        (["--journal", "j.db", "--policy", "POLICY"], "there is no journal"),
+        ([], MISUSE, "name a trace to replay"),
+        (["--journal", "j.db"], MISUSE, "--journal needs --policy FILE"),
+        (["t.swf", "--journal", "j.db", "--policy", "POLICY"], MISUSE, "or a trace, not both"),
+        (["--journal", "j.db", "--policy", "POLICY", "--tie", "eventwise"], MISUSE, "--tie says"),
+        (["--journal", "j.db", "--policy", "POLICY"], BAD_INPUT, "there is no journal"),
     ],
 )
 def test_bad_input(
-    arguments: list[str], sentence: str, policy: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    status: int,
+    sentence: str,
+    policy: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One sentence, exit status 2."""
-    assert main([str(policy) if a == "POLICY" else a for a in arguments]) == 2
+    """One sentence; options that would be ignored are told."""
+    assert main([str(policy) if a == "POLICY" else a for a in arguments]) == status
     assert sentence in capsys.readouterr().err
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.command import main
+from backfill.sim.command import BAD_INPUT, MISUSE, main
 from backfill.sim.swf import swf_lines
 from backfill.sim.workload import Job
 from tests.unit.policy_files import text
@@ -165,14 +165,56 @@ def test_bad_input_is_one_sentence(
         ([], "a trace needs --cluster NODESxCPUS"),
         (["--cluster", "2x1", "--backlog", "htc:9"], "--backlog needs --policy FILE"),
         (["--cluster", "2x1", "--against", "x.yaml"], "--against needs --policy FILE"),
+        (["--cluster", "2x1", "--shake", "3"], "--shake needs --policy FILE"),
+        (["--cluster", "2x1", "--learn", "x.yaml"], "--learn needs --journal FILE"),
     ],
 )
 def test_options_that_need_others(
     files: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
 ) -> None:
-    """What is missing is said."""
-    assert main([str(files / "t.swf"), *options]) == 2
+    """What is missing is said, also where the option would only have been ignored."""
+    assert main([str(files / "t.swf"), *options]) == MISUSE
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--no-instances"], "--no-instances contradicts --policy"),
+        (["--scheduler", "fcfs"], "a replay with --policy is EASY"),
+        (["--tie", "eventwise"], "a replay with --policy is --tie batch"),
+    ],
+)
+def test_options_of_the_bare_cluster_are_refused_with_a_policy(
+    files: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
+) -> None:
+    """A figure of another scheduler than was asked for would be worse than none."""
+    assert replayed(files, *options) == MISUSE
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    ("report", "problem"),
+    [
+        ("none/r.html", "there is no directory"),
+        (".", "it is a directory"),
+        ("j.csv", "two files would have this name"),
+        ("t.swf", "it is one of the inputs"),
+    ],
+)
+def test_no_file_is_written_when_one_cannot_be(
+    files: Path, capsys: pytest.CaptureFixture[str], report: str, problem: str
+) -> None:
+    """Asked before anything is played: neither the other file nor hours of work are left."""
+    trace = (files / "t.swf").read_text()
+    out = files / "j.csv"
+    options = ("--jobs-csv", str(out), "--report", str(files / report))
+    assert replayed(files, *options) == BAD_INPUT
+    assert problem in capsys.readouterr().err
+    assert not out.exists()
+    assert (files / "t.swf").read_text() == trace
 
 
 def test_one_page_of_two_policies(files: Path) -> None:
@@ -237,7 +279,7 @@ def test_pictures_need_a_policy(
 ) -> None:
     """Without instances there is nothing to show, and the sentence says so."""
     out = files / "out"
-    assert main([str(files / "t.swf"), "--cluster", "2x1", option, str(out)]) == 2
+    assert main([str(files / "t.swf"), "--cluster", "2x1", option, str(out)]) == MISUSE
     assert f"{option} needs --policy FILE" in capsys.readouterr().err
     assert not out.exists()
 

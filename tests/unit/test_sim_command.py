@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -89,7 +90,43 @@ def test_a_csv_that_cannot_be_written(
     """A folder that does not exist is told."""
     out = tmp_path / "none" / "o.csv"
     assert main([str(trace), "--cluster", "4x1", "--jobs-csv", str(out)]) == 2
-    assert capsys.readouterr().err.startswith(f"backfill: cannot write {out}: No such file")
+    assert capsys.readouterr().err.startswith(
+        f"backfill: cannot write {out}: there is no directory"
+    )
+
+
+def test_a_csv_on_stdout_keeps_the_link_to_it(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--jobs-csv /dev/stdout` with stdout in a file: the table follows the rows."""
+    assert main([str(trace), "--cluster", "4x1", "--jobs-csv", "/dev/stdout"]) == 0
+    assert capsys.readouterr().out.startswith("job_id,submit,start,end,processors\n")
+    assert Path("/dev/stdout").is_symlink()
+
+
+def test_a_link_stays_a_link(trace: Path, tmp_path: Path) -> None:
+    """What it leads to is written, whole."""
+    real, link = tmp_path / "real.csv", tmp_path / "latest.csv"
+    real.write_text("old")
+    link.symlink_to(real)
+    assert main([str(trace), "--cluster", "4x1", "--jobs-csv", str(link)]) == 0
+    assert link.is_symlink()
+    assert real.read_text().startswith("job_id,")
+
+
+def test_an_archive_with_a_password_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What Python cannot unpack is told with what to do."""
+    path = tmp_path / "t.zip"
+    with ZipFile(path, "w") as pack:
+        pack.writestr("t.swf", "1 0 -1 10 1 -1 -1 1 20 -1 1 -1 -1 -1 -1 -1 -1 -1\n")
+    packed = bytearray(path.read_bytes())
+    packed[6] |= 1  # the flag of encryption, in the file's head and in the directory
+    packed[packed.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(packed)
+    assert main([str(path), "--cluster", "4x1"]) == 2
+    assert "cannot be unpacked" in capsys.readouterr().err
 
 
 def test_a_csv_may_go_to_a_device(trace: Path) -> None:
