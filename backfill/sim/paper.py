@@ -42,8 +42,13 @@ def _row(
         other = found[figure.against][figure.measure]
         text = f"{ours / other:.2f} x" if other else _UNKNOWN
         return (figure.measure, f"{figure.variant} / {figure.against}", theirs, text)
-    form, scale = _UNITS.get(figure.measure, ("{:.1f} s", 1.0))
-    return (figure.measure, figure.variant, theirs, form.format(ours * scale))
+    return (figure.measure, figure.variant, theirs, figure_text(figure.measure, ours))
+
+
+def figure_text(measure: Measure, value: float) -> str:
+    """A figure with its unit, for people."""
+    form, scale = _UNITS.get(measure, ("{:.1f} s", 1.0))
+    return form.format(value * scale)
 
 
 def measures(scenario: Scenario, variant: str) -> dict[Measure, float]:

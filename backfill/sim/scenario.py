@@ -22,6 +22,17 @@ class JobMoment(StrEnum):
     ENDED = "ended"
 
 
+class Mishap(StrEnum):
+    """What may befall the cluster in simulated time."""
+
+    DAEMON_KILLED = "daemon-killed"  # SIGKILL; it is started again after `for_s`
+    SLURM_SILENT = "slurm-silent"  # slurmctld does not answer for `for_s`; jobs go on
+    HOST_CUT = "host-cut"  # the hypervisor of `host` cannot be reached for `for_s`
+    HOST_DEAD = "host-dead"  # `host` loses power for `for_s`, and then it boots
+    CALL_FAILS = "call-fails"  # the next `times` calls of `call` fail, of `host` if it is given
+    NEVER_BOOTS = "never-boots"  # the next `times` guests called `node` start, and no more
+
+
 class Check(StrEnum):
     """What can be asserted about a scenario that was played."""
 
@@ -60,6 +71,20 @@ class When:
     job: str = field(metadata={"form": "name"})
     state: JobMoment = JobMoment.RUNNING
     for_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEntry:
+    """A mishap, so long after the beginning, or after `when`; `Mishap` tells what it needs."""
+
+    what: Mishap
+    at_s: float = 0.0
+    when: When | None = None
+    for_s: float = 0.0
+    host: str = field(default="", metadata={"form": "name"})
+    node: str = field(default="", metadata={"form": "name"})
+    call: str = field(default="", metadata={"form": "name"})
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +131,12 @@ class Expectation:
     within_s: float = 0.5
     to: str = field(default="", metadata={"form": "name"})
 
+    @property
+    def title(self) -> str:
+        """The same before it is judged and afterwards: what a test is called."""
+        parts = ((self.job, ""), (self.than, "than "), (self.to, "to "))
+        return " ".join([self.check, *(f"{word}{name}" for name, word in parts if name)])
+
 
 class Measure(StrEnum):
     """What of a play can be set beside a figure of a paper."""
@@ -140,6 +171,7 @@ class Scenario:
     policies: PolicySet
     about: str = ""
     reservations: tuple[ReservationEntry, ...] = ()
+    faults: tuple[FaultEntry, ...] = ()
     expect: tuple[Expectation, ...] = ()
     # A scenario that takes longer has failed.
     limit_s: float = 600.0

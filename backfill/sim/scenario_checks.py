@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from backfill.core import changes as ch
@@ -18,11 +18,15 @@ _AT_WORK = frozenset({Phase.READY, Phase.DRAINING})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One expectation, as it turned out. `details`: what exactly went wrong, a sentence each."""
+    """One expectation, as it turned out. `details`: what exactly went wrong, a sentence each.
+
+    `title` does not depend on how it turned out.
+    """
 
     ok: bool
     text: str
     details: tuple[str, ...] = ()
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +44,11 @@ class Evidence:
 def judge(scenario: Scenario, evidence: Evidence) -> Iterator[Verdict]:
     """A verdict for each expectation, in their order, and one more if it did not end in time."""
     if evidence.late:
-        yield Verdict(False, f"it was not over after {scenario.limit_s:g} s and was broken off")
+        text = f"it was not over after {scenario.limit_s:g} s and was broken off"
+        yield Verdict(False, text, title="over in time")
     for expectation in scenario.expect:
-        yield _CHECKS[expectation.check](scenario, expectation, evidence)
+        verdict = _CHECKS[expectation.check](scenario, expectation, evidence)
+        yield replace(verdict, title=expectation.title)
 
 
 def hosts_of_jobs(records: Iterable[Record]) -> dict[str, list[str]]:

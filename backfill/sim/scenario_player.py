@@ -89,6 +89,9 @@ class _Player:
             self._steps.append(_Step(entry.when, entry.at_s + later_s, submit))
             if entry.ends is not None:
                 self._steps.append(_Step(entry.ends, 0.0, partial(self._finish, name)))
+        for fault in self.scenario.faults:
+            befall = partial(self.stage.befall, fault)
+            self._steps.append(_Step(fault.when, fault.at_s, befall))
 
     _steps: list[_Step] = field(init=False)
     start_s: float = field(init=False)

@@ -29,6 +29,7 @@ from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.scenario import (
     Expectation,
+    FaultEntry,
     HostGroup,
     JobEntry,
     PaperFigure,
@@ -121,6 +122,7 @@ def _shape() -> Section:
             Key("seed", Amount(whole=True, open=False), 0),
             Key("jobs", Many(_with(JobEntry, "nodes", Hostlist())), MISSING),
             Key("reservations", Many(_with(ReservationEntry, "nodes", Hostlist())), ()),
+            Key("faults", Many(section(FaultEntry)), ()),
             Key("expect", Many(section(Expectation)), ()),
         ),
     )

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from backfill.sim.scenario import Check, Expectation, JobEntry, Scenario
+from backfill.sim.replay_costs import MAY_FAIL
+from backfill.sim.scenario import (
+    Check,
+    Expectation,
+    FaultEntry,
+    JobEntry,
+    Mishap,
+    Scenario,
+    When,
+)
 
 # Path of the key, what is wrong with it, and the remedy.
 Contradiction = tuple[str, str, str]
 
 # The fields that an assertion cannot do without.
 _NEEDS = {Check.WAITED_LONGER: ("job", "than"), Check.MOVED: ("job", "to")}
+_FAULT_NEEDS = {
+    Mishap.SLURM_SILENT: ("for_s",),
+    Mishap.HOST_CUT: ("host", "for_s"),
+    Mishap.HOST_DEAD: ("host", "for_s"),
+    Mishap.CALL_FAILS: ("call",),
+    Mishap.NEVER_BOOTS: ("node",),
+}
 
 
 def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
@@ -28,6 +44,8 @@ def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
         yield from _moments(scenario, entry, path)
     yield from _circles(scenario)
     yield from _reservations(scenario)
+    for index, fault in enumerate(scenario.faults):
+        yield from _fault(scenario, fault, f"faults[{index}]")
     yield from _paper(scenario)
     for index, expectation in enumerate(scenario.expect):
         yield from _expectation(scenario, expectation, f"expect[{index}]")
@@ -101,15 +119,34 @@ def _place(scenario: Scenario, entry: JobEntry, path: str) -> Iterator[Contradic
 
 
 def _moments(scenario: Scenario, entry: JobEntry, path: str) -> Iterator[Contradiction]:
-    known = [job.name for job in scenario.jobs]
     for key, moment in (("when", entry.when), ("ends", entry.ends)):
-        if moment is None:
-            continue
-        if moment.job not in known:
-            what = f"is {moment.job}, which is no job of this scenario"
-            yield f"{path}.{key}.job", what, f"use one of {', '.join(known)}"
-        elif moment.job == entry.name:
+        if moment is not None and moment.job == entry.name:
             yield f"{path}.{key}.job", "is the job itself", "wait for another one"
+        else:
+            yield from _moment(scenario, moment, f"{path}.{key}")
+
+
+def _moment(scenario: Scenario, moment: When | None, path: str) -> Iterator[Contradiction]:
+    known = [job.name for job in scenario.jobs]
+    if moment is not None and moment.job not in known:
+        what = f"is {moment.job}, which is no job of this scenario"
+        yield f"{path}.job", what, f"use one of {', '.join(known)}"
+
+
+def _fault(scenario: Scenario, fault: FaultEntry, path: str) -> Iterator[Contradiction]:
+    yield from _moment(scenario, fault.when, f"{path}.when")
+    for key in _FAULT_NEEDS.get(fault.what, ()):
+        if not getattr(fault, key):
+            yield f"{path}.{key}", f"is missing for {fault.what}", "add it"
+    names = {
+        "host": (fault.host, scenario.host_names, "host"),
+        "node": (fault.node, scenario.policies.instances.names, "instance"),
+        "call": (fault.call, MAY_FAIL, "call that can fail"),
+    }
+    for key, (name, known, kind) in names.items():
+        if name and name not in known:
+            remedy = f"use one of {', '.join(known)}"
+            yield f"{path}.{key}", f"is {name}, which is no {kind}", remedy
 
 
 def _circles(scenario: Scenario) -> Iterator[Contradiction]:

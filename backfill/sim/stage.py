@@ -8,16 +8,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backfill.core.cluster import Job
+from backfill.core.lifecycle import Phase
 from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports import Record
+from backfill.sim.mishaps import befall
 from backfill.sim.rehearsal import Rehearsal
 from backfill.sim.rhythm import Rhythm
-from backfill.sim.scenario import Scenario
+from backfill.sim.scenario import FaultEntry, Scenario
 
 _METAL = "metal"
+# Of these the daemon keeps no more than the memory.
+_OVER = frozenset({Phase.FAILED, Phase.GIVEN_UP})
 # A job that goes on until it is told to finish.
 _ENDLESS_S = 1e9
 
@@ -55,6 +59,9 @@ class Stage(Protocol):
 
     def cancel(self, job_id: str) -> None:
         """Cancel the job, as its owner would."""
+
+    def befall(self, fault: FaultEntry) -> None:
+        """Let a mishap happen now, and be over in its time. LabError where it cannot be done."""
 
     def jobs(self) -> Mapping[str, Job]:
         """The jobs submitted here by id, as Slurm shows them now; ended ones too."""
@@ -157,6 +164,12 @@ class SimulatedStage:
         self._finished.add(job_id)
         self._sim.user_cancel(job_id)
 
+    def befall(self, fault: FaultEntry) -> None:
+        """Let a mishap happen now."""
+        over = befall(fault, self._sim, self.rehearsal)
+        if over is not None:
+            self._sim.at(self._sim.now_s + fault.for_s, over)
+
     def jobs(self) -> Mapping[str, Job]:
         """The jobs as Slurm shows them, or would if it still remembered them."""
         return {job_id: self._sim.job(job_id) for job_id in self._ids}
@@ -190,7 +203,8 @@ class SimulatedStage:
 
     def left(self) -> list[str]:
         """Our nodes, as the daemon sees them, and instances on any host."""
-        found = set(self.rehearsal.world.managed)
+        managed = self.rehearsal.world.managed.values()
+        found = {node.name for node in managed if node.phase not in _OVER}
         for host in self._sim.hosts.values():
             found.update(host.instances)
         return sorted(found)

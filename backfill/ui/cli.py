@@ -75,11 +75,17 @@ def _complete(words: list[str]) -> int:
 def command_of(words: Sequence[str]) -> Command | None:
     """The command that a command line names, before it is read completely."""
     name = next((w for w in words if not w.startswith("-")), "")
-    a_file = {"--policy", "--journal"}.isdisjoint(words)  # then a YAML file is something else
-    scenario = name == LIVE.name and a_file and any(map(_is_scenario, words))
+    # What follows an option with a value is no scenario, although it may be a YAML file.
+    own = [w for before, w in zip(["", *words], words, strict=False) if before not in _WITH_FILES]
+    scenario = name == LIVE.name and any(map(_is_scenario, own))
     if name == LIVE.name and ("--live" in words or scenario):
         return LIVE
     return BY_NAME.get(name)
+
+
+_WITH_FILES = frozenset(
+    {"--policy", "--against", "--journal", "--learn", "--costs", "--backlog", "--report", "--junit"}
+)
 
 
 def _is_scenario(word: str) -> bool:

@@ -6,15 +6,17 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backfill.ui.codes import BAD_DATA, NO, OK, UNAVAILABLE
+from backfill.ui.codes import BAD_DATA, NO, UNAVAILABLE, USAGE
 from backfill.ui.parser import say
 from backfill.ui.terminal import emphasis
 
 if TYPE_CHECKING:
     from backfill.sim.scenario import Scenario
+    from backfill.sim.scenario_fit import Play
     from backfill.sim.scenario_player import Outcome
 
 _SCENARIO = Path("scenarios/first_day.yaml")
@@ -34,42 +36,78 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, default=_REPORT, metavar="PATH", help=f"the report ({_REPORT})"
     )
+    parser.add_argument(
+        "--policy", type=Path, metavar="FILE", help="simulated, with the rules of this policy file"
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE", help="and with those of a second one beside it"
+    )
+    parser.add_argument(
+        "--junit", type=Path, metavar="OUT", help="write the expectations as a JUnit report"
+    )
+    parser.add_argument("--json", action="store_true", help="print nothing but the outcome")
     parser.add_argument("--keep", action="store_true", help="leave the lab running afterwards")
 
 
 def run(args: argparse.Namespace) -> int:
     """Play the scenario, tell what was proven, leave a report; 1 if an expectation failed."""
-    from backfill.config.problems import ConfigError
     from backfill.lab.spec import LabError
     from backfill.ports import DriverError
-    from backfill.sim.scenario_reader import load_scenario
-    from backfill.sim.shipped import located
-    from backfill.ui import demo_lab
+    from backfill.sim.outfile import OutputError
+    from backfill.ui import demo_lab, demo_outcome
 
     try:
-        scenario = load_scenario(located(args.scenario or _SCENARIO))
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return BAD_DATA
-    if not args.report.parent.is_dir():
-        say(f"the report cannot be written to {args.report}: there is no such directory")
-        return NO
-    try:
-        live = _live(args, scenario)
+        variants = _variants(args)
+        first = next(iter(variants.values()))
+        live = _live(args, first)
+        if not args.json:
+            title = emphasis(first.name.capitalize())
+            print(title + (f": {first.about}" if first.about else ""))
+        plays = [_played(args, name, one, live=live) for name, one in variants.items()]
+        status = demo_outcome.conclude(args, plays, live=live)
     except _CannotError as error:
-        say(str(error))
+        for line in str(error).splitlines():
+            say(line)
         return error.code
-    print(emphasis(scenario.name.capitalize()) + (f": {scenario.about}" if scenario.about else ""))
-    try:
-        outcome = _on_lab(scenario, keep=args.keep) if live else _simulated(scenario)
-    except (LabError, DriverError) as error:
+    except (LabError, DriverError, OutputError) as error:
         say(str(error))
         return NO
-    status = _conclude(outcome, args.report, live=live)
-    _beside_the_paper(scenario)
-    if live and args.keep:
+    if live and args.keep and not args.json:
         print("\n" + "\n".join(demo_lab.kept()))
     return status
+
+
+def _misuse(args: argparse.Namespace) -> str:
+    if args.against is not None and args.policy is None:
+        return "--against needs --policy FILE, the policy that it is compared with"
+    if args.policy is not None and getattr(args, "live", False):
+        return "--live plays a scenario with its own policy; leave --policy or --live out"
+    return ""
+
+
+def _variants(args: argparse.Namespace) -> dict[str, Scenario]:
+    """By name of the policy: the scenario as it is, or under each policy file that is given."""
+    from backfill.config import load
+    from backfill.config.problems import ConfigError
+    from backfill.sim.fitting import MisfitError
+    from backfill.sim.outfile import require_writable
+    from backfill.sim.scenario_fit import under
+    from backfill.sim.scenario_reader import load_scenario
+    from backfill.sim.shipped import located
+
+    misuse = _misuse(args)
+    if misuse:
+        raise _CannotError(misuse, USAGE)
+    path = located(args.scenario or _SCENARIO)
+    files = [file for file in (args.policy, args.against) if file is not None]
+    try:
+        scenario = load_scenario(path)
+        policies = {str(file): load(file).policies for file in files}
+        found = {name: under(scenario, one, name) for name, one in policies.items()}
+    except (ConfigError, MisfitError) as error:
+        raise _CannotError(str(error), BAD_DATA) from error
+    require_writable([args.report, args.junit], [path, *files])
+    return found or {scenario.name: scenario}
 
 
 class _CannotError(Exception):
@@ -83,7 +121,7 @@ def _live(args: argparse.Namespace, scenario: Scenario) -> bool:
     from backfill.ui import demo_lab
 
     wanted = getattr(args, "live", None)
-    if args.simulated or wanted is False:
+    if args.simulated or args.policy is not None or wanted is False:
         return False
     why = demo_lab.missing()
     if why and wanted:
@@ -97,17 +135,28 @@ def _live(args: argparse.Namespace, scenario: Scenario) -> bool:
     return True
 
 
-def _simulated(scenario: Scenario) -> Outcome:
+def _played(args: argparse.Namespace, name: str, scenario: Scenario, *, live: bool) -> Play:
+    """Play it, and show it as it goes on unless only the outcome is wanted."""
+    from backfill.sim.paper import measured
+    from backfill.sim.scenario_fit import Play
     from backfill.sim.scenario_player import play
     from backfill.sim.stage import SimulatedStage
     from backfill.ui.timeline import LiveWatcher, watcher
 
-    with watcher() as shown:
-        pace = _paced() if isinstance(shown, LiveWatcher) else None
-        return play(scenario, SimulatedStage(scenario, pace), shown.show)
+    if live:
+        return Play(name, _on_lab(scenario, keep=args.keep, shown=not args.json))
+    if args.json or args.against is not None:
+        stage = SimulatedStage(scenario)
+        outcome = play(scenario, stage)
+    else:
+        with watcher() as shown:
+            pace = _paced() if isinstance(shown, LiveWatcher) else None
+            stage = SimulatedStage(scenario, pace)
+            outcome = play(scenario, stage, shown.show)
+    return Play(name, outcome, measured(scenario, outcome, stage.jobs(), stage.ends_s()))
 
 
-def _on_lab(scenario: Scenario, *, keep: bool) -> Outcome:
+def _on_lab(scenario: Scenario, *, keep: bool, shown: bool) -> Outcome:
     from backfill.sim.scenario_player import play
     from backfill.ui.demo_lab import demo_lab
     from backfill.ui.demo_live import LabStage
@@ -116,8 +165,8 @@ def _on_lab(scenario: Scenario, *, keep: bool) -> Outcome:
     with demo_lab(scenario, _tell, keep=keep) as lab:
         stage = LabStage(lab, scenario.count_every_s)
         try:
-            with watcher() as shown:
-                outcome = play(scenario, stage, shown.show)
+            with watcher() if shown else nullcontext() as watching:
+                outcome = play(scenario, stage, *([watching.show] if watching else []))
         finally:
             stage.close()
         if not outcome.ok:
@@ -128,44 +177,6 @@ def _on_lab(scenario: Scenario, *, keep: bool) -> Outcome:
 def _tell(line: str) -> None:
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
-
-
-def _conclude(outcome: Outcome, path: Path, *, live: bool) -> int:
-    """Print a tick or a cross for each expectation, and write the report."""
-    from backfill.ui.report import Head, judgements, write_report
-    from backfill.ui.timeline_builder import timeline_of
-
-    print()
-    for verdict in outcome.verdicts:
-        mark = emphasis("✓", "32") if verdict.ok else emphasis("✗", "31;1")
-        print(f" {mark} {verdict.text}")
-        for detail in verdict.details:
-            print(f"     {detail}")
-    scenario = outcome.scenario
-    head = Head(
-        scenario.name.capitalize(),
-        scenario.about,
-        "On real parts: slurmctld, slurmd, libvirt, QEMU" if live else "In simulated time",
-        not live,
-        judgements((v.ok, v.text, v.details) for v in outcome.verdicts),
-    )
-    try:
-        write_report(path, timeline_of(outcome.records), head)
-    except OSError as error:
-        say(f"the report cannot be written to {path}: {error.strerror}")
-        return NO
-    print(f"\nThe report with the picture: {path}")
-    return OK if outcome.ok else NO
-
-
-def _beside_the_paper(scenario: Scenario) -> None:
-    """A scenario after a paper: its figures beside ours, always in simulated time."""
-    from backfill.sim.paper import against_the_paper
-
-    lines = list(against_the_paper(scenario))
-    if lines:
-        print("\nBeside the paper, in simulated time (docs/papers.md says what differs):\n")
-        print("\n".join(lines))
 
 
 def _paced() -> Callable[[float], None]:

@@ -60,6 +60,8 @@ def unfit(scenario: Scenario) -> str:
         return "the hosts of a lab are all equal"
     if scenario.reservations:
         return "a lab has no reservations"
+    if scenario.faults:
+        return "mishaps happen in simulated time only"
     used = {entry.partition for entry in scenario.jobs}
     priorities = scenario.policies.priorities
     if not used <= {_LOW, _HIGH} or _LOW in priorities.high or _HIGH in priorities.low:

@@ -19,6 +19,7 @@ from backfill.lab.spec import LabError
 from backfill.lab.tally import check_tally
 from backfill.ports import Record
 from backfill.sim.rhythm import Rhythm
+from backfill.sim.scenario import FaultEntry
 from backfill.sim.stage import JobAsk
 
 _COUNTER = Path(backfill.lab.__file__).parent / "jobs/counter.sh"
@@ -76,6 +77,10 @@ class LabStage:
         job_id = self._ctl("sbatch", *options, str(script), *argv)
         self._asks[job_id] = ask
         return job_id
+
+    def befall(self, fault: FaultEntry) -> None:
+        """Nothing happens to a lab on purpose."""
+        raise LabError(f"a lab cannot have the mishap {fault.what}; play it in simulated time")
 
     def _script(self, ask: JobAsk) -> str:
         work = f"sleep {ask.run_s:g}" if ask.run_s else _UNTIL_TOLD
