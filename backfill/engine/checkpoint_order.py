@@ -81,6 +81,6 @@ def asked_checkpoint(world: World, body: dict[str, object]) -> tuple[str, list[M
 def asked_put_back(world: World, body: dict[str, object]) -> tuple[str, list[ManagedNode]]:
     """The order that `{"ask": "put-back", "id", "job", "restarts", "parts"}` means."""
     identity, parts = str(body.get("id", "")), body.get("parts")
-    generations = {str(k): int(v) for k, v in parts.items()} if isinstance(parts, dict) else {}
+    generations = {str(k): int(str(v)) for k, v in parts.items()} if isinstance(parts, dict) else {}
     job_id, restarts = str(body.get("job", "")), int(str(body.get("restarts", -1)))
     return identity, put_back_order(world, identity, job_id, restarts, generations)

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
 from backfill.core.quantities import parse_hostlist
+from backfill.engine.doorkeeper import Doorkeeper, trusted
 from backfill.engine.messages import HookCall, HookGone, Message
 
 _LOG = logging.getLogger("backfill.listener")
 _LONGEST_LINE = 1 << 20
 _PRIVILEGED = 1024
+# A client has so long to say its line, however it does it.
+_LINE_WITHIN_S = 10.0
+# When no client can be taken (no descriptor or thread is left), the next try comes after this.
+_REST_S = 0.05
 
 Answerer = Callable[[dict[str, object], int], dict[str, object]]
 
@@ -37,6 +42,8 @@ class Listener:
         self._hook_wait_s = hook_wait_s
         self._servers: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._door = Doorkeeper()
+        self._closing = threading.Event()
 
     def listen_unix(self, path: Path) -> None:
         """Listen on a unix socket; a stale one is replaced, a living daemon's is not."""
@@ -57,6 +64,7 @@ class Listener:
     def close(self) -> None:
         """Stop listening, and wait for the threads that did: a close alone does not wake them,
         and the number of the closed socket may soon mean another one."""
+        self._closing.set()
         for server in self._servers:
             with contextlib.suppress(OSError):
                 server.shutdown(socket.SHUT_RDWR)
@@ -75,24 +83,50 @@ class Listener:
         thread.start()
 
     def _accept(self, server: socket.socket) -> None:
-        while True:
+        """Take clients until we close, whatever becomes of a single one: hooks come after it."""
+        told = False
+        while not self._closing.is_set():
             try:
                 client, _ = server.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._talk, args=(client,), daemon=True, name="talk").start()
+                self._let_in(client)
+                told = False
+            except (OSError, RuntimeError) as error:  # the latter: no thread can be started
+                if not told and not self._closing.is_set():
+                    _LOG.error("no client can be let in (%s); trying again all the time", error)  # noqa: TRY400
+                told = True
+                self._closing.wait(_REST_S)
 
-    def _talk(self, client: socket.socket) -> None:
+    def _let_in(self, client: socket.socket) -> None:
+        """Talk with the client in a thread of its own; one too many is hung up on."""
+        try:
+            uid = _peer_uid(client)
+        except OSError:
+            client.close()  # it has gone already
+            return
+        if not self._door.admit(uid):
+            _LOG.warning("user %d was turned away: too many questions at once", uid)
+            client.close()
+            return
+        try:
+            talk = threading.Thread(target=self._talk, args=(client, uid), daemon=True, name="talk")
+            talk.start()
+        except RuntimeError:  # no thread is left
+            self._door.leave(uid)
+            client.close()
+            raise
+
+    def _talk(self, client: socket.socket, uid: int) -> None:
         with client:
             try:
-                client.settimeout(10.0)
                 line = _read_line(client)
                 if line.startswith(b"backfill1 "):
                     self._hook(client, line.decode("utf-8", "replace"))
                 elif line:
                     self._question(client, line)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 _LOG.warning("a client was turned away: %s", error)
+            finally:
+                self._door.leave(uid)
 
     def _hook(self, client: socket.socket, line: str) -> None:
         """Pass the call on; the daemon's thread itself sends the answer, which saves a switch."""
@@ -107,8 +141,10 @@ class Listener:
         self._inbox.put(call)
         if call.event == "allocated":
             client.settimeout(self._hook_wait_s)
-            client.recv(1)  # a hook sends nothing more: this returns when it has hung up
-            self._inbox.put(HookGone(call))
+            try:
+                client.recv(1)  # a hook sends nothing more: this returns when it has hung up
+            finally:
+                self._inbox.put(HookGone(call))
 
     def _question(self, client: socket.socket, line: bytes) -> None:
         if client.family != socket.AF_UNIX:
@@ -137,20 +173,26 @@ def parse_hook(line: str, peer: str, reply: Callable[[str], None]) -> HookCall:
 
 def _read_line(client: socket.socket) -> bytes:
     data = b""
+    limit_s = time.monotonic() + _LINE_WITHIN_S
     while not data.endswith(b"\n"):
+        left_s = limit_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"it did not say its line within {_LINE_WITHIN_S:g} s")
+        client.settimeout(left_s)
         piece = client.recv(65536)
         if not piece:
             break
         data += piece
         if len(data) > _LONGEST_LINE:
             raise ValueError("a line of more than 1 MiB")
+    client.settimeout(_LINE_WITHIN_S)  # the answer has as long again
     return data.strip()
 
 
 def _peer_uid(client: socket.socket) -> int:
-    """The user at the other end of a unix socket; -1 for TCP."""
+    """The user at the other end; over TCP root by a privileged port, and -1 for everybody else."""
     if client.family != socket.AF_UNIX:
-        return -1
+        return 0 if client.getpeername()[1] < _PRIVILEGED else -1
     data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", data)[1])
 
@@ -159,7 +201,7 @@ def _trusted_peer(client: socket.socket) -> str:
     """The address a hook may speak for; empty for this machine. ValueError: not trusted."""
     if client.family == socket.AF_UNIX:
         uid = _peer_uid(client)
-        if uid not in (0, os.getuid()):
+        if not trusted(uid):
             raise ValueError(
                 f"a hook run by user {uid}; only root and the daemon's own are believed"
             )

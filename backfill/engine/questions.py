@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import asdict
 from queue import Empty, SimpleQueue
@@ -14,11 +13,13 @@ from backfill.core.readiness import Check, judge_report
 from backfill.core.records import encode
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import OrderError
+from backfill.engine.doorkeeper import trusted
 from backfill.engine.fleet_order import told
 from backfill.engine.messages import Question
 from backfill.engine.narrate import sentence, story_line
 from backfill.engine.orders import Body, Orders
 from backfill.engine.summary import summary
+from backfill.ports import DriverError
 
 if TYPE_CHECKING:
     from backfill.engine.daemon import Daemon
@@ -52,18 +53,18 @@ class Questions:
         """The answer, or `{"error": sentence}`. Never raises."""
         name = str(body.get("ask", ""))
         act = self._writers.get(name)
-        if act is not None and uid not in (0, os.getuid()):
+        if act is not None and not trusted(uid):
             return {"error": f"'{name}' is for root and the daemon's own user only"}
         if name == "reload":
             return self._reload(body)
         if name in self._tellers:
-            return _safely(self._tellers[name], body)
+            return _told_safely(self._tellers[name], body)
         ask = act if act is not None else self._readers.get(name)
         if ask is None:
             known = ", ".join(sorted({*self._readers, *self._writers, *self._tellers}))
             return {"error": f"unknown question '{name}'; known: {known}"}
         answer = self._in_the_daemon(ask, body)
-        return _safely(self._with_story, answer) if name == "explain" else answer
+        return _told_safely(self._with_story, answer) if name == "explain" else answer
 
     def _in_the_daemon(self, ask: Callable[[Body], Body], body: Body) -> Body:
         """Ask in the daemon's own thread, where the world does not change meanwhile."""
@@ -270,5 +271,13 @@ def _safely(ask: Callable[[Body], Body], body: Body) -> Body:
         return ask(body)
     except OrderError as error:
         return {"error": str(error)}
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, OverflowError) as error:
         return {"error": f"the question cannot be read: {error}"}
+
+
+def _told_safely(tell: Callable[[Body], Body], body: Body) -> Body:
+    """The same for what only reads the journal: when that fails the daemon itself goes on."""
+    try:
+        return _safely(tell, body)
+    except DriverError as error:
+        return {"error": str(error)}

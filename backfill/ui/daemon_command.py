@@ -39,8 +39,8 @@ from backfill.ui.assemble import (
 from backfill.ui.policy_reload import PolicyReloader
 
 _LOG = logging.getLogger("backfill")
-# A hook gives up by its own timeout; ours only bounds a hook that hangs.
-_HOOK_PATIENCE_S = 30.0
+# A hook gives up by its own timeout, which may be long; ours only bounds a hook that hangs.
+_HOOK_PATIENCE_S = 600.0
 # How long the story of nodes and jobs that have ended can be told.
 _KEEP_S = 30 * 86400.0
 

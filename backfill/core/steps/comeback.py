@@ -47,6 +47,11 @@ def _by_state(draft: Draft, node: ManagedNode) -> None:
     if problem:
         draft.become(node, Phase.REMOVING, problem, fail=True)
         return
+    if draft.stopped(instance) and not node.held:
+        # A stop that was asked for earlier has come late: without knowing what stood still there
+        # is no fence, so first Slurm is told, as of any instance that stands still.
+        begin_eviction(draft, node)
+        return
     match instance.state if instance is not None else None:
         case InstanceState.SUSPENDED:
             _try(draft, node, RestoreInstance(node.name, node.generation, node.host, node.reason))
@@ -104,9 +109,10 @@ def _let_go_on(draft: Draft, node: ManagedNode, seen: Node) -> None:
         return
     if seen.base is not NodeBase.DOWN:
         if node.held:
+            jobs = draft.world.jobs
             pause_s = draft.now_s - node.suspended_s
             text = f"went on after a pause of {pause_s:.0f} s; its time limit did not run meanwhile"
-            tell(draft, node, (h.id for h in node.held), text)
+            tell(draft, node, (h.id for h in judge(node.name, node.held, jobs).keep), text)
         draft.become(
             node,
             Phase.READY,

@@ -32,9 +32,6 @@ def step_displaced(draft: Draft, node: ManagedNode) -> None:
     if not verdict.keep:
         draft.become(node, Phase.REMOVING, "its jobs have ended while it stood still")
         return
-    if verdict.keep != node.held:
-        draft.note(node, node.reason, held=verdict.keep)
-        return
     if node.checkpoint:
         step_ordered(draft, node, instance)
     elif not _go_back(draft, node):
@@ -172,18 +169,19 @@ def _suspend(draft: Draft, node: ManagedNode) -> None:
 
 def _give_to_queue(draft: Draft, node: ManagedNode) -> None:
     """The last rung: the copy is destroyed and the jobs start anew elsewhere."""
-    for held in node.held:
+    kept = judge(node.name, node.held, draft.world.jobs).keep
+    for held in kept:
         job = draft.world.jobs.get(held.id)
         if job is None or not job.requeue:
             draft.refuse(node.name, f"requeue of job {held.id}", "it was submitted as --no-requeue")
             return  # never lose a job that cannot start again: it stays suspended
     begun = [
         draft.do(RequeueJob(node.name, node.generation, h.id, "the end of the ladder is reached"))
-        for h in node.held
+        for h in kept
     ]
     if Progress.BEGUN in begun:
         text = "starts anew: it stood still for as long as the policy allows"
-        tell(draft, node, (h.id for h in node.held), text)
+        tell(draft, node, (h.id for h in kept), text)
     elif all(p is Progress.FINAL for p in begun):
         draft.refuse(node.name, "requeue", "Slurm refuses to requeue its jobs")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backfill.core.actions import KeepCheckpoint, SuspendInstance
 from backfill.core.draft import Draft, Progress
+from backfill.core.fence import judge
 from backfill.core.fleet import Checkpoint, Instance, InstanceState
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.plan import key_of
@@ -93,7 +94,7 @@ def _stopped(draft: Draft, node: ManagedNode) -> bool:
 
 
 def _wanted(draft: Draft, node: ManagedNode, members: list[ManagedNode]) -> Checkpoint:
-    held, policies = node.held[0], draft.policies
+    held, policies = judge(node.name, node.held, draft.world.jobs).keep[0], draft.policies
     names = sorted({*node.checkpoint_of, *(m.name for m in members)})
     return Checkpoint(
         id=node.checkpoint,

@@ -1,0 +1,78 @@
+"""What stood still and is stale never runs again, by whichever way it would come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.core.cluster import JobState
+from backfill.core.fleet import Flavour, InstanceState
+from backfill.core.lifecycle import Phase, Rung
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policy import PolicySet
+from backfill.drivers.simulated.costs import StepCosts
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine.observe import node_changes
+from backfill.sim.rehearsal import Rehearsal
+from tests.simulation.test_eviction import cluster, policies, ready, running
+
+PAUSE_ONLY = Ladder((RungRule(Rung.PAUSE, within_s=30.0),))
+
+
+def one_host(cpus: int = 1) -> PolicySet:
+    """One host with instances of so many CPUs."""
+    rules = policies(PAUSE_ONLY)
+    shape = replace(rules.instances, flavour=Flavour(cpus=cpus, memory_mb=256))
+    return replace(rules, hosts=("bm1",), instances=shape)
+
+
+def two_jobs_displaced() -> tuple[SimulatedWorld, Rehearsal, list[str], str]:
+    """Two jobs stand still in one instance for a third."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, one_host(cpus=2), MemoryJournal())
+    lows = [sim.submit("htc", 200.0) for _ in range(2)]
+    run.until(lambda: running(run, *lows), 60)
+    assert len(run.world.managed) == 1
+    high = sim.submit("batch", 60.0)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 10)
+    return sim, run, lows, high
+
+
+def test_a_job_that_left_its_node_is_not_taken_for_one_that_ended() -> None:
+    """A fast look at a node shows who is not there any more, not why: the fence asks by name."""
+    sim, run, (requeued, held), high = two_jobs_displaced()
+    sim.requeue_behind(requeued, delay_s=5.0)
+    # A look at the node that was on its way while the last of its jobs was being suspended.
+    run.cycle.take(node_changes(run.world, ("vn1",), sim.slurm.observe_nodes(["vn1"])))
+    run.cycle.decide()
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 100)
+    run.until(lambda: all(sim.job(j).state is JobState.COMPLETED for j in (requeued, held)), 900)
+    assert sim.audit() == []
+
+
+def test_a_job_that_ended_keeps_nothing_from_the_others() -> None:
+    """One of two is cancelled while both stand still: the other goes on where it was."""
+    sim, run, (cancelled, held), high = two_jobs_displaced()
+    sim.user_cancel(cancelled)
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 100)
+    run.until(lambda: sim.job(held).state is JobState.COMPLETED, 300)
+    assert sim.job(held).restarts == 0
+    assert sim.audit() == []
+
+
+def test_a_pause_that_ends_after_its_reason_is_followed_by_the_fence() -> None:
+    """The host is given back while the pause hangs, and meanwhile Slurm requeues the job."""
+    sim = cluster(hosts=("bm1",))
+    slow = replace(StepCosts(), pause_s=5.0)
+    run = Rehearsal(sim, one_host(), MemoryJournal(), slow)
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: running(run, low), 30)
+    high = sim.submit("batch", 60.0)
+    run.until(lambda: run.world.running("PauseInstance:vn1:1"), 5)
+    sim.user_cancel(high)
+    run.until(lambda: not run.world.taken("bm1"), 5)
+    run.until(lambda: sim.instance("vn1").state is InstanceState.PAUSED, 10)
+    sim.requeue_behind(low, delay_s=0.0)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 400)
+    assert sim.audit() == []
+    assert ready(run, 1) or not run.world.managed
