@@ -80,6 +80,7 @@ class ManagedNode:
     reason: str = ""
     held: tuple[HeldJob, ...] = ()
     rung: int = 0  # index into the ladder while evicting, displaced or moving
+    rung_kind: Rung | None = None  # what that rung was; the ladder may change meanwhile
     rung_since_s: float = 0.0
     target: str = ""  # host it moves to
     proven_s: float = 0.0  # when it last proved itself; 0 before the first time

@@ -124,8 +124,23 @@ def _liveness(draft: Draft, _: None) -> None:
 
 def _step(draft: Draft, node: ManagedNode) -> None:
     step = _STEPS.get(node.phase)
-    if step is not None and node.host in draft.world.hosts:
-        step(draft, node)
+    if step is None:
+        return
+    for host in filter(None, (node.host, node.target)):
+        if host not in draft.world.hosts:
+            _unknown(draft, node, host)
+            return  # where it is, or whether it has arrived, cannot be known
+    step(draft, node)
+
+
+def _unknown(draft: Draft, node: ManagedNode, host: str) -> None:
+    """Its host was not read since the start; one that the policy file lacks never will be."""
+    if host not in draft.policies.hosts:
+        reason = (
+            f"the policy file does not name its host {host} any more, so that nobody looks there; "
+            "name the host again until the node is gone"
+        )
+        draft.refuse(node.name, "any step", reason)
 
 
 # --- claims ------------------------------------------------------------------------------------
@@ -169,13 +184,9 @@ def _over(draft: Draft, claim: Claim) -> bool:
 
 def occupied(draft: Draft, host: str) -> str:
     """Say why the host's room is not proven free, or return an empty text."""
-    if draft.world.arriving(host):
-        return f"an instance is just coming to {host}"
-    known = draft.world.hosts.get(host)
-    if known is not None and not known.reachable and _may_carry(draft.world, host):
-        return f"{host} cannot be reached: {known.problem}"
-    if fits_beside(draft.world, draft.policies, host):
-        return ""
+    unsure = _unsure(draft, host)
+    if unsure or fits_beside(draft.world, draft.policies, host):
+        return unsure
     if draft.world.nursing(host):
         return f"a parent of clones is being made on {host}"
     for instance in draft.world.instances_on(host):
@@ -183,6 +194,19 @@ def occupied(draft: Draft, host: str) -> str:
             return f"{instance.name} still runs on {host}"
         if draft.policies.proof is Proof.MEMORY and instance.occupies_memory:
             return f"{instance.name} still holds memory of {host}"
+    return ""
+
+
+def _unsure(draft: Draft, host: str) -> str:
+    """Say why it cannot be known what is on the host, or return an empty text."""
+    if draft.world.arriving(host):
+        return f"an instance is just coming to {host}"
+    for instance in draft.world.instances_on(host):
+        if instance.state is InstanceState.MIGRATING:
+            return f"{instance.name} is just coming to {host}"  # by a call of an earlier daemon
+    known = draft.world.hosts.get(host)
+    if known is not None and not known.reachable and _may_carry(draft.world, host):
+        return f"{host} cannot be reached: {known.problem}"
     return ""
 
 

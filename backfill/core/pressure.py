@@ -127,8 +127,9 @@ def candidate(world: World, policies: PolicySet, node: ManagedNode) -> Candidate
 def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRule:
     """The present rung of a node: one that would start its jobs anew spares the protected."""
     ladder = policies.ladder
-    rule = ladder.rule(node.rung)
-    if rule.rung is not Rung.REQUEUE or node.rung >= len(ladder.rungs):
+    place = ladder.place(node.rung, node.rung_kind)
+    rule = ladder.rule(place)
+    if rule.rung is not Rung.REQUEUE or place >= len(ladder.rungs):
         return rule  # past the last rung nothing else has worked: the host comes first
     jobs = [j for j in world.jobs_on(node.name) if j.active]
     kept = policies.victims.keeps([j.restarts for j in jobs])

@@ -92,7 +92,7 @@ class Listener:
                 told = False
             except (OSError, RuntimeError) as error:  # the latter: no thread can be started
                 if not told and not self._closing.is_set():
-                    _LOG.error("no client can be let in (%s); trying again all the time", error)  # noqa: TRY400
+                    _LOG.error("no client can be let in (%s); trying again all the time", error)
                 told = True
                 self._closing.wait(_REST_S)
 

@@ -145,7 +145,10 @@ def _only_one(state_dir: Path) -> TextIO:
 def _tidy(policies: PolicySet, outside: Outside, journal: SqliteJournal) -> None:
     """Once an hour: old stories, and checkpoints whose time is over."""
     now_s = outside.clock.now()
-    journal.prune(_KEEP_S, now_s)
+    try:
+        journal.prune(_KEEP_S, now_s)
+    except DriverError as error:
+        _LOG.warning("old stories stay in the journal: %s", error)
     for keeper in distinct(outside.keepers.values()):
         try:
             keeper.tend()

@@ -76,3 +76,26 @@ def test_a_pause_that_ends_after_its_reason_is_followed_by_the_fence() -> None:
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 400)
     assert sim.audit() == []
     assert ready(run, 1) or not run.world.managed
+
+
+def test_a_shorter_ladder_does_not_throw_away_what_waits_on_a_later_rung() -> None:
+    """The policy file is replaced while an instance is on disk by the second rung of three."""
+    sim = cluster(hosts=("bm1",))
+    ladder = Ladder(
+        (
+            RungRule(Rung.PAUSE, within_s=1.0, for_s=2.0),
+            RungRule(Rung.SUSPEND, within_s=60.0, for_s=3600.0),
+            RungRule(Rung.REQUEUE, within_s=60.0),
+        )
+    )
+    run = Rehearsal(sim, replace(one_host(), ladder=ladder), MemoryJournal())
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: running(run, low), 30)
+    high = sim.submit("batch", 60.0)
+    run.until(lambda: sim.instance("vn1").state is InstanceState.SUSPENDED, 30)
+    shorter = Ladder((RungRule(Rung.SUSPEND, within_s=60.0, for_s=3600.0),))
+    run.cycle.policies = replace(run.policies, ladder=shorter)
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 100)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []

@@ -11,12 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from backfill.core import changes as ch
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.records import encode, remembered
 from backfill.drivers.store.sqlite import JournalReader, SqliteJournal
 from backfill.ports import BadOutputError, BusyError, NotFoundError, Record, RefusedError
 
 _WRITE_FOR_EVER = """
 import sys
 from backfill.drivers.store.sqlite import SqliteJournal
+from backfill.core import changes as ch
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.records import encode, remembered
 from backfill.ports import Record
 journal, i = SqliteJournal(sys.argv[1]), 0
 while True:
@@ -251,9 +257,34 @@ def test_pruning_takes_old_records_of_ended_subjects_only(tmp_path: Path) -> Non
             entry("17", 96.0, t="JobSeen"),  # 9
         ]
     )
-    assert journal.prune(50.0, 100.0) == 4
-    assert [r.id for r in journal.read()] == [1, 4, 5, 6, 9]
+    assert journal.prune(50.0, 100.0) == 3
+    assert [r.id for r in journal.read()] == [1, 3, 4, 5, 6, 9]
     assert journal.prune(50.0, 100.0) == 0
+    journal.close()
+
+
+def test_pruning_keeps_what_a_restarted_daemon_needs(tmp_path: Path) -> None:
+    """The last generation of a name, so that it is never used twice, and what a person closed."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    told = [
+        ch.HoldSet("vn1", 1.0, True, "its disk is slow"),
+        ch.NodeManaged(ManagedNode("vn1", "10.0.0.1/8", "bm1", 7, Phase.REMOVING, 2.0, 2.0)),
+        ch.NodeForgotten("vn1", 7),
+    ]
+    journal.append(Record(2.0, "change", "vn1", encode(change)) for change in told)
+    assert journal.prune(50.0, 100.0) == 1
+    assert remembered(r.body for r in journal.read()) == [told[0], told[2]]
+    journal.close()
+
+
+def test_pruning_much_takes_one_look_at_it(tmp_path: Path) -> None:
+    """Thousands of old records of a subject that lives, and others that go in several turns."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    journal.append(entry("slurm", 1.0 + i / 1e6, t="SourceFailed") for i in range(5000))
+    journal.append(entry("7", 2.0, t="JobSeen") for _ in range(1300))
+    journal.append([entry("7", 3.0, t="JobGone"), entry("8", 99.0, t="JobSeen")])
+    assert journal.prune(50.0, 100.0) == 1301
+    assert sum(1 for _ in journal.read()) == 5001
     journal.close()
 
 

@@ -39,6 +39,17 @@ class Ladder:
             return self.rungs[index]
         return RungRule(Rung.REQUEUE)
 
+    def place(self, index: int, kind: Rung | None) -> int:
+        """Where a node stands that was on this kind of rung, the `index`-th of its ladder then.
+
+        The policy file may have changed since: a shorter ladder must not throw its work away.
+        """
+        if kind is None or self.rule(index).rung is kind:
+            return index
+        if kind is Rung.REQUEUE:
+            return len(self.rungs)
+        return next((i for i, rule in enumerate(self.rungs) if rule.rung is kind), 0)
+
     @property
     def migrates(self) -> bool:
         """Whether stopped work may go on at another host."""

@@ -14,6 +14,7 @@ from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.steps.evict import climb
 from backfill.core.steps.put_back import step_ordered
+from backfill.core.steps.rungs import next_rung, rule_after
 from backfill.core.steps.to_disk import suspend
 
 
@@ -144,12 +145,12 @@ def _hopeless(draft: Draft, node: ManagedNode, rule: RungRule) -> str:
     """Say why to wait on here would be in vain, as far as the hours ahead are known, or ""."""
     if not draft.taken(node.host):
         return ""
-    world, ladder = draft.world, draft.policies.ladder
+    world = draft.world
     free_s = free_again_s(world, node.host)
     over_s = None if rule.for_s is None else node.rung_since_s + rule.for_s
     if draft.policies.gaps.pointless(over_s, free_s):
         return f"{node.host} is busy, by its jobs' limits, until after {rule.rung} is over"
-    if ladder.rule(node.rung + 1).rung is Rung.REQUEUE:
+    if rule_after(draft, node).rung is Rung.REQUEUE:
         return ""  # to start anew takes longer still
     jobs = [world.jobs[held.id] for held in node.held if held.id in world.jobs]
     for job in jobs:
@@ -223,7 +224,7 @@ def _too_slow(draft: Draft, node: ManagedNode) -> bool:
         return False
     if not draft.taken(node.host):
         return False
-    limit_s = node.since_s + draft.policies.ladder.rule(node.rung).within_s
+    limit_s = node.since_s + draft.rule(node).within_s
     draft.wake_at(limit_s)
     if draft.now_s < limit_s:
         return False
@@ -231,9 +232,8 @@ def _too_slow(draft: Draft, node: ManagedNode) -> bool:
         node,
         Phase.EVICTING,
         f"the move to {node.target} is too slow",
-        rung=node.rung + 1,
-        rung_since_s=draft.now_s,
         target="",
+        **next_rung(draft, node),
     )
     return True
 
@@ -244,8 +244,8 @@ def _arrived(draft: Draft, node: ManagedNode, instance: Instance) -> None:
         phase = Phase.DISPLACED if draft.stopped(instance) else Phase.EVICTING
         # Somebody waits for this host already: there is no time for one more move.
         moved = phase is Phase.EVICTING and draft.rule(node).rung is Rung.MIGRATE
-        next_rung = {"rung": node.rung + 1, "rung_since_s": draft.now_s} if moved else {}
-        draft.become(node, phase, f"{host} was taken meanwhile", host=host, target="", **next_rung)
+        further = next_rung(draft, node) if moved else {}
+        draft.become(node, phase, f"{host} was taken meanwhile", host=host, target="", **further)
         return
     draft.become(node, Phase.RETURNING, f"moved to {host}", host=host, target="", woken_s=0.0)
 

@@ -11,12 +11,14 @@ from backfill.core.actions import (
 )
 from backfill.core.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.draft import Draft, Progress
+from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.hiding import hide
 from backfill.core.ledger import Operation
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
 from backfill.core.placement import candidates, pick
+from backfill.core.steps.rungs import next_rung, on_rung, rule_after
 from backfill.core.steps.throttle import held_back, hold_back
 from backfill.core.steps.to_disk import suspend
 
@@ -41,11 +43,10 @@ def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> Non
         node,
         Phase.EVICTING,
         reason,
-        rung=0,
-        rung_since_s=draft.now_s,
         drained_s=0.0,
         doomed=doomed or node.doomed,
         target="",
+        **on_rung(draft, 0),
     )
 
 
@@ -157,14 +158,18 @@ def _moves_of(draft: Draft, node: ManagedNode) -> list[Operation]:
 
 def climb(draft: Draft, node: ManagedNode, why: str) -> None:
     """Go on to the next rung of the ladder."""
-    after = draft.policies.ladder.rule(node.rung + 1).rung
-    draft.note(node, f"{why}; next rung: {after}", rung=node.rung + 1, rung_since_s=draft.now_s)
+    after = rule_after(draft, node).rung
+    draft.note(node, f"{why}; next rung: {after}", **next_rung(draft, node))
 
 
 def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
     """The instance stands still: drain the node, suspend its jobs, then remember them."""
     seen = draft.world.nodes.get(node.name)
     draft.watch(node.name)
+    stale = judge(node.name, node.held, draft.world.jobs).stale
+    if stale:  # it stood still before, and was to come back when its host was wanted again
+        draft.become(node, Phase.REMOVING, f"{stale}: the copy here is destroyed")
+        return
     if seen is None:
         draft.become(node, Phase.REMOVING, "Slurm does not know the node any more")
         return

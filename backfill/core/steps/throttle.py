@@ -8,6 +8,7 @@ from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import Instance
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.placement import closed
+from backfill.core.steps.rungs import next_rung
 
 
 def hold_back(draft: Draft, node: ManagedNode) -> Progress:
@@ -76,6 +77,5 @@ def _wait(draft: Draft, node: ManagedNode) -> None:
 
 
 def _climb(draft: Draft, node: ManagedNode, why: str) -> None:
-    draft.become(
-        node, Phase.EVICTING, f"{node.reason}; {why}", rung=node.rung + 1, rung_since_s=draft.now_s
-    )
+    reason = f"{node.reason}; {why}"
+    draft.become(node, Phase.EVICTING, reason, **next_rung(draft, node))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -52,14 +54,14 @@ def open_checked(path: Path, *, writable: bool) -> sqlite3.Connection:
     """Open a sound journal that we understand; raises BadOutputError and changes nothing else."""
     try:
         _check(path)
-        return _connect(path, "rw" if writable else "ro")
+        return connect(path, "rw" if writable else "ro")
     except sqlite3.Error as error:
         raise sqlite_trouble(path, error) from error
 
 
 def _check(path: Path) -> None:
     """Look before anything may be written."""
-    db = _connect(path, "ro")
+    db = connect(path, "ro")
     try:
         application = db.execute("PRAGMA application_id").fetchone()[0]
         if application != _APPLICATION:
@@ -79,7 +81,8 @@ def _check(path: Path) -> None:
         db.close()
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open the file as it is: `rw` or `ro`."""
     db = sqlite3.connect(
         f"file:{quote(os.path.abspath(path))}?mode={mode}",
         uri=True,
@@ -94,6 +97,18 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing of what is written inside."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
 
 
 def sqlite_trouble(path: Path, error: sqlite3.Error) -> DriverError:

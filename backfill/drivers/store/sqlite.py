@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from backfill.drivers.store.codec import record, rows
-from backfill.drivers.store.schema import build, open_checked, sqlite_trouble
+from backfill.drivers.store.pruning import prune
+from backfill.drivers.store.schema import build, open_checked, sqlite_trouble, transaction
 from backfill.ports import BusyError, NotFoundError, Record, RefusedError
 
 _INSERT = "INSERT INTO record (at_s, kind, subject, body) VALUES (?, ?, ?, ?)"
@@ -21,22 +22,6 @@ _PAGE = 500  # records fetched at once: appends get in between
 
 # Records of these types say that their subject is over: nothing before them is needed to go on.
 ENDS = frozenset({"NodeForgotten", "JobGone", "ClaimEnded"})
-
-# What only a replay of the journal needs: clocks, freshness, and where plans were made.
-_PRUNE_BEATS = """
-    DELETE FROM record WHERE at_s < ?1 AND (
-        kind = 'plan'
-        OR (kind = 'change' AND json_extract(body, '$.t') IN ('Tick', 'SourceSeen', 'NodesRead'))
-    )
-"""
-
-# ?1: newest time to delete; {0}: the ending types.
-_PRUNE = """
-    DELETE FROM record WHERE at_s < ?1 AND id <= (
-        SELECT max(e.id) FROM record AS e
-        WHERE e.subject = record.subject AND e.at_s < ?1 AND json_extract(e.body, '$.t') IN ({0})
-    )
-"""
 
 
 class JournalReader:
@@ -65,6 +50,10 @@ class JournalReader:
                 self._db.close()
                 self._db = None
 
+    def _need_open(self) -> None:
+        if self._db is None:
+            raise ValueError(f"the journal {self.path} is closed")
+
     def _read(self, after_id: int, last_id: int, subject: str | None) -> Iterator[Record]:
         query, wanted = (_READ, ()) if subject is None else (f"{_READ} AND subject = ?", (subject,))
         while after_id < last_id:
@@ -81,8 +70,8 @@ class JournalReader:
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
-            if self._db is None:
-                raise ValueError(f"the journal {self.path} is closed")
+            self._need_open()
+            assert self._db is not None
             try:
                 yield self._db
             except sqlite3.Error as error:
@@ -121,7 +110,7 @@ class SqliteJournal(JournalReader):
             if len(new) == 1:
                 db.execute(_INSERT, new[0])
             else:
-                with _transaction(db):
+                with transaction(db):
                     db.executemany(_INSERT, new)
 
     def prune(self, keep_s: float, now_s: float, ends: frozenset[str] = ENDS) -> int:
@@ -129,34 +118,16 @@ class SqliteJournal(JournalReader):
 
         `ends`: types (`t` in the body) that end their subject. Everything of a subject that lives
         is kept, however old, but for what only replay needs. Returns the number of deleted records
-        and shrinks the file.
+        and shrinks the file. Appends go on meanwhile.
         """
-        query = _PRUNE.format(",".join("?" * len(ends)))
-        with self._connected() as db:
-            with _transaction(db):
-                gone = db.execute(query, (now_s - keep_s, *sorted(ends))).rowcount
-                gone += db.execute(_PRUNE_BEATS, (now_s - keep_s,)).rowcount
-            if gone:
-                # A script: the vacuum frees one page per step, and `execute` takes one step.
-                db.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE);")
-        return gone
+        self._need_open()
+        return prune(self.path, now_s - keep_s, ends)
 
     def close(self) -> None:
         """Flush and give back the file; a second time does nothing."""
         if self._db is not None:
             super().close()
             os.close(self._guard)
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
 
 
 def _only_writer(path: Path) -> int:

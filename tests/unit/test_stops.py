@@ -1,0 +1,123 @@
+"""Instances that stand still, as a plan sees them: what is kept and what is destroyed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.core import changes as ch
+from backfill.core.actions import DriverAction, MigrateInstance, ThawInstance
+from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
+from backfill.core.plan import AnswerClaim, Plan, SetNode
+from backfill.core.planner import plan
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.quantities import Resources
+from backfill.core.world import World
+
+NOW_S = 1_000_000.0
+POLICIES = PolicySet(
+    cluster="c",
+    priorities=Priorities(low=("htc",), high=("batch",)),
+    instances=Template(("vn1",), ("10.77.1.1/16",), Flavour(cpus=2, memory_mb=256)),
+    hosts=("bm1", "bm2"),
+)
+DISPLACED = ManagedNode(
+    "vn1", "10.77.1.1/16", "bm1", 1, Phase.DISPLACED, NOW_S, NOW_S,
+    held=(HeldJob("7", 0), HeldJob("8", 0)),
+)  # fmt: skip
+
+
+def job(job_id: str, state: JobState = JobState.SUSPENDED, restarts: int = 0) -> Job:
+    nodes = () if state is JobState.PENDING else ("vn1",)
+    return Job(job_id, int(job_id), "htc", state, nodes=nodes, restarts=restarts)
+
+
+def world_of(
+    node: ManagedNode, *jobs: Job, hosts: tuple[str, ...] = ("bm1", "bm2"),
+    places: dict[str, InstanceState] | None = None, generation: int = 1,
+) -> World:  # fmt: skip
+    """A world in which all was read a minute after the node's record was made."""
+    at_s = NOW_S + 60
+    world = World()
+    world.apply(ch.Tick(at_s))
+    world.apply(ch.NodeManaged(node))
+    for host in hosts:
+        world.apply(ch.HostSeen(Host(host, host, Resources(4, 4000)), at_s))
+        world.apply(ch.NodeSeen(Node(host, NodeBase.IDLE, cpus=4), at_s))
+    flags = frozenset({"DRAIN", "DYNAMIC_NORM"})
+    world.apply(ch.NodeSeen(Node("vn1", NodeBase.MIXED, flags, "backfill: a test", cpus=2), at_s))
+    for one in jobs:
+        world.apply(ch.JobSeen(one, at_s))
+    for host, state in (places if places is not None else {"bm1": InstanceState.PAUSED}).items():
+        instance = Instance("vn1", host, state, Tag("c", "vn1", generation), Resources(2, 256))
+        world.apply(ch.InstanceSeen(instance, at_s))
+    for source in ("slurm", *hosts):
+        world.apply(ch.SourceSeen(source, at_s))
+    return world
+
+
+def records(found: Plan) -> list[ManagedNode]:
+    return [a.node for a in found.actions if isinstance(a, SetNode)]
+
+
+def calls(found: Plan) -> list[DriverAction]:
+    return [a for a in found.actions if isinstance(a, DriverAction)]
+
+
+def test_what_was_held_stays_noted_until_it_goes_on() -> None:
+    """Slurm does not show one of two jobs: it may have ended, or be back in the queue."""
+    world = world_of(DISPLACED, job("7"), job("8"))
+    world.apply(ch.JobGone("7", NOW_S + 61))
+    (record,) = records(plan(world, POLICIES))
+    assert record.phase is Phase.RETURNING
+    assert record.held == DISPLACED.held
+    world.apply(ch.NodeManaged(record))
+    (thaw,) = [a for a in calls(plan(world, POLICIES)) if isinstance(a, ThawInstance)]
+    assert thaw.held == DISPLACED.held
+
+
+def test_a_stale_copy_is_destroyed_also_when_its_host_is_wanted_again() -> None:
+    """It was on its way back when another job came, and one of its own was requeued."""
+    returning = replace(DISPLACED, phase=Phase.RETURNING)
+    world = world_of(returning, job("7", JobState.PENDING, 1), job("8"))
+    world.apply(ch.Claimed("9", ("bm1",), NOW_S + 60, waiting=False))
+    (record,) = records(plan(world, POLICIES))
+    assert record.phase is Phase.EVICTING
+    world.apply(ch.NodeManaged(record))
+    world.apply(ch.Tick(NOW_S + 62))
+    (record,) = records(plan(world, POLICIES))
+    assert record.phase is Phase.REMOVING
+    assert "Slurm has requeued job 7" in record.reason
+
+
+def test_a_node_whose_host_left_the_policy_file_is_left_alone_and_named() -> None:
+    """Nobody can look there: its job stays as it is, and the refusal says what to do."""
+    world = world_of(replace(DISPLACED, host="bm3"), job("7"), job("8"), places={})
+    found = plan(world, POLICIES)
+    assert found.actions == ()
+    (refusal,) = [r for r in found.refusals if r.subject == "vn1"]
+    assert "does not name its host bm3 any more" in refusal.reason
+
+
+def test_a_move_is_judged_only_when_both_hosts_were_read() -> None:
+    """A daemon that starts in the middle of one: the instance may be at either end."""
+    moving = replace(DISPLACED, phase=Phase.MOVING, target="bm2")
+    world = world_of(moving, job("7"), job("8"), hosts=("bm1",), places={})
+    found = plan(world, POLICIES)
+    assert found.actions == ()
+    assert [r for r in found.refusals if r.subject == "vn1"] == []
+    world.apply(ch.HostSeen(Host("bm2", "bm2", Resources(4, 4000)), NOW_S + 61))
+    assert [type(a) for a in calls(plan(world, POLICIES))] == [MigrateInstance]
+
+
+def test_room_is_not_free_while_an_instance_arrives_by_a_call_that_nobody_remembers() -> None:
+    """The daemon died during a move: the hypervisors go on with it, and the guest runs on there."""
+    moving = replace(DISPLACED, phase=Phase.MOVING, target="bm2", held=())
+    places = {"bm1": InstanceState.RUNNING, "bm2": InstanceState.MIGRATING}
+    world = world_of(moving, job("7", JobState.RUNNING), places=places)
+    world.apply(ch.Claimed("9", ("bm2",), NOW_S + 60, waiting=True))
+    assert [a for a in plan(world, POLICIES).actions if isinstance(a, AnswerClaim)] == []
+    world.apply(ch.InstanceGone("bm2", "vn1", NOW_S + 61))
+    (answer,) = [a for a in plan(world, POLICIES).actions if isinstance(a, AnswerClaim)]
+    assert answer.ok
