@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from math import inf
 
 from backfill.drivers.simulated.hardware import Segment
 from backfill.sim.ledger import Ledger
-from backfill.sim.node_easy import Ask, NodeEasy
+from backfill.sim.node_easy import Ask
+from backfill.sim.reserved_easy import easy_on
+from backfill.sim.scenario import ReservationEntry
 from backfill.sim.trace import Trace
 from backfill.sim.trace_cluster import START_S, JobTale
 
@@ -19,18 +22,29 @@ class BareReplay:
     so that a job which no instance delays begins at the same time there. Times: see START_S.
     """
 
-    def __init__(self, trace: Trace, names: Sequence[str], cpus: int, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        names: Sequence[str],
+        cpus: int,
+        ledger: Ledger,
+        kept: Sequence[ReservationEntry] = (),
+    ) -> None:
         self.tales: list[JobTale] = []
         self._trace, self._names, self._cpus, self._ledger = trace, tuple(names), cpus, ledger
-        self._easy = NodeEasy([cpus] * len(names))
+        self._easy = easy_on(names, cpus, kept, START_S)
+        # When nodes that were kept are free again; behind them never.
+        self._openings = [*sorted(START_S + entry.at_s + entry.for_s for entry in kept), inf]
         self._running: list[tuple[float, int, Ask]] = []  # a heap: by end, then by start
         self._started = 0
         self._now_s = START_S
 
     def run(self) -> None:
         """From the first arrival to the last end."""
-        while len(self.tales) < len(self._trace) or self._running:
-            self._now_s = min(self._arrival_s(), self._end_s())
+        while len(self.tales) < len(self._trace) or self._running or self._easy.waits:
+            self._now_s = min(self._arrival_s(), self._end_s(), self._openings[0])
+            while self._openings[0] <= self._now_s:
+                del self._openings[0]
             while self._end_s() <= self._now_s:
                 self._end(heappop(self._running)[2])
             while self._arrival_s() <= self._now_s:
@@ -41,11 +55,11 @@ class BareReplay:
     def _arrival_s(self) -> float:
         trace, number = self._trace, len(self.tales)
         if number == len(trace):
-            return float("inf")
+            return inf
         return START_S + (trace.submit[number] - trace.submit[0]) / trace.ticks_per_s
 
     def _end_s(self) -> float:
-        return self._running[0][0] if self._running else float("inf")
+        return self._running[0][0] if self._running else inf
 
     def _arrive(self, number: int) -> None:
         trace, now_s = self._trace, self._now_s

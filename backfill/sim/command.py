@@ -33,7 +33,10 @@ _NOT_WITH_POLICY = {
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that `run_replay_command` needs."""
     parser.add_argument(
-        "trace", type=Path, nargs="?", help="SWF (plain, .gz, .zip) or a dump of `sacct -P`"
+        "trace",
+        type=Path,
+        nargs="?",
+        help="SWF (plain, .gz, .zip), a dump of `sacct -P`, or a scenario (see `replay --live`)",
     )
     parser.add_argument(
         "--journal",
@@ -79,6 +82,12 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         "--backlog",
         metavar="WORK",
         help="low-priority work: a trace, or htc:JOBS or htc:SEED:JOBS drawn from the model",
+    )
+    group.add_argument(
+        "--reservations",
+        type=Path,
+        metavar="FILE",
+        help="nodes that Slurm keeps for others or for maintenance, as in a scenario (YAML)",
     )
     group.add_argument("--costs", type=Path, metavar="FILE", help="durations of steps (YAML)")
     group.add_argument("--seed", type=int, default=1, help="of all that is drawn (1)")

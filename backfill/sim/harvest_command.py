@@ -31,6 +31,8 @@ from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
 from backfill.sim.outfile import OutputError, require_writable, write_text
 from backfill.sim.policy_replay import BrokenPromiseError, Setting, reference, run
 from backfill.sim.replay_costs import ReplayCosts
+from backfill.sim.reservation_file import load_reservations
+from backfill.sim.scenario import ReservationEntry
 from backfill.sim.shake import shaken
 from backfill.sim.shipped import located
 from backfill.sim.trace import Trace, TraceBuilder, TraceError, describe_counts
@@ -45,7 +47,9 @@ def run_policy_command(args: argparse.Namespace) -> int:
     """Replay under one policy or two and tell; return the exit status, 1 for a broken promise."""
     try:
         outputs = (args.jobs_csv, args.batsim_csv, args.perfetto, args.report)
-        require_writable(outputs, (args.trace, args.policy, args.against, args.costs))
+        require_writable(
+            outputs, (args.trace, args.policy, args.against, args.costs, args.reservations)
+        )
         setting, policies = _input(args)
         played = _play(args, setting, policies)
         for path, chunks in _outputs(args, setting, played):
@@ -142,8 +146,13 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         _time(args.save_takes, "--save-takes"),
         ReplayCosts() if args.costs is None else load_costs(args.costs),
         args.seed,
+        _reservations(args, node_names(first, args.cluster)),
     )
     return setting, policies
+
+
+def _reservations(args: argparse.Namespace, names: tuple[str, ...]) -> tuple[ReservationEntry, ...]:
+    return () if args.reservations is None else load_reservations(args.reservations, names)
 
 
 def _named(files: list[Path], policies: list[PolicySet]) -> dict[str, PolicySet]:

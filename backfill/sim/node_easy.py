@@ -86,7 +86,7 @@ class NodeEasy:
 
     def room_on(self, nodes: int) -> bool:
         """Whether any of these nodes has a free CPU."""
-        return bool(_having(self._room, 1) & nodes)
+        return bool(having(self._room, 1) & nodes)
 
     def add(self, ask: Ask) -> None:
         """The job waits from now on."""
@@ -108,14 +108,14 @@ class NodeEasy:
         while self._running[at][2] is not ask:
             at += 1
         del self._running[at]
-        _give(self._room, ask.placed, ask.cpus)
+        give(self._room, ask.placed, ask.cpus)
         self._new = None
 
     def schedule(self, now_s: float, start: Start) -> None:
         """One pass: heads while they fit, then whoever does not delay the head."""
         started = 0
         for ask in self._waiting:
-            fit = _having(self._room, ask.cpus)
+            fit = having(self._room, ask.cpus)
             if fit.bit_count() < ask.nodes:
                 break
             self._start(ask, first_of(fit, ask.nodes), now_s, start)
@@ -123,7 +123,7 @@ class NodeEasy:
         if started:
             del self._waiting[:started]
             self._new = None
-        if len(self._waiting) > 1 and _having(self._room, 1):
+        if len(self._waiting) > 1 and having(self._room, 1):
             asked = self._waiting[1:] if self._new is None else self._new
             if asked:
                 self._backfill(asked, now_s, start)
@@ -132,7 +132,7 @@ class NodeEasy:
     # --- inside --------------------------------------------------------------------------------
 
     def _start(self, ask: Ask, nodes: int, now_s: float, start: Start) -> None:
-        _take(self._room, nodes, ask.cpus)
+        take(self._room, nodes, ask.cpus)
         ask.placed, ask.end_s = nodes, now_s + ask.estimate_s
         self._count += 1
         insort(self._running, (ask.end_s, self._count, ask))
@@ -156,7 +156,7 @@ class NodeEasy:
                 hopeless.add(shape)
                 continue
             if not ends:
-                _take(left, nodes & left[0], ask.cpus)
+                take(left, nodes & left[0], ask.cpus)
             self._start(ask, nodes, now_s, start)
             gone.add(ask.name)
             open_nodes = self._room[1].bit_count()
@@ -176,17 +176,17 @@ class NodeEasy:
         for end_s, _, ask in self._running:
             if end_s > shadow_s:
                 break
-            _give(then, ask.placed, ask.cpus)
-            if _having(then, cpus).bit_count() >= need:
+            give(then, ask.placed, ask.cpus)
+            if having(then, cpus).bit_count() >= need:
                 shadow_s = end_s
-        nodes = self._busiest(_having(then, cpus), need)
+        nodes = self._busiest(having(then, cpus), need)
         return shadow_s, [nodes, *(room & nodes for room in then[cpus + 1 :])]
 
     def _busiest(self, fit: int, need: int) -> int:
         """So many of these, the busiest first: idle ones can do something else."""
         found, room = 0, self._room
         for count in range(1, len(room) + 1):
-            more = fit & ~_having(room, count) & ~found
+            more = fit & ~having(room, count) & ~found
             if found.bit_count() + more.bit_count() >= need:
                 return found | first_of(more, need - found.bit_count())
             found |= more
@@ -194,9 +194,12 @@ class NodeEasy:
 
     def _beside(self, ask: Ask, left: list[int], *, ends: bool) -> int:
         """Nodes on which the job may overtake the head; 0: there are too few."""
-        fit, head = _having(self._room, ask.cpus), left[0]
+        return self._among(having(self._room, ask.cpus), ask, left, ends=ends)
+
+    def _among(self, fit: int, ask: Ask, left: list[int], *, ends: bool) -> int:
+        head = left[0]
         if not ends:
-            fit &= ~head | _having(left, ask.cpus)
+            fit &= ~head | having(left, ask.cpus)
         if fit.bit_count() < ask.nodes:
             return 0
         if not ends:
@@ -208,18 +211,19 @@ class NodeEasy:
 # --- room: for each number of CPUs the nodes with so many free, beginning with 0 ------------------
 
 
-def _having(room: list[int], cpus: int) -> int:
+def having(room: list[int], cpus: int) -> int:
+    """The nodes with so many free CPUs."""
     return room[cpus] if cpus < len(room) else 0
 
 
-def _take(room: list[int], nodes: int, cpus: int) -> None:
+def take(room: list[int], nodes: int, cpus: int) -> None:
     """These nodes have so many free CPUs fewer; they had as many."""
     for count in range(1, len(room)):
-        stays = _having(room, count + cpus)
+        stays = having(room, count + cpus)
         room[count] &= ~nodes | stays
 
 
-def _give(room: list[int], nodes: int, cpus: int) -> None:
+def give(room: list[int], nodes: int, cpus: int) -> None:
     """These nodes have so many free CPUs more."""
     for count in range(len(room) - 1, 0, -1):
         room[count] |= nodes & room[max(0, count - cpus)]

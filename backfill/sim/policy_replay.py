@@ -18,6 +18,7 @@ from backfill.sim.gantt import Gantt
 from backfill.sim.ledger import Ledger, Window
 from backfill.sim.machine import Cluster
 from backfill.sim.replay_costs import ReplayCosts
+from backfill.sim.scenario import ReservationEntry
 from backfill.sim.steward import Steward
 from backfill.sim.trace import Trace
 from backfill.sim.trace_cluster import START_S, JobTale, MetalShape, TraceCluster
@@ -55,6 +56,7 @@ class Setting:
     save_s: float = 0.0
     costs: ReplayCosts = field(default_factory=ReplayCosts)
     seed: int = 0
+    kept: tuple[ReservationEntry, ...] = ()  # times count from the first submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def reference(setting: Setting, policies: PolicySet) -> Run:
     cluster = setting.cluster
     window = Window(START_S, float("inf"))
     ledger = Ledger(window, cluster.cpus, policies.instances.flavour.cpus)
-    bare = BareReplay(setting.high, setting.node_names, cluster.cpus, ledger)
+    bare = BareReplay(setting.high, setting.node_names, cluster.cpus, ledger, setting.kept)
     bare.run()
     window.end_s = max(tale.end_s for tale in bare.tales)
     harvest = ledger.harvest(cluster.processors)
@@ -121,6 +123,8 @@ class _Replay:
         self.sim = TraceCluster(
             shape, cluster=policies.cluster, boot_s=costs.steps.boot_s, seed=setting.seed
         )
+        if setting.kept:
+            self.sim.keep(setting.kept)
         self.sim.saves = (setting.saves_every_s, setting.save_s)
         self.ledger = Ledger(
             Window(START_S, end_s), setting.cluster.cpus, policies.instances.flavour.cpus

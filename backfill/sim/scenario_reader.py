@@ -121,11 +121,16 @@ def _shape() -> Section:
             Key("paper", Many(section(PaperFigure)), ()),
             Key("seed", Amount(whole=True, open=False), 0),
             Key("jobs", Many(_with(JobEntry, "nodes", Hostlist())), MISSING),
-            Key("reservations", Many(_with(ReservationEntry, "nodes", Hostlist())), ()),
+            reservations_key(),
             Key("faults", Many(section(FaultEntry)), ()),
             Key("expect", Many(section(Expectation)), ()),
         ),
     )
+
+
+def reservations_key() -> Key:
+    """`reservations:`, in a scenario and in a file of its own."""
+    return Key("reservations", Many(_with(ReservationEntry, "nodes", Hostlist())), ())
 
 
 def _with(make: type[Any], name: str, shape: Shape) -> Section:

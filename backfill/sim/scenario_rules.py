@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from backfill.sim.replay_costs import MAY_FAIL
 from backfill.sim.scenario import (
@@ -11,6 +11,7 @@ from backfill.sim.scenario import (
     FaultEntry,
     JobEntry,
     Mishap,
+    ReservationEntry,
     Scenario,
     When,
 )
@@ -43,7 +44,7 @@ def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
         yield from _place(scenario, entry, path)
         yield from _moments(scenario, entry, path)
     yield from _circles(scenario)
-    yield from _reservations(scenario)
+    yield from reservation_mistakes(scenario.reservations, scenario.host_names)
     for index, fault in enumerate(scenario.faults):
         yield from _fault(scenario, fault, f"faults[{index}]")
     yield from _paper(scenario)
@@ -65,12 +66,16 @@ def _hosts(scenario: Scenario) -> Iterator[Contradiction]:
         yield "hosts", "is empty", "give at least one host"
 
 
-def _reservations(scenario: Scenario) -> Iterator[Contradiction]:
-    for index, entry in enumerate(scenario.reservations):
+def reservation_mistakes(
+    entries: Sequence[ReservationEntry], hosts: Sequence[str]
+) -> Iterator[Contradiction]:
+    """What is wrong with reservations of these hosts."""
+    for index, entry in enumerate(entries):
         path = f"reservations[{index}]"
         for name in entry.nodes:
-            if name not in scenario.host_names:
-                yield f"{path}.nodes", f"has {name}, which is no host", "use names of hosts"
+            if name not in hosts:
+                what = f"has {name}, which is no host"
+                yield f"{path}.nodes", what, f"use names of hosts, as {hosts[0]}"
         if entry.for_s <= 0:
             yield f"{path}.for_s", f"is {entry.for_s:g}", "it must be more than 0"
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from backfill.core import changes as ch
 from backfill.core.cluster import JobState
 from backfill.core.world import World
 from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.hardware import Segment
-from backfill.drivers.simulated.model import SimJob
+from backfill.drivers.simulated.model import Reservation, SimJob
 from backfill.drivers.simulated.slurm import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.calm import Calm, Light
 from backfill.sim.node_easy import Ask, nodes_in
+from backfill.sim.reserved_easy import easy_on
+from backfill.sim.scenario import ReservationEntry
 from backfill.sim.trace_jobs import News, TraceJobs, TraceNodes, TwoQueues
 
 # Small enough for exact times, large enough that no time is 0, which means "never".
@@ -104,6 +107,24 @@ class TraceCluster(SimulatedWorld):
         self.queue.on_light = self.calm.allocate
         # (job, its attempt, seconds of it that are kept, share of them spent on saving)
         self.on_attempt: Attempt = lambda tale, segments, kept_s, saving: None
+
+    def keep(self, entries: Sequence[ReservationEntry]) -> None:
+        """Reserve nodes, as an admin does before the first job; times count from the beginning."""
+        shape = self.shape
+        self.queue.easy = easy_on(shape.names, shape.cpus, entries, START_S)
+        for entry in entries:
+            start_s = START_S + entry.at_s
+            end_s = start_s + entry.for_s
+            self.slurm.reserve(entry.nodes, Reservation(start_s, end_s, entry.maintenance))
+            for at_s in (self.now_s, start_s, end_s):
+                self.at(at_s, partial(self._turn, entry.nodes))
+
+    def _turn(self, names: Sequence[str]) -> None:
+        """What is known of these nodes is different from now on."""
+        self.calm.end()
+        for name in names:
+            self.news.node(self._books.nodes[name])
+        self.jobs.kick()
 
     # --- jobs ----------------------------------------------------------------------------------
 

@@ -84,7 +84,17 @@ def command_of(words: Sequence[str]) -> Command | None:
 
 
 _WITH_FILES = frozenset(
-    {"--policy", "--against", "--journal", "--learn", "--costs", "--backlog", "--report", "--junit"}
+    {
+        "--policy",
+        "--against",
+        "--journal",
+        "--learn",
+        "--costs",
+        "--reservations",
+        "--backlog",
+        "--report",
+        "--junit",
+    }
 )
 
 

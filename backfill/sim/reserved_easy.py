@@ -1,0 +1,102 @@
+"""EASY backfill on nodes of which some are kept for others at certain times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backfill.sim.node_easy import Ask, NodeEasy, Start, first_of, give, having, take
+from backfill.sim.scenario import ReservationEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """These nodes, a set of bits, are kept from `start_s` to `end_s`."""
+
+    start_s: float
+    end_s: float
+    nodes: int
+
+
+def easy_on(
+    names: Sequence[str], cpus: int, entries: Sequence[ReservationEntry], start_s: float
+) -> NodeEasy:
+    """EASY on these nodes of `cpus` each; the entries' times count from `start_s`."""
+    if not entries:
+        return NodeEasy([cpus] * len(names))
+    number = {name: i for i, name in enumerate(names)}
+    kept = [
+        Kept(
+            start_s + entry.at_s,
+            start_s + entry.at_s + entry.for_s,
+            sum(1 << number[name] for name in set(entry.nodes)),
+        )
+        for entry in entries
+    ]
+    return ReservedEasy([cpus] * len(names), kept)
+
+
+class ReservedEasy(NodeEasy):
+    """Nothing starts on a node that by its estimate would not be over when the node is kept.
+
+    The head's own reservation looks ahead over what is kept. A pass asks everybody, as it also
+    comes when what was kept is free again: for a few reservations, not for speed.
+    """
+
+    def __init__(self, cpus: Sequence[int], kept: Sequence[Kept]) -> None:
+        super().__init__(cpus)
+        self._kept = tuple(kept)
+
+    def schedule(self, now_s: float, start: Start) -> None:
+        """One pass: heads while they fit, then whoever does not delay the head."""
+        while self._waiting:
+            head = self._waiting[0]
+            fit = having(self._room, head.cpus) & ~self._closed(now_s, head)
+            if fit.bit_count() < head.nodes:
+                break
+            del self._waiting[0]
+            self._start(head, first_of(fit, head.nodes), now_s, start)
+        if len(self._waiting) > 1:
+            self._overtake(now_s, start)
+
+    def _closed(self, at_s: float, ask: Ask) -> int:
+        """The nodes that are kept at some time while the job would run if it began at `at_s`."""
+        until_s, found = at_s + ask.estimate_s, 0
+        for kept in self._kept:
+            if kept.start_s < until_s and kept.end_s > at_s:
+                found |= kept.nodes
+        return found
+
+    def _overtake(self, now_s: float, start: Start) -> None:
+        head = self._waiting[0]
+        shadow_s, left = self._promise(head, now_s)
+        stays = [head]
+        for ask in self._waiting[1:]:
+            ends = now_s + ask.estimate_s <= shadow_s
+            fit = having(self._room, ask.cpus) & ~self._closed(now_s, ask)
+            nodes = self._among(fit, ask, left, ends=ends)
+            if not nodes:
+                stays.append(ask)
+                continue
+            if not ends:
+                take(left, nodes & left[0], ask.cpus)
+            self._start(ask, nodes, now_s, start)
+        self._waiting = stays
+
+    def _promise(self, head: Ask, now_s: float) -> tuple[float, list[int]]:
+        """When by estimates the head fits, and the room that it then leaves over on its nodes."""
+        then, given = list(self._room), 0
+        ends = {end_s for end_s, _, _ in self._running}
+        ends |= {kept.end_s for kept in self._kept if kept.end_s > now_s}
+        fit, shadow_s = having(then, head.cpus), float("inf")
+        for at_s in sorted(ends):
+            while given < len(self._running) and self._running[given][0] <= at_s:
+                ask = self._running[given][2]
+                give(then, ask.placed, ask.cpus)
+                given += 1
+            fit = having(then, head.cpus) & ~self._closed(at_s, head)
+            if fit.bit_count() >= head.nodes:
+                shadow_s = at_s
+                break
+        nodes = self._busiest(fit, head.nodes)
+        return shadow_s, [nodes, *(room & nodes for room in then[head.cpus + 1 :])]
