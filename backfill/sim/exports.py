@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from backfill.core.measures import TAU_S, bounded_slowdown
 from backfill.sim.gantt import Look, Span
 from backfill.sim.harvest_report import Played, time_text
 from backfill.sim.policy_replay import Setting
-from backfill.sim.replay import ROWS_PER_CHUNK
+from backfill.sim.replay import ROWS_PER_CHUNK, quoted
 from backfill.sim.trace_cluster import START_S, JobTale
 
 # As Batsim 4 writes it (https://batsim.readthedocs.io, "Outputs"); `metadata` has what is ours.
+# A resource is a node. Its stretch is turnaround by execution, which is not bounded.
 BATSIM_COLUMNS = (
     "job_id", "workload_name", "profile", "submission_time", "requested_number_of_resources",
     "requested_time", "success", "final_state", "starting_time", "execution_time", "finish_time",
@@ -30,7 +30,10 @@ def spans_of(setting: Setting, one: Played) -> list[Span]:
 
 
 def perfetto_chunks(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
-    """Yield a trace in the Trace Event Format: a process per policy and host, a thread per lane."""
+    """Yield a trace in the Trace Event Format: a process per policy and host, a thread per lane.
+
+    Each policy's events are in order of time, what encloses others before them.
+    """
     yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
     events = (event for number, one in enumerate(played) for event in _events(setting, one, number))
     first = True
@@ -47,7 +50,7 @@ def _events(setting: Setting, one: Played, number: int) -> Iterator[dict[str, ob
         name = {"name": f"{one.name}: {host}"}
         yield {"ph": "M", "name": "process_name", "pid": pid, "args": name}
         yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
-    for span in spans_of(setting, one):
+    for span in sorted(spans_of(setting, one), key=lambda s: (s.start_s, -s.end_s)):
         yield {
             "ph": "X",
             "name": span.name,
@@ -79,12 +82,12 @@ def _batsim_row(setting: Setting, tale: JobTale, number: dict[str, int]) -> str:
     run_s = tale.end_s - tale.start_s if ended else 0.0
     wait_s = tale.start_s - tale.submit_s if begun else 0.0
     fields = (
-        trace.name(tale.index),
+        quoted(trace.name(tale.index)),
         kind,
         kind,
         time_text(setting.high, tale.submit_s),
-        str(trace.processors[tale.index]),
-        f"{trace.estimate[tale.index] / trace.ticks_per_s:g}",
+        str(len(tale.hosts) or -(-trace.processors[tale.index] // setting.cluster.cpus)),
+        f"{trace.estimate[tale.index] / trace.ticks_per_s:.3f}",
         str(int(tale.completed)),
         _state(tale),
         time_text(setting.high, tale.start_s),
@@ -92,9 +95,9 @@ def _batsim_row(setting: Setting, tale: JobTale, number: dict[str, int]) -> str:
         time_text(setting.high, tale.end_s),
         f"{wait_s:.3f}" if begun else "",
         f"{wait_s + run_s:.3f}" if ended else "",
-        f"{bounded_slowdown(wait_s, run_s, TAU_S):.6f}" if ended else "",
+        f"{(wait_s + run_s) / run_s:.6f}" if run_s else "",
         _intervals([number[host] for host in tale.hosts]) if begun else "",
-        "",
+        "-1",  # not known
         f'"restarts={tale.restarts};lost_s={tale.lost_s:.3f}"',
     )
     return ",".join(fields) + "\n"

@@ -10,7 +10,7 @@ from backfill.sim.compare import difference, differences
 from backfill.sim.figures import FIGURES, Summary, plain
 from backfill.sim.gantt import Gantt
 from backfill.sim.policy_replay import Run, Setting
-from backfill.sim.replay import ROWS_PER_CHUNK
+from backfill.sim.replay import ROWS_PER_CHUNK, quoted
 from backfill.sim.trace import Trace
 from backfill.sim.trace_cluster import START_S, JobTale
 
@@ -117,13 +117,13 @@ def _row(setting: Setting, policy: str, tale: JobTale) -> str:
     trace = setting.high if tale.high else setting.low
     assert trace is not None
     fields = (
-        trace.name(tale.index),
+        quoted(trace.name(tale.index)),
         time_text(setting.high, tale.submit_s),
         time_text(setting.high, tale.start_s),
         time_text(setting.high, tale.end_s),
         str(tale.cpus),
         "high" if tale.high else "low",
-        policy,
+        quoted(policy),
         str(int(tale.completed)),
         str(tale.restarts),
         f"{tale.lost_s:.3f}",

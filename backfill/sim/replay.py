@@ -39,7 +39,7 @@ class ReplayResult:
         """Yield the file `job_id,submit,start,end,processors` (seconds) in queue order."""
         yield CSV_HEADER
         trace = self.trace
-        names = trace.job_id if trace.labels is None else trace.labels
+        names = trace.job_id if trace.labels is None else map(quoted, trace.labels)
         rows = zip(names, trace.submit, self.starts, trace.run, trace.processors, strict=True)
         if trace.ticks_per_s == 1:
             lines = (f"{n},{submit},{t},{t + run},{p}\n" for n, submit, t, run, p in rows)
@@ -56,6 +56,13 @@ class ReplayResult:
         whole, rest = divmod(abs(ticks), self.trace.ticks_per_s)
         sign = "-" if ticks < 0 else ""
         return f"{sign}{whole}.{rest:03d}".rstrip("0").rstrip(".")
+
+
+def quoted(text: str) -> str:
+    """A cell of a CSV file: `12_[1,3]` has a comma in it."""
+    if not set(',"\r\n').intersection(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'
 
 
 def replay(

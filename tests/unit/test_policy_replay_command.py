@@ -251,6 +251,7 @@ def test_a_trace_for_perfetto(files: Path) -> None:
         assert event["dur"] > 0
         begin = event["ts"]
         by_lane.setdefault((event["pid"], event["tid"]), []).append((begin, begin + event["dur"]))
+    assert [e["ts"] for e in spans] == sorted(e["ts"] for e in spans)
     for lane in by_lane.values():
         lane.sort()
         assert all(one[1] <= other[0] + 1 for one, other in pairwise(lane)), lane
@@ -271,6 +272,11 @@ def test_jobs_as_batsim_writes_them(files: Path) -> None:
             assert wait == pytest.approx(float(row["waiting_time"]), abs=0.002)
             turnaround = wait + float(row["execution_time"])
             assert turnaround == pytest.approx(float(row["turnaround_time"]), abs=0.005)
+            stretch = turnaround / float(row["execution_time"])
+            assert stretch == pytest.approx(float(row["stretch"]), rel=1e-3)
+            assert int(row["requested_number_of_resources"]) == (
+                2 if row["allocated_resources"] == "0-1" else 1
+            )
 
 
 @pytest.mark.parametrize("option", ["--report", "--perfetto", "--batsim-csv"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
 
+from backfill.sim.machine import Cluster
+from backfill.sim.replay import replay
 from backfill.sim.sacct import (
     NO_SUBMIT,
     ORPHAN_STEP,
@@ -110,6 +113,15 @@ def test_a_dump_becomes_a_trace(tmp_path: Path) -> None:
     assert list(trace.processors) == [2, 4, 1]
     assert list(trace.estimate) == [60, 120, 600]
     assert trace.submit[2] - trace.submit[0] == 1
+
+
+def test_a_name_with_a_comma_stays_one_cell(tmp_path: Path) -> None:
+    """The rest of an array has its tasks in its name."""
+    trace = read(
+        tmp_path, HEADER, "12_[1,3]|2024-01-01T00:00:00|2024-01-01T00:00:05|60|2|4|00:02:00|RUNNING"
+    )
+    written = "".join(replay(trace, Cluster(4)).csv_chunks())
+    assert list(csv.reader(written.splitlines()))[1][0] == "12_[1,3]"
 
 
 def test_steps_are_merged(tmp_path: Path) -> None:
