@@ -38,7 +38,8 @@ _PER_MB = ("suspend", "restore", "migrate")
 def learned(records: Iterable[Record]) -> dict[str, float]:
     """Fields of StepCosts, of those steps that succeeded at least once.
 
-    A transfer's whole time becomes its fixed part: it holds for instances of the same size. How
+    A transfer's whole time becomes its fixed part: it holds for instances of the same size. A move
+    does not take longer because it waited for another one between the same hosts. How
     long a boot takes is counted from the end of the call that began it to the first registration,
     and a drain is over when the node is seen to take jobs again, which may be before its call ends.
     """
@@ -54,8 +55,13 @@ class _Book:
         self._made_s: dict[str, float] = {}  # when the call ended that made the node's instance
         self._undrains_s: dict[str, float] = {}  # since when the node's drain is being lifted
         self._phases: dict[str, Phase] = {}
+        self._lanes: dict[str, frozenset[str]] = {}  # by instance that moves: between which hosts
+        self._moved_s: dict[frozenset[str], float] = {}  # when the last move between them ended
 
     def read(self, record: Record) -> None:
+        if record.kind == "intent" and record.body.get("t") == "MigrateInstance":
+            body = record.body
+            self._lanes[record.subject] = frozenset({str(body["host"]), str(body["target"])})
         if record.kind == "outcome" and not record.body["problem"]:
             self._outcome(record)
         if record.kind != "change" or record.body.get("t") not in _TELLING:
@@ -81,10 +87,19 @@ class _Book:
             field = "wake_again_s"
         if field == "undrain_s":
             self._note(field, self._undrains_s.pop(name, None), record.at_s)
+        elif field == "migrate_s":
+            self._note(field, self._turn_began_s(name, record.at_s, elapsed_s), record.at_s)
         elif field is not None:
             self.samples.setdefault(field, []).append(elapsed_s)
         if kind == "CreateInstance":
             self._made_s[name] = record.at_s
+
+    def _turn_began_s(self, name: str, ended_s: float, elapsed_s: float) -> float:
+        """When a move really began: between the same two hosts they take turns."""
+        lane = self._lanes.get(name, frozenset())
+        free_s = self._moved_s.get(lane, 0.0)
+        self._moved_s[lane] = ended_s
+        return max(ended_s - elapsed_s, free_s)
 
     def _note(self, field: str, since_s: float | None, at_s: float) -> None:
         """One more sample, if it is known since when."""

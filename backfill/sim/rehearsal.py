@@ -51,6 +51,7 @@ class Rehearsal:
         by_host = dict.fromkeys(sim.provider.hosts, sim.provider)
         self._outside = Outside(sim.slurm, by_host, sim.clock, by_host)
         self._timer: Event | None = None
+        self._lanes: dict[frozenset[str], float] = {}  # when the last move between them is over
         if hooks:
             sim.hook(self._allocated, self._ended)
         self.start()
@@ -153,8 +154,17 @@ class Rehearsal:
         memory_mb = self.policies.instances.flavour.memory_mb
         life = self._life
         cost_s = self.costs.of(call_of(action, self.world), memory_mb)
+        if isinstance(action, act.MigrateInstance):
+            cost_s += self._turn_s(frozenset({action.host, action.target}), cost_s)
         self.sim.at(self.sim.now_s + cost_s, lambda: self._perform(action, life, cost_s))
         self._step(f"intent {key_of(action)}")
+
+    def _turn_s(self, lane: frozenset[str], cost_s: float) -> float:
+        """How long a move waits: between the same two hosts they take turns, as in the driver."""
+        now_s = self.sim.now_s
+        free_s = max(now_s, self._lanes.get(lane, now_s))
+        self._lanes[lane] = free_s + cost_s
+        return free_s - now_s
 
     def _perform(self, action: act.DriverAction, life: int, elapsed_s: float) -> None:
         result = attempt(self._outside, action, self.sim.clock.now)

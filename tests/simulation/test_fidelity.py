@@ -68,3 +68,12 @@ def test_a_wrong_prediction_is_seen(scenario: Scenario, real: Outcome) -> None:
     costs = replace(scenario, costs=StepCosts())
     assert deviations(told(real), told(play(costs, SimulatedStage(costs, rhythm=CLOCKS)))) != []
     assert deviations(told(real), told(play(scenario, SimulatedStage(scenario)))) != []
+
+
+def test_a_move_that_waited_for_another_is_not_learned_as_a_long_one(real: Outcome) -> None:
+    """Two at once between the same hosts take turns, and what one of them takes is learned."""
+    took_s = OTHER.of("migrate", 256)
+    moves = [r.body for r in real.records if str(r.body.get("key")).startswith("MigrateInstance")]
+    elapsed_s = sorted(float(str(body["elapsed_s"])) for body in moves if "elapsed_s" in body)
+    assert elapsed_s == pytest.approx([took_s, 2 * took_s], abs=0.1)
+    assert learned(real.records)["migrate_s"] == pytest.approx(took_s, abs=0.01)
