@@ -59,13 +59,15 @@ class _Book:
         self._moved_s: dict[frozenset[str], float] = {}  # when the last move between them ended
 
     def read(self, record: Record) -> None:
-        if record.kind == "intent" and record.body.get("t") == "MigrateInstance":
-            body = record.body
-            self._lanes[record.subject] = frozenset({str(body["host"]), str(body["target"])})
-        if record.kind == "outcome" and not record.body["problem"]:
+        body = record.body
+        if record.kind == "outcome" and not body["problem"]:
             self._outcome(record)
-        if record.kind != "change" or record.body.get("t") not in _TELLING:
-            return
+        elif record.kind == "intent" and body.get("t") == "MigrateInstance":
+            self._lanes[record.subject] = frozenset({str(body["host"]), str(body["target"])})
+        elif record.kind == "change" and body.get("t") in _TELLING:
+            self._change(record)
+
+    def _change(self, record: Record) -> None:
         match decode(record.body):
             case ch.NodeManaged(node):
                 self._phases[node.name] = node.phase
