@@ -294,7 +294,10 @@ class Journal(Protocol):
 
 
 class Clock(Protocol):
-    """Time. Epoch seconds; the simulator has its own."""
+    """Time that never goes back. Epoch seconds; the simulator has its own."""
 
     def now(self) -> float:
         """Seconds since 1970-01-01 UTC."""
+
+    def ahead(self) -> float:
+        """By how much that is ahead of the machine's clock, which drivers and guests go by."""

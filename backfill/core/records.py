@@ -8,9 +8,11 @@ import typing
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
+from math import inf
 from typing import Any, Union
 
 from backfill.core import actions, changes, plan
+from backfill.core.lifecycle import ManagedNode
 
 Plain = dict[str, object]
 
@@ -112,18 +114,39 @@ _REMEMBERED = (
 )
 
 
-def remembered(bodies: Iterable[Plain]) -> list[changes.Change]:
+def remembered(bodies: Iterable[Plain], now_s: float = inf) -> list[changes.Change]:
     """Fold journal entries to the few changes that rebuild what only we know, newest last.
 
     The order is kept, so the phases follow one another legally; of each node only the record of
-    its last phase is returned.
+    its last phase is returned. No time in such a record is after `now_s`: where one is, the
+    machine's clock was wrong then, or is now, and it would be waited for.
     """
     last: dict[str, changes.Change] = {}
     names = {t.__name__ for t in _REMEMBERED}
     for body in bodies:
         if body.get("t") in names:
             _fold(last, decode(body))
-    return list(last.values())
+    return [_by(now_s, change) for change in last.values()]
+
+
+_TIMES = [
+    f.name for f in dataclasses.fields(ManagedNode)
+    if f.name.endswith("_s") and f.name != "not_before_s"
+]  # fmt: skip
+
+
+def _by(now_s: float, change: changes.Change) -> changes.Change:
+    """The same with times that are still to come moved back together: their order stays."""
+    if not isinstance(change, changes.NodeManaged):
+        return change
+    late = {name: at_s for name in _TIMES if (at_s := getattr(change.node, name)) > now_s}
+    if not late:
+        return change
+    ahead_s = max(late.values()) - now_s
+    times: dict[str, Any] = {name: at_s - ahead_s for name, at_s in late.items()}
+    if change.node.not_before_s > now_s:
+        times["not_before_s"] = change.node.not_before_s - ahead_s
+    return changes.NodeManaged(dataclasses.replace(change.node, **times))
 
 
 def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:

@@ -16,6 +16,7 @@ from backfill.core.plan import AnswerClaim, key_of, lands_on
 from backfill.core.policy import PolicySet
 from backfill.core.records import remembered
 from backfill.core.world import World
+from backfill.engine.clock import TOO_FAR_S
 from backfill.engine.cycle import Cycle
 from backfill.engine.hooking import HookDesk
 from backfill.engine.looking import Outside
@@ -92,7 +93,7 @@ class Daemon:
     def recall(self) -> int:
         """Take from the journal what only we know; returns the number of managed nodes."""
         bodies = (r.body for r in self.journal.read() if r.kind == "change")
-        for change in remembered(bodies):
+        for change in remembered(bodies, self.world.now_s):
             self.world.apply(change)
         return len(self.world.managed)
 
@@ -153,7 +154,7 @@ class Daemon:
             if stop is not None:
                 self.cycle.record("daemon", "cluster", {"event": "stop", "why": stop.why})
                 return stop.why
-            now_s = self._outside.clock.now()
+            now_s = self._time()
             questions = [m for m in messages if isinstance(m, Question)]
             self.cycle.tick(now_s)
             for message in messages:
@@ -170,6 +171,18 @@ class Daemon:
             self._waiting.look(now_s)
             self._say(now_s)
             notify("WATCHDOG=1")
+
+    def _time(self) -> float:
+        """What time it is. RuntimeError when the machine's clock went back too far to bridge."""
+        clock = self._outside.clock
+        if clock.ahead() > TOO_FAR_S:
+            why = (
+                f"the machine's clock went back by more than {TOO_FAR_S:.0f} s: start the daemon "
+                "again, which then goes by the new time"
+            )
+            self.cycle.record("daemon", "cluster", {"event": "stop", "why": why})
+            raise RuntimeError(why)
+        return clock.now()
 
     def _next(self) -> list[Message]:
         """Wait for something to do; take everything that is there."""

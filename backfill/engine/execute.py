@@ -10,7 +10,13 @@ from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.fence import judge
 from backfill.engine.choreography import holds_devices, move_with_devices
-from backfill.engine.looking import Outside, read_instance, read_node, read_node_and_jobs
+from backfill.engine.looking import (
+    Outside,
+    guests_now,
+    read_instance,
+    read_node,
+    read_node_and_jobs,
+)
 from backfill.engine.nurse import nurse
 from backfill.engine.prove import prove
 from backfill.ports import DriverError, NodeSpec, RefusedError
@@ -109,7 +115,7 @@ def _release(outside: Outside, action: act.UndrainNode) -> None:
     if provider is not None:
         # Without it the node is heard all the same, only later.
         with contextlib.suppress(DriverError):
-            provider.wake(action.host, action.name, outside.clock.now())
+            provider.wake(action.host, action.name, guests_now(outside))
     outside.manager.nudge(action.name)
 
 
@@ -286,7 +292,7 @@ def _in_guest(
 
 
 def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
-    told = prove(outside.providers[action.host], outside.credentials, outside.clock, action)
+    told = prove(outside, action)
     return [*told, *read_node_and_jobs(outside, action.name)]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from backfill.abilities import CheckpointKeeper
 from backfill.core import changes as ch
@@ -11,6 +11,7 @@ from backfill.ports import (
     Clock,
     ClusterObservation,
     Credentials,
+    HostObservation,
     InstanceProvider,
     Provisioner,
     WorkloadManager,
@@ -28,6 +29,32 @@ class Outside:
     keepers: Mapping[str, CheckpointKeeper] = field(default_factory=dict)
     credentials: Credentials | None = None  # None: munge is not proven
     provisioner: Provisioner | None = None  # None: nobody configures nodes but their image
+
+
+def observe_cluster(outside: Outside) -> ClusterObservation:
+    """All of Slurm, its moment told in our time."""
+    ahead_s = outside.clock.ahead()  # before it is read: a picture may seem older, never newer
+    seen = outside.manager.observe()
+    return replace(seen, seen_s=seen.seen_s + ahead_s) if ahead_s else seen
+
+
+def observe_nodes(outside: Outside, names: Sequence[str]) -> ClusterObservation:
+    """These nodes with their jobs, likewise."""
+    ahead_s = outside.clock.ahead()
+    seen = outside.manager.observe_nodes(names)
+    return replace(seen, seen_s=seen.seen_s + ahead_s) if ahead_s else seen
+
+
+def observe_host(outside: Outside, host: str) -> HostObservation:
+    """One host, likewise."""
+    ahead_s = outside.clock.ahead()
+    seen = outside.providers[host].observe(host)
+    return replace(seen, seen_s=seen.seen_s + ahead_s) if ahead_s else seen
+
+
+def guests_now(outside: Outside) -> float:
+    """What a guest's clock is to be set to: the machine's, by which Slurm and munge go."""
+    return outside.clock.now() - outside.clock.ahead()
 
 
 def read_node(outside: Outside, name: str) -> list[ch.Change]:
@@ -50,7 +77,7 @@ def read_instance(outside: Outside, host: str, name: str) -> list[ch.Change]:
 
 def read_node_and_jobs(outside: Outside, name: str) -> list[ch.Change]:
     """One node with its jobs, fresh; every subject is reported, changed or not."""
-    seen: ClusterObservation = outside.manager.observe_nodes([name])
+    seen = observe_nodes(outside, [name])
     found: list[ch.Change] = [ch.NodeSeen(n, seen.seen_s) for n in seen.nodes.values()]
     found += [ch.JobSeen(j, seen.seen_s) for j in seen.jobs.values()]
     if name not in seen.nodes:

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from backfill.core.actions import DriverAction, TellJob
 from backfill.engine.execute import perform
-from backfill.engine.looking import Outside
+from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
 from backfill.engine.messages import (
     ClusterPicture,
     HostPicture,
@@ -78,8 +78,8 @@ class Workers:
     def _read(self, source: str) -> Message:
         try:
             if source == "slurm":
-                return ClusterPicture(self._outside.manager.observe())
-            return HostPicture(self._outside.providers[source].observe(source))
+                return ClusterPicture(observe_cluster(self._outside))
+            return HostPicture(observe_host(self._outside, source))
         except DriverError as error:
             return ReadFailed(source, str(error))
         except Exception as error:  # noqa: BLE001 - a defect in a driver must not end the reading
@@ -97,7 +97,7 @@ class Workers:
 
     def _observe_nodes(self, names: tuple[str, ...]) -> None:
         try:
-            message: Message = NodesPicture(names, self._outside.manager.observe_nodes(names))
+            message: Message = NodesPicture(names, observe_nodes(self._outside, names))
         except DriverError as error:
             message = NodesPicture(names, None, str(error))
         except Exception as error:  # noqa: BLE001 - as above

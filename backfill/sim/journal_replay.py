@@ -128,7 +128,7 @@ class _Replayer:
         self._missing = 0
         self._world = World()
         self._world.apply(ch.Tick(record.at_s))
-        for change in remembered(self._told):
+        for change in remembered(self._told, record.at_s):
             self._world.apply(change)
 
     def _plan(self, record: Record) -> None:

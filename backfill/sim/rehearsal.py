@@ -65,9 +65,10 @@ class Rehearsal:
         self.world = World()
         self.cycle = Cycle(self.world, self.policies, self.journal, self._begin, self._answer)
         self.watch = Watch(0.03)
-        for change in remembered(r.body for r in self.journal.read() if r.kind == "change"):
-            self.world.apply(change)
         self.cycle.tick(self.sim.now_s)
+        told = (r.body for r in self.journal.read() if r.kind == "change")
+        for change in remembered(told, self.sim.now_s):
+            self.world.apply(change)
         self.cycle.record("daemon", "cluster", {"event": "start"})
         self._poll(self._life)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,14 +20,6 @@ if TYPE_CHECKING:
     from backfill.drivers.libvirt.settings import LibvirtConfig
 
 OnEvent = Callable[[str, str], None]
-
-
-class WallClock:
-    """The machine's own clock behind the Clock port."""
-
-    def now(self) -> float:
-        """Epoch seconds."""
-        return time.time()
 
 
 def slurm_manager(config: Config) -> SlurmManager:

@@ -19,6 +19,7 @@ from backfill.core.policy import PolicySet
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.settings import check_settings
 from backfill.drivers.store.sqlite import SqliteJournal
+from backfill.engine.clock import SteadyClock
 from backfill.engine.daemon import Daemon, Pace
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
@@ -28,7 +29,6 @@ from backfill.engine.questions import Questions
 from backfill.ports import DriverError, InstanceProvider
 from backfill.ui import slurm_parts
 from backfill.ui.assemble import (
-    WallClock,
     credentials,
     distinct,
     keepers,
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         with _only_one(Path(config.daemon.state_dir)):
             _settle(config, manager)
             outside = Outside(
-                manager, by_host, WallClock(), keepers(by_host), credentials(manager), salt
+                manager, by_host, SteadyClock(), keepers(by_host), credentials(manager), salt
             )
             return _work(config, manager, outside, pokes)
     except (DriverError, RuntimeError) as error:

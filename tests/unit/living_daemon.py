@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -24,6 +25,7 @@ from backfill.engine.looking import Outside
 from backfill.engine.messages import HookCall, Question, Stop
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.questions import Questions
+from backfill.ports import Clock
 
 HOSTS = ("bm1", "bm2")
 _STEP_S = 0.05
@@ -55,6 +57,7 @@ class LivingDaemon:
         directory: Path,
         policy: PolicySet | None = None,
         policyfile: PolicyFile | None = None,
+        clock: Callable[[SimulatedWorld], Clock] = attrgetter("clock"),
     ) -> None:
         self._policyfile = policyfile
         self.sim = SimulatedWorld(boot_s=1.0, manners=Manners(hook_timeout_s=3600.0))
@@ -63,6 +66,7 @@ class LivingDaemon:
         for host in HOSTS:
             self.sim.add_host(host, cpus=1, features=("metal",))
         self.sim.hook(self._allocated, self._ended)
+        self._clock = clock(self.sim)
         self.socket = directory / "daemon.sock"
         self._policy = policy if policy is not None else policies()
         self.journal = MemoryJournal()
@@ -71,7 +75,7 @@ class LivingDaemon:
     def start(self) -> None:
         """Start the daemon, with what the journal remembers."""
         by_host = dict.fromkeys(HOSTS, self.sim.provider)
-        outside = Outside(self.sim.slurm, by_host, self.sim.clock, by_host)
+        outside = Outside(self.sim.slurm, by_host, self._clock, by_host)
         pace = Pace(poll_s=0.1, host_poll_s=0.1, watch_s=0.01, workers=4, policy_s=0.05)
         self.daemon = Daemon(self._policy, outside, self.journal, pace, policyfile=self._policyfile)
         self._listener = Listener(self.daemon.inbox, Questions(self.daemon).answer, 30.0)

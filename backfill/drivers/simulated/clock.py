@@ -18,6 +18,10 @@ class SimulatedClock:
         """Simulated epoch seconds."""
         return self._events.now_s
 
+    def ahead(self) -> float:
+        """Nobody sets this clock."""
+        return 0.0
+
     def advance(self, by_s: float) -> None:
         """Let `by_s` seconds pass with everything that happens in them."""
         self._step_to(self._events.now_s + by_s)
