@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 CLOCK, MUNGE, FILES, RESOURCES, ADDRESS, SALT = (
     "clock",
@@ -64,6 +65,14 @@ _REMEDIES = {
     ADDRESS: "look for a second machine with this address, and at the image's network set-up",
     SALT: "`backfill provision NODE` shows which state fails",
 }
+
+
+def figure(text: str) -> float:
+    """A number that a guest told. ValueError also for what cannot be reckoned with: inf, nan."""
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"{text} is no figure")
+    return value
 
 
 def kind_of(name: str) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from hypothesis import note
 from hypothesis import strategies as st
 
-from backfill.core.changes import HoldSet
+from backfill.core.changes import Claimed, HoldSet
 from backfill.core.cluster import ENDED
 from backfill.core.lifecycle import Phase
 from backfill.core.policies.ladder import Ladder, RungRule
@@ -31,6 +31,13 @@ ACCIDENTS = (
     "crash instance",
     "calls fail",
     "answers lost",
+    "slurm calls fail",
+    "slurm answers lost",
+    "stops fail",
+    "stops are slow",
+    "change ladder",
+    "false hook",
+    "hook again",
     "never boots",
     "close host",
 )
@@ -157,6 +164,51 @@ class Day:
     def _answers_lost(self, pick: int) -> None:
         call = ("create", "suspend", "restore", "migrate", "thaw", "delete")[pick]
         self.sim.faults.fail(call, UnreachableError("vn", "no answer"), times=1, acts=True)
+
+    def _slurm_calls_fail(self, pick: int) -> None:
+        call = ("drain", "undrain", "suspend_job", "resume_job", "create_node", "set_address")[pick]
+        self.sim.faults.fail(call, UnreachableError("slurm", "no answer"), times=2)
+
+    def _slurm_answers_lost(self, pick: int) -> None:
+        calls = ("drain", "suspend_job", "resume_job", "requeue_job", "create_node", "delete_node")
+        self.sim.faults.fail(calls[pick], UnreachableError("slurm", "no answer"), acts=True)
+
+    def _stops_fail(self, pick: int) -> None:
+        """The answer to a hook may then be no: it was said that there is no room."""
+        self.dead.append((self.sim.now_s, self.sim.now_s + 60.0))
+        error = UnreachableError("vn", "no answer")
+        self.sim.faults.fail("pause", error, times=1 + pick // 2, acts=pick % 2 == 0)
+
+    def _stops_are_slow(self, pick: int) -> None:
+        usual = self.run.costs
+        self.run.costs = replace(usual, pause_s=0.5 * (1 + pick))
+        self.sim.at(self.sim.now_s + 20.0, lambda: setattr(self.run, "costs", usual))
+
+    def _change_ladder(self, pick: int) -> None:
+        """Without its first rung, for a while; also a daemon that starts meanwhile has it so."""
+        usual = self.run.policies
+        rungs = usual.ladder.rungs[1:] or usual.ladder.rungs
+        self._decide_by(replace(usual, ladder=Ladder(rungs)))
+        self.sim.at(self.sim.now_s + 5.0 * (1 + pick), lambda: self._decide_by(usual))
+
+    def _decide_by(self, rules: PolicySet) -> None:
+        self.run.policies = self.run.cycle.policies = rules
+
+    def _false_hook(self, pick: int) -> None:
+        """For a job that nobody knows (any more)."""
+        self._claim(f"99999{pick}", HOSTS[pick % 3])
+
+    def _hook_again(self, pick: int) -> None:
+        """Of a job whose hook has spoken, or never did."""
+        high = [j for j in self.jobs if self.sim.job(j).partition == "batch"]
+        holding = [j for j in high if self.sim.job(j).active]
+        if holding:
+            job = self.sim.job(holding[pick % len(holding)])
+            self._claim(job.id, job.nodes[0])
+
+    def _claim(self, job_id: str, host: str) -> None:
+        if self.run.alive and host in self.run.world.hosts:
+            self.run.cycle.take([Claimed(job_id, (host,), self.sim.now_s, waiting=True)])
 
     def _never_boots(self, pick: int) -> None:
         self.sim.faults.never_boots(f"vn{1 + pick}", 1)

@@ -72,7 +72,10 @@ def test_a_program_that_fails_is_quoted() -> None:
     ("call", "output"),
     [
         (lambda guest: agent.wake(guest, "vn1", 1.7e9, 5.0), "soon"),
+        (lambda guest: agent.wake(guest, "vn1", 1.7e9, 5.0), "nan"),
+        (lambda guest: agent.wake(guest, "vn1", 1.7e9, 5.0), "1" * 70_000),
         (lambda guest: agent.job_processes(guest, "vn1", 5.0), "many 0"),
+        (lambda guest: agent.job_processes(guest, "vn1", 5.0), "² 0"),
         (lambda guest: agent.job_processes(guest, "vn1", 5.0), "1"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.readiness import Fact
+from backfill.core.readiness import Fact, judge_report
 from backfill.drivers.libvirt.agent import ProofRequest
 from backfill.drivers.libvirt.report import mount_to_prove, read_report
 from backfill.ports import BadOutputError
@@ -61,11 +61,28 @@ def test_a_munge_that_cannot_encode_is_a_failed_check() -> None:
     assert Fact("munge:made in the guest", False, "Socket error", 0.004) in report.facts
 
 
-@pytest.mark.parametrize("text", ["", "hello", "self 1 2", GOOD.replace("self 2", "self two")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "hello", "self 1 2", GOOD.replace("self 2", "self two"),
+        # No text of JSON can hold these, so the journal could not be read any more.
+        GOOD.replace("correction 400.250000", "correction nan"),
+        GOOD.replace("offset -0.000213", "offset inf"),
+        GOOD.replace("munge-in ok 0.003", "munge-in ok -inf"),
+    ],
+)  # fmt: skip
 def test_anything_else_is_refused(text: str) -> None:
     """A program of another version cannot be misread."""
     with pytest.raises(BadOutputError, match="rebuild the guest image"):
         read_report("vn1", text, WINDOW)
+
+
+def test_no_bound_makes_an_offset_smaller() -> None:
+    """A guest that claims to be off by a minute, give or take less than nothing, is off."""
+    text = GOOD.replace("offset -0.000213 0.001500", "offset 60.0 -60.0")
+    report, _ = read_report("vn1", text, WINDOW)
+    clock = judge_report(report, "10.77.1.1/16", 2, 480, clock_offset_s=1.0)[0]
+    assert not clock.ok
 
 
 def test_the_request_names_every_check() -> None:

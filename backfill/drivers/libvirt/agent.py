@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from backfill.core.readiness import GuestReport
+from backfill.core.readiness import GuestReport, figure
 from backfill.drivers.libvirt.asking import AgentSilentError, Ask
 from backfill.drivers.libvirt.report import read_report
 from backfill.ports import BadOutputError, DriverError, UnreachableError
@@ -17,6 +17,8 @@ WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"
 PROVE_PROGRAM = "/usr/local/sbin/backfill-prove"
 JOBS_PROGRAM = "/usr/local/sbin/backfill-jobs"
 HOOK_PROGRAM = "/usr/local/sbin/backfill-devices"
+# What a guest's programs print goes into reports and sentences, and so into the journal.
+_MOST_OUTPUT = 65_536
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.005, 0.05
 
 
@@ -32,7 +34,7 @@ def wake(ask: Ask, name: str, now_s: float, limit_s: float) -> float:
 
     output = _ask_until(ask, name, program, limit_s)
     try:
-        return float(output)
+        return figure(output)
     except ValueError:
         raise BadOutputError(name, f"{WAKE_PROGRAM} answered '{output[:80]}'") from None
 
@@ -87,7 +89,7 @@ def job_processes(ask: Ask, name: str, limit_s: float) -> tuple[int, int]:
     """Count the processes of Slurm jobs in the guest: (going, stopped)."""
     output = _ask_until(ask, name, lambda: [JOBS_PROGRAM], limit_s)
     words = output.split()
-    if len(words) != 2 or not all(w.isdigit() for w in words):
+    if len(words) != 2 or not all(w.isdecimal() for w in words):
         raise BadOutputError(name, f"{JOBS_PROGRAM} answered '{output[:80]}'")
     return int(words[0]), int(words[1])
 
@@ -125,5 +127,8 @@ def _output(status: dict[str, Any], name: str, program: str) -> str:
     output = base64.b64decode(status.get("out-data", "")).decode(errors="replace").strip()
     complaint = base64.b64decode(status.get("err-data", "")).decode(errors="replace").strip()
     if status.get("exitcode") != 0:
-        raise DriverError(name, f"{program} failed in the guest: {complaint or output}")
+        said = (complaint or output)[:500]
+        raise DriverError(name, f"{program} failed in the guest: {said}")
+    if len(output) > _MOST_OUTPUT:
+        raise BadOutputError(name, f"{program} answered {len(output)} characters")
     return output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backfill.core.readiness import FILES, MUNGE, Fact, GuestReport
+from backfill.core.readiness import FILES, MUNGE, Fact, GuestReport, figure
 from backfill.ports import BadOutputError
 
 _NAMES = {"munge-in": f"{MUNGE}:to the guest", "munge-out": f"{MUNGE}:made in the guest"}
@@ -53,14 +53,14 @@ class _Reader:
         elif word == "clock":
             self._clock = text
         else:
-            self._facts.append(Fact(_name(word), ok, text, float(took_s)))
+            self._facts.append(Fact(_name(word), ok, text, figure(took_s)))
 
     def report(self) -> tuple[GuestReport, str]:
         """All together."""
         offset_s, bound_s, source = self._offset()
         cpus, memory_mb, *addresses = self._values["self"]
         report = GuestReport(
-            correction_s=float(self._values["correction"][0]),
+            correction_s=figure(self._values["correction"][0]),
             offset_s=offset_s,
             bound_s=bound_s,
             source=source,
@@ -77,10 +77,10 @@ class _Reader:
             return None, 0.0, self._clock
         if "offset" in self._values:
             offset, bound = self._values["offset"]
-            return float(offset), float(bound), "the controller's time server"
+            return figure(offset), abs(figure(bound)), "the controller's time server"
         first_s, last_s = self._window
         middle_s, bound_s = (first_s + last_s) / 2, (last_s - first_s) / 2
-        return middle_s - float(self._values["now"][0]), bound_s, "the daemon's clock"
+        return middle_s - figure(self._values["now"][0]), bound_s, "the daemon's clock"
 
 
 def _name(word: str) -> str:

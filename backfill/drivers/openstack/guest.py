@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 
+from backfill.core.readiness import figure
 from backfill.drivers.openstack.settings import Guest
 from backfill.ports import BadOutputError, DriverError, RefusedError, UnreachableError
 
@@ -18,7 +19,7 @@ def wake(guest: Guest, name: str, address: str, now_s: float) -> float:
     began_s = time.monotonic()
     output = _run(guest, name, address, WAKE_PROGRAM, f"{now_s + time.monotonic() - began_s:.6f}")
     try:
-        return float(output)
+        return figure(output)
     except ValueError:
         raise BadOutputError(name, f"{WAKE_PROGRAM} answered '{output[:80]}'") from None
 
@@ -26,7 +27,7 @@ def wake(guest: Guest, name: str, address: str, now_s: float) -> float:
 def job_processes(guest: Guest, name: str, address: str) -> tuple[int, int]:
     """Count the processes of Slurm jobs in the guest: (going, stopped)."""
     words = _run(guest, name, address, JOBS_PROGRAM).split()
-    if len(words) != 2 or not all(word.isdigit() for word in words):
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
         raise BadOutputError(name, f"{JOBS_PROGRAM} answered '{' '.join(words)[:80]}'")
     return int(words[0]), int(words[1])
 
