@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -286,8 +286,10 @@ class Journal(Protocol):
     def append(self, records: Iterable[Record]) -> None:
         """Store all of them, or none."""
 
-    def read(self, after_id: int = 0, subject: str | None = None) -> Iterable[Record]:
-        """Records in order of their ids."""
+    def read(
+        self, after_id: int = 0, subject: str | None = None, types: Collection[str] = ()
+    ) -> Iterable[Record]:
+        """Records in order of their ids; with `types` those whose body is of one of them (`t`)."""
 
     def close(self) -> None:
         """Flush and give back the file."""

@@ -102,15 +102,18 @@ def _same(value: Any) -> Any:
 
 
 # Changes that no observation can bring back: a restarted daemon takes them from the journal.
-_REMEMBERED = (
-    changes.NodeManaged,
-    changes.NodeForgotten,
-    changes.HoldSet,
-    changes.Woken,
-    changes.CheckpointKept,
-    changes.CheckpointPutBack,
-    changes.MemoryWritten,
-    changes.FleetSet,
+REMEMBERED = frozenset(
+    kind.__name__
+    for kind in (
+        changes.NodeManaged,
+        changes.NodeForgotten,
+        changes.HoldSet,
+        changes.Woken,
+        changes.CheckpointKept,
+        changes.CheckpointPutBack,
+        changes.MemoryWritten,
+        changes.FleetSet,
+    )
 )
 
 
@@ -122,9 +125,8 @@ def remembered(bodies: Iterable[Plain], now_s: float = inf) -> list[changes.Chan
     machine's clock was wrong then, or is now, and it would be waited for.
     """
     last: dict[str, changes.Change] = {}
-    names = {t.__name__ for t in _REMEMBERED}
     for body in bodies:
-        if body.get("t") in names:
+        if body.get("t") in REMEMBERED:
             _fold(last, decode(body))
     return [_by(now_s, change) for change in last.values()]
 

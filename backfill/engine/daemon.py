@@ -14,7 +14,7 @@ from backfill.core import changes as ch
 from backfill.core.actions import DriverAction
 from backfill.core.plan import AnswerClaim, key_of, lands_on
 from backfill.core.policy import PolicySet
-from backfill.core.records import remembered
+from backfill.core.records import REMEMBERED, remembered
 from backfill.core.world import World
 from backfill.engine.clock import TOO_FAR_S
 from backfill.engine.cycle import Cycle
@@ -92,7 +92,7 @@ class Daemon:
 
     def recall(self) -> int:
         """Take from the journal what only we know; returns the number of managed nodes."""
-        bodies = (r.body for r in self.journal.read() if r.kind == "change")
+        bodies = (r.body for r in self.journal.read(types=REMEMBERED) if r.kind == "change")
         for change in remembered(bodies, self.world.now_s):
             self.world.apply(change)
         return len(self.world.managed)

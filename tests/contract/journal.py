@@ -79,6 +79,14 @@ class JournalContract:
         assert [r.id for r in journal.read(after_id=1, subject="vn1")] == [3]
         assert list(journal.read(subject="vn")) == []
 
+    def test_types_can_be_read_alone(self, journal: Journal) -> None:
+        """What a restarted daemon needs is little of it."""
+        journal.append(entry(f"s{i % 2}", t=("Job", "Node", "Job")[i % 3]) for i in range(1203))
+        nodes = [r.id for r in journal.read(types={"Node", "Hold"})]
+        assert nodes == list(range(2, 1204, 3))
+        assert [r.id for r in journal.read(after_id=2, subject="s1", types=["Node"])] == nodes[2::2]
+        assert list(journal.read(types=["Nothing"])) == []
+
     def test_more_records_than_one_page_are_read_completely(self, journal: Journal) -> None:
         """Long journals are read in pieces without a seam."""
         journal.append(entry(f"s{i % 2}", i=i) for i in range(2501))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from backfill.drivers.store.codec import Row, record, rows
 from backfill.ports import Record
@@ -24,10 +24,13 @@ class MemoryJournal:
             self._need_open()
             self._rows.extend(new)
 
-    def read(self, after_id: int = 0, subject: str | None = None) -> Iterator[Record]:
+    def read(
+        self, after_id: int = 0, subject: str | None = None, types: Collection[str] = ()
+    ) -> Iterator[Record]:
         """Records in order of their ids, up to what was there when reading began."""
         self._need_open()
-        return self._read(max(after_id, 0), len(self._rows), subject)
+        found = self._read(max(after_id, 0), len(self._rows), subject)
+        return (r for r in found if r.body.get("t") in types) if types else found
 
     def close(self) -> None:
         """Forget nothing, take nothing more."""

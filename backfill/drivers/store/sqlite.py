@@ -6,7 +6,7 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,11 +37,19 @@ class JournalReader:
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = open_checked(self.path, writable=False)
 
-    def read(self, after_id: int = 0, subject: str | None = None) -> Iterator[Record]:
+    def read(
+        self, after_id: int = 0, subject: str | None = None, types: Collection[str] = ()
+    ) -> Iterator[Record]:
         """Records in order of their ids, up to what was there when reading began."""
         with self._connected() as db:
             last_id = int(db.execute(_LAST).fetchone()[0])
-        return self._read(after_id, last_id, subject)
+        query, wanted = _READ, list(types)
+        if types:  # sorted out by SQLite, as a restarted daemon needs a few of millions
+            query += f" AND json_extract(body, '$.t') IN ({','.join('?' * len(wanted))})"
+        if subject is not None:
+            query += " AND subject = ?"
+            wanted.append(subject)
+        return self._read(f"{query} ORDER BY id LIMIT {_PAGE}", after_id, last_id, wanted)
 
     def close(self) -> None:
         """Give back the file."""
@@ -54,13 +62,10 @@ class JournalReader:
         if self._db is None:
             raise ValueError(f"the journal {self.path} is closed")
 
-    def _read(self, after_id: int, last_id: int, subject: str | None) -> Iterator[Record]:
-        query, wanted = (_READ, ()) if subject is None else (f"{_READ} AND subject = ?", (subject,))
+    def _read(self, query: str, after_id: int, last_id: int, wanted: list[str]) -> Iterator[Record]:
         while after_id < last_id:
             with self._connected() as db:
-                page = db.execute(
-                    f"{query} ORDER BY id LIMIT {_PAGE}", (after_id, last_id, *wanted)
-                ).fetchall()
+                page = db.execute(query, (after_id, last_id, *wanted)).fetchall()
             for row in page:
                 yield record(*row)
             if len(page) < _PAGE:
