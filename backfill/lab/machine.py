@@ -88,10 +88,21 @@ def _mount_cgroups() -> None:
         place = Path("/sys/fs/cgroup", controller)
         place.mkdir()
         mount("cgroup", str(place), "cgroup", options=controller)
-    # All guests live below this group: the host's own jobs always come first.
-    guests = Path("/sys/fs/cgroup/cpu/machine")
+    _put_guests_last(Path("/sys/fs/cgroup/cpu/machine"))
+
+
+def _put_guests_last(guests: Path) -> None:
+    """All guests live below this group: the host's own jobs always come first.
+
+    A small weight alone lets a guest finish its slice (2.8 ms) before a process that wakes gets the
+    processor, at each step of a start; an idle group gives it up at once (Linux 5.15).
+    """
     guests.mkdir(exist_ok=True)
-    (guests / "cpu.shares").write_text(str(GUEST_SHARES))
+    idle = guests / "cpu.idle"
+    if idle.exists():
+        idle.write_text("1")
+    else:
+        (guests / "cpu.shares").write_text(str(GUEST_SHARES))
 
 
 def configure_network(plan: MachinePlan) -> None:
