@@ -17,6 +17,9 @@ _NEWS = 0.1
 def cluster_changes(world: World, seen: ClusterObservation) -> list[ch.Change]:
     """All of Slurm was read: what is new, different or gone."""
     at_s = seen.seen_s
+    if not seen.nodes and any(world.host_of_node(name) for name in world.nodes):
+        problem = "it shows no node at all, not even the hosts': this is not believed"
+        return [ch.SourceFailed("slurm", world.now_s, problem)]
     found = _seen(world, seen)
     # Nothing is gone as a rule, and then this is all the comparing that it takes.
     if not world.nodes.keys() <= seen.nodes.keys():
