@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
-from backfill.core.actions import DriverAction, TellJob
+from backfill.core import actions as act
 from backfill.engine.execute import perform
 from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
 from backfill.engine.messages import (
@@ -25,18 +25,30 @@ from backfill.ports import DriverError
 
 _LOG = logging.getLogger("backfill.workers")
 
+# What gives a host back and tells Slurm of it: each takes milliseconds, and somebody waits.
+_EVICTING = (
+    act.PauseInstance,
+    act.ThrottleInstance,
+    act.CancelMove,
+    act.EndNursing,
+    act.DrainNode,
+    act.SetAddress,
+    act.SuspendJob,
+)
+
 
 class Workers:
     """Everything that may block. Each source is read by one thread at a time.
 
-    Actions and readings have pools of their own, so that a hanging reading of one host never
-    delays an eviction on another.
+    Readings, evictions and all other actions have pools of their own, so that neither a hanging
+    reading of one host nor any number of memories on their way to disk delays an eviction.
     """
 
     def __init__(self, outside: Outside, inbox: SimpleQueue[Message], threads: int) -> None:
         self._outside = outside
         self._inbox = inbox
         self._acting = ThreadPoolExecutor(threads, thread_name_prefix="act")
+        self._evicting = ThreadPoolExecutor(threads, thread_name_prefix="evict")
         self._reading = ThreadPoolExecutor(threads, thread_name_prefix="read")
         self._lock = threading.Lock()
         self._busy: set[str] = set()
@@ -48,6 +60,7 @@ class Workers:
         with self._lock:
             self._closed = True
         self._acting.shutdown(wait=False, cancel_futures=True)
+        self._evicting.shutdown(wait=False, cancel_futures=True)
         self._reading.shutdown(wait=False, cancel_futures=True)
 
     # --- reading -------------------------------------------------------------------------------
@@ -109,13 +122,14 @@ class Workers:
 
     # --- acting --------------------------------------------------------------------------------
 
-    def start(self, action: DriverAction) -> None:
+    def start(self, action: act.DriverAction) -> None:
         """Perform the action in the pool; its result comes to the inbox."""
         with self._lock:
             if not self._closed:
-                self._acting.submit(self._perform, action)
+                pool = self._evicting if isinstance(action, _EVICTING) else self._acting
+                pool.submit(self._perform, action)
 
-    def tell(self, words: Sequence[TellJob]) -> bool:
+    def tell(self, words: Sequence[act.TellJob]) -> bool:
         """Tell owners of jobs something, one after the other; False while others are being told."""
         with self._lock:
             if self._closed or "owners" in self._busy:
@@ -124,7 +138,7 @@ class Workers:
             self._acting.submit(self._tell, words)
         return True
 
-    def _tell(self, words: Sequence[TellJob]) -> None:
+    def _tell(self, words: Sequence[act.TellJob]) -> None:
         """Best effort: a job may be gone, or somebody else may have written there."""
         try:
             for word in words:
@@ -135,11 +149,11 @@ class Workers:
             with self._lock:
                 self._busy.discard("owners")
 
-    def _perform(self, action: DriverAction) -> None:
+    def _perform(self, action: act.DriverAction) -> None:
         self._inbox.put(attempt(self._outside, action, time.monotonic))
 
 
-def attempt(outside: Outside, action: DriverAction, monotonic: Callable[[], float]) -> Result:
+def attempt(outside: Outside, action: act.DriverAction, monotonic: Callable[[], float]) -> Result:
     """Perform one action and turn every way in which it can end into a Result."""
     began_s = monotonic()
     try:

@@ -1,0 +1,54 @@
+"""The daemon's threads: what is urgent never waits for what takes long."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from typing import Any
+
+from backfill.core.actions import PauseInstance, SuspendInstance
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.engine.looking import Outside
+from backfill.engine.messages import Message, Result
+from backfill.engine.workers import Workers
+
+_PATIENCE_S = 30.0
+
+
+class SlowDisk:
+    """A provider whose suspends last until `written`; it answers everything else at once."""
+
+    def __init__(self) -> None:
+        self.written = threading.Event()
+        self.begun: SimpleQueue[str] = SimpleQueue()
+
+    def suspend(self, host: str, name: str) -> float:
+        self.begun.put(name)
+        assert self.written.wait(_PATIENCE_S)
+        return 0.0
+
+    def pause(self, host: str, name: str) -> None:
+        """Done."""
+
+    def read(self, host: str, name: str) -> None:
+        """There is nothing to see."""
+
+
+def test_a_pause_does_not_wait_for_memories_on_their_way_to_disk() -> None:
+    """However many are being written, and others wait for their turn: a job waits for its host."""
+    disk: Any = SlowDisk()
+    inbox: SimpleQueue[Message] = SimpleQueue()
+    sim = SimulatedWorld()
+    workers = Workers(Outside(sim.slurm, {"bm1": disk}, sim.clock), inbox, threads=2)
+    try:
+        for i in range(5):
+            workers.start(SuspendInstance(f"vn{i}", 1, "bm1", "it stood still for long"))
+        assert {disk.begun.get(timeout=_PATIENCE_S) for _ in range(2)} == {"vn0", "vn1"}
+        workers.start(PauseInstance("vn9", 1, "bm1", "its host was given to job 7"))
+        result = inbox.get(timeout=_PATIENCE_S)
+        assert isinstance(result, Result)
+        assert result.action.name == "vn9"
+        assert result.problem == ""
+    finally:
+        disk.written.set()
+        workers.close()
