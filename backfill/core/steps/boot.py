@@ -134,8 +134,11 @@ def _method(draft: Draft, image: str) -> CloneMethod:
 
 
 def prove(draft: Draft, node: ManagedNode) -> None:
-    """The last steps before READY: clock set and slurmd re-registered, then undrained."""
-    holds, problem = proven(draft, node, "let it prove itself")
+    """The last steps before READY: clock set and everything proven, then undrained.
+
+    Its slurmd has just registered, and reports once more when the node is released.
+    """
+    holds, problem = proven(draft, node, "let it prove itself", register=False)
     if problem:
         _fail(draft, node, problem)
     if not holds:

@@ -21,13 +21,14 @@ def checks_of(draft: Draft, node: ManagedNode) -> tuple[Check, ...]:
     )
 
 
-def proven(draft: Draft, node: ManagedNode, reason: str) -> tuple[bool, str]:
+def proven(draft: Draft, node: ManagedNode, reason: str, register: bool = True) -> tuple[bool, str]:
     """Drive the proof of this phase: (True, "") when it holds, (False, why) when it has failed.
 
-    (False, "") while it is under way: the caller comes back with the next plan.
+    (False, "") while it is under way: the caller comes back with the next plan. `register`: its
+    slurmd is to report to Slurm with the first try.
     """
     if node.woken_s < node.since_s:
-        return False, _ask(draft, node, reason, register=True)
+        return False, _ask(draft, node, reason, register)
     failing = [c for c in checks_of(draft, node) if not c.ok]
     if not failing:
         return True, ""
