@@ -65,9 +65,11 @@ def measured(
     low = [job for job in jobs.values() if job.partition in scenario.policies.priorities.low]
     done = [job for job in jobs.values() if job.state is JobState.COMPLETED]
     first_s = min(job.submit_s for job in jobs.values())
-    makespan_s = max((ends_s[job.id] for job in done), default=first_s) - first_s
+    # One that was told to finish at once has never computed.
+    end_s = {job.id: ends_s.get(job.id, job.start_s) for job in done}
+    makespan_s = max(end_s.values(), default=first_s) - first_s
     capacity = sum(group.cpus * len(group.names) for group in scenario.hosts)
-    work = sum((ends_s[job.id] - job.start_s) * job.cpus for job in done)
+    work = sum((end_s[job.id] - job.start_s) * job.cpus for job in done)
     began = [job for job in low if job.start_s > 0]
     provisions = list(_provisions(outcome))
     return {

@@ -69,6 +69,7 @@ class _Step:
     when: When | None
     delay_s: float
     do: Callable[[], None]
+    ended: str = ""  # the job that it ends, which must have begun
     since_s: float | None = None  # since when what it waits for has been so
 
 
@@ -88,7 +89,8 @@ class _Player:
             submit = partial(self._submit, name, entry, run_s)
             self._steps.append(_Step(entry.when, entry.at_s + later_s, submit))
             if entry.ends is not None:
-                self._steps.append(_Step(entry.ends, 0.0, partial(self._finish, name)))
+                finish = partial(self._finish, name)
+                self._steps.append(_Step(entry.ends, 0.0, finish, ended=name))
         for fault in self.scenario.faults:
             befall = partial(self.stage.befall, fault)
             self._steps.append(_Step(fault.when, fault.at_s, befall))
@@ -117,6 +119,8 @@ class _Player:
     def _due(self, step: _Step, jobs: Mapping[str, Job], now_s: float) -> bool:
         if step.since_s is None and self._holds(step.when, jobs):
             step.since_s = now_s
+        if step.ended and not self._holds_of([step.ended], JobMoment.RUNNING, jobs):
+            return False
         return step.since_s is not None and now_s >= self._due_s(step)
 
     def _due_s(self, step: _Step) -> float:
@@ -128,14 +132,15 @@ class _Player:
     def _holds(self, when: When | None, jobs: Mapping[str, Job]) -> bool:
         if when is None:
             return True
-        names = self.scenario.entry(when.job).all_names
-        return all(
-            name in self.ids and reached(jobs.get(self.ids[name]), when.state) for name in names
-        )
+        return self._holds_of(self.scenario.entry(when.job).all_names, when.state, jobs)
+
+    def _holds_of(self, names: Iterable[str], moment: JobMoment, jobs: Mapping[str, Job]) -> bool:
+        return all(name in self.ids and reached(jobs.get(self.ids[name]), moment) for name in names)
 
     def _next_s(self, now_s: float) -> float:
         """When the next step is due, if that is known, or the next look."""
         due = [self._due_s(step) for step in self._steps if step.since_s is not None]
+        due = [due_s for due_s in due if due_s > now_s]
         look_s = self.stage.look_s
         next_s = next_round_s(now_s, look_s, self.start_s) if look_s else now_s + _LONGEST_STEP_S
         return min([next_s, *due])

@@ -19,6 +19,8 @@ from backfill.sim.scenario import (
 # Path of the key, what is wrong with it, and the remedy.
 Contradiction = tuple[str, str, str]
 
+# Every look at a play looks at every job.
+MOST_JOBS = 10_000
 # The fields that an assertion cannot do without.
 _NEEDS = {Check.WAITED_LONGER: ("job", "than"), Check.MOVED: ("job", "to")}
 _FAULT_NEEDS = {
@@ -33,6 +35,9 @@ _FAULT_NEEDS = {
 def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
     """Everything in which the scenario contradicts itself."""
     yield from _hosts(scenario)
+    if sum(entry.copies for entry in scenario.jobs) > MOST_JOBS:
+        yield "jobs", f"makes more than {MOST_JOBS} jobs", "play so many as a trace"
+        return
     names: set[str] = set()
     for index, entry in enumerate(scenario.jobs):
         path = f"jobs[{index}]"
@@ -64,6 +69,12 @@ def _hosts(scenario: Scenario) -> Iterator[Contradiction]:
             seen.add(name)
     if not seen:
         yield "hosts", "is empty", "give at least one host"
+        return
+    for key in ("cpus", "memory_mb"):
+        wanted, most = getattr(scenario.policies.instances.flavour, key), _most(scenario, key)
+        if wanted > most:
+            what = f"is {wanted}, but no host has more than {most}"
+            yield f"policy.instances.flavour.{key}", what, "lower it, or raise it in the hosts"
 
 
 def reservation_mistakes(
@@ -110,17 +121,24 @@ def _place(scenario: Scenario, entry: JobEntry, path: str) -> Iterator[Contradic
         what = f"is {entry.partition}, which is in neither list of policy.priorities"
         yield f"{path}.partition", what, f"use {' or '.join((*low, *high))}"
         return
+    grid = entry.partition in low
+    known = scenario.policies.instances.names if grid else scenario.host_names
     for node in entry.nodes:
-        if entry.partition in high and node not in scenario.host_names:
-            yield f"{path}.nodes", f"has {node}, which is no host", "use names of hosts"
+        if node not in known:
+            kind = "instance" if grid else "host"
+            yield f"{path}.nodes", f"has {node}, which is no {kind}", f"use names of {kind}s"
     flavour = scenario.policies.instances.flavour
-    if entry.partition in low and entry.cpus > flavour.cpus:
-        what = f"is {entry.cpus}, but an instance has {flavour.cpus} CPUs"
-        yield f"{path}.cpus", what, "lower it, or raise policy.instances.flavour.cpus"
-    most = max((group.cpus for group in scenario.hosts), default=0)
-    if entry.partition in high and entry.cpus > most:
-        what = f"is {entry.cpus}, but no host has more than {most} CPUs"
-        yield f"{path}.cpus", what, "lower it, or raise the hosts' cpus"
+    where = "an instance" if grid else "a host"
+    raising = "policy.instances.flavour" if grid else "the hosts"
+    for key, unit in (("cpus", "CPUs"), ("memory_mb", "MB")):
+        most = getattr(flavour, key) if grid else _most(scenario, key)
+        if getattr(entry, key) > most:
+            what = f"is {getattr(entry, key)}, but {where} has {most} {unit} at most"
+            yield f"{path}.{key}", what, f"lower it, or raise it in {raising}"
+
+
+def _most(scenario: Scenario, key: str) -> int:
+    return max((getattr(group, key) for group in scenario.hosts), default=0)
 
 
 def _moments(scenario: Scenario, entry: JobEntry, path: str) -> Iterator[Contradiction]:

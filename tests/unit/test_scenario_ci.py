@@ -171,3 +171,14 @@ def test_a_mishap_that_cannot_happen_is_refused(here: Path, fault: str, told: st
     with pytest.raises(ConfigError) as caught:
         load_scenario(here / "f.yaml")
     assert any(told in str(p) and ":16:" in str(p) for p in caught.value.problems), caught.value
+
+
+def test_a_job_that_never_computed_is_measured_too(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that is told to finish as soon as it has begun."""
+    ends = "ends: {job: low, state: waiting}"
+    (here / "s.yaml").write_text(SMALL.replace("run_s: 20s", ends))
+    assert main(["replay", "s.yaml", "--json"]) == 1
+    (one,) = json.loads(capsys.readouterr().out)["plays"].values()
+    assert one["measures"]["makespan"] > 0
