@@ -17,7 +17,7 @@ from backfill.ports import DriverError
 _LOG = logging.getLogger("backfill.policy")
 # What the daemon's parts are built from: a restart, which disturbs nothing, takes them over.
 _FIXED_POLICIES = ("cluster", "hosts", "instances")
-_FIXED_SECTIONS = ("hosts", "daemon", "slurm", "libvirt")
+_FIXED_SECTIONS = ("hosts", "daemon", "slurm", "libvirt", "openstack", "salt")
 
 # What in a file contradicts the living cluster, a sentence each. Raises DriverError.
 Conflicts = Callable[[Config], list[str]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from backfill.engine.messages import Reread
 from backfill.engine.policyfile import PolicyFile
 from backfill.ports import UnreachableError
 from backfill.ui.cli import main
-from backfill.ui.policy_reload import PolicyReloader
+from backfill.ui.policy_reload import _FIXED_SECTIONS, PolicyReloader
 from tests.unit.living_daemon import LivingDaemon, living
 
 FILE = """\
@@ -98,6 +99,7 @@ def test_a_file_that_is_gone_is_waited_for(file: Path) -> None:
         (FILE.replace("  - {name: bm2, provider: simulated}\n", ""), "hosts"),
         (FILE + "daemon: {poll_s: 9}\n", "daemon"),
         (FILE + "slurm: {timeout_s: 9}\n", "slurm"),
+        (FILE + "salt: {python: /opt/salt/bin/python}\n", "salt"),
     ],
 )
 def test_what_cannot_change_is_refused_with_its_line(file: Path, text: str, key: str) -> None:
@@ -111,6 +113,12 @@ def test_what_cannot_change_is_refused_with_its_line(file: Path, text: str, key:
     assert len(reading.problems) == 1
     assert f"{key} has changed, which a running daemon cannot take over" in reading.problems[0]
     assert not reading.problems[0].startswith(f"{file}:0:")
+
+
+def test_every_section_is_taken_over_or_fixed() -> None:
+    """What a reload says it has taken over must be what the daemon goes by."""
+    sections = {f.name for f in fields(Config)} - {"policies", "source", "lines"}
+    assert sections == set(_FIXED_SECTIONS)
 
 
 def test_a_file_that_contradicts_the_cluster_is_refused(file: Path) -> None:
