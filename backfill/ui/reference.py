@@ -19,8 +19,8 @@ Every command that only looks has `--json`: the daemon's answer, unchanged, as o
 (`events --json`: one object per line). Output that does not go to a terminal is plain text
 without colours; in a terminal `NO_COLOR` turns them off. The daemon is asked over a unix socket:
 `--socket PATH`, otherwise `$BACKFILL_SOCKET`, otherwise `/run/backfill/daemon.sock`. Everybody may
-ask; what changes something (`evict`, `reclaim`, `retry`, `poke`, fleets, checkpoints, `policy reload`) is for root and
-the daemon's own user.
+ask; what changes something (`evict`, `reclaim`, `retry`, `poke`, fleets, checkpoints,
+`policy reload`) is for root and the daemon's own user.
 """
 
 
