@@ -131,6 +131,9 @@ class HostEntry:
     node: str | None = field(default="", metadata={"form": "name"})
     # Where its libvirt listens, such as qemu+tcp://10.0.0.11/system.
     uri: str = field(default="", metadata={"form": "uri"})
+    # For libvirt: a directory of its own for instances, at the same path on the daemon's machine;
+    # hosts with equal ones share it. Empty: libvirt.directory, which the others share.
+    directory: str = field(default="", metadata={"form": "path"})
     # Its entry in clouds.yaml: for provider openstack, where a host is a whole project.
     cloud: str = field(default="", metadata={"form": "name"})
     # Nova's name of one compute host, if the host is only that; takes an administrator.
@@ -226,9 +229,9 @@ class MovesEntry:
 
 @dataclass(frozen=True, slots=True)
 class LibvirtEntry:
-    """One pool of hypervisors that share a directory."""
+    """One pool of hypervisors."""
 
-    # Shared by all hosts, at the same path everywhere.
+    # Shared by all hosts that have none of their own, at the same path everywhere.
     directory: str = field(metadata={"form": "path"})
     # The hosts' network bridge for guests.
     bridge: str = field(metadata={"form": "name"})

@@ -128,6 +128,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             for h in hosts
             if h.keep_cpus or h.keep_memory_mb
         },
+        directories={h.name: h.directory for h in hosts if h.directory},
         hardware=lv.Hardware(
             domain_type=hardware.domain_type.value,
             machine=hardware.machine,

@@ -23,7 +23,7 @@ from tests.bench.rig import COUNTER, Bed, result, wait_for
 from tests.contract.instance_rig import spec
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 
-TRIALS = int(os.environ.get("BACKFILL_TRIALS", "10"))
+TRIALS = int(os.environ.get("BACKFILL_TRIALS", "7"))
 MEMBERS = 8
 AT_ONCE = 2
 

@@ -1,9 +1,10 @@
 """Migration: how long a guest takes to another host, and how long nobody hears it meanwhile.
 
-Two hosts on one machine, shared directory, software-emulated or KVM guests of 256 MB. `*_total_s`
-is the driver's call; `*_downtime_s` is the longest silence seen from outside, by pings every 5 ms.
-QEMU's own figure is shorter: the network and the guest need time until they answer again. One
-line of JSON comes last; seconds, medians.
+Two hosts on one machine, shared directory, software-emulated or KVM guests of 256 MB; `disk_*`: an
+idle guest between directories of their own, so that its disk goes along (`disk_mb` of it).
+`*_total_s` is the driver's call; `*_downtime_s` is the longest silence seen from outside, by pings
+every 5 ms. QEMU's own figure is shorter: the network and the guest need time until they answer
+again. One line of JSON comes last; seconds, medians.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def one_move(guest: Guest) -> dict[str, float]:
 
 
 def main() -> int:
-    """TRIALS moves of an idle guest and of one that writes to its memory."""
+    """TRIALS moves of an idle guest, of one that writes to its memory, of one with its disk."""
     figures: dict[str, list[float]] = defaultdict(list)
     with running_lab("bench-migrate") as lab:
         rig = LibvirtRig(lab)
@@ -64,6 +65,19 @@ def main() -> int:
                 print(f"{load} {trial} of {TRIALS}: {found}", file=sys.stderr)
                 for name, value in found.items() if trial else ():
                     figures[f"{load}_{name}"].append(value)
+        rig.end()
+        own = {host: str(lab.dir / "own" / host) for host in lab.hosts}
+        rig = LibvirtRig(lab, directories=own)
+        rig.provider.create(spec(rig, NAME))
+        rig.booted(NAME)
+        guest = Guest(rig)
+        for trial in range(TRIALS + 1):
+            disk = rig.provider._pool.store_on(guest.host).files(NAME).disk
+            figures["disk_mb"].append(os.stat(disk).st_blocks * 512 / 1e6)
+            found = one_move(guest)
+            print(f"with disk {trial} of {TRIALS}: {found}", file=sys.stderr)
+            for name, value in found.items() if trial else ():
+                figures[f"disk_{name}"].append(value)
         rig.end()
     medians = {name: round(median(values), 4) for name, values in figures.items()}
     result(benchmark="migrate", trials=TRIALS, **medians)

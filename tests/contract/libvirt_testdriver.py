@@ -11,6 +11,7 @@ from typing import Any
 import libvirt
 
 from backfill.core.quantities import Resources
+from backfill.drivers.libvirt.domain_xml import Files
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.drivers.libvirt.settings import (
@@ -56,7 +57,7 @@ class TestHypervisor(Hypervisor):
     def _refuse_if_leaving(self, domain: Any, name: str) -> None:
         assert domain.name() == name
 
-    def restore(self, name: str, path: Path) -> None:
+    def restore(self, name: str, path: Path, files: Files | None = None) -> None:
         self._link.call(name, lambda connection: connection.restore(str(path)))
         self._on(name, lambda domain: domain.suspend())
 
@@ -88,7 +89,12 @@ class TestDriverRig:
     image = "small"
     abilities = frozenset({STRANGERS, IMAGES, CARRY, SAVE_PAUSED})
 
-    def __init__(self, directory: Path, kind: type[TestHypervisor] = TestHypervisor) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        kind: type[TestHypervisor] = TestHypervisor,
+        directories: dict[str, str] | None = None,
+    ) -> None:
         self._kind = kind
         (directory / "node.xml").write_text(NODE)
         for name in ("vmlinuz", "initrd", "disk.raw", "munge.key"):
@@ -107,6 +113,7 @@ class TestDriverRig:
                 )
             },
             nodes={"hv1": "bm1"},
+            directories=directories or {},
             hardware=Hardware(domain_type="test"),
             limits=Limits(connect_s=5, call_s=5),
         )  # fmt: skip

@@ -138,8 +138,9 @@ class LibvirtRig:
 
     def console_text(self, name: str) -> str:
         """All that the guest wrote, whichever host it was on."""
-        path = Path(self.config.directory, CLUSTER, name, "console.log")
-        return path.read_text(errors="replace") if path.exists() else ""
+        stores = self.provider._pool.stores
+        paths = [Path(store.files(name).console) for store in stores]
+        return "".join(path.read_text(errors="replace") for path in paths if path.exists())
 
     def start_counter(self, host: str, name: str) -> None:
         """Let a program in the guest count on the console, ten times a second."""
@@ -225,7 +226,7 @@ class LibvirtRig:
     @contextmanager
     def full_disk(self, host: str, name: str) -> Iterator[None]:
         """Inside, the host can write only 8 MB into the instance's folder."""
-        folder = str(Path(self.config.directory, CLUSTER, name))
+        folder = str(self.provider._pool.store_on(host).home(name))
         self.lab.run(host, ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], check=True)
         try:
             yield

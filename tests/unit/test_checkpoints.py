@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from backfill.core.fleet import Checkpoint
 from backfill.core.policies.checkpoints import Checkpoints as Policy
-from backfill.drivers.libvirt.checkpoints import Checkpoints
+from backfill.drivers.libvirt.checkpoints import Checkpoints, copy_file
 from backfill.drivers.libvirt.packing import Trial, choose
 from backfill.drivers.libvirt.store import Store
 from backfill.ports import BadOutputError, BusyError, NoCapacityError, NotFoundError, RefusedError
@@ -36,13 +38,13 @@ def asked(name: str = "vn1", *members: str) -> Checkpoint:
 def test_what_compresses_well_is_packed_and_comes_back_whole(store: Store) -> None:
     """The instance's own image may be removed meanwhile, as a restore does."""
     kept = Checkpoints(store)
-    kept.keep(asked(), DOCUMENT, None)
+    kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
     store.discard_memory("vn1")
     (manifest,) = kept.verify("5-1")
     assert manifest.sealed
     assert manifest.checkpoint.compression.startswith("zstd-")
     assert manifest.checkpoint.size_mb < len(TEXT) / 1e6 / 2
-    ready = {place: draft for draft, place in kept.unpack(manifest)}
+    ready = {place: draft for draft, place in kept.unpack(manifest, store.home("vn1"))}
     assert ready[store.memory("vn1")].read_bytes() == TEXT
     assert ready[Path(store.files("vn1").disk)].read_bytes() == b"disk of vn1"
 
@@ -51,7 +53,7 @@ def test_noise_is_kept_as_it_is(store: Store) -> None:
     """Packing what cannot be packed would cost time at both ends."""
     store.memory("vn1").write_bytes(os.urandom(200_000))
     kept = Checkpoints(store)
-    kept.keep(asked(), DOCUMENT, None)
+    kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
     (manifest,) = kept.verify("5-1")
     assert manifest.checkpoint.compression == "none"
     assert "does not pay" in manifest.checkpoint.compression_why
@@ -70,7 +72,7 @@ def test_the_level_is_chosen_by_what_it_did_to_a_sample() -> None:
 def test_a_damaged_file_is_named(store: Store, part: str) -> None:
     """One byte is enough."""
     kept = Checkpoints(store)
-    kept.keep(asked(), DOCUMENT, None)
+    kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
     (manifest,) = kept.verify("5-1")
     (file,) = Path(manifest.checkpoint.where).glob(f"{part}*")
     whole = bytearray(file.read_bytes())
@@ -86,17 +88,17 @@ def test_a_damaged_file_is_named(store: Store, part: str) -> None:
 def test_a_part_without_its_fellows_is_no_checkpoint(store: Store) -> None:
     """A parallel job comes back with all of its instances or not at all."""
     kept = Checkpoints(store)
-    kept.keep(asked("vn1", "vn1", "vn2"), DOCUMENT, None)
+    kept.keep(asked("vn1", "vn1", "vn2"), DOCUMENT, store.home("vn1"), None)
     with pytest.raises(BadOutputError, match="vn2 is missing"):
         kept.verify("5-1")
-    kept.keep(asked("vn2", "vn1", "vn2"), DOCUMENT, None)
+    kept.keep(asked("vn2", "vn1", "vn2"), DOCUMENT, store.home("vn2"), None)
     assert len(kept.verify("5-1")) == 2
 
 
 def test_an_unreadable_manifest_is_shown_and_can_be_dropped(store: Store) -> None:
     """It takes room, so people must see it."""
     kept = Checkpoints(store)
-    where = kept.keep(asked(), DOCUMENT, None).where
+    where = kept.keep(asked(), DOCUMENT, store.home("vn1"), None).where
     Path(where, "manifest.json").write_text("{")
     (shown,) = kept.all()
     assert "manifest cannot be read" in shown.problem
@@ -109,18 +111,48 @@ def test_an_unreadable_manifest_is_shown_and_can_be_dropped(store: Store) -> Non
 def test_what_an_interrupted_daemon_left_is_finished(store: Store) -> None:
     """Unsealed ones are sealed; a folder without a manifest is none."""
     kept = Checkpoints(store)
-    kept.keep(asked(), DOCUMENT, None)
-    (store.checkpoints / "6-1" / "vn1").mkdir(parents=True)
+    kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
+    halves = [store.checkpoints / name / "vn1" for name in ("6-1", "7-1")]
+    for half in halves:
+        half.mkdir(parents=True)
+        (half / "memory.save").write_bytes(TEXT)
+    then_s = time.time() - 7200
+    for path in (halves[0] / "memory.save", halves[0]):
+        os.utime(path, (then_s, then_s))
     Checkpoints(store).tend()
     assert [bool(c.checksum) for c in kept.all()] == [True]
+    # A half one takes room that no quota counts; a young one may be on its way.
+    assert not halves[0].parent.exists()
+    assert halves[1].exists()
+
+
+def test_the_quota_counts_what_is_on_its_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members of one job are kept at the same time: together they may not exceed it either."""
+    kept, begun, go_on = Checkpoints(store), threading.Event(), threading.Event()
+
+    def slow_disk(name: str, source: Path, target: Path) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        copy_file(name, source, target)
+
+    monkeypatch.setattr("backfill.drivers.libvirt.checkpoints.copy_file", slow_disk)
+    home = store.home("vn1")
+    first = threading.Thread(target=kept.keep, args=(asked(), DOCUMENT, home, 1.5))
+    first.start()
+    assert begun.wait(30)
+    with pytest.raises(NoCapacityError, match="does not fit"):
+        kept.keep(asked("vn2"), DOCUMENT, store.home("vn2"), 1.5)
+    go_on.set()
+    first.join()
+    assert [c.name for c in kept.all()] == ["vn1"]
 
 
 def test_the_quota_counts_what_is_there(store: Store) -> None:
     """The second one does not fit; the first stays."""
     kept = Checkpoints(store)
-    kept.keep(asked(), DOCUMENT, 1.5)
+    kept.keep(asked(), DOCUMENT, store.home("vn1"), 1.5)
     with pytest.raises(NoCapacityError, match="does not fit"):
-        kept.keep(asked("vn2"), DOCUMENT, 1.5)
+        kept.keep(asked("vn2"), DOCUMENT, store.home("vn2"), 1.5)
     assert [c.name for c in kept.all()] == ["vn1"]
 
 
@@ -133,7 +165,7 @@ def test_bad_names_and_missing_memory_are_refused(store: Store) -> None:
         kept.verify("5-9")
     store.discard_memory("vn1")
     with pytest.raises(BusyError, match="not suspended"):
-        kept.keep(asked(), DOCUMENT, None)
+        kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
     assert list(kept.all()) == []
 
 

@@ -32,7 +32,7 @@ def policy(tmp_path: Path) -> Path:
             f"5-{number}", "vn1", job="5", members=("vn1",), created_s=float(number),
             expires_s=now_s + left_s,
         )  # fmt: skip
-        Checkpoints(store).keep(made, "<domain/>", None)
+        Checkpoints(store).keep(made, "<domain/>", home, None)
     path = tmp_path / "policy.yaml"
     libvirt = LIBVIRT.replace("/srv/backfill", str(directory))
     path.write_text(text(libvirt, hosts=LIBVIRT_HOST))

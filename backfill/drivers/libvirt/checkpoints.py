@@ -8,10 +8,12 @@ meanwhile; packing and checksums ("sealing") follow when it is back at work.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +36,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MEMORY, _DISK, _SEED = "memory.save", "disk.qcow2", "seed.tar"
 _MB = 1_000_000
 _COPY_LIMIT_S = 3600.0
+_ABANDONED_S = 3600.0  # nobody fills a folder so slowly
+_CP = ("cp", "--preserve=mode", "--reflink=auto", "--sparse=always")
 
 
 class Checkpoints:
@@ -43,6 +47,8 @@ class Checkpoints:
         self._store = store
         self._root = store.checkpoints
         self._sealing = threading.Lock()
+        self._room = threading.Lock()
+        self._coming: dict[Path, float] = {}  # folders that are being filled, with their MB
 
     def folder(self, identity: str, name: str) -> Path:
         """Where one instance's part is. RefusedError for an id that cannot be a folder."""
@@ -74,21 +80,27 @@ class Checkpoints:
 
     # --- keeping ---------------------------------------------------------------------------
 
-    def keep(self, wanted: Checkpoint, document: str, quota_mb: float | None) -> Checkpoint:
-        """Keep the memory and disk of a suspended instance; kept already: that one is returned."""
+    def keep(
+        self, wanted: Checkpoint, document: str, home: Path, quota_mb: float | None
+    ) -> Checkpoint:
+        """Keep the memory and disk of a suspended instance, whose files are in `home`.
+
+        Kept already: that one is returned.
+        """
         folder = self.folder(wanted.id, wanted.name)
         if books.present(folder):
             return books.read(folder).checkpoint
-        home = self._store.home(wanted.name)
         size_mb = sum(_used_bytes(home / part) for part in (_MEMORY, _DISK, _SEED)) / _MB
-        self._need_room(wanted, size_mb, quota_mb)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700, parents=True)
+        with self._room:  # the members of a parallel job are kept at the same time
+            self._need_room(wanted, size_mb, quota_mb)
+            self._coming[folder] = size_mb
         try:
-            (folder / _MEMORY).hardlink_to(home / _MEMORY)
-            _copy(wanted.name, home / _DISK, folder / _DISK)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=0o700, parents=True)
+            _link(wanted.name, home / _MEMORY, folder / _MEMORY)
+            copy_file(wanted.name, home / _DISK, folder / _DISK)
             kept = replace(wanted, size_mb=round(size_mb, 3), where=str(folder))
-            _copy(wanted.name, home / _SEED, folder / _SEED)
+            copy_file(wanted.name, home / _SEED, folder / _SEED)
             # The memory stands last: only with it a state that is put back is whole.
             parts = tuple(Part(part, part) for part in (_DISK, _SEED, _MEMORY))
             books.write(folder, Manifest(kept, parts, document))
@@ -97,10 +109,14 @@ class Checkpoints:
             if isinstance(error, DriverError):
                 raise
             raise DriverError(wanted.name, f"cannot keep a checkpoint: {error}") from error
+        finally:
+            with self._room:
+                del self._coming[folder]
         return kept
 
     def _need_room(self, wanted: Checkpoint, size_mb: float, quota_mb: float | None) -> None:
-        used_mb = sum(c.size_mb for c in self.all())
+        coming_mb = sum(self._coming.values())
+        used_mb = sum(c.size_mb for c in self.all()) + coming_mb
         if quota_mb is not None and used_mb + size_mb > quota_mb:
             raise NoCapacityError(
                 wanted.name,
@@ -108,7 +124,7 @@ class Checkpoints:
                 f"{quota_mb:.0f} MB are used",
                 "delete old checkpoints, or raise checkpoints.quota_mb",
             )
-        free_mb = shutil.disk_usage(self._store.home(wanted.name)).free / _MB
+        free_mb = shutil.disk_usage(self._store.home(wanted.name)).free / _MB - coming_mb
         if size_mb > free_mb:
             raise NoCapacityError(
                 wanted.name, f"its checkpoint of {size_mb:.0f} MB needs more than the "
@@ -158,21 +174,18 @@ class Checkpoints:
 
     # --- putting back ----------------------------------------------------------------------
 
-    def unpack(self, manifest: Manifest, into: Path | None = None) -> list[tuple[Path, Path]]:
+    def unpack(self, manifest: Manifest, home: Path) -> list[tuple[Path, Path]]:
         """Lay the files ready in the instance's folder, or in another one.
 
         Returns pairs of what lies there now and the place where it belongs.
         """
-        home = self._store.home(manifest.checkpoint.name) if into is None else into
         home.mkdir(mode=0o711, parents=True, exist_ok=True)
-        if into is None:
-            self._store.lean_again(manifest.checkpoint.name, manifest.document)
         ready = []
         for part in manifest.parts:
             source = Path(manifest.checkpoint.where) / part.stored
             draft = home / f"{part.name}.back"
             if part.stored == part.name:
-                _copy(manifest.checkpoint.name, source, draft)
+                copy_file(manifest.checkpoint.name, source, draft)
             else:
                 packing.unpack(source, draft)
             ready.append((draft, home / part.name))
@@ -203,6 +216,18 @@ class Checkpoints:
                 # One that is being dropped meanwhile, by hand perhaps, needs no seal any more.
                 with contextlib.suppress(DriverError, OSError):
                     self.seal(folder)
+            elif untouched_s(folder) > _ABANDONED_S:
+                shutil.rmtree(folder, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    folder.parent.rmdir()  # where it was the only part
+
+
+def untouched_s(folder: Path) -> float:
+    """How long ago anything in it was written; 0 when it goes away meanwhile."""
+    try:
+        return time.time() - max(p.stat().st_mtime for p in (folder, *folder.iterdir()))
+    except OSError:
+        return 0.0
 
 
 def _stored(manifest: Manifest, name: str) -> str:
@@ -236,11 +261,21 @@ def _verify_parts(identity: str, manifest: Manifest) -> None:
             )  # fmt: skip
 
 
-def _copy(name: str, source: Path, target: Path) -> None:
+def _link(name: str, source: Path, target: Path) -> None:
+    """The same file under another name; a copy where they are on two disks."""
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_file(name, source, target)
+
+
+def copy_file(name: str, source: Path, target: Path) -> None:
     """A copy that shares blocks where the file system can, and keeps holes."""
     try:
         done = subprocess.run(
-            ["cp", "--reflink=auto", "--sparse=always", str(source), str(target)],
+            [*_CP, str(source), str(target)],
             capture_output=True, text=True, timeout=_COPY_LIMIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

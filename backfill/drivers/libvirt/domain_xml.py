@@ -117,6 +117,26 @@ def domain_xml(
     return tostring(domain, encoding="unicode")
 
 
+def placed(document: str, files: Files) -> str:
+    """The same machine with its disk, seed and console in other places."""
+    domain = fromstring(document)  # noqa: S314 - libvirtd's answer, not an outside document
+    place(domain, files)
+    return tostring(domain, encoding="unicode")
+
+
+def place(domain: Element, files: Files) -> None:
+    """Let the machine find its disk, seed and console there."""
+    places = {"vda": files.disk, "vdb": files.seed}
+    for disk in domain.findall("devices/disk"):
+        target, source = disk.find("target"), disk.find("source")
+        path = None if target is None else places.get(target.get("dev", ""))
+        if source is not None and path is not None:
+            source.set("file", path)
+    for kind in ("serial", "console"):
+        for source in domain.findall(f"devices/{kind}/source"):
+            source.set("path", files.console)
+
+
 def _text(parent: Element, tag: str, text: str, attributes: dict[str, str] | None = None) -> None:
     SubElement(parent, tag, attributes or {}).text = text
 

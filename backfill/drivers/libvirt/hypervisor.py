@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import libvirt
 
 from backfill.core.quantities import Resources
-from backfill.drivers.libvirt import migration, states
+from backfill.drivers.libvirt import states
 from backfill.drivers.libvirt.asking import Ask, agent_of, monitor_of
 from backfill.drivers.libvirt.device_calls import DeviceCalls
 from backfill.drivers.libvirt.disks import own_disks
+from backfill.drivers.libvirt.domain_xml import Files, placed
 from backfill.drivers.libvirt.domains import (
     STATS,
     Domain,
@@ -25,9 +26,10 @@ from backfill.drivers.libvirt.domains import (
     weight_of,
 )
 from backfill.drivers.libvirt.link import Link
-from backfill.drivers.libvirt.settings import Limits, MoveTerms
+from backfill.drivers.libvirt.move_calls import MoveCalls
+from backfill.drivers.libvirt.settings import Limits
 from backfill.drivers.libvirt.utilisation import CpuMeter
-from backfill.ports import BusyError, NotFoundError
+from backfill.ports import NotFoundError
 
 _Answer = TypeVar("_Answer")
 OnEvent = Callable[[str, str], None]
@@ -42,7 +44,7 @@ _UNDEFINE = (
 )
 
 
-class Hypervisor(DeviceCalls):
+class Hypervisor(DeviceCalls, MoveCalls):
     """One host's libvirtd. Every method raises the typed errors of the ports."""
 
     def __init__(
@@ -105,6 +107,11 @@ class Hypervisor(DeviceCalls):
     def document(self, name: str) -> str:
         """The domain document with which another host can define it."""
         flags = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
+        return str(self._on(name, lambda domain: domain.XMLDesc(flags)))
+
+    def migratable_document(self, name: str) -> str:
+        """The document of the running domain that another libvirtd can receive it with."""
+        flags = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
         return str(self._on(name, lambda domain: domain.XMLDesc(flags)))
 
     def start(self, name: str) -> int | None:
@@ -175,14 +182,17 @@ class Hypervisor(DeviceCalls):
         """
         self._on(name, lambda domain: domain.save(str(path)), self._limits.long_s)
 
-    def restore(self, name: str, path: Path) -> None:
-        """Start from the memory at `path`, paused."""
-        flags = libvirt.VIR_DOMAIN_SAVE_PAUSED
-        self._link.call(
-            name,
-            lambda connection: connection.restoreFlags(str(path), None, flags),
-            self._limits.long_s,
-        )
+    def restore(self, name: str, path: Path, files: Files | None = None) -> None:
+        """Start from the memory at `path`, paused; its disk and seed are `files`, where given."""
+
+        def work(connection: Any) -> None:
+            document = None
+            if files is not None:
+                secure = libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE
+                document = placed(connection.saveImageGetXMLDesc(str(path), secure), files)
+            connection.restoreFlags(str(path), document, libvirt.VIR_DOMAIN_SAVE_PAUSED)
+
+        self._link.call(name, work, self._limits.long_s)
 
     def destroy(self, name: str) -> None:
         """End the emulator now; not running is fine."""
@@ -212,49 +222,6 @@ class Hypervisor(DeviceCalls):
     def own_disks(self, name: str, socket: Path) -> None:
         """Let the emulator of a guest that stands still take over its disks (see `disks`)."""
         self._on(name, lambda domain: self._own_disks(domain, name, socket))
-
-    def migrate(
-        self, name: str, target_uri: str, data_uri: str | None, stay_paused: bool, terms: MoveTerms
-    ) -> None:
-        """Move an active domain to the libvirtd at `target_uri`, which the source contacts itself.
-
-        `data_uri` is where the target receives memory, such as tcp://10.0.0.2.
-        """
-        self._on(
-            name,
-            lambda domain: migration.move(domain, target_uri, data_uri, stay_paused, terms),
-            self._limits.long_s,
-        )
-
-    def progress(self, name: str) -> migration.Progress | None:
-        """How far its way to another host is; None when it is not leaving."""
-        seen: migration.Progress | None = self._on(name, migration.progress)
-        return seen
-
-    def post_copy(self, name: str) -> None:
-        """Let the guest go on at the target now; what it lacks is fetched when it is needed."""
-        self._on(name, lambda domain: domain.migrateStartPostCopy())
-
-    def cancel_move(self, name: str) -> None:
-        """Stop its way to another host; not leaving is fine. BusyError: it is too late for that."""
-
-        def work(domain: Any) -> None:
-            seen = migration.progress(domain)
-            if seen is not None and not seen.cancellable:
-                raise BusyError(name, "it is about to go on at the other host", "wait for it")
-            if seen is not None:
-                domain.abortJob()
-
-        self._on(name, work)
-
-    def last_downtime_s(self, name: str) -> float | None:
-        """How long the guest stood still in the move that brought it here, by QEMU's own count."""
-        downtime_s: float | None = self._on(name, migration.last_downtime_s)
-        return downtime_s
-
-    def abort_job(self, name: str) -> None:
-        """Stop a running save or migration; the domain goes on where it was."""
-        self._on(name, lambda domain: domain.abortJob())
 
     def with_agent(self, name: str, work: Callable[[Ask], _Answer], limit_s: float) -> _Answer:
         """Run `work` with a function that asks the guest agent; see `agent.wake`."""

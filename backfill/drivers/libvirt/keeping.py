@@ -7,8 +7,11 @@ import threading
 from pathlib import Path
 
 from backfill.core.fleet import Checkpoint, InstanceState
+from backfill.drivers.libvirt import carrying
+from backfill.drivers.libvirt.domain_xml import placed
 from backfill.drivers.libvirt.manifest import Manifest
 from backfill.drivers.libvirt.pool import AT_REST, Pool
+from backfill.drivers.libvirt.store import parents_in
 from backfill.ports import AlreadyThereError, BusyError, DriverError, NotFoundError
 
 
@@ -19,7 +22,8 @@ def keep(pool: Pool, host: str, wanted: Checkpoint, quota_mb: float | None) -> C
         if instance.state is not InstanceState.SUSPENDED:
             raise BusyError(wanted.name, f"it is {instance.state}, not suspended")
         document = pool.on(host).document(wanted.name)
-        kept = pool.checkpoints.keep(wanted, document, quota_mb)
+        home = pool.store_on(host).home(wanted.name)
+        kept = pool.checkpoints.keep(wanted, document, home, quota_mb)
     folder = Path(kept.where)
     # The instance stands still for the copy only; packing goes on while it works again. Where the
     # daemon dies meanwhile, the hourly tidying or the first verification seals it.
@@ -38,17 +42,19 @@ def put_back(pool: Pool, host: str, name: str, identity: str) -> None:
         # Everything that may fail comes first: the old state is given up at the very end.
         manifest = _part(pool.checkpoints.verify(identity), identity, name)
         _check_place(pool, host, manifest)
+        store = pool.store_on(host)
         try:
-            ready = pool.checkpoints.unpack(manifest)
+            ready = pool.checkpoints.unpack(manifest, store.home(name))
         except DriverError:
-            for draft in pool.store.home(name).glob("*.back"):
+            for draft in store.home(name).glob("*.back"):
                 draft.unlink(missing_ok=True)  # a full disk is not to stay full by our doing
             raise
         if pool.find(host, name) is None:
-            pool.on(host).define(name, manifest.document)
+            pool.on(host).define(name, placed(manifest.document, store.files(name)))
         pool.store.claim(name, {host})
+        pool.store.lean_again(name, manifest.document)
         # Old memory must never meet the new disk, nor new memory the old one.
-        pool.store.discard_memory(name)
+        store.discard_memory(name)
         for draft, place in ready:  # the memory, which makes it whole, comes last
             draft.replace(place)
 
@@ -62,6 +68,8 @@ def _part(manifests: list[Manifest], identity: str, name: str) -> Manifest:
 
 def _check_place(pool: Pool, host: str, manifest: Manifest) -> None:
     name = manifest.checkpoint.name
+    for parent in parents_in(manifest.document):
+        carrying.refuse_if_leaning(pool, name, host, parent)
     pool.refuse_if_elsewhere(host, name)
     domain = pool.on(host).find(name)
     if domain is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from backfill.core.fleet import Leak
 from backfill.drivers.libvirt.pool import Pool
+from backfill.drivers.libvirt.store import Store
 from backfill.ports import BusyError, DriverError, NotFoundError
 
 _MB = 1_000_000
@@ -21,24 +22,34 @@ def leaks(pool: Pool, older_s: float) -> tuple[Leak, ...]:
     present = _present(pool)
     now_s = time.time()
     found = []
-    for folder in sorted(pool.store.root.glob("[!.]*")):
-        age_s = now_s - _touched_s(folder)
-        if folder.is_dir() and folder.name not in present and age_s >= older_s:
-            found.append(Leak(folder.name, str(folder), _size_mb(folder), age_s))
+    for store in pool.stores:
+        # A move that was cut off leaves files on a host that has not got the instance.
+        needed = set().union(*(present[h] for h in present if _uses(pool, h, store)))
+        for folder in sorted(store.root.glob("[!.]*")):
+            age_s = now_s - _touched_s(folder)
+            if folder.is_dir() and folder.name not in needed and age_s >= older_s:
+                found.append(Leak(folder.name, str(folder), _size_mb(folder), age_s))
     return tuple(found)
+
+
+def _uses(pool: Pool, host: str, store: Store) -> bool:
+    return store.root in (pool.store.root, pool.store_on(host).root)
 
 
 def remove_leak(pool: Pool, name: str, older_s: float) -> None:
     """Remove one of `leaks`. NotFoundError when it is none, by a look taken now."""
     with pool.changing(name):
-        if name not in {leak.name for leak in leaks(pool, older_s)}:
+        found = {leak.where for leak in leaks(pool, older_s) if leak.name == name}
+        if not found:
             raise NotFoundError(name, "is no leak", "look again with `backfill instances --leaks`")
-        pool.store.remove(name)
+        for store in pool.stores:
+            if str(store.home(name)) in found:
+                store.remove(name)
 
 
-def _present(pool: Pool) -> set[str]:
-    """Names of all domains on all hosts, ours or not."""
-    names: set[str] = set()
+def _present(pool: Pool) -> dict[str, set[str]]:
+    """Names of all domains, ours or not, by host."""
+    names: dict[str, set[str]] = {}
     for host, hypervisor in pool.hypervisors.items():
         try:
             _, domains = hypervisor.survey()
@@ -47,7 +58,7 @@ def _present(pool: Pool) -> set[str]:
                 host, f"it may have any of the folders, and cannot be asked ({error})",
                 "bring it back, or take it out of the policy file",
             ) from error  # fmt: skip
-        names |= {domain.name for domain in domains}
+        names[host] = {domain.name for domain in domains}
     return names
 
 

@@ -67,7 +67,8 @@ def _is_there(pool: Pool, spec: InstanceSpec) -> bool:
         )  # fmt: skip
     if instance.state in _ENDED:
         return False  # left by an interrupted creation, or an instance that ended by itself
-    if instance.state is InstanceState.BUILDING and not pool.store.has_memory(spec.name):
+    saved = pool.store_on(spec.host).has_memory(spec.name)
+    if instance.state is InstanceState.BUILDING and not saved:
         return False  # libvirtd died while it was started; nothing has run in it yet
     if instance.tag != spec.tag:
         raise AlreadyThereError(
@@ -123,7 +124,7 @@ def _make_with(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hard
         return _fork(pool, spec, image, hardware)
     full = spec.method is CloneMethod.FULL
     seed = _seed(pool, spec, user_data=image.user_data)
-    pool.store.make(spec.name, image, spec.flavour.disk_gb, seed, full)
+    pool.store_on(spec.host).make(spec.name, image, spec.flavour.disk_gb, seed, full)
     hypervisor = pool.on(spec.host)
     hypervisor.define(spec.name, _document(pool, spec, image, hardware, None))
     return hypervisor.start(spec.name)
@@ -133,7 +134,7 @@ def _fork(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware)
     parent = parent_of(pool, spec, image, hardware, partial(_nursery_seed, pool))
     pool.store.lean_on(spec.name, parent.home)
     seed = _seed(pool, spec, user_data=image.user_data)
-    pool.store.make(spec.name, parent.image(image), spec.flavour.disk_gb, seed)
+    pool.store_on(spec.host).make(spec.name, parent.image(image), spec.flavour.disk_gb, seed)
     hypervisor, memory = pool.on(spec.host), Memory(str(parent.memory), shared=False)
     hypervisor.define(spec.name, _document(pool, spec, image, hardware, memory))
     return fork(hypervisor, spec.name, parent.state, pool.config.limits.start_s)
@@ -142,7 +143,7 @@ def _fork(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware)
 def _document(
     pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware, memory: Memory | None
 ) -> str:
-    files = pool.store.files(spec.name)
+    files = pool.store_on(spec.host).files(spec.name)
     return domain_xml(spec, image, files, hardware, pool.config.bridge, time.time(), memory)
 
 
@@ -216,5 +217,4 @@ def _clear(pool: Pool, host: str, name: str) -> None:
             elsewhere.add(other)
     if elsewhere:
         pool.store.claim(name, elsewhere)
-    else:
-        pool.store.remove(name)
+    pool.remove_files(name, but_for=elsewhere)

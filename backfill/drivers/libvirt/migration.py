@@ -36,6 +36,15 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Carriage:
+    """A disk that goes along, over NBD: the machine as the target, where it lies in another place,
+    is to have it, now and when it is started again."""
+
+    document: str
+    persistent: str
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a move is. `rate_mb_s` 0: not known yet. `rounds`: passes over changed memory."""
 
@@ -53,7 +62,12 @@ class Progress:
 
 
 def move(
-    domain: Any, target_uri: str, data_uri: str | None, stay_paused: bool, terms: MoveTerms
+    domain: Any,
+    target_uri: str,
+    data_uri: str | None,
+    stay_paused: bool,
+    terms: MoveTerms,
+    carriage: Carriage | None = None,
 ) -> None:
     """Send the domain to the libvirtd at `target_uri`; returns when it is there.
 
@@ -65,6 +79,11 @@ def move(
     if terms.bandwidth_mb_s is not None:
         parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = terms.bandwidth_mb_s
     flags = _FLAGS
+    if carriage is not None:
+        flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC  # what lies below the disk is there already
+        parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = ["vda"]
+        parameters[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = carriage.document
+        parameters[libvirt.VIR_MIGRATE_PARAM_PERSIST_XML] = carriage.persistent
     if stay_paused:
         flags |= libvirt.VIR_MIGRATE_PAUSED
     elif terms.post_copy_after_s is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from backfill.core.fleet import InstanceState
+from backfill.drivers.libvirt import carrying
+from backfill.drivers.libvirt.domain_xml import placed
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.escort import Escort
-from backfill.drivers.libvirt.migration import Step
+from backfill.drivers.libvirt.migration import Carriage, Step
 from backfill.drivers.libvirt.plugging import plugged
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.ports import (
@@ -37,30 +40,31 @@ def suspend(pool: Pool, host: str, name: str) -> float:
                 "give them back first",
             )  # fmt: skip
         _own_disks(pool, host, name, instance.state)
+        store = pool.store_on(host)
         # What lies there is older than the memory that is about to be written.
-        pool.store.discard_memory(name)
+        store.discard_memory(name)
         try:
-            pool.on(host).save(name, pool.store.memory(name))
+            pool.on(host).save(name, store.memory(name))
         except UnreachableError:
             raise  # it may still be writing
         except DriverError:
             if not _was_saved(pool, host, name):
                 raise
-        return pool.store.memory(name).stat().st_size / 1_000_000
+        return store.memory(name).stat().st_size / 1_000_000
 
 
 def _own_disks(pool: Pool, host: str, name: str, state: InstanceState) -> None:
     """An instance that stands still may have come here so: make sure that it can leave again."""
     if state is InstanceState.PAUSED:
-        pool.on(host).own_disks(name, pool.store.home(name) / "disks.sock")
+        pool.on(host).own_disks(name, pool.store_on(host).home(name) / "disks.sock")
 
 
 def _was_saved(pool: Pool, host: str, name: str) -> bool:
     """Whether it is suspended in spite of an error; if it goes on, its useless image is removed."""
-    domain = pool.find(host, name)
+    domain, store = pool.find(host, name), pool.store_on(host)
     if domain is not None and domain.active and not domain.saving:
-        pool.store.discard_memory(name)
-    return domain is not None and not domain.active and pool.store.has_memory(name)
+        store.discard_memory(name)
+    return domain is not None and not domain.active and store.has_memory(name)
 
 
 def restore(pool: Pool, host: str, name: str) -> None:
@@ -72,12 +76,15 @@ def restore(pool: Pool, host: str, name: str) -> None:
         if instance.state is not InstanceState.SUSPENDED:
             raise BusyError(name, f"it is {instance.state}, there is nothing to restore")
         pool.refuse_if_elsewhere(host, name)
-        pool.on(host).restore(name, pool.store.memory(name))
+        store = pool.store_on(host)
+        # What was saved on a host with another directory finds its files here.
+        files = None if store is pool.store else store.files(name)
+        pool.on(host).restore(name, store.memory(name), files)
         _, after = pool.need(host, name)
         if after.state is not InstanceState.PAUSED:
             raise BusyError(name, f"it is {after.state} after its memory was restored")
         # From here on the memory in RAM is the only truth; an old image must never be used.
-        pool.store.discard_memory(name)
+        store.discard_memory(name)
 
 
 def thaw(pool: Pool, host: str, name: str) -> None:
@@ -89,7 +96,7 @@ def thaw(pool: Pool, host: str, name: str) -> None:
         if domain.saving or instance.state is not InstanceState.PAUSED:
             raise BusyError(name, f"it is {_activity(domain, instance.state)}, not paused")
         pool.refuse_if_elsewhere(host, name, everywhere=False)
-        pool.store.discard_memory(name)
+        pool.store_on(host).discard_memory(name)
         pool.on(host).resume(name)
 
 
@@ -105,9 +112,8 @@ def throttle(pool: Pool, host: str, name: str, percent: int | None) -> None:
 def migrate(pool: Pool, host: str, name: str, target: str) -> None:
     """Move to `target` in the state it is in. See `InstanceProvider.migrate`."""
     with pool.changing(name):
-        source, destination = pool.on(host), pool.on(target)
         mine = pool.find(host, name)
-        theirs = mine if host == target else destination.find(name)
+        theirs = mine if host == target else pool.on(target).find(name)
         if mine is None and (theirs is None or not pool.ours(theirs)):
             raise NotFoundError(name, f"there is no such instance of ours on {host}")
         if host == target:
@@ -116,17 +122,15 @@ def migrate(pool: Pool, host: str, name: str, target: str) -> None:
             _finish(pool, host, name, target)
             return
         _make_way(pool, name, target, mine, theirs)
-        pool.store.claim(name, {host, target})
+        carrying.refuse_if_leaning(pool, name, target, pool.store.leans_on(name))
         _, instance = pool.need(host, name)
-        if instance.state in AT_REST:
-            # Disk and memory are in the shared directory: only the definition moves.
-            destination.define(name, source.document(name))
-            _finish(pool, host, name, target)
-        elif instance.state in _IN_MEMORY:
-            with pool.lanes.between(name, host, target, pool.config.moves.turn_s):
-                _move_memory(pool, host, name, target)
-        else:
+        if instance.state not in AT_REST | _IN_MEMORY:
             raise BusyError(name, f"it is {instance.state} on {host}")
+        with pool.lanes.between(name, host, target, pool.config.moves.turn_s):
+            if instance.state in AT_REST:
+                _move_files(pool, host, name, target)
+            else:
+                _move_memory(pool, host, name, target)
 
 
 def cancel(pool: Pool, host: str, name: str) -> None:
@@ -162,16 +166,37 @@ def _make_way(
 def _finish(pool: Pool, host: str, name: str, target: str) -> None:
     pool.on(host).undefine(name)
     pool.store.claim(name, {target})
+    carrying.forget(pool, host, name, target)
+
+
+def _move_files(pool: Pool, host: str, name: str, target: str) -> None:
+    """Where both have the same files only the definition moves; otherwise copies come first."""
+    document = pool.on(host).document(name)
+    if not pool.share(host, target):
+        document = placed(document, pool.store_on(target).files(name))
+    with carrying.at_rest(pool, host, name, target):
+        pool.store.claim(name, {host, target})
+        pool.on(target).define(name, document)
+    _finish(pool, host, name, target)
 
 
 def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
     _, instance = pool.need(host, name)  # it may have been stopped while it waited for its turn
     _own_disks(pool, host, name, instance.state)
-    failure = _send(pool, host, name, target, instance.state is InstanceState.PAUSED)
+    with carrying.for_guest(pool, host, name, target) as carriage:
+        pool.store.claim(name, {host, target})
+        _go_over(pool, host, name, target, instance.state is InstanceState.PAUSED, carriage)
+    _finish(pool, host, name, target)
+
+
+def _go_over(
+    pool: Pool, host: str, name: str, target: str, paused: bool, carriage: Carriage | None
+) -> None:
+    """It is on `target` when this returns, and goes on where it was when this raises."""
+    failure = _send(pool, host, name, target, paused, carriage)
     # The error code does not tell where the instance is now; the hosts do.
     mine, theirs = pool.find(host, name), pool.find(target, name)
     if _is_over(mine, theirs):
-        _finish(pool, host, name, target)
         return
     if theirs is not None and not theirs.active:
         pool.on(target).undefine(name)
@@ -181,13 +206,18 @@ def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
     raise failure or BusyError(name, f"it did not leave {host}, although libvirt reported success")
 
 
-def _send(pool: Pool, host: str, name: str, target: str, paused: bool) -> DriverError | None:
-    """Send its memory over; returns what went wrong."""
+def _send(
+    pool: Pool, host: str, name: str, target: str, paused: bool, carriage: Carriage | None
+) -> DriverError | None:
+    """Send its memory over, and its disk where there is a carriage; returns what went wrong."""
     source, uri, terms = pool.on(host), pool.config.uris[target], pool.config.moves
+    if carriage is not None:
+        # A guest that runs at the target without all of its disk could not come back.
+        terms = replace(terms, post_copy_after_s=None)
     escort = Escort(source, name, terms)
     try:
         with escort:
-            source.migrate(name, uri, data_uri(uri), paused, terms)
+            source.migrate(name, uri, data_uri(uri), paused, terms, carriage)
     except UnreachableError as error:
         with contextlib.suppress(DriverError):
             source.abort_job(name)

@@ -115,7 +115,7 @@ def newest(store: Store, key: str) -> Parent | None:
 
 def parents_on(pool: Pool, host: str) -> Store:
     """The folders of parents on `host`; a dot keeps them apart from those of instances."""
-    return Store(str(pool.store.root / ".parents"), host)
+    return Store(str(pool.store_on(host).root / ".parents"), host)
 
 
 def kind_of(shape: Flavour, image: ImageFiles, hardware: Hardware) -> str:

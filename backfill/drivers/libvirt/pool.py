@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -46,10 +46,13 @@ class Pool:
     _changing: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _queues: dict[str, threading.Lock] = field(default_factory=dict)
+    _own: dict[str, Store] = field(init=False)
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.store)
         self.devices = DeviceBook(self.store)
+        cluster = self.config.cluster
+        self._own = {host: Store(d, cluster) for host, d in self.config.directories.items()}
 
     def on(self, host: str) -> Hypervisor:
         """The hypervisor of `host`. NotFoundError when it is none of ours."""
@@ -57,6 +60,29 @@ class Pool:
             known = ", ".join(self.hypervisors)
             raise NotFoundError(host, "is no host of this pool", f"its hosts are {known}")
         return self.hypervisors[host]
+
+    def store_on(self, host: str) -> Store:
+        """Where the files of instances on `host` are, as the host has them."""
+        return self._own.get(host, self.store)
+
+    def share(self, host: str, other: str) -> bool:
+        """Whether both have the same files of instances."""
+        return self.store_on(host).root == self.store_on(other).root
+
+    @property
+    def stores(self) -> list[Store]:
+        """All directories of instances, each once; the daemon's own comes last."""
+        every = [self.store_on(host) for host in self.hypervisors] + [self.store]
+        return list({store.root: store for store in reversed(every)}.values())[::-1]
+
+    def remove_files(self, name: str, but_for: Collection[str]) -> None:
+        """Remove what is left of the instance, apart from what these hosts need."""
+        needed = {self.store_on(host).root for host in but_for}
+        if needed:
+            needed.add(self.store.root)
+        for store in self.stores:
+            if store.root not in needed:
+                store.remove(name)
 
     @contextmanager
     def changing(self, name: str) -> Iterator[None]:
@@ -104,7 +130,7 @@ class Pool:
         """The instance that a domain of ours is; None for anybody else's."""
         if domain.label is None or not self.ours(domain):
             return None
-        saved = not domain.active and self.store.has_memory(domain.name)
+        saved = not domain.active and self._saved(host, domain.name)
         return Instance(
             name=domain.name,
             host=host,
@@ -115,6 +141,13 @@ class Pool:
             boot_s=domain.label.created_s,
             throttled=domain.throttled,
         )
+
+    def _saved(self, host: str, name: str) -> bool:
+        """Whether its memory is on disk, and the latest: not what an interrupted move left."""
+        if not self.store_on(host).has_memory(name):
+            return False
+        claims = None if host not in self._own else self.store.claims(name)
+        return claims is None or host in claims
 
     def refuse_if_elsewhere(self, host: str, name: str, everywhere: bool = True) -> None:
         """Raise unless the instance is certainly inactive on all hosts but `host`.

@@ -165,6 +165,7 @@ class LibvirtProvider(LibvirtHolder):
     def tend(self) -> None:
         """Finish what an interrupted daemon left unfinished."""
         self._pool.checkpoints.tend()
+        trial.clear(self._pool)
 
     def wake(self, host: str, name: str, now_s: float) -> float:
         """Set the guest's clock and make slurmd report; returns the correction in seconds."""
@@ -204,9 +205,10 @@ class LibvirtProvider(LibvirtHolder):
     def console(self, host: str, name: str) -> str:
         """The last lines of the guest's console; empty when it has not written yet."""
         self._pool.on(host)
-        if not self._pool.store.exists(name):
+        store = self._pool.store_on(host)
+        if not store.exists(name):
             raise NotFoundError(name, "there is no such instance of ours")
-        return self._pool.store.console(name)
+        return store.console(name)
 
     def _ask_guest(self, host: str, name: str, work: Callable[[Ask], _Answer]) -> _Answer:
         _, instance = self._pool.need(host, name)

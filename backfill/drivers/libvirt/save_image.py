@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
 
+from backfill.drivers.libvirt.domain_xml import Files, place
 from backfill.ports import BadOutputError
 
 _HEAD = struct.Struct("=16s19I")
@@ -64,7 +65,7 @@ def for_trial(head: Head, disk: Path, seed: Path, console: Path) -> tuple[str, H
     _set(domain, "uuid", str(uuid.uuid4()))
     for old in domain.findall("metadata"):
         domain.remove(old)
-    _use_files(domain, {"vda": disk, "vdb": seed}, console)
+    place(domain, Files(str(disk), str(seed), str(console)))
     _cut_link(domain)
     _drop_channel_paths(domain)
     return name, replace(head, document=tostring(domain, encoding="unicode"))
@@ -73,16 +74,6 @@ def for_trial(head: Head, disk: Path, seed: Path, console: Path) -> tuple[str, H
 def _set(domain: Element, tag: str, text: str) -> None:
     found = domain.find(tag)
     (SubElement(domain, tag) if found is None else found).text = text
-
-
-def _use_files(domain: Element, places: dict[str, Path], console: Path) -> None:
-    for found in domain.findall("devices/disk"):
-        target, source = found.find("target"), found.find("source")
-        if target is not None and source is not None and target.get("dev") in places:
-            source.set("file", str(places[str(target.get("dev"))]))
-    for kind in ("serial", "console"):
-        for source in domain.findall(f"devices/{kind}/source"):
-            source.set("path", str(console))
 
 
 def _cut_link(domain: Element) -> None:

@@ -102,11 +102,13 @@ class MoveTerms:
 
 @dataclass(frozen=True, slots=True)
 class LibvirtConfig:
-    """One pool of hypervisors that share `directory`, an absolute path that is the same everywhere.
+    """One pool of hypervisors. `directory` is an absolute path that is the same everywhere.
 
-    `uris`: libvirt address of each host as seen from here and, for migration, from each other.
-    `nodes`: the host's own Slurm node, absent for a host that is none. `reserve`: what a host
-    keeps for itself. `images`: by the name that instances ask for.
+    `directories`: a host's own one instead, at the same path on the daemon's machine; hosts with
+    equal ones share it. Of `directory` such hosts need to see nothing. `uris`: libvirt address of
+    each host as seen from here and, for migration, from each other. `nodes`: the host's own Slurm
+    node, absent for a host that is none. `reserve`: what a host keeps for itself. `images`: by the
+    name that instances ask for.
     """
 
     cluster: str
@@ -117,6 +119,7 @@ class LibvirtConfig:
     images: dict[str, ImageFiles]
     nodes: dict[str, str] = field(default_factory=dict)
     reserve: dict[str, Resources] = field(default_factory=dict)
+    directories: dict[str, str] = field(default_factory=dict)
     hardware: Hardware = field(default_factory=Hardware)
     limits: Limits = field(default_factory=Limits)
     moves: MoveTerms = field(default_factory=MoveTerms)

@@ -1,7 +1,8 @@
-"""The shared directory: one folder per instance with disk, seed, memory image, console and claims.
+"""A directory of instances: one folder for each, with disk, seed, memory image and console.
 
-Claims name the hosts on which an instance may exist. They are written before an instance is made
-or moved and are what forbids a second start while one of those hosts does not answer.
+Hosts that share none have one each. Claims are in the one that the daemon calls its own: they name
+the hosts on which an instance may exist. They are written before an instance is made or moved and
+are what forbids a second start while one of those hosts does not answer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _CONSOLE_BYTES = 16_384
 _QEMU_IMG_LIMIT_S = 60.0
 _QCOW2_MAGIC = b"QFI\xfb"
 _GIB = 1 << 30
+# How a clone's domain document names its parent's memory.
+_PARENT = re.compile(r"mem-path=(/[^,\s\"'<]*/\.parents/[^/,]+/[^/,]+)/")
 
 
 class Store:
@@ -31,9 +34,6 @@ class Store:
 
     def __init__(self, directory: str, cluster: str) -> None:
         self.root = Path(directory) / check_name(cluster)
-        # How a clone's domain document names its parent's memory.
-        parents = re.escape(f"{self.root}/.parents/")
-        self._parent = re.compile(rf"mem-path=({parents}[^/,]+/[^/,]+)/")
 
     def home(self, name: str) -> Path:
         """The instance's own folder. RefusedError for a name that cannot be one."""
@@ -63,14 +63,21 @@ class Store:
 
     def lean_again(self, name: str, document: str) -> None:
         """The same for an instance that is put back as its domain document describes it."""
-        for parent in self._parent.findall(document):
-            self.lean_on(name, Path(parent))
+        for parent in parents_in(document):
+            self.lean_on(name, parent)
+
+    def leans_on(self, name: str) -> Path | None:
+        """The parent without whose files the instance cannot live; None for most."""
+        try:
+            return Path((self.home(name) / "parent").read_text().strip())
+        except OSError:
+            return None
 
     def parents_in_use(self) -> frozenset[str]:
         """Folders of all parents whose files some instance or checkpoint needs."""
         noted = {note.read_text().strip() for note in self.root.glob("*/parent")}
         for manifest in self.checkpoints.glob("*/*/manifest.json"):
-            noted.update(self._parent.findall(manifest.read_text(errors="replace")))
+            noted.update(map(str, parents_in(manifest.read_text(errors="replace"))))
         return frozenset(noted)
 
     def has_memory(self, name: str) -> bool:
@@ -94,16 +101,17 @@ class Store:
         It holds what differs from the image, or with `full` a copy of all of it.
         """
         files = self.files(name)
+        self.home(name).mkdir(mode=0o711, parents=True, exist_ok=True)
         write_secret(files.seed, seed)
         size = max(_virtual_bytes(image), disk_gb * _GIB)
         if full:
-            self._qemu_img(
+            run_qemu_img(
                 name, "convert", "-q", "-f", image.disk_format, "-O", "qcow2", image.disk,
                 files.disk,
             )  # fmt: skip
-            self._qemu_img(name, "resize", "-q", files.disk, str(size))
+            run_qemu_img(name, "resize", "-q", files.disk, str(size))
         else:
-            self._qemu_img(
+            run_qemu_img(
                 name, "create", "-q", "-f", "qcow2", "-F", image.disk_format, "-b", image.disk,
                 files.disk, str(size),
             )  # fmt: skip
@@ -142,21 +150,27 @@ class Store:
             return ""
         return "\n".join(text.replace("\r", "").splitlines()[-lines:])
 
-    def _qemu_img(self, name: str, *arguments: str) -> None:
-        try:
-            done = subprocess.run(
-                ["qemu-img", *arguments],
-                capture_output=True, text=True, timeout=_QEMU_IMG_LIMIT_S, check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise DriverError(
-                name, f"cannot run qemu-img: {error}", "install qemu-utils"
-            ) from error
-        if done.returncode:
-            problem = done.stderr.strip().replace("\n", " ")
-            if "No space left" in problem:
-                raise NoCapacityError(name, f"no room for its disk: {problem}", f"free {self.root}")
-            raise DriverError(name, f"qemu-img failed: {problem}", "check the image's files")
+
+def run_qemu_img(name: str, *arguments: str) -> str:
+    """What qemu-img says. DriverError of the fitting kind where it fails."""
+    try:
+        done = subprocess.run(
+            ["qemu-img", *arguments],
+            capture_output=True, text=True, timeout=_QEMU_IMG_LIMIT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DriverError(name, f"cannot run qemu-img: {error}", "install qemu-utils") from error
+    if done.returncode:
+        problem = done.stderr.strip().replace("\n", " ")
+        if "No space left" in problem:
+            raise NoCapacityError(name, f"no room for its disk: {problem}", "free the directory")
+        raise DriverError(name, f"qemu-img failed: {problem}", "check the image's files")
+    return done.stdout
+
+
+def parents_in(document: str) -> list[Path]:
+    """Folders of the parents whose memory a domain document names."""
+    return [Path(parent) for parent in _PARENT.findall(document)]
 
 
 def write_secret(path: str, content: bytes) -> None:

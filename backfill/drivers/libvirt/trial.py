@@ -7,9 +7,12 @@ import subprocess
 from pathlib import Path
 
 from backfill.drivers.libvirt import save_image
+from backfill.drivers.libvirt.checkpoints import untouched_s
 from backfill.drivers.libvirt.manifest import Manifest
 from backfill.drivers.libvirt.pool import Pool
 from backfill.ports import BadOutputError, DriverError, UnreachableError
+
+_ABANDONED_S = 3600.0
 
 
 def rehearse(pool: Pool, host: str, identity: str) -> None:
@@ -26,9 +29,10 @@ def rehearse(pool: Pool, host: str, identity: str) -> None:
 
 
 def _try(pool: Pool, host: str, manifest: Manifest) -> None:
-    scratch = Path(manifest.checkpoint.where) / "trial"
+    # Where the host finds it, and no instance's folder can be.
+    scratch = pool.store_on(host).root / ".trials" / manifest.checkpoint.name
     shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(mode=0o711)
+    scratch.mkdir(mode=0o711, parents=True)
     try:
         name, image = _prepare(pool, manifest, scratch)
         try:
@@ -37,6 +41,14 @@ def _try(pool: Pool, host: str, manifest: Manifest) -> None:
             pool.on(host).destroy(name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def clear(pool: Pool) -> None:
+    """Remove what trials left that were cut off."""
+    for store in pool.stores:
+        for scratch in store.root.glob(".trials/*"):
+            if untouched_s(scratch) > _ABANDONED_S:
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _prepare(pool: Pool, manifest: Manifest, scratch: Path) -> tuple[str, Path]:
