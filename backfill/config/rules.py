@@ -19,6 +19,8 @@ from backfill.config.model import (
 )
 from backfill.core.guards import Limits
 from backfill.core.lifecycle import Rung
+from backfill.core.policies.devices import Devices
+from backfill.core.policies.environments import Environments
 from backfill.core.policies.ladder import Ladder
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
@@ -215,6 +217,28 @@ def _saving(hosts: Sequence[HostEntry], saving: Saving) -> Iterator[Finding]:
         yield Finding("saving.automatic", what, "set it to false")
 
 
+def _devices(
+    hosts: Sequence[HostEntry], devices: Devices, environments: Environments
+) -> Iterator[Finding]:
+    known = set(environments.features)
+    for index, rule in enumerate(devices.entries):
+        path = f"devices.entries[{index}]"
+        if rule.name in known:
+            what = f"is {rule.name}, which jobs ask for something else by"
+            yield Finding(f"{path}.name", what, "give it another name")
+        known.add(rule.name)
+        if not (rule.functions or rule.region_mb):
+            remedy = "set functions, or region_mb"
+            yield Finding(path, f"gives jobs that ask for {rule.name} nothing", remedy)
+        if rule.region_mb & (rule.region_mb - 1):
+            what = f"is {rule.region_mb}, and such a region's size is a power of two"
+            yield Finding(f"{path}.region_mb", what, "write 16, 32, 64 or the like")
+    without = [host.name for host in hosts if host.provider is Provider.OPENSTACK]
+    if devices.entries and without:
+        what = f"are asked for, but host {without[0]} has provider: openstack, which has none"
+        yield Finding("devices.entries", what, "leave them out")
+
+
 _RULES: tuple[tuple[Callable[..., Iterator[Finding]], tuple[str, ...]], ...] = (
     (_partitions, ("priorities",)),
     (_rungs, ("ladder",)),
@@ -228,5 +252,6 @@ _RULES: tuple[tuple[Callable[..., Iterator[Finding]], tuple[str, ...]], ...] = (
     (_addresses, ("hosts", "instances", "libvirt", "daemon")),
     (_flavour, ("instances",)),
     (_saving, ("hosts", "saving")),
+    (_devices, ("hosts", "devices", "environments")),
     (_ceilings, ("scale", "limits", "instances")),
 )

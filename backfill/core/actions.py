@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from backfill.core.checkpoint_actions import KeepCheckpoint as KeepCheckpoint
 from backfill.core.checkpoint_actions import PutBackCheckpoint as PutBackCheckpoint
+from backfill.core.device_actions import HoldDevices as HoldDevices
+from backfill.core.device_actions import ReturnDevices as ReturnDevices
 from backfill.core.fleet import InstanceSpec
 from backfill.core.lifecycle import HeldJob
 from backfill.core.parent_actions import EndNursing as EndNursing
@@ -277,6 +279,8 @@ DriverAction = (
     | TellJob
     | MakeParent
     | EndNursing
+    | HoldDevices
+    | ReturnDevices
 )
 
 # Giving a host back is right even when our picture of Slurm is old.

@@ -43,7 +43,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one instance holds. `region`: id of the memory that it shares, empty for none."""
+    """What one instance holds. `region`: id of the memory that it shares, empty for none.
+
+    `plugged`: it is all in the guest.
+    """
 
     instance: str
     host: str
@@ -52,6 +55,7 @@ class Holding:
     functions: tuple[str, ...] = ()
     region: str = ""
     region_mb: int = 0
+    plugged: bool = False
 
 
 def region_id(cluster: str, job: str, host: str) -> str:

@@ -115,6 +115,8 @@ class Instance:
     rss_mb: int | None = None
     boot_s: float = 0.0
     throttled: bool = False  # its CPUs run for a small share of the time only
+    devices_of: str = ""  # id of the job for which it holds devices
+    plugged: bool = False  # whether they are in its guest
     wanted_back: str = ""  # why its host's owner wants this very instance gone
 
     @property

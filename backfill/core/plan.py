@@ -8,6 +8,7 @@ from backfill.core.actions import (
     CancelJob,
     CreateInstance,
     DriverAction,
+    HoldDevices,
     KeepCheckpoint,
     KickJob,
     MakeParent,
@@ -97,7 +98,15 @@ def key_of(action: DriverAction) -> str:
     """Identity of an operation: kind, node, generation, and the job or target where it has one."""
     extra = ""
     match action:
-        case SuspendJob() | ResumeJob() | RequeueJob() | CancelJob() | TellJob() | KickJob():
+        case (
+            SuspendJob()
+            | ResumeJob()
+            | RequeueJob()
+            | CancelJob()
+            | TellJob()
+            | KickJob()
+            | HoldDevices()
+        ):
             extra = f":{action.job_id}"
         case MigrateInstance():
             extra = f":{action.target}"

@@ -12,6 +12,7 @@ from backfill.core.policies.checkpoints import Checkpoints
 from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.demand import Demand
+from backfill.core.policies.devices import Devices
 from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.policies.environments import Environments
 from backfill.core.policies.gaps import Gaps
@@ -80,6 +81,7 @@ class PolicySet:
     budgets: Budgets = field(default_factory=Budgets)
     quotas: Quotas = field(default_factory=Quotas)
     environments: Environments = field(default_factory=Environments)
+    devices: Devices = field(default_factory=Devices)
     notice: Notice = field(default_factory=Notice)
     liveness: Liveness = field(default_factory=Liveness)
     limits: Limits = field(default_factory=Limits)

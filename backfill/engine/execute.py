@@ -10,6 +10,7 @@ from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.fence import judge
 from backfill.engine.choreography import holds_devices, move_with_devices
+from backfill.engine.lending import lend
 from backfill.engine.looking import (
     Outside,
     guests_now,
@@ -22,7 +23,8 @@ from backfill.engine.prove import prove
 from backfill.ports import DriverError, NodeSpec, RefusedError
 
 _Checkpointing = act.KeepCheckpoint | act.PutBackCheckpoint
-_Special = _Checkpointing | act.ThrottleInstance | act.MakeParent | act.EndNursing
+_Lending = act.HoldDevices | act.ReturnDevices
+_Special = _Checkpointing | _Lending | act.ThrottleInstance | act.MakeParent | act.EndNursing
 _CONSOLE_LINES = 12
 
 
@@ -212,6 +214,8 @@ def _where_able(outside: Outside, action: _Special) -> list[ch.Change]:
     """What not every provider can do."""
     if isinstance(action, act.MakeParent | act.EndNursing):
         return nurse(outside, action)
+    if isinstance(action, act.HoldDevices | act.ReturnDevices):
+        return lend(outside, action)
     if isinstance(action, act.KeepCheckpoint | act.PutBackCheckpoint):
         return _checkpoint(outside, action)
     return _throttle(outside, action)

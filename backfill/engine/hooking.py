@@ -99,6 +99,9 @@ class HookDesk:
         if not hosts:
             answer = "ok no host of ours is among the nodes"
             call.reply(f"no {unread} has not been read yet" if unread else answer)
+            job = self._world.jobs.get(call.job_id)
+            if job is not None and job.features and any(map(self._world.managed.get, nodes)):
+                self._poke("slurm")  # it may wait for a device, which it gets when it is seen there
             return []
         self._watch.leaving -= set(nodes)
         self._waiting.setdefault(call.job_id, []).append(call)

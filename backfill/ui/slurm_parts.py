@@ -109,7 +109,7 @@ def wanted(config: Config) -> Wanted:
         specs,
         str(Path(config.slurm.hooks.directory) / POWER),
         config.policies.scale.boot_within_s,
-        config.policies.environments.features,
+        (*config.policies.environments.features, *config.policies.devices.features),
     )
 
 
@@ -118,7 +118,7 @@ def _features(config: Config, name: str) -> tuple[str, ...]:
     policies = config.policies
     image = policies.environments.image_for(name) or policies.instances.image
     own = policies.environments.features_of(image)
-    return tuple(dict.fromkeys([*policies.instances.features, *own]))
+    return tuple(dict.fromkeys([*policies.instances.features, *own, *policies.devices.features]))
 
 
 def hooks(config: Config) -> Hooks:

@@ -287,7 +287,9 @@ class DaemonRig(JobsRig):
         assert self.domains() == {host: [] for host in self.lab.hosts}
         assert self.node_states().keys() == set(self.lab.hosts)
         folders = self.lab.shared / self.lab.spec.name
-        assert not folders.exists() or not list(folders.iterdir())
+        # Parents stay by design, and so does the lock of the book of devices.
+        kept = {".parents", ".devices.lock"}
+        assert not folders.exists() or {p.name for p in folders.iterdir()} <= kept
         self.stop()
 
 

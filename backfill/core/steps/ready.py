@@ -8,6 +8,7 @@ from backfill.core.draft import Draft
 from backfill.core.hiding import show
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.liveness import silent_too_long
+from backfill.core.steps.devices import see_to_devices
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.saving import save_in_time
 from backfill.core.steps.throttle import give_cpus
@@ -42,6 +43,8 @@ def step_ready(draft: Draft, node: ManagedNode) -> None:
         return
     if instance is None or give_cpus(draft, node, instance):  # a crash may have left it throttled
         _in_slurm(draft, node)
+    if instance is not None and not draft.blind:
+        see_to_devices(draft, node, instance)
 
 
 def _in_slurm(draft: Draft, node: ManagedNode) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from backfill.core.devices import Holding
@@ -45,6 +45,12 @@ class DeviceBook:
                 draft.write_text(json.dumps(asdict(given)), encoding="utf-8")
                 draft.replace(path)
             return given
+
+    def note(self, name: str, plugged: bool) -> None:
+        """What it holds is in its guest now, or is not."""
+        held = self.of(name)
+        if held is not None and held.plugged is not plugged:
+            self.decide(name, lambda _: replace(held, plugged=plugged))
 
     def forget(self, name: str) -> None:
         """The instance holds nothing any more."""

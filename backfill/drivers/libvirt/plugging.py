@@ -16,6 +16,10 @@ _POLL_S = 0.02
 def hold(pool: Pool, wanted: Wanted, sharing: Sharing) -> Holding:
     """Allocate and attach. See `DeviceHolder.hold`."""
     pool.need(wanted.host, wanted.instance)
+    known = pool.devices.of(wanted.instance)
+    if known is not None and known.job == wanted.job and known.host != wanted.host:
+        # It came here with its job, and whoever brought it died before this.
+        return _plugged(pool, wanted.host, wanted.instance)
     functions = pool.on(wanted.host).virtual_functions() if wanted.functions else []
     given = pool.devices.decide(
         wanted.instance,
@@ -23,8 +27,15 @@ def hold(pool: Pool, wanted: Wanted, sharing: Sharing) -> Holding:
     )
     if isinstance(given, str):
         raise NoCapacityError(wanted.instance, given)
-    plug(pool, wanted.host, wanted.instance)
-    return given
+    return _plugged(pool, wanted.host, wanted.instance)
+
+
+def _plugged(pool: Pool, host: str, name: str) -> Holding:
+    plug(pool, host, name)
+    held = pool.devices.of(name)
+    if held is None:
+        raise BusyError(name, "its devices were given back meanwhile")
+    return held
 
 
 def plug(pool: Pool, host: str, name: str) -> None:
@@ -41,6 +52,7 @@ def plug(pool: Pool, host: str, name: str) -> None:
             pool.on(host).attach(name, hostdev_xml(address))
     if holding.region and holding.region not in regions:
         pool.on(host).attach(name, shmem_xml(holding.region, holding.region_mb))
+    pool.devices.note(name, plugged=True)
 
 
 def _move_holding(pool: Pool, old: Holding, host: str) -> Holding:
@@ -76,6 +88,11 @@ def unplug(pool: Pool, host: str, name: str) -> None:
     holding = pool.devices.of(name)
     if holding is None:
         return
+    _take_out(pool, host, name, holding)
+    pool.devices.note(name, plugged=False)
+
+
+def _take_out(pool: Pool, host: str, name: str, holding: Holding) -> None:
     functions, regions = present_in(pool.on(host).live_document(name))
     if not functions & set(holding.functions) and holding.region not in regions:
         return

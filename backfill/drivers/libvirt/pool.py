@@ -130,6 +130,7 @@ class Pool:
         """The instance that a domain of ours is; None for anybody else's."""
         if domain.label is None or not self.ours(domain):
             return None
+        holding = self.devices.of(domain.name)
         saved = not domain.active and self._saved(host, domain.name)
         return Instance(
             name=domain.name,
@@ -140,6 +141,8 @@ class Pool:
             rss_mb=domain.rss_mb if domain.active else 0,
             boot_s=domain.label.created_s,
             throttled=domain.throttled,
+            devices_of="" if holding is None else holding.job,
+            plugged=holding is not None and holding.plugged,
         )
 
     def _saved(self, host: str, name: str) -> bool:

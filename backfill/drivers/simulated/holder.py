@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
-from backfill.core.fleet import InstanceState
-from backfill.drivers.simulated.hardware import SimHost
+from backfill.core.fleet import Instance, InstanceState
+from backfill.drivers.simulated.hardware import SimHost, SimInstance
 from backfill.ports import BusyError, NoCapacityError, NotFoundError
 
 
@@ -36,7 +37,9 @@ class SimulatedHolder:
         with self._call("hold", wanted.host, wanted.instance) as host:
             if wanted.instance not in host.instances:
                 raise NotFoundError(wanted.instance, f"{wanted.host} has no such instance of ours")
-            self._allocate(wanted, sharing)
+            known = self._held.get(wanted.instance)
+            if known is None or known.job != wanted.job or known.host == wanted.host:
+                self._allocate(wanted, sharing)
         self.plug(wanted.host, wanted.instance)
         return self._held[wanted.instance]
 
@@ -58,6 +61,7 @@ class SimulatedHolder:
             if self.plugged.get(name) == host:
                 self._need_running(found, name)
                 del self.plugged[name]
+                self._held[name] = replace(self._held[name], plugged=False)
 
     def plug(self, host: str, name: str) -> None:
         """Into a running guest; on another host other functions."""
@@ -70,6 +74,7 @@ class SimulatedHolder:
                 del self._held[name]
                 self._allocate(_elsewhere(old, host), Sharing.ANYONE)
             self.plugged[name] = host
+            self._held[name] = replace(self._held[name], plugged=True)
 
     def room_for(self, host: str, name: str) -> str:
         """Whether `host` could give it the same."""
@@ -81,6 +86,13 @@ class SimulatedHolder:
             _elsewhere(old, host), self.functions, others, Sharing.ANYONE, self._cluster
         )
         return given if isinstance(given, str) else ""
+
+    def _shown(self, instance: SimInstance) -> Instance:
+        """As anybody sees it, with what it holds."""
+        seen, held = instance.view(), self._held.get(instance.spec.name)
+        if held is None:
+            return seen
+        return replace(seen, devices_of=held.job, plugged=held.plugged)
 
     def hook(self, host: str, name: str, when: str) -> None:
         """Note that the guest was told."""

@@ -75,7 +75,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
         found = self._known(host)
         try:
             with self._call("observe_host", host):
-                ours = {n: i.view() for n, i in found.instances.items() if self._ours(i)}
+                ours = {n: self._shown(i) for n, i in found.instances.items() if self._ours(i)}
                 return HostObservation(self._events.now_s, found.view(), ours)
         except DriverError as error:
             dark = replace(found.view(), reachable=False, problem=str(error))
@@ -85,7 +85,8 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
         """One instance, or None."""
         with self._call("read", host, name) as found:
             instance = found.instances.get(name)
-            return instance.view() if instance is not None and self._ours(instance) else None
+            ours = instance is not None and self._ours(instance)
+            return self._shown(instance) if instance is not None and ours else None
 
     def console(self, host: str, name: str) -> str:
         """What a guest in this state would have written."""

@@ -1,0 +1,99 @@
+"""Devices by constraint, in simulated time: there while their job is, and nobody else's."""
+
+from __future__ import annotations
+
+from backfill.core.devices import Holding, Sharing, VirtualFunction
+from backfill.core.lifecycle import Rung
+from backfill.core.policies.devices import DeviceRule, Devices
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.ports import UnreachableError
+from tests.simulation.policy_cluster import cluster, ended, one_host, play, policies, running
+
+REGION = DeviceRule("shm", region_mb=16, sharing=Sharing.ANYONE)
+CARD = DeviceRule("vf", functions=1, sharing=Sharing.ANYONE)
+RULES = Devices((REGION, CARD))
+
+
+def held(sim: SimulatedWorld) -> dict[str, Holding]:
+    return {holding.job: holding for holding in sim.provider.holdings()}
+
+
+def plugged(sim: SimulatedWorld, job: str) -> bool:
+    there = held(sim).get(job)
+    return there is not None and there.plugged
+
+
+def functions(sim: SimulatedWorld, *hosts: str, each: int = 1) -> None:
+    sim.provider.functions += [
+        VirtualFunction(host, f"0000:3b:02.{n}") for host in hosts for n in range(each)
+    ]
+
+
+def test_a_job_has_what_it_asks_for_while_it_is_there() -> None:
+    """Its own region; the next job on the same instance gets another one; others get nothing."""
+    sim = cluster()
+    run = play(sim, policies(devices=RULES))
+    asking = sim.submit("htc", 30.0, features="shm")
+    plain = sim.submit("htc", 30.0)
+    run.until(lambda: running(sim, asking, plain) and plugged(sim, asking), 100)
+    first = held(sim)
+    assert set(first) == {asking}
+    assert first[asking].region_mb == 16
+    run.until(lambda: ended(sim, asking, plain) and not held(sim), 100)
+    again = sim.submit("htc", 30.0, features="shm")
+    run.until(lambda: plugged(sim, again), 100)
+    assert held(sim)[again].region != first[asking].region
+    run.until(lambda: not run.world.managed, 600)
+    assert sim.provider.holdings() == ()
+    assert sim.audit() == []
+
+
+def test_a_function_belongs_to_one_job_and_the_other_waits_for_it() -> None:
+    """The host has one: who came second is told why, and gets it when the first has gone."""
+    sim = one_host()
+    functions(sim, "bm1")
+    run = play(sim, policies(hosts=("bm1",), devices=RULES))
+    one, two = (sim.submit("htc", length, features="vf") for length in (30.0, 90.0))
+    run.until(lambda: running(sim, one, two) and len(held(sim)) == 1, 100)
+    (first,) = held(sim)
+    second = two if first == one else one
+    run.until(lambda: any(second in r.what for r in run.cycle.last.refusals), 30)
+    assert "0 of 1 virtual functions free" in str(run.cycle.last.refusals)
+    run.until(lambda: plugged(sim, two), 200)
+    run.until(lambda: ended(sim, one, two) and not held(sim), 400)
+    assert sim.audit() == []
+
+
+def test_a_daemon_that_dies_between_the_book_and_the_guest_plugs_later() -> None:
+    """What is held and not plugged is plugged by whoever comes next; it is never held twice."""
+    sim = cluster()
+    functions(sim, "bm1", "bm2")
+    sim.faults.fail("plug", UnreachableError("vn1", "libvirtd died"), times=2)
+    run = play(sim, policies(devices=RULES))
+    job = sim.submit("htc", 60.0, features="vf")
+    run.until(lambda: job in held(sim), 100)
+    assert not plugged(sim, job)
+    run.kill()
+    run.start()
+    run.until(lambda: plugged(sim, job), 60)
+    run.until(lambda: ended(sim, job) and not held(sim), 200)
+    assert sim.audit() == []
+
+
+def test_its_devices_move_with_the_job() -> None:
+    """Its host is taken, it goes on at the other one with another function, and returns that."""
+    sim = cluster()
+    functions(sim, "bm1", "bm2", each=2)
+    ladder = Ladder((RungRule(Rung.MIGRATE, within_s=60.0), RungRule(Rung.REQUEUE)))
+    run = play(sim, policies(devices=RULES, ladder=ladder))
+    job = sim.submit("htc", 120.0, features="vf")
+    run.until(lambda: plugged(sim, job), 100)
+    source = held(sim)[job].host
+    taker = sim.submit("batch", 300.0, required_nodes=(source,))
+    run.until(lambda: running(sim, taker), 60)
+    run.until(lambda: plugged(sim, job) and held(sim)[job].host != source, 60)
+    assert sim.job(job).restarts == 0
+    run.until(lambda: ended(sim, job) and not held(sim), 400)
+    # A guest that runs takes longer to leave than a hook waits: such is this ladder.
+    assert {violation.kind for violation in sim.audit()} <= {"room"}
