@@ -10,6 +10,7 @@ from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.fence import judge
 from backfill.engine.choreography import holds_devices, move_with_devices
+from backfill.engine.keeping import checkpoint
 from backfill.engine.lending import lend
 from backfill.engine.looking import (
     Outside,
@@ -217,7 +218,7 @@ def _where_able(outside: Outside, action: _Special) -> list[ch.Change]:
     if isinstance(action, act.HoldDevices | act.ReturnDevices):
         return lend(outside, action)
     if isinstance(action, act.KeepCheckpoint | act.PutBackCheckpoint):
-        return _checkpoint(outside, action)
+        return checkpoint(outside, action)
     return _throttle(outside, action)
 
 
@@ -227,20 +228,6 @@ def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]
         raise RefusedError(action.name, f"the provider of {action.host} cannot throttle")
     provider.throttle(action.host, action.name, action.percent)
     return read_instance(outside, action.host, action.name)
-
-
-def _checkpoint(outside: Outside, action: _Checkpointing) -> list[ch.Change]:
-    keeper = outside.keepers.get(action.host)
-    if keeper is None:
-        raise RefusedError(action.name, f"the provider of {action.host} keeps no checkpoints")
-    if isinstance(action, act.PutBackCheckpoint):
-        keeper.put_back(action.host, action.name, action.id)
-        now_s = outside.clock.now()
-        done = ch.CheckpointPutBack(action.name, action.generation, now_s, action.id)
-        return [done, *read_instance(outside, action.host, action.name)]
-    kept = keeper.keep(action.host, action.wanted, action.quota_mb)
-    now_s = outside.clock.now()
-    return [ch.CheckpointKept(action.name, action.generation, now_s, kept.id, kept.size_mb)]
 
 
 def _last_words(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:

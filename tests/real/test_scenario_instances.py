@@ -63,6 +63,7 @@ def test_a_parent_is_made_ahead_given_up_for_a_job_and_cloned(rig: DaemonRig) ->
     rig.finish(low)
 
 
+@pytest.mark.soak
 def test_a_job_has_its_region_while_it_runs(rig: DaemonRig) -> None:
     """Plugged in because it asks for it, whenever the daemon dies; gone when the job has ended."""
     rig.restart(scale={"idle_s": 0})  # what is there has other hardware and other features

@@ -1,0 +1,25 @@
+"""Checkpoints made and put back through the port, as changes."""
+
+from __future__ import annotations
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.engine.looking import Outside, read_instance
+from backfill.ports import RefusedError
+
+
+def checkpoint(
+    outside: Outside, action: act.KeepCheckpoint | act.PutBackCheckpoint
+) -> list[ch.Change]:
+    """Do it, and tell what is kept or where the instance is now."""
+    keeper = outside.keepers.get(action.host)
+    if keeper is None:
+        raise RefusedError(action.name, f"the provider of {action.host} keeps no checkpoints")
+    if isinstance(action, act.PutBackCheckpoint):
+        keeper.put_back(action.host, action.name, action.id)
+        now_s = outside.clock.now()
+        done = ch.CheckpointPutBack(action.name, action.generation, now_s, action.id)
+        return [done, *read_instance(outside, action.host, action.name)]
+    kept = keeper.keep(action.host, action.wanted, action.quota_mb)
+    now_s = outside.clock.now()
+    return [ch.CheckpointKept(action.name, action.generation, now_s, kept.id, kept.size_mb)]
