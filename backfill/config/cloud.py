@@ -50,7 +50,7 @@ class CloudLimits:
     settle_s: float = 30.0  # until a server shows whose creation was not confirmed
     poll_s: float = 0.5  # between two lists while something is awaited
     full_s: float = 60.0  # until the whole list is read again, not only what has changed
-    usage_s: float = 60.0  # until quota and used hours are read again
+    usage_s: float = 60.0  # until quota, used hours and ids of names are read again
     bench_s: float = 300.0  # a flavour in a zone that had no room is left alone for so long
 
 

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         entry, cloud = _section(config)
         wanted = _cluster(config, entry, args)
         if args.verb == "template":
-            return _template(config, wanted)
+            return _template(wanted)
         return _act(entry, cloud, wanted, args)
     except ConfigError as error:
         for problem in error.problems:
@@ -76,6 +76,7 @@ def _section(config: Config) -> tuple[OpenStackEntry, str]:
 def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) -> Cluster:
     # openstacksdk is an extra: only who uses this needs it.
     from backfill.drivers.openstack.appliance import Cluster
+    from backfill.drivers.openstack.states import is_id
 
     template = config.policies.instances
     inside = ipaddress.ip_interface(template.addresses[0]).network
@@ -84,7 +85,12 @@ def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) ->
             f"{config.source}: openstack.guest.controller = {entry.guest.controller} is outside "
             f"the instances' network {inside}; give the controller an address there"
         )
-    return Cluster(
+    if is_id(entry.network):
+        raise CannotError(
+            f"{config.source}: openstack.network is the id of a network that is there; give a name "
+            "to the one that is to be made"
+        )
+    wanted = Cluster(
         name=config.policies.cluster,
         network=entry.network,
         cidr=str(inside),
@@ -93,14 +99,20 @@ def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) ->
         flavour=args.flavour or entry.flavours[0],
         key=args.key,
         external=args.external,
+        pool=tuple(address.split("/")[0] for address in template.addresses),
     )
+    if args.external and not wanted.gateway:
+        raise CannotError(
+            f"{config.source}: instances.addresses and the controller take all of {inside}; leave "
+            "one address to the router"
+        )
+    return wanted
 
 
-def _template(config: Config, wanted: Cluster) -> int:
+def _template(wanted: Cluster) -> int:
     from backfill.drivers.openstack.appliance import template
 
-    addresses = [address.split("/")[0] for address in config.policies.instances.addresses]
-    print(yaml.safe_dump(template(wanted, addresses), sort_keys=False), end="")
+    print(yaml.safe_dump(template(wanted), sort_keys=False), end="")
     return OK
 
 
@@ -116,7 +128,7 @@ def _act(entry: OpenStackEntry, cloud: str, wanted: Cluster, args: argparse.Name
             told = f"removed: {', '.join(gone)}" if gone else "nothing of it was there"
             print(json.dumps({"removed": gone}) if args.json else told)
             return OK
-        done = apply(link, wanted)
+        done = apply(link, wanted, entry.limits.act_s)
     finally:
         link.close()
     if args.json:

@@ -2,47 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backfill.drivers.openstack.appliance import Cluster
 from backfill.drivers.openstack.applying import apply, remove
 from backfill.drivers.openstack.link import Link
-from backfill.ports import RefusedError
-from tests.real.openstack_rig import IMAGE, QUICK, connect
+from backfill.ports import BusyError, RefusedError
+from tests.real.openstack_rig import IMAGE, QUICK, connect, nova
 
 pytestmark = pytest.mark.real
-WANTED = Cluster("c9", "cluster-c9", "10.99.0.0/24", "10.99.0.5", IMAGE, "tiny")
+WANTED = Cluster(
+    "c9", "cluster-c9", "10.99.0.0/24", "10.99.0.1", IMAGE, "tiny",
+    external="public", pool=("10.99.0.3", "10.99.0.4"),
+)  # fmt: skip
+LIMIT_S = 240.0
 
 
-def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path) -> None:
-    """Controller with its address behind its security group; a second run changes nothing.
+@pytest.fixture
+def link(clouds: Path) -> Iterator[Link]:
+    made = Link("west", str(clouds), QUICK)
+    remove(made, WANTED)  # after a test that failed
+    yield made
+    for port in ports(clouds):
+        if port.name == "strange":
+            connect(clouds, "west").network.delete_port(port)
+    remove(made, WANTED)
+    made.close()
 
-    A name that the cloud does not know is told before anything is made.
+
+def ports(clouds: Path) -> list[Any]:
+    return list(connect(clouds, "west").network.ports())
+
+
+def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: Link) -> None:
+    """Controller with its address behind its security group, a router with another one; a second
+    run changes nothing.
     """
-    link = Link("west", str(clouds), QUICK)
-    for mistaken in (
-        replace(WANTED, image="nosuch"),
-        replace(WANTED, flavour="nosuch"),
-        replace(WANTED, external="nosuch"),
-    ):
-        with pytest.raises(RefusedError, match="nosuch: cloud west has no"):
-            apply(link, mistaken)
-    assert remove(link, WANTED) == []
-    first = apply(link, WANTED)
+    first = apply(link, WANTED, LIMIT_S)
     assert all(made for _, _, made in first)
-    second = apply(link, WANTED)
+    seen = connect(clouds, "west")
+    group = seen.network.find_security_group("backfill-c9", ignore_missing=False)
+    rule = next(r for r in seen.network.security_group_rules(security_group_id=group.id)
+                if r.port_range_min == 22)  # fmt: skip
+    seen.network.delete_security_group_rule(rule)  # as if the first run had ended here
+    second = apply(link, WANTED, LIMIT_S)
     assert [(name, identity) for name, identity, _ in second] == [(n, i) for n, i, _ in first]
     assert not any(made for _, _, made in second)
-    seen = connect(clouds, "west")
+    rules = seen.network.security_group_rules(security_group_id=group.id)
+    assert 22 in {r.port_range_min for r in rules}
     port = seen.network.find_port("backfill-c9-controller", ignore_missing=False)
-    assert port.fixed_ips[0]["ip_address"] == "10.99.0.5"
-    assert seen.compute.find_server("backfill-c9-controller") is not None
-    assert set(remove(link, WANTED)) == {
-        "network", "subnet", "security_group", "controller_port", "controller",
+    assert port.fixed_ips[0]["ip_address"] == "10.99.0.1"
+    assert port.security_group_ids == [group.id]
+    assert seen.network.find_subnet("cluster-c9", ignore_missing=False).gateway_ip == "10.99.0.2"
+    server = seen.compute.find_server("backfill-c9-controller", ignore_missing=False)
+    assert seen.compute.get_server(server.id).status == "ACTIVE"
+
+    # The router goes whether or not it is asked for, and with anything else inside nothing goes.
+    network = seen.network.find_network("cluster-c9", ignore_missing=False)
+    strange = seen.network.create_port(network_id=network.id, name="strange")
+    with pytest.raises(BusyError, match=r"such as strange.*backfill reclaim"):
+        remove(link, WANTED)
+    seen.network.delete_port(strange)
+    assert set(remove(link, replace(WANTED, external=""))) == {
+        "network", "subnet", "security_group", "controller_port", "controller", "router",
     }  # fmt: skip
     assert remove(link, WANTED) == []
-    assert seen.compute.find_server("backfill-c9-controller") is None
-    link.close()
+    assert not [one for one in ports(clouds) if one.name]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ({"image": "nosuch"}, "nosuch: cloud west has no image of this name"),
+        ({"flavour": "nosuch"}, "nosuch: cloud west has no flavor of this name"),
+        ({"external": "nosuch"}, "nosuch: cloud west has no network of this name"),
+        ({"external": "nodes"}, "nodes: this network of cloud west leads nowhere outside"),
+        ({"key": "nosuch"}, "nosuch: cloud west has no key pair.*openstack keypair create"),
+        ({"network": "nodes"}, "nodes: a subnet of this name is there with 10.77.0.0/16, not"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_made(
+    clouds: Path, link: Link, mistake: dict[str, Any], words: str
+) -> None:
+    """One sentence each."""
+    with pytest.raises(RefusedError, match=words):
+        apply(link, replace(WANTED, **mistake), LIMIT_S)
+    assert connect(clouds, "west").network.find_security_group("backfill-c9") is None
+
+
+def test_a_controller_that_finds_no_room_is_told(clouds: Path, link: Link) -> None:
+    """By the first run and by the next one; `remove` clears it away."""
+    flavour = {"name": "too-big", "ram": 900000, "vcpus": 64, "disk": 1}
+    made = nova(clouds, "admin", "POST", "/flavors", {"flavor": flavour})["flavor"]["id"]
+    try:
+        for _ in range(2):
+            with pytest.raises(RefusedError, match=r"in ERROR: No valid host.*cloud remove"):
+                apply(link, replace(WANTED, flavour="too-big"), LIMIT_S)
+    finally:
+        nova(clouds, "admin", "DELETE", f"/flavors/{made}")
+    assert "controller" in remove(link, WANTED)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backfill.drivers.openstack.board import Board
+from backfill.drivers.openstack.capacity import Gauge
+from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.errors import is_no_room
 from backfill.drivers.openstack.link import Answer, Link
 from backfill.drivers.openstack.naming import id_of
-from backfill.drivers.openstack.settings import Patience
+from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Shape
 from backfill.ports import NotFoundError, RefusedError
 
 LATE_S = 60.0
+SHAPE = Shape(("tiny",), "nodes")
 
 
 class MemoryLink(Link):
@@ -70,25 +72,69 @@ def test_an_older_picture_is_dropped_unless_the_server_was_being_built() -> None
     assert seen == ["BUILD", "ERROR", "ERROR", "ACTIVE"]
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("clouds: {west: {}}", "cloud east cannot be used: Cloud east was not found"),
-        ("clouds: [", "it is not YAML"),
-        (None, "it cannot be read .No such file"),
-    ],
-)
-def test_the_file_that_the_policy_names_is_the_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, words: str
-) -> None:
-    """Whatever the environment names; what is wrong with it is one sentence."""
-    other, file = tmp_path / "other.yaml", tmp_path / "clouds.yaml"
-    other.write_text("clouds: {east: {auth: {auth_url: 'http://127.0.0.1:9/v3'}}}")
-    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(other))
-    if content is not None:
-        file.write_text(content)
-    with pytest.raises(RefusedError, match=f"{words}.*; see"):
-        Link("east", str(file), Patience()).get("compute", "/servers", "vn1")
+def test_a_server_in_a_part_that_is_down_stays_as_it_was() -> None:
+    """Nova leaves it out of lists then, and what it says of it by itself has not even a name."""
+    link = MemoryLink()
+    board = Board(link, "c1", Patience(full_s=0))
+    server = {"id": "u1", "name": "vn1", "metadata": {"backfill_cluster": "c1"}}
+    for status in ("ACTIVE", "BUILD"):
+        whole = {**server, "status": status}
+        link.pages["/servers/detail"] = {"servers": [whole]}
+        assert board.fresh() == {"u1": whole}
+        link.pages["/servers/u1"] = {"server": {"id": "u1", "status": "UNKNOWN"}}
+        assert board.refresh("u1", "vn1") == whole
+        for listed in ([], [{"id": "u1", "status": "UNKNOWN"}]):
+            link.pages["/servers/detail"] = {"servers": listed}
+            assert board.fresh() == {"u1": whole}
+
+
+def test_used_hours_are_read_to_the_last_page() -> None:
+    """Nova tells of so many servers in one answer; a month may have more."""
+    link = PagedLink()
+    config = OpenStackConfig("c1", {}, SHAPE, Guest("", ""), hours_cap=9.0)
+    assert Gauge(Cloud(config, link, {})).quota().hours == 7.5
+    usage = [query for path, query in link.asked if "usage" in path]
+    assert [query.get("marker") for query in usage] == [None, "u1", "u2"]
+
+
+class PagedLink(MemoryLink):
+    """Three pages of used hours, the last one empty."""
+
+    def project_id(self, subject: str) -> str:
+        return "p1"
+
+    def get(self, service: str, path: str, subject: str, **query: str) -> Answer:
+        self.asked.append((path, query))
+        if path == "/limits":
+            keys = ("maxTotalCores", "maxTotalRAMSize", "maxTotalInstances", "totalCoresUsed",
+                    "totalRAMUsed", "totalInstancesUsed")  # fmt: skip
+            return Answer({"limits": {"absolute": dict.fromkeys(keys, 0)}}, "")
+        pages = {None: ("u1", 5.0), "u1": ("u2", 2.5)}
+        found = pages.get(query.get("marker"))
+        if found is None:
+            return Answer({"tenant_usage": {}}, "")
+        usages = [{"instance_id": found[0], "hours": found[1]}]
+        more = [{"rel": "next"}]
+        return Answer({"tenant_usage": {"server_usages": usages}, "tenant_usage_links": more}, "")
+
+
+def test_of_several_of_one_name_the_right_one_or_none() -> None:
+    """The project's own network before others', the newest image that is whole; else a sentence."""
+    link = PagedLink()
+    memory = MemoryLink()
+    link.get = memory.get  # type: ignore[method-assign]
+    nets = [{"id": f"n{n}", "name": "nodes", "project_id": f"p{n}"} for n in (0, 1, 2)]
+    memory.pages["/networks"] = {"networks": nets}
+    assert id_of(link, "network", "network", "nodes", "vn1") == "n1"
+    memory.pages["/networks"] = {"networks": [nets[0], nets[2]]}
+    with pytest.raises(RefusedError, match=r"has 2 networks of this name; write the id.*n0, n2"):
+        id_of(link, "network", "network", "nodes", "vn1")
+    memory.pages["/images"] = {"images": [
+        {"id": "i3", "name": "node", "status": "saving", "created_at": "2026-03"},
+        {"id": "i1", "name": "node", "status": "active", "created_at": "2026-01"},
+        {"id": "i2", "name": "node", "status": "active", "created_at": "2026-02"},
+    ]}  # fmt: skip
+    assert id_of(link, "image", "image", "node", "vn1") == "i2"
 
 
 def test_names_are_asked_for_and_ids_looked_at() -> None:

@@ -7,12 +7,14 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from backfill.drivers.openstack.states import appliance_name
+
 Properties = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What is wanted. `cidr` holds the controller, all instances and nothing else."""
+    """What is wanted. `cidr` holds the controller, all instances (`pool`) and nothing else."""
 
     name: str
     network: str
@@ -23,6 +25,16 @@ class Cluster:
     key: str = ""
     external: str = ""  # a network outside, for a router; empty: none
     ports: tuple[int, ...] = (22,)  # open to everybody, for the controller
+    pool: tuple[str, ...] = ()  # addresses of the virtual nodes
+
+    @property
+    def gateway(self) -> str:
+        """The router's address inside: the first that nobody else has; empty without a router."""
+        if not self.external:
+            return ""
+        taken = {self.controller, *self.pool}
+        free = (str(one) for one in ipaddress.ip_network(self.cidr).hosts())
+        return next((address for address in free if address not in taken), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,7 @@ def ref(name: str) -> dict[str, str]:
 def resources(wanted: Cluster) -> list[Resource]:
     """In an order in which they can be made."""
     inside = str(ipaddress.ip_network(wanted.cidr))
-    called = f"backfill-{wanted.name}"
+    called = appliance_name(wanted.name)
     rules = [
         {"direction": "ingress", "ethertype": "IPv4", "protocol": "tcp", "remote_ip_prefix":
          "0.0.0.0/0", "port_range_min": port, "port_range_max": port}
@@ -57,7 +69,7 @@ def resources(wanted: Cluster) -> list[Resource]:
             "subnet",
             "OS::Neutron::Subnet",
             {"name": wanted.network, "network": ref("network"), "cidr": inside, "ip_version": 4,
-             "enable_dhcp": False},
+             "enable_dhcp": False, "gateway_ip": wanted.gateway},
             ("network",),
         ),
         Resource("security_group", "OS::Neutron::SecurityGroup", {"name": called, "rules": rules}),
@@ -73,7 +85,7 @@ def resources(wanted: Cluster) -> list[Resource]:
             "controller", "OS::Nova::Server", _controller(wanted, called), ("controller_port",)
         ),
     ]  # fmt: skip
-    return found + _way_out(wanted, called)
+    return found + (way_out(wanted) if wanted.external else [])
 
 
 def _controller(wanted: Cluster, called: str) -> Properties:
@@ -83,22 +95,22 @@ def _controller(wanted: Cluster, called: str) -> Properties:
         "flavor": wanted.flavour,
         "networks": [{"port": ref("controller_port")}],
         "metadata": {"backfill_controller": wanted.name},
+        # Without DHCP it learns its address from there.
+        "config_drive": True,
         "user_data_format": "RAW",
         "user_data": "#cloud-config\n"
-        + json.dumps({"hostname": "ctl", "packages": ["slurmctld", "munge", "backfill"]}),
+        + json.dumps({"hostname": "ctl", "packages": ["slurmctld", "munge", "python3-venv"]}),
     }
     return {**properties, "key_name": wanted.key} if wanted.key else properties
 
 
-def _way_out(wanted: Cluster, called: str) -> list[Resource]:
-    if not wanted.external:
-        return []
+def way_out(wanted: Cluster) -> list[Resource]:
+    """The router and its plug into the subnet."""
+    properties: Properties = {"name": appliance_name(wanted.name)}
+    if wanted.external:
+        properties["external_gateway_info"] = {"network": wanted.external}
     return [
-        Resource(
-            "router",
-            "OS::Neutron::Router",
-            {"name": called, "external_gateway_info": {"network": wanted.external}},
-        ),
+        Resource("router", "OS::Neutron::Router", properties),
         Resource(
             "router_interface",
             "OS::Neutron::RouterInterface",
@@ -108,8 +120,9 @@ def _way_out(wanted: Cluster, called: str) -> list[Resource]:
     ]
 
 
-def template(wanted: Cluster, addresses: list[str]) -> Properties:
-    """The Heat template (HOT); `addresses` of the node pool are told as an output."""
+def template(wanted: Cluster) -> Properties:
+    """The Heat template (HOT); addresses of the node pool are told as an output."""
+    addresses = list(wanted.pool)
     made = resources(wanted)
     parameters = {
         "image": {"type": "string", "default": wanted.image, "description": "of the controller"},

@@ -3,62 +3,139 @@
 from __future__ import annotations
 
 import base64
+import time
+from contextlib import suppress
 from typing import Any
 
-from backfill.drivers.openstack.appliance import Cluster, Properties, Resource, resources
+from backfill.drivers.openstack.appliance import Cluster, Properties, Resource, resources, way_out
 from backfill.drivers.openstack.errors import FOREIGN, translate
-from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.link import Answer, Link
 from backfill.drivers.openstack.naming import id_of
-from backfill.ports import DriverError, RefusedError
+from backfill.drivers.openstack.states import appliance_name, fault_of
+from backfill.ports import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
 
+_GROUP, _ROUTER = "OS::Neutron::SecurityGroup", "OS::Neutron::Router"
+_PLUG, _SERVER = "OS::Neutron::RouterInterface", "OS::Nova::Server"
 _PLACES = {
     "OS::Neutron::Net": ("network", "/networks", "network"),
     "OS::Neutron::Subnet": ("network", "/subnets", "subnet"),
-    "OS::Neutron::SecurityGroup": ("network", "/security-groups", "security_group"),
+    _GROUP: ("network", "/security-groups", "security_group"),
     "OS::Neutron::Port": ("network", "/ports", "port"),
-    "OS::Neutron::Router": ("network", "/routers", "router"),
-    "OS::Nova::Server": ("compute", "/servers", "server"),
+    _ROUTER: ("network", "/routers", "router"),
+    _SERVER: ("compute", "/servers/detail", "server"),
 }
 
 
-def apply(link: Link, wanted: Cluster) -> list[tuple[str, str, bool]]:
+def apply(link: Link, wanted: Cluster, within_s: float) -> list[tuple[str, str, bool]]:
     """Make what is missing: (resource, id, whether it was made now). Twice is fine.
 
-    A name that the cloud does not know is told before anything is made.
+    What the cloud does not know, or has otherwise, is told before anything is made. Returns when
+    the controller runs, UnreachableError if not `within_s`.
     """
-    for service, kind, name in (
-        ("image", "image", wanted.image),
-        ("compute", "flavor", wanted.flavour),
-        ("network", "network", wanted.external),
-    ):
-        if name:
-            id_of(link, service, kind, name, wanted.name)
+    _check_names(link, wanted)
+    there = {r.name: _find(link, r) for r in resources(wanted) if r.kind in _PLACES}
+    for resource in resources(wanted):
+        _check(resource, there.get(resource.name))
     ids: dict[str, str] = {}
     told = []
     for resource in resources(wanted):
-        if resource.kind == "OS::Neutron::RouterInterface":
-            _plug(link, ids)
-            told.append((resource.name, ids["router"], False))
+        if resource.kind == _PLUG:
+            made = _plug(link, ids)
+            told.append((resource.name, ids["router"], made))
             continue
-        found = _find(link, resource)
-        ids[resource.name] = found or _make(link, resource, ids)
+        found = there[resource.name]
+        ids[resource.name] = str(found["id"]) if found else _make(link, resource, ids)
+        if resource.kind == _GROUP:
+            _ensure_rules(link, resource, ids[resource.name])
         told.append((resource.name, ids[resource.name], not found))
+    _await_controller(link, wanted, ids["controller"], within_s)
     return told
 
 
 def remove(link: Link, wanted: Cluster) -> list[str]:
-    """Delete all of it, the last first; what is not there is no mistake."""
+    """Delete all of it, the last first; what is not there is no mistake.
+
+    BusyError, and nothing is deleted, while anything else has a port in the network.
+    """
+    all_of_it = resources(wanted) if wanted.external else resources(wanted) + way_out(wanted)
+    there = {r.name: _find(link, r) for r in all_of_it if r.kind in _PLACES}
+    network = there["network"]
+    if network:
+        _check_empty(link, str(network["id"]), wanted)
     gone = []
-    for resource in reversed(resources(wanted)):
-        if resource.kind == "OS::Neutron::RouterInterface":
+    for resource in reversed(all_of_it):
+        if resource.kind == _PLUG:
+            _unplug(link, there)
             continue
-        found = _find(link, resource)
+        found = there[resource.name]
         if found:
             service, path, _ = _PLACES[resource.kind]
-            link.delete(service, f"{path}/{found}", resource.name)
+            path = path.removesuffix("/detail")
+            link.delete(service, f"{path}/{found['id']}", resource.name)
             gone.append(resource.name)
             _await_gone(link, resource)
     return gone
+
+
+# --- before anything is done -------------------------------------------------------------------
+
+
+def _check_names(link: Link, wanted: Cluster) -> None:
+    id_of(link, "image", "image", wanted.image, wanted.name)
+    id_of(link, "compute", "flavor", wanted.flavour, wanted.name)
+    if wanted.external:
+        outside = id_of(link, "network", "network", wanted.external, wanted.name)
+        found = link.get("network", f"/networks/{outside}", wanted.external).body["network"]
+        if not found["router:external"]:
+            raise RefusedError(
+                wanted.external, f"this network of cloud {link.cloud} leads nowhere outside",
+                "name one that does: openstack network list --external",
+            )  # fmt: skip
+    if wanted.key:
+        try:
+            link.get("compute", f"/os-keypairs/{wanted.key}", wanted.key)
+        except NotFoundError as error:
+            raise RefusedError(
+                wanted.key, f"cloud {link.cloud} has no key pair of this name for this user",
+                "openstack keypair create",
+            ) from error  # fmt: skip
+
+
+def _check(resource: Resource, found: Properties | None) -> None:
+    """RefusedError if what is there under this name is not what is wanted."""
+    if not found:
+        return
+    remedy = "backfill cloud remove takes it away"
+    for key, has in (("cidr", found.get("cidr")), ("fixed_ips", found.get("fixed_ips"))):
+        wants = resource.properties.get(key)
+        if isinstance(wants, list):
+            wants, has = wants[0]["ip_address"], [ip["ip_address"] for ip in has or []]
+        if wants and wants != has and wants not in (has or ()):
+            raise RefusedError(
+                str(found["name"]), f"a {resource.name} of this name is there with {has}, "
+                f"not {wants}", remedy,
+            )  # fmt: skip
+    if found.get("status") == "ERROR" and resource.kind == _SERVER:
+        why = fault_of(found) or "it does not say why"
+        raise RefusedError(str(found["name"]), f"it is there, in ERROR: {why}", remedy)
+
+
+def _check_empty(link: Link, network: str, wanted: Cluster) -> None:
+    query = {"network_id": network}
+    ports = link.get("network", "/ports", wanted.network, **query).body.get("ports", [])
+    own = f"{appliance_name(wanted.name)}-controller"
+    others = [
+        port["name"] or port["id"] for port in ports
+        if port["name"] != own and not str(port.get("device_owner")).startswith("network:")
+    ]  # fmt: skip
+    if others:
+        raise BusyError(
+            wanted.network, f"ports of others are still in this network, such as {others[0]}",
+            "let the instances go first: backfill reclaim HOST --keep 0",
+        )  # fmt: skip
+
+
+# --- one resource ------------------------------------------------------------------------------
 
 
 def _await_gone(link: Link, resource: Resource) -> None:
@@ -69,32 +146,66 @@ def _await_gone(link: Link, resource: Resource) -> None:
     raise DriverError(resource.name, "it is being deleted and still there", "try again later")
 
 
-def _find(link: Link, resource: Resource) -> str:
-    """The id of the project's own resource of this name; RefusedError if there are several."""
+def _await_controller(link: Link, wanted: Cluster, server_id: str, within_s: float) -> None:
+    (resource,) = (r for r in resources(wanted) if r.kind == _SERVER)
+    deadline_s, attempt = time.monotonic() + within_s, 0
+    while True:
+        server = link.get("compute", f"/servers/{server_id}", resource.name).body["server"]
+        _check(resource, server)
+        if server["status"] != "BUILD":
+            return
+        if time.monotonic() > deadline_s:
+            raise UnreachableError(
+                str(server["name"]), f"Nova has not built it within {within_s:g} s",
+                "the same command again goes on waiting",
+            )  # fmt: skip
+        link.pause_before(attempt)
+        attempt += 1
+
+
+def _find(link: Link, resource: Resource) -> Properties | None:
+    """The project's own resource of this name; RefusedError if there are several."""
     service, path, key = _PLACES[resource.kind]
     name = str(resource.properties["name"])
-    query = {"name": f"^{name}$"} if key == "server" else {"name": name}
+    query = {"name": f"^{name}$"} if resource.kind == _SERVER else {"name": name}
     if service == "network":
         query["project_id"] = link.project_id(resource.name)
-    listed = link.get(service, path, resource.name, **query).body.get(f"{key}s", [])
+    try:
+        listed = link.get(service, path, resource.name, **query).body.get(f"{key}s", [])
+    except NotFoundError as error:
+        if resource.kind != _ROUTER:
+            raise
+        if not resource.properties.get("external_gateway_info"):
+            return None
+        raise RefusedError(
+            name, f"cloud {link.cloud} makes no routers", "leave out --external"
+        ) from error
     if len(listed) > 1:
         raise RefusedError(name, f"the project has {len(listed)} of this name", "rename the others")
-    return str(listed[0]["id"]) if listed else ""
+    return dict(listed[0]) if listed else None
 
 
 def _make(link: Link, resource: Resource, ids: dict[str, str]) -> str:
     service, path, key = _PLACES[resource.kind]
-    properties = dict(resource.properties)
-    rules = properties.pop("rules", [])
+    properties = {k: v for k, v in resource.properties.items() if k != "rules"}
     body = {key: _translated(link, resource, properties, ids)}
+    path = path.removesuffix("/detail")
+    return str(_post(link, resource.name, service, path, body).body[key]["id"])
+
+
+def _ensure_rules(link: Link, resource: Resource, group: str) -> None:
+    """Also of one that is there: an earlier run may have ended in between."""
+    for rule in resource.properties["rules"]:
+        body = {"security_group_rule": {**rule, "security_group_id": group}}
+        with suppress(BusyError):  # 409: it has it
+            _post(link, resource.name, "network", "/security-group-rules", body)
+
+
+def _post(link: Link, subject: str, service: str, path: str, body: Properties) -> Answer:
     try:
-        made = str(link.post(service, path, resource.name, body).body[key]["id"])
-        for rule in rules:
-            extra = {"security_group_rule": {**rule, "security_group_id": made}}
-            link.post("network", "/security-group-rules", resource.name, extra)
+        return link.post(service, path, subject, body)
     except FOREIGN as error:
-        raise translate(error, resource.name, link.cloud) from error
-    return made
+        raise translate(error, subject, link.cloud) from error
 
 
 def _translated(
@@ -105,6 +216,8 @@ def _translated(
     if resource.kind.startswith("OS::Neutron::"):
         if "network" in values:
             values["network_id"] = values.pop("network")
+        if values.get("gateway_ip") == "":  # Heat's word for none
+            values["gateway_ip"] = None
         if "external_gateway_info" in values:
             outside = values["external_gateway_info"]["network"]
             found = id_of(link, "network", "network", outside, resource.name)
@@ -129,11 +242,24 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _plug(link: Link, ids: dict[str, str]) -> None:
-    """The subnet into the router; there already: nothing to do."""
-    query = {"device_id": ids["router"]}
-    ports = link.get("network", "/ports", "router", **query).body.get("ports", [])
-    subnets = {ip["subnet_id"] for port in ports for ip in port.get("fixed_ips", [])}
-    if ids["subnet"] not in subnets:
-        path = f"/routers/{ids['router']}/add_router_interface"
-        link.put("network", path, "router", {"subnet_id": ids["subnet"]})
+def _plugged(link: Link, router: str) -> set[str]:
+    """Subnets in which the router has a port."""
+    ports = link.get("network", "/ports", "router", device_id=router).body.get("ports", [])
+    return {ip["subnet_id"] for port in ports for ip in port.get("fixed_ips", [])}
+
+
+def _plug(link: Link, ids: dict[str, str]) -> bool:
+    """The subnet into the router; False: it is there already."""
+    if ids["subnet"] in _plugged(link, ids["router"]):
+        return False
+    path = f"/routers/{ids['router']}/add_router_interface"
+    link.put("network", path, "router", {"subnet_id": ids["subnet"]})
+    return True
+
+
+def _unplug(link: Link, there: dict[str, Properties | None]) -> None:
+    """The inverse; a router with a port in a subnet cannot be deleted."""
+    router, subnet = there["router"], there["subnet"]
+    if router and subnet and subnet["id"] in _plugged(link, str(router["id"])):
+        path = f"/routers/{router['id']}/remove_router_interface"
+        link.put("network", path, "router", {"subnet_id": subnet["id"]})

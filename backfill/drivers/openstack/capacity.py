@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -97,11 +97,26 @@ class Gauge:
         now = datetime.fromtimestamp(time.time(), UTC)
         start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
         project = self._cloud.link.project_id("quota")
-        usage = self._cloud.link.get(
-            "compute", f"/os-simple-tenant-usage/{project}", "quota",
-            start=start.isoformat(), end=now.replace(tzinfo=None).isoformat(),
-        ).body.get("tenant_usage", {})  # fmt: skip
-        return sum(float(u.get("hours", 0.0)) for u in usage.get("server_usages", []))
+        return sum(
+            float(usage.get("hours", 0.0))
+            for usage in self._usages(
+                f"/os-simple-tenant-usage/{project}", start.isoformat(),
+                now.replace(tzinfo=None).isoformat(),
+            )
+        )  # fmt: skip
+
+    def _usages(self, path: str, start: str, end: str) -> Iterator[dict[str, Any]]:
+        """Every server of that time; Nova tells of a thousand at most in one answer."""
+        marker: dict[str, str] = {}
+        while True:
+            body = self._cloud.link.get(
+                "compute", path, "quota", start=start, end=end, **marker
+            ).body
+            page = body.get("tenant_usage", {}).get("server_usages", [])
+            yield from page
+            if not page or not body.get("tenant_usage_links"):
+                return
+            marker = {"marker": str(page[-1]["instance_id"])}
 
 
 def pool_room(

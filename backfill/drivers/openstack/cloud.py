@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from backfill.drivers.openstack.settings import OpenStackConfig
 from backfill.drivers.openstack.states import (
     RECLAIM,
     Server,
+    appliance_name,
     describe,
     fault_of,
     host_of,
@@ -38,7 +39,7 @@ class Cloud:
         choices = tuple((f, z) for z in config.shape.zones for f in config.shape.flavours)
         self.bench = Bench(choices, config.patience.bench_s)
         self.board = Board(link, config.cluster, config.patience, self._notice)
-        self._ids: dict[tuple[str, str], str] = {}
+        self._ids: dict[tuple[str, str], tuple[float, str]] = {}  # until when, id
         self._changing: set[str] = set()
         self._given_back: list[tuple[float, Resources]] = []  # until when, how much
         self._lock = threading.Lock()
@@ -62,12 +63,25 @@ class Cloud:
 
     def id_of(self, service: str, kind: str, name: str, subject: str) -> str:
         """The id of an image, flavour, network …, by name or id; RefusedError if there is none."""
-        known = self._ids.get((kind, name))
-        if known is not None:
-            return known
-        found = naming.id_of(self.link, service, kind, name, subject)
-        self._ids[kind, name] = found
-        return found
+        return self._remembered(
+            (kind, name), lambda: naming.id_of(self.link, service, kind, name, subject)
+        )
+
+    def group_of_ports(self, subject: str) -> str:
+        """The security group of the whole cluster; empty: there is none."""
+        name = appliance_name(self.config.cluster)
+        return self._remembered(
+            ("security_group", name), lambda: naming.own_group(self.link, name, subject)
+        )
+
+    def _remembered(self, key: tuple[str, str], ask: Callable[[], str]) -> str:
+        """For a while: an image that is replaced by one of the same name has another id."""
+        now_s = time.monotonic()
+        until_s, known = self._ids.get(key, (now_s, ""))
+        if until_s <= now_s:
+            known = ask()
+            self._ids[key] = (now_s + self.config.patience.usage_s, known)
+        return known
 
     # --- acting --------------------------------------------------------------------------------
 

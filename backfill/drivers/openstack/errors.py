@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
+from email.utils import parsedate_to_datetime
+
 from keystoneauth1 import exceptions as ka
 from openstack import exceptions as sdk
 
@@ -18,7 +22,7 @@ from backfill.ports import (
 # Both hierarchies: a wrong password, for example, is no SDKException.
 FOREIGN = (sdk.SDKException, ka.ClientException)
 
-SLOW_DOWN = 429
+SLOW_DOWN, _TOO_LARGE = 429, 413
 PASSING = frozenset({SLOW_DOWN, 502, 503, 504})  # may be over soon; a GET can be repeated
 _BY_STATUS: dict[int, type[DriverError]] = {
     400: RefusedError,
@@ -34,19 +38,41 @@ _QUOTA = (
     "quota exceeded", "exceeds quota", "over quota", "maximum number of", "overlimit",
     "exceeds allowed gigabytes quota",
 )  # fmt: skip
+_UNTRUSTED = "certificate verify failed"
+# How urllib3 wraps a failure that has one short reason.
+_NESTED = ": HTTP"
+_CAUSE = re.compile(r"\[(?:Errno -?\d+|SSL: \w+)\] ([^'\"()]*[^'\"() ])")
 _NO_ROOM = ("no valid host", "insufficient compute resources", "exceeded max scheduling attempts",
             "not enough", "no space left")  # fmt: skip
 _REMEDY: dict[int, str] = {
     401: "check the credential in clouds.yaml; an application credential may have expired",
     403: "the credential lacks the role for it",
+    406: "Nova of the release Train (microversion 2.79) or a newer one is needed",
     SLOW_DOWN: "the cloud limits the rate of requests; it is asked again later",
 }
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status that the error carries, 0 if it carries none."""
+    """The HTTP status that the error carries, 0 if it carries none.
+
+    413 is what older services say for 429; they said it for quotas, too.
+    """
     found = getattr(error, "status_code", None) or getattr(error, "http_status", None)
+    if found == _TOO_LARGE and asked_rest_s(error) and not is_quota(_text(error)):
+        return SLOW_DOWN
     return found if isinstance(found, int) else 0
+
+
+def asked_rest_s(error: BaseException) -> float:
+    """For how long the cloud wants to be left alone: its Retry-After, in seconds or as a date."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    said = str(headers.get("Retry-After", "")).strip()
+    if said.isdigit():
+        return float(said)
+    try:
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+    except ValueError:
+        return 0.0
 
 
 def is_quota(text: str) -> bool:
@@ -84,6 +110,11 @@ def translate(error: Exception, subject: str, cloud: str) -> DriverError:
         return RefusedError(
             subject, f"cloud {cloud} cannot be used: {text}", "check region and auth in clouds.yaml"
         )
+    if _UNTRUSTED in text:
+        return UnreachableError(
+            subject, f"cloud {cloud} does not prove who it is: {text}",
+            "set cacert in clouds.yaml to the certificate of its authority",
+        )  # fmt: skip
     if isinstance(error, (ka.ConnectFailure, ka.ConnectTimeout, sdk.ResourceTimeout)):
         return UnreachableError(subject, f"cloud {cloud} did not answer: {text}")
     if isinstance(error, ka.ClientException):
@@ -105,7 +136,10 @@ def _by_status(status: int, text: str, subject: str, cloud: str) -> DriverError:
     return kind(subject, said, remedy if status == 500 else _REMEDY.get(status, ""))
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     """One line; what the server said comes before what the library made of it."""
     said = getattr(error, "details", None) or getattr(error, "message", None) or str(error)
-    return " ".join(str(said).split())[:300] or type(error).__name__
+    line = " ".join(str(said).split())
+    if _NESTED in line:  # the address comes first, and what the system said last
+        line = ": ".join((line.partition(_NESTED)[0], *_CAUSE.findall(line)[-1:]))
+    return line[:300] or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -14,9 +15,9 @@ from keystoneauth1.exceptions import EndpointNotFound
 from openstack import exceptions as sdk
 from openstack.connection import Connection
 
-from backfill.drivers.openstack.errors import FOREIGN, PASSING, status_of, translate
+from backfill.drivers.openstack.errors import FOREIGN, PASSING, asked_rest_s, status_of, translate
 from backfill.drivers.openstack.settings import Patience
-from backfill.ports import BadOutputError, RefusedError
+from backfill.ports import BadOutputError, DriverError, RefusedError
 
 Body = dict[str, Any]
 # The last in which hypervisors tell their size; hosts can be named in a creation since 2.74.
@@ -91,10 +92,13 @@ class Link:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def pause_before(self, attempt: int) -> None:
-        """Wait before another try: longer each time, never exactly as long as the others do."""
+    def pause_before(self, attempt: int, rest_s: float = 0.0) -> None:
+        """Wait before another try: longer each time, never exactly as long as the others do.
+
+        At least `rest_s`, which is what the cloud has asked for.
+        """
         longest_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**attempt)
-        self._sleep(longest_s * self._jitter.uniform(0.5, 1.0))
+        self._sleep(rest_s + longest_s * self._jitter.uniform(0.5, 1.0))
 
     def _patiently(
         self, service: str, method: str, path: str, subject: str, more: Mapping[str, Any]
@@ -104,9 +108,10 @@ class Link:
                 return self._send(service, method, path, more)
             except FOREIGN as error:
                 last = attempt == self._patience.tries - 1
-                if last or status_of(error) not in PASSING:
+                rest_s = asked_rest_s(error)
+                if last or status_of(error) not in PASSING or rest_s > _LONGEST_WAIT_S:
                     raise translate(error, subject, self.cloud) from error
-            self.pause_before(attempt)
+            self.pause_before(attempt, rest_s)
         raise AssertionError("the loop ends by itself")
 
     def _send(self, service: str, method: str, path: str, more: Mapping[str, Any]) -> Answer:
@@ -129,19 +134,47 @@ class Link:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            entries = _entries(self._file)
-            region = entries.get_one(cloud=self.cloud, api_timeout=self._patience.call_s)
-            self._connection = Connection(config=region)
+            self._connection = self._connect()
         return self._connection
 
+    def _connect(self) -> Connection:
+        """Sign in, so that a mistake in clouds.yaml is told as one, and not by a later request."""
+        # What it has to say comes with the errors as well.
+        logging.getLogger("keystoneauth").setLevel(logging.ERROR)
+        try:
+            region = _entries(self._file, self.cloud).get_one(
+                cloud=self.cloud, api_timeout=self._patience.call_s
+            )
+            _check_address(self.cloud, region.config.get("auth", {}).get("auth_url"))
+            made = Connection(config=region)
+            made.session.get_token()
+        except (*FOREIGN, DriverError):
+            raise
+        except Exception as error:  # a wrong word, a certificate's file that is missing …
+            raise RefusedError(
+                self.cloud, f"its entry in clouds.yaml cannot be used: {error}", "correct it there"
+            ) from error
+        return made
 
-def _entries(file: str) -> openstack.config.OpenStackConfig:
+
+def _check_address(cloud: str, auth_url: object) -> None:
+    """The SDK takes one without a scheme, and finds no services then."""
+    if auth_url and not str(auth_url).startswith(("http://", "https://")):
+        raise RefusedError(
+            cloud, f"auth_url '{auth_url}' in clouds.yaml is no address",
+            "begin it with https:// or http://",
+        )  # fmt: skip
+
+
+def _entries(file: str, cloud: str) -> openstack.config.OpenStackConfig:
     """All of clouds.yaml; with a file that is named, whatever OS_… says in the environment."""
     if not file:
         return openstack.config.OpenStackConfig()
     try:
-        yaml.safe_load(Path(file).read_text())  # the SDK passes over a file that it cannot read
-        return openstack.config.OpenStackConfig(config_files=[file], load_envvars=False)
+        # The SDK passes over a file that it cannot read, and stumbles over one of another shape.
+        why = _misshapen(yaml.safe_load(Path(file).read_text()), cloud)
+        if not why:
+            return openstack.config.OpenStackConfig(config_files=[file], load_envvars=False)
     except OSError as error:
         why = f"it cannot be read ({error.strerror})"
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -149,4 +182,14 @@ def _entries(file: str) -> openstack.config.OpenStackConfig:
     raise RefusedError(file, why, "see openstack.clouds_yaml")
 
 
-__all__ = ["FOREIGN", "MICROVERSION", "Answer", "Body", "Link"]
+def _misshapen(content: object, cloud: str) -> str:
+    """What keeps `cloud` from being found in it; empty when it is there."""
+    clouds = content.get("clouds") if isinstance(content, dict) else None
+    if not isinstance(clouds, dict):
+        return "it has no mapping `clouds:`"
+    if cloud not in clouds:
+        return f"it has no cloud {cloud}, only {', '.join(map(str, clouds)) or 'an empty list'}"
+    entry = clouds[cloud]
+    if not isinstance(entry, dict) or not isinstance(entry.get("auth", {}), dict):
+        return f"what it has below {cloud} is no mapping with `auth:`"
+    return ""

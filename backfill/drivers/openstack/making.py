@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 from backfill.core.fleet import CloneMethod, InstanceSpec
@@ -57,13 +58,18 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
         image = cloud.config.shape.images.get(spec.image, spec.image)
         image_id = cloud.id_of("image", "image", image, spec.name)
         choice = cloud.bench.pick(spec.name, time.monotonic())
+        body = _body(cloud, spec, choice, image_id)
         # A port is given to one server only: even two creations make no second working server.
-        port_id = ports.ensure(cloud, spec)
-        body = _body(cloud, spec, choice, image_id, port_id)
+        body["server"]["networks"] = [{"port": ports.ensure(cloud, spec)}]
         try:
             made = _post(cloud, spec, body)
-        except NoCapacityError as error:
-            _learn(cloud, choice, error.problem)
+        except UnreachableError:
+            raise  # there may be a server, or soon: it keeps its port
+        except DriverError as error:
+            if isinstance(error, NoCapacityError):
+                _learn(cloud, choice, error.problem)
+            with suppress(DriverError):  # why there is no server is worth more
+                ports.remove(cloud, spec.name)
             raise
         cloud.board.refresh(made, spec.name)
 
@@ -110,14 +116,11 @@ def by_name(cloud: Cloud, name: str) -> list[Server]:
     )
 
 
-def _body(
-    cloud: Cloud, spec: InstanceSpec, choice: Choice, image_id: str, port_id: str
-) -> dict[str, Any]:
+def _body(cloud: Cloud, spec: InstanceSpec, choice: Choice, image_id: str) -> dict[str, Any]:
     shape, (flavour, zone) = cloud.config.shape, choice
     server: dict[str, Any] = {
         "name": spec.name,
         "flavorRef": cloud.id_of("compute", "flavor", flavour, spec.name),
-        "networks": [{"port": port_id}],
         "metadata": metadata_of(spec, text_of(choice)),
         "tags": [cluster_tag(spec.tag.cluster), unique_tag(spec.tag)],
         "user_data": user_data(spec, cloud.config.guest),

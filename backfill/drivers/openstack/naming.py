@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from uuid import UUID
 
 from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.states import is_id
 from backfill.ports import NotFoundError, RefusedError
 
 _REMEDY = {
@@ -19,19 +19,32 @@ def id_of(link: Link, service: str, kind: str, name: str, subject: str) -> str:
     """The id of the one called `name`, or with that id; RefusedError if there is none."""
     # Lists come in pages, Glance's of 25; only Nova's flavours cannot be asked for by name.
     query = {} if service == "compute" else {"name": name}
-    for entry in link.get(service, f"/{kind}s", subject, **query).body.get(f"{kind}s", []):
-        if name in (entry["id"], entry["name"]):
-            return str(entry["id"])
-    if _is_id(name):
+    listed = link.get(service, f"/{kind}s", subject, **query).body.get(f"{kind}s", [])
+    found = [entry for entry in listed if name in (entry["id"], entry["name"])]
+    if kind == "network" and len(found) > 1:
+        # An administrator sees those of all projects.
+        own = link.project_id(subject)
+        found = [entry for entry in found if entry.get("project_id") == own] or found
+    if kind == "image" and found:
+        # A new one of the same name takes over once it is uploaded, whatever comes of the old one.
+        found.sort(key=lambda e: (e.get("status") == "active", str(e.get("created_at"))))
+        found = found[-1:]
+    if len(found) > 1:
+        raise RefusedError(
+            name, f"cloud {link.cloud} has {len(found)} {kind}s of this name",
+            f"write the id of the one that is meant: {', '.join(str(e['id']) for e in found)}",
+        )  # fmt: skip
+    if found:
+        return str(found[0]["id"])
+    if is_id(name):
         with suppress(NotFoundError):
             link.get(service, f"/{kind}s/{name}", subject)
             return name
     raise RefusedError(name, f"cloud {link.cloud} has no {kind} of this name", _REMEDY[kind])
 
 
-def _is_id(name: str) -> bool:
-    try:
-        UUID(name)
-    except ValueError:
-        return False
-    return True
+def own_group(link: Link, name: str, subject: str) -> str:
+    """The id of the project's own security group of this name; empty if there is none."""
+    query = {"name": name, "project_id": link.project_id(subject)}
+    listed = link.get("network", "/security-groups", subject, **query).body["security_groups"]
+    return str(listed[0]["id"]) if listed else ""

@@ -50,28 +50,30 @@ def remove(cloud: Cloud, name: str) -> None:
 
 
 def _find(cloud: Cloud, name: str) -> Port | None:
-    called = name_of(cloud.config.cluster, name)
-    found: list[Port] = cloud.link.get("network", "/ports", name, name=called).body.get("ports", [])
+    # An administrator sees those of all projects, where another cluster may have our name.
+    query = {"name": name_of(cloud.config.cluster, name), "project_id": cloud.link.project_id(name)}
+    found: list[Port] = cloud.link.get("network", "/ports", name, **query).body.get("ports", [])
     return found[0] if found else None
 
 
 def _make(cloud: Cloud, name: str, network: str, address: str) -> Port:
     """Create it once. The address is the guard: Neutron gives it to one port only."""
-    body = {
-        "port": {
-            "name": name_of(cloud.config.cluster, name),
-            "network_id": network,
-            "fixed_ips": [{"ip_address": address}],
-            "binding:vnic_type": cloud.config.shape.vnic_type,
-        }
+    port: Port = {
+        "name": name_of(cloud.config.cluster, name),
+        "network_id": network,
+        "fixed_ips": [{"ip_address": address}],
+        "binding:vnic_type": cloud.config.shape.vnic_type,
     }
+    group = cloud.group_of_ports(name)
+    if group:  # the project's default lets nobody in who is not in it
+        port["security_groups"] = [group]
     try:
-        answer = cloud.link.post("network", "/ports", name, body)
+        answer = cloud.link.post("network", "/ports", name, {"port": port})
     except FOREIGN as error:
         problem: DriverError = translate(error, name, cloud.link.cloud)
-        port = _find(cloud, name) if acted_is_unknown(error) else None
-        if port is not None:
-            return port
+        there = _find(cloud, name) if acted_is_unknown(error) else None
+        if there is not None:
+            return there
         if isinstance(problem, BusyError):
             raise AlreadyThereError(
                 name, f"its address {address} is in use in the network: {problem.problem}",

@@ -25,7 +25,7 @@ class Patience:
     settle_s: float = 30.0  # until a server appears whose creation was not confirmed
     poll_s: float = 0.25  # between two lists while something is awaited
     full_s: float = 60.0  # until the list is read as a whole again, not only what has changed
-    usage_s: float = 60.0  # until quota and used hours are read again
+    usage_s: float = 60.0  # until quota, used hours and ids of names are read again
     bench_s: float = 300.0  # a flavour in a zone that had no room is not tried for so long
     tries: int = 5  # of a request that may be repeated
 

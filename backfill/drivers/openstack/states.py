@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from backfill.core.fleet import Instance, InstanceSpec, InstanceState, Tag
 from backfill.core.quantities import Resources
@@ -31,6 +32,11 @@ RECLAIM = f"{_MARK}reclaim"  # set by the cloud's operator, who wants the server
 def cluster_tag(cluster: str) -> str:
     """The tag on every server of a cluster; at most 60 characters, neither '/' nor ','."""
     return f"backfill.{cluster}"
+
+
+def appliance_name(cluster: str) -> str:
+    """What `backfill cloud` calls the security group and the router of a whole cluster."""
+    return f"backfill-{cluster}"
 
 
 def unique_tag(tag: Tag) -> str:
@@ -116,6 +122,15 @@ def describe(server: Server) -> str:
     """For people: the state, and what Nova is doing with it."""
     state, task = state_of(server).value, server.get(TASK)
     return f"{state}, Nova is busy with it ({task})" if task else state
+
+
+def is_id(name: str) -> bool:
+    """Whether it looks like an id of OpenStack, and not like a name."""
+    try:
+        UUID(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(text: str) -> int:

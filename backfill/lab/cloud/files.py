@@ -204,7 +204,7 @@ def _neutron(root: Path) -> str:
     return f"""[DEFAULT]
 log_file = {root}/log/neutron.log
 core_plugin = ml2
-service_plugins =
+service_plugins = router
 transport_url = fake://
 auth_strategy = keystone
 api_paste_config = {root}/etc/neutron/api-paste.ini

@@ -49,6 +49,10 @@ def resources(cloud):
         wait=True,
     )
     network_of(cloud)
+    outside = cloud.network.create_network(name="public", is_router_external=True)
+    cloud.network.create_subnet(
+        network_id=outside.id, name="public", ip_version=4, cidr="192.0.2.0/24", enable_dhcp=False
+    )
     zone = cloud.compute.create_aggregate(name="sriov", availability_zone="sriov")
     cloud.compute.add_host_to_aggregate(zone, "c5")
     # A zone of its own keeps nobody out who names none.
