@@ -118,6 +118,7 @@ class Instance:
     devices_of: str = ""  # id of the job for which it holds devices
     plugged: bool = False  # whether they are in its guest
     wanted_back: str = ""  # why its host's owner wants this very instance gone
+    no_room: str = ""  # why its host, which had accepted it, found no room for it after all
 
     @property
     def occupies_cpu(self) -> bool:

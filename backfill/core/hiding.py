@@ -22,7 +22,7 @@ def show(draft: Draft, node: ManagedNode) -> bool:
     """
     seen = draft.world.nodes.get(node.name)
     address = node.address.split("/")[0]
-    if seen is None or seen.address == address:
+    if seen is None or seen.address in ("", address):  # empty: Slurm has not told
         return True
     draft.do(SetAddress(node.name, node.generation, address, "its instance can be reached"))
     return False

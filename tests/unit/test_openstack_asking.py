@@ -10,10 +10,10 @@ import pytest
 from backfill.drivers.openstack.board import Board
 from backfill.drivers.openstack.capacity import Gauge
 from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.errors import is_no_room
 from backfill.drivers.openstack.link import Answer, Link
 from backfill.drivers.openstack.naming import id_of
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Shape
+from backfill.drivers.openstack.shortage import is_no_room
 from backfill.ports import NotFoundError, RefusedError
 
 LATE_S = 60.0

@@ -14,9 +14,10 @@ from backfill.core.fleet import Flavour, InstanceSpec, InstanceState, Tag
 from backfill.core.quantities import NOTHING, Resources
 from backfill.drivers.openstack.bench import Bench, choice_of, text_of
 from backfill.drivers.openstack.capacity import Quota, pool_room
-from backfill.drivers.openstack.errors import acted_is_unknown, is_no_room, translate
+from backfill.drivers.openstack.errors import acted_is_unknown, translate
 from backfill.drivers.openstack.identity import user_data
 from backfill.drivers.openstack.settings import Guest
+from backfill.drivers.openstack.shortage import is_no_room
 from backfill.drivers.openstack.states import (
     RECLAIM,
     RESTORED,
@@ -63,6 +64,13 @@ def server(status: str = "ACTIVE", **more: Any) -> Server:
 def test_states(status: str, state: InstanceState) -> None:
     """Shelved is off: its memory is lost."""
     assert state_of(server(status)) is state
+
+
+def test_a_server_that_found_no_room_says_so() -> None:
+    """Its fault tells; one that failed otherwise is only crashed."""
+    for words, is_room in (("No valid host was found.", True), ("Image is corrupt", False)):
+        seen = instance_of(server("ERROR", fault={"message": words}), "east")
+        assert (seen.state, bool(seen.no_room)) == (InstanceState.CRASHED, is_room)
 
 
 def test_a_restored_server_counts_as_paused_until_it_is_thawed() -> None:

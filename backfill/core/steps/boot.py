@@ -11,7 +11,7 @@ from backfill.core.actions import (
 )
 from backfill.core.cluster import OUR_REASON, NodeBase
 from backfill.core.draft import Draft, Progress
-from backfill.core.fleet import CloneMethod, InstanceSpec, Tag
+from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.prove import proven
@@ -26,16 +26,14 @@ def step_booting(draft: Draft, node: ManagedNode) -> None:
     if draft.taken(node.host):
         begin_eviction(draft, node, doomed=True)
         return
-    if draft.blind:
+    if draft.blind or _found_no_room(draft, node):
         return
     limit_s = draft.since(node) + draft.policies.scale.boot_within_s
     draft.wake_at(limit_s)
     if draft.now_s >= limit_s:
         _fail(draft, node, _why_late(draft, node))
         return
-    problem = _make(draft, node)
-    if problem:
-        _fail(draft, node, problem)
+    if _fails_to_make(draft, node):
         return
     seen = draft.world.nodes.get(node.name)
     draft.watch(node.name)
@@ -56,26 +54,50 @@ def step_booting(draft: Draft, node: ManagedNode) -> None:
     prove(draft, node)
 
 
-def _make(draft: Draft, node: ManagedNode) -> str:
-    """Ask for node and instance where they are missing; say why that cannot work any more."""
+def _found_no_room(draft: Draft, node: ManagedNode) -> bool:
+    """Whether its host has accepted the instance and then found no room: it is begun anew at once.
+
+    That is no failure of node, image or host: what the host has learnt by it is its business.
+    """
     instance = draft.instance(node)
-    if instance is not None:
-        problem = draft.broken(node, instance)
-        if problem:
-            return f"{problem}, while booting"
+    if instance is None or not instance.no_room or draft.busy_with(node):
+        return False
+    draft.become(node, Phase.REMOVING, f"{node.host} has no room for it: {instance.no_room}")
+    return True
+
+
+def _fails_to_make(draft: Draft, node: ManagedNode) -> bool:
+    """Ask for node and instance where they are missing; true when that cannot work any more."""
+    instance = draft.instance(node)
+    problem = draft.broken(node, instance) if instance is not None else ""
+    if problem:
+        _fail(draft, node, f"{problem}, while booting")
+        return True
+    return any(_fails(draft, node, action) for action in _missing(draft, node, instance))
+
+
+def _missing(
+    draft: Draft, node: ManagedNode, instance: Instance | None
+) -> list[CreateNode | CreateInstance | MakeParent]:
     wanted: list[CreateNode | CreateInstance | MakeParent] = []
     if node.name not in draft.world.nodes:
         wanted.append(create_node(draft, node))
     if instance is None:
         create = create_instance(draft, node)
         wanted.append(_parent_first(draft, create.spec) or create)
-    for action in wanted:
-        progress = draft.do(action)
-        operation = draft.operation(action)
-        failed = operation is not None and operation.attempts >= _TRIES
-        if operation is not None and (progress is Progress.FINAL or failed):
-            return operation.problem
-    return ""
+    return wanted
+
+
+def _fails(
+    draft: Draft, node: ManagedNode, action: CreateNode | CreateInstance | MakeParent
+) -> bool:
+    """Ask for it; whether it was refused for good, or has failed too often."""
+    progress = draft.do(action)
+    operation = draft.operation(action)
+    if operation is None or (progress is not Progress.FINAL and operation.attempts < _TRIES):
+        return False
+    _fail(draft, node, operation.problem, will_pass=progress is not Progress.FINAL)
+    return True
 
 
 def _parent_first(draft: Draft, spec: InstanceSpec) -> MakeParent | None:
@@ -169,5 +191,8 @@ def _why_late(draft: Draft, node: ManagedNode) -> str:
     return f"it did not register with Slurm within {within_s:.0f} s (its guest is {state}){why}"
 
 
-def _fail(draft: Draft, node: ManagedNode, problem: str) -> None:
-    draft.become(node, Phase.REMOVING, problem, fail=True)
+def _fail(draft: Draft, node: ManagedNode, problem: str, *, will_pass: bool = False) -> None:
+    """`will_pass`: others may mend it at any time, so no person has to say that they have."""
+    most = draft.policies.scale.give_up_after - 2
+    failures = min(node.failures, most) if will_pass else node.failures
+    draft.become(node, Phase.REMOVING, problem, fail=True, failures=failures)

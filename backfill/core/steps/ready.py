@@ -18,7 +18,8 @@ from backfill.core.steps.throttle import give_cpus
 # retry): it may come after the resume, and then the job stands still for ever while Slurm shows
 # it as running. Measured on 22.05: a pause of 7 s, suspended at its beginning.
 _LATE_SIGNAL_S = 25.0
-_PROBE_EVERY_S = 0.5
+_PROBE_EVERY_S = 0.5  # at first
+_PROBE_LESS_OFTEN = 0.25  # of the time since the return, between two looks
 # slurmd itself takes two seconds for a suspend (first SIGTSTP, later SIGSTOP), and a resume that
 # comes meanwhile waits for it. More suspends and resumes sent into that wait are done in any order:
 # a job that was kicked every half second never went on (measured on 22.05).
@@ -98,7 +99,9 @@ def _prove_jobs(draft: Draft, node: ManagedNode) -> None:
     if not node.stuck_s and draft.now_s > over_s and node.probed_s > node.suspended_s:
         draft.note(node, "its jobs go on", suspended_s=0.0)
         return
-    due_s = max(node.probed_s, node.since_s) + _PROBE_EVERY_S
+    looked_s = max(node.probed_s, node.since_s)
+    # A look costs a call into the guest, and what is late gets less likely with time.
+    due_s = looked_s + max(_PROBE_EVERY_S, (looked_s - node.since_s) * _PROBE_LESS_OFTEN)
     draft.wake_at(due_s)
     if draft.now_s >= due_s:
         draft.do(ProbeJobs(node.name, node.generation, node.host, "do its jobs go on?"))

@@ -28,6 +28,11 @@ class Bench:
             if choice[1] == zone:
                 self.sit(choice, why, now_s)
 
+    def is_full(self, now_s: float) -> bool:
+        """Whether there is no choice that may be tried."""
+        with self._lock:
+            return all(self._until.get(c, (0.0, ""))[0] > now_s for c in self._choices)
+
     def pick(self, subject: str, now_s: float) -> Choice:
         """The first choice that may be tried; NoCapacityError says why there is none."""
         with self._lock:

@@ -13,9 +13,9 @@ from backfill.core.quantities import NOTHING, Resources
 from backfill.drivers.openstack import naming
 from backfill.drivers.openstack.bench import Bench, choice_of
 from backfill.drivers.openstack.board import Board
-from backfill.drivers.openstack.errors import is_no_room
 from backfill.drivers.openstack.link import Link
 from backfill.drivers.openstack.settings import OpenStackConfig
+from backfill.drivers.openstack.shortage import is_no_room
 from backfill.drivers.openstack.states import (
     RECLAIM,
     Server,

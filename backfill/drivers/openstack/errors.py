@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from keystoneauth1 import exceptions as ka
 from openstack import exceptions as sdk
 
+from backfill.drivers.openstack.shortage import is_quota
 from backfill.ports import (
     BadOutputError,
     BusyError,
@@ -33,17 +34,10 @@ _BY_STATUS: dict[int, type[DriverError]] = {
     413: NoCapacityError,
     501: RefusedError,
 }
-# Nova and Neutron answer 403, 409 or 413 for quota; only the text tells it from a denial.
-_QUOTA = (
-    "quota exceeded", "exceeds quota", "over quota", "maximum number of", "overlimit",
-    "exceeds allowed gigabytes quota",
-)  # fmt: skip
 _UNTRUSTED = "certificate verify failed"
 # How urllib3 wraps a failure that has one short reason.
 _NESTED = ": HTTP"
 _CAUSE = re.compile(r"\[(?:Errno -?\d+|SSL: \w+)\] ([^'\"()]*[^'\"() ])")
-_NO_ROOM = ("no valid host", "insufficient compute resources", "exceeded max scheduling attempts",
-            "not enough", "no space left")  # fmt: skip
 _REMEDY: dict[int, str] = {
     401: "check the credential in clouds.yaml; an application credential may have expired",
     403: "the credential lacks the role for it",
@@ -73,21 +67,6 @@ def asked_rest_s(error: BaseException) -> float:
         return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
     except ValueError:
         return 0.0
-
-
-def is_quota(text: str) -> bool:
-    """Whether a refusal speaks of a quota."""
-    return any(word in text.lower() for word in _QUOTA)
-
-
-def is_no_room(text: str) -> bool:
-    """Whether a server's fault says that there was no room for it."""
-    return is_quota(text) or is_no_zone(text) or any(word in text.lower() for word in _NO_ROOM)
-
-
-def is_no_zone(text: str) -> bool:
-    """Whether a zone was refused: Nova does not know it, or none of its hosts is in service."""
-    return "availability zone is not available" in text.lower()
 
 
 def acted_is_unknown(error: BaseException) -> bool:

@@ -13,12 +13,10 @@ from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.errors import (
     FOREIGN,
     acted_is_unknown,
-    is_no_room,
-    is_no_zone,
-    is_quota,
     translate,
 )
 from backfill.drivers.openstack.identity import user_data
+from backfill.drivers.openstack.shortage import is_no_room, is_no_zone, is_quota
 from backfill.drivers.openstack.states import (
     GONE,
     TASK,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
 from backfill.core.quantities import NOTHING, Resources
@@ -168,10 +169,11 @@ class OpenStackProvider:
         """What the host can carry in all; UnreachableError when its compute service is down."""
         place, gauge = self._config.places[host], self._gauges[cloud.link.cloud]
         if not place.compute:
+            quota, now_s = gauge.quota(), time.monotonic()
+            if cloud.bench.is_full(now_s):
+                quota = replace(quota, slots=0)
             servers = cloud.board.known()
-            return pool_room(
-                gauge.quota(), servers, self._config.hours_cap, cloud.given_back(time.monotonic())
-            )
+            return pool_room(quota, servers, self._config.hours_cap, cloud.given_back(now_s))
         seen = gauge.computes().get(place.compute)
         if seen is None:
             raise UnreachableError(

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from backfill.core.fleet import Instance, InstanceSpec, InstanceState, Tag
 from backfill.core.quantities import Resources
+from backfill.drivers.openstack.shortage import is_no_room
 
 Server = dict[str, Any]
 
@@ -97,12 +98,19 @@ def instance_of(server: Server, host: str) -> Instance:
         resources=Resources(_number(mark(server, "cpus")), _number(mark(server, "memory_mb"))),
         boot_s=seconds(str(server.get("created", ""))),
         wanted_back=wanted_back(server),
+        no_room=_no_room(server),
     )
 
 
 def wanted_back(server: Server) -> str:
     """Why the cloud's operator wants the room of this server back; empty: he does not."""
     return str(server.get("metadata", {}).get(RECLAIM, ""))
+
+
+def _no_room(server: Server) -> str:
+    """Why it was never made, if that is for lack of room; empty otherwise."""
+    fault = fault_of(server) if server.get("status") == "ERROR" else ""
+    return fault if is_no_room(fault) else ""
 
 
 def fault_of(server: Server) -> str:
