@@ -14,7 +14,7 @@ from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.states import HOST, cluster_tag
 from backfill.ports import BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_rig import CLUSTER, born, spec, state
-from tests.real.openstack_rig import OpenStackRig, connect, nova, wait
+from tests.real.openstack_rig import IMAGE, OpenStackRig, connect, nova, wait
 from tests.real.tenant_rig import LIST, TenantRig, shaped
 
 pytestmark = pytest.mark.real
@@ -147,6 +147,31 @@ def test_a_member_who_names_compute_hosts_is_told_what_he_lacks(clouds: Path) ->
     finally:
         member.end()
         rig.provider.close()
+
+
+def test_a_flavour_or_image_that_is_not_there_leaves_nothing(clouds: Path, tmp_path: Path) -> None:
+    """Refused before anything is made; and a network of another project with the same name counts
+    for nobody.
+    """
+    for shape, words in (
+        ({"flavours": ("nosuch",)}, "nosuch: cloud east has no flavor of this name"),
+        ({"images": {IMAGE: "nosuch"}}, "nosuch: cloud east has no image of this name"),
+        ({"network": "nosuch"}, "nosuch: cloud east has no network of this name"),
+    ):
+        with (
+            shaped(clouds, tmp_path, **shape) as tenant,
+            pytest.raises(RefusedError, match=words),
+        ):
+            tenant.provider.create(spec(tenant))
+    assert not list(connect(clouds, "east").network.ports())
+    admin = OpenStackRig(clouds)
+    try:
+        born(admin)
+        (port,) = connect(clouds, "admin").network.ports()
+        own = connect(clouds, "admin").current_project_id
+        assert connect(clouds, "admin").network.get_network(port.network_id).project_id == own
+    finally:
+        admin.end()
 
 
 def test_a_direct_port_gets_a_virtual_function(clouds: Path, tmp_path: Path) -> None:

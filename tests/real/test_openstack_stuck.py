@@ -73,10 +73,34 @@ def test_no_valid_host_says_why_and_the_next_flavour_is_taken(clouds: Path, tmp_
     try:
         tenant.provider.create(spec(tenant))
         wait(lambda: tenant.state() is InstanceState.CRASHED)
+        assert "No valid host" in tenant.provider.observe("pool").instances["vn1"].no_room
         assert "No valid host" in tenant.provider.console("pool", "vn1")
         tenant.provider.create(spec(tenant))
         wait(lambda: tenant.state() is InstanceState.RUNNING)
         assert [s["flavor"]["original_name"] for s in tenant.servers()] == ["tiny"]
+    finally:
+        tenant.end()
+        nova(clouds, "admin", "DELETE", f"/flavors/{made}")
+
+
+def test_a_pool_whose_flavours_all_sit_on_the_bench_has_no_room(
+    clouds: Path, tmp_path: Path
+) -> None:
+    """Beyond what it holds; so nothing is tried in vain until the first may play again."""
+    flavour = {"name": "huge", "ram": 900000, "vcpus": 64, "disk": 1}
+    made = nova(clouds, "admin", "POST", "/flavors", {"flavor": flavour})["flavor"]["id"]
+    tenant = TenantRig(clouds, tmp_path, shape=replace(SHAPE, flavours=("huge",)))
+    try:
+        tenant.provider.create(spec(tenant))
+        wait(lambda: tenant.state() is InstanceState.CRASHED)
+        seen = tenant.provider.observe("pool")
+        held = seen.instances["vn1"].resources
+        assert (seen.host.capacity.cpus, seen.host.capacity.memory_mb) <= (
+            held.cpus,
+            held.memory_mb,
+        )
+        with pytest.raises(NoCapacityError, match="no room for any flavour in any zone"):
+            tenant.provider.create(spec(tenant))
     finally:
         tenant.end()
         nova(clouds, "admin", "DELETE", f"/flavors/{made}")
@@ -92,6 +116,8 @@ def test_quota_is_no_capacity_and_policy_is_a_refusal(tenant: TenantRig) -> None
     try:
         with pytest.raises(NoCapacityError, match="Quota exceeded"):
             tenant.provider.create(spec(tenant, "vn2"))
+        (port,) = connect(tenant.clouds, "east").network.ports()
+        assert port.name.endswith("vn1")  # the other one has gone again
         seen = tenant.provider.observe("pool").host.capacity
         assert (seen.cpus, seen.memory_mb) == (1, 256)
     finally:

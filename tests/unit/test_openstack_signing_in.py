@@ -85,6 +85,26 @@ def test_a_mistake_in_an_entry_is_refused(tmp_path: Path, content: str, words: s
     assert "east" in str(found)
 
 
+def test_a_refusal_is_not_fetched_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keystone would lock the account: for a while the first answer is given again."""
+    file = tmp_path / "clouds.yaml"
+    file.write_text(entry(auth_type="magic"))
+    link = Link("east", str(file), Patience(tries=1))
+    words = []
+    for _ in range(2):
+        with pytest.raises(RefusedError) as problem:
+            link.get("compute", "/servers", "vn1")
+        words.append(str(problem.value))
+        file.unlink(missing_ok=True)
+    assert words[0] == words[1]
+    later_s = time.monotonic() + 3600
+    monkeypatch.setattr("backfill.drivers.openstack.link.time.monotonic", lambda: later_s)
+    with pytest.raises(RefusedError, match="cannot be read"):
+        link.get("compute", "/servers", "vn1")
+
+
 def test_nobody_at_the_address_is_told_briefly(tmp_path: Path) -> None:
     """The address and the system's word for it."""
     found = told(tmp_path, entry())

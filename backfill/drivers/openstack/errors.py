@@ -79,6 +79,8 @@ def acted_is_unknown(error: BaseException) -> bool:
 
 def translate(error: Exception, subject: str, cloud: str) -> DriverError:
     """The typed error for `error`, which came up while `subject` was handled in `cloud`."""
+    if isinstance(error, DriverError):
+        return error
     text = _text(error)
     status = status_of(error)
     if status:

@@ -23,6 +23,8 @@ Body = dict[str, Any]
 # The last in which hypervisors tell their size; hosts can be named in a creation since 2.74.
 MICROVERSION = "2.79"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 5.0
+# Keystone locks out whoever comes again and again with a wrong password.
+_REFUSED_REST_S = 30.0
 
 
 class Answer:
@@ -48,6 +50,7 @@ class Link:
         self._sleep = sleep
         self._jitter = random.Random(cloud)  # noqa: S311 - spreads retries, hides nothing
         self._connection: Connection | None = None
+        self._refused: tuple[float, Exception | None] = (0.0, None)  # until when, why
 
     def get(self, service: str, path: str, subject: str, **query: str) -> Answer:
         """Read; repeated with growing pauses while the service is overloaded or restarts."""
@@ -134,7 +137,15 @@ class Link:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            self._connection = self._connect()
+            until_s, refusal = self._refused
+            if refusal is not None and time.monotonic() < until_s:
+                raise refusal
+            try:
+                self._connection = self._connect()
+            except (*FOREIGN, DriverError) as error:
+                if not translate(error, self.cloud, self.cloud).retry:
+                    self._refused = (time.monotonic() + _REFUSED_REST_S, error)
+                raise
         return self._connection
 
     def _connect(self) -> Connection:

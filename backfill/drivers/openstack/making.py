@@ -67,7 +67,7 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
             if isinstance(error, NoCapacityError):
                 _learn(cloud, choice, error.problem)
             with suppress(DriverError):  # why there is no server is worth more
-                ports.remove(cloud, spec.name)
+                ports.remove_unused(cloud, spec.name)
             raise
         cloud.board.refresh(made, spec.name)
 

@@ -99,6 +99,11 @@ def migrate(cloud: Cloud, host: str, name: str, target: str) -> None:
                 name, f"{target} is a pool whose compute hosts are not seen: Nova chooses there",
                 "only an administrator's credential moves servers",
             )  # fmt: skip
+        if HOST not in server:
+            raise RefusedError(
+                name, "the credential does not see on which compute host it is",
+                "only an administrator's credential moves servers",
+            )  # fmt: skip
         if server["status"] == "SUSPENDED":
             raise RefusedError(
                 name, "Nova cannot move a suspended server", "it goes back where it was"

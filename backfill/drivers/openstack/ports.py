@@ -49,6 +49,13 @@ def remove(cloud: Cloud, name: str) -> None:
         cloud.link.delete("network", f"/ports/{port['id']}", name)
 
 
+def remove_unused(cloud: Cloud, name: str) -> None:
+    """Delete the port of an instance that was refused, unless a server has it after all."""
+    port = _find(cloud, name)
+    if port is not None and not port.get("device_id"):
+        cloud.link.delete("network", f"/ports/{port['id']}", name)
+
+
 def _find(cloud: Cloud, name: str) -> Port | None:
     # An administrator sees those of all projects, where another cluster may have our name.
     query = {"name": name_of(cloud.config.cluster, name), "project_id": cloud.link.project_id(name)}
