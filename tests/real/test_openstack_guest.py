@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import libvirt
 import pytest
@@ -15,7 +17,7 @@ from backfill.lab.cloud.handle import Cloud
 from backfill.lab.spec import LIBVIRT_PORT
 from tests.contract.instance_rig import spec
 from tests.real.cloud_rig import cloud_with_guests
-from tests.real.openstack_rig import SHAPE, OpenStackRig, nova, wait
+from tests.real.openstack_rig import SHAPE, OpenStackRig, connect, nova, wait
 from tests.real.tenant_rig import LIST
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
@@ -29,8 +31,8 @@ class GuestRig(OpenStackRig):
     image = guests.COUNTER
     cloud_name, places, zones = "east", {"pool": Place("east")}, (guests.ZONE,)
 
-    def __init__(self, cloud: Cloud) -> None:
-        shape = replace(SHAPE, flavours=("tiny",), zones=self.zones, config_drive=True)
+    def __init__(self, cloud: Cloud, **shape_too: Any) -> None:
+        shape = replace(SHAPE, flavours=("tiny",), zones=self.zones, config_drive=True, **shape_too)
         super().__init__(cloud.clouds_yaml, places=self.places, shape=shape)
         self.cloud = cloud
         # As seen from the cloud's network, in which the test is.
@@ -168,3 +170,26 @@ def test_a_guest_that_is_off_moves_with_its_disk(admin: HostsRig) -> None:
     wait(lambda: admin.state("hv2") is InstanceState.RUNNING, LIMIT_S)
     wait(lambda: len(admin.domains(1)) == 1 and admin.domains(1)[0].isActive() == 1, LIMIT_S)
     admin.counting()
+
+
+def test_a_guest_boots_from_a_volume_and_its_memory_survives(cloud: Cloud) -> None:
+    """Its only disk is Cinder's, through a suspend and back; with the guest the volume goes."""
+    rig = GuestRig(cloud, volume_gb=1)
+    try:
+        rig.provider.create(spec(rig))
+        wait(lambda: rig.state() is InstanceState.RUNNING, LIMIT_S)
+        (volume,) = connect(rig.clouds, "east").block_storage.volumes()
+        disks = re.findall(r"<disk type='file' device='disk'>.*?</disk>", rig.domain().XMLDesc(),
+                           re.DOTALL)  # fmt: skip
+        assert [volume.id in disk for disk in disks] == [True]
+        rig.counting()
+        before = rig.counts()[-1]
+        rig.provider.suspend("pool", "vn1")
+        rig.provider.restore("pool", "vn1")
+        rig.provider.thaw("pool", "vn1")
+        rig.goes_on(before)
+        rig.provider.delete("pool", "vn1")
+        assert rig.domains() == []
+        wait(lambda: not list(connect(rig.clouds, "east").block_storage.volumes()), LIMIT_S)
+    finally:
+        rig.end()
