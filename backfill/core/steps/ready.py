@@ -19,7 +19,7 @@ from backfill.core.steps.throttle import give_cpus
 # it as running. Measured on 22.05: a pause of 7 s, suspended at its beginning.
 _LATE_SIGNAL_S = 25.0
 _PROBE_EVERY_S = 0.5  # at first
-_PROBE_LESS_OFTEN = 0.25  # of the time since the return, between two looks
+_PROBE_LESS_OFTEN = 0.25  # of the time since the return, between two looks that found all well
 # slurmd itself takes two seconds for a suspend (first SIGTSTP, later SIGSTOP), and a resume that
 # comes meanwhile waits for it. More suspends and resumes sent into that wait are done in any order:
 # a job that was kicked every half second never went on (measured on 22.05).
@@ -101,7 +101,8 @@ def _prove_jobs(draft: Draft, node: ManagedNode) -> None:
         return
     looked_s = max(node.probed_s, node.since_s)
     # A look costs a call into the guest, and what is late gets less likely with time.
-    due_s = looked_s + max(_PROBE_EVERY_S, (looked_s - node.since_s) * _PROBE_LESS_OFTEN)
+    well_s = 0.0 if node.stuck_s else (looked_s - node.since_s) * _PROBE_LESS_OFTEN
+    due_s = looked_s + max(_PROBE_EVERY_S, well_s)
     draft.wake_at(due_s)
     if draft.now_s >= due_s:
         draft.do(ProbeJobs(node.name, node.generation, node.host, "do its jobs go on?"))
