@@ -22,15 +22,23 @@ _UNKNOWN = "not known"
 
 
 def against_the_paper(scenario: Scenario) -> Iterator[str]:
-    """Yield a table: measure, variant, the paper's figure, ours. Plays each variant."""
-    if not scenario.paper:
+    """Yield the lines of a table, if there is a paper; plays each variant."""
+    rows = paper_rows(scenario)
+    if not rows:
         return
-    found = {name: measures(scenario, name) for name in scenario.variants}
-    rows = [("", "", "paper", "ours"), *(_row(figure, found) for figure in scenario.paper)]
+    rows.insert(0, ("", "", "paper", "ours"))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         yield "  ".join(cells).rstrip()
+
+
+def paper_rows(scenario: Scenario) -> list[tuple[str, str, str, str]]:
+    """Measure, variant, the paper's figure, ours; plays each variant."""
+    if not scenario.paper:
+        return []
+    found = {name: measures(scenario, name) for name in scenario.variants}
+    return [_row(figure, found) for figure in scenario.paper]
 
 
 def _row(
@@ -84,11 +92,14 @@ def measured(
 
 def _provisions(outcome: Outcome) -> Iterator[float]:
     """How long each instance took from the decision to its first READY."""
+    known: set[tuple[str, int]] = set()
     for record in outcome.records:
         if record.kind != "change" or record.body.get("t") != "NodeManaged":
             continue
         change = decode(record.body)
         assert isinstance(change, ch.NodeManaged)
         node = change.node
-        if node.phase is Phase.READY and node.proven_s == node.since_s and node.proven_s:
+        first = node.phase is Phase.READY and (node.name, node.generation) not in known
+        if first and node.proven_s == node.since_s and node.proven_s:
+            known.add((node.name, node.generation))
             yield node.since_s - node.created_s

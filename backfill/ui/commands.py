@@ -61,8 +61,8 @@ COMMANDS = (
     Command("completion", "backfill.ui.completion", "completion for bash, zsh, fish", _HELP),
     Command("version", "backfill.ui.version_command", "show the version", _HELP),
 )
-# `replay --live` has other arguments than `replay`.
-LIVE = Command("replay", "backfill.ui.live_command", "play a scenario on a real lab", _WORK)
+# A scenario is replayed with other arguments than a trace.
+LIVE = Command("replay", "backfill.ui.live_command", "play a scenario, --live on a real lab", _WORK)
 
 GROUPS = tuple(dict.fromkeys(c.group for c in COMMANDS))
 BY_NAME = {c.name: c for c in COMMANDS}

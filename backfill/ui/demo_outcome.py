@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backfill.sim.junit import junit_lines
 from backfill.sim.outfile import write_text
-from backfill.sim.paper import against_the_paper
+from backfill.sim.paper import against_the_paper, paper_rows
 from backfill.sim.scenario_fit import Play, beside_one_another
 from backfill.sim.scenario_player import Outcome
 from backfill.ui.codes import NO, OK
@@ -73,13 +73,14 @@ def _page(path: Path, outcome: Outcome, *, live: bool) -> None:
 
 def _document(plays: Sequence[Play], *, live: bool) -> dict[str, object]:
     scenario = plays[0].outcome.scenario
-    papers = against_the_paper(scenario) if len(plays) == 1 else ()
+    names = ("measure", "variant", "paper", "ours")
+    rows = paper_rows(scenario) if len(plays) == 1 else []
     return {
         "scenario": scenario.name,
         "simulated": not live,
         "ok": all(play.outcome.ok for play in plays),
         "plays": {play.name: _play(play) for play in plays},
-        "paper": list(papers),
+        "paper": [dict(zip(names, row, strict=True)) for row in rows],
     }
 
 

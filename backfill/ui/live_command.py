@@ -1,4 +1,4 @@
-"""`backfill replay --live`: a scenario on a real lab, played by the demo."""
+"""`backfill replay SCENARIO`: in simulated time, with `--live` on a real lab, as the demo is."""
 
 from __future__ import annotations
 
