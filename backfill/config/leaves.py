@@ -109,6 +109,11 @@ def _parsed(shape: Amount, tree: Scalar) -> float:
     return values.number(tree.text)
 
 
+def _no_node(name: str) -> bool:
+    """Whether Slurm cannot have a node of this name: it reads two words as something else."""
+    return bool(forms.wrong("name", name)) or name.upper() in ("ALL", "DEFAULT")
+
+
 def _hostlist(tree: Tree) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for text in tree.items if isinstance(tree, Listing) else (tree,):
@@ -119,7 +124,7 @@ def _hostlist(tree: Tree) -> tuple[str, ...]:
             more = parse_hostlist(text.text)
         except ValueError as error:
             raise WrongError(text.place, f"cannot be read: {error}", remedy) from error
-        wrong = next((name for name in more if forms.wrong("name", name)), None)
+        wrong = next((name for name in more if _no_node(name)), None)
         if wrong is not None:
             raise WrongError(text.place, f"has {quote(wrong)}, which is no name", remedy)
         twice = next((name for name in more if name in names), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import ip_address
 
 
 class NodeBase(StrEnum):
@@ -88,6 +89,15 @@ class Node:
         return self.address == NOWHERE
 
     @property
+    def named(self) -> bool:
+        """True when its NodeAddr is a name, which slurmctld looks up once and then keeps."""
+        try:
+            ip_address(self.address)
+        except ValueError:
+            return self.address != ""
+        return False
+
+    @property
     def responding(self) -> bool:
         """True when slurmctld can talk to its slurmd now."""
         return self.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED) and not (
@@ -136,6 +146,7 @@ class Job:
     required_nodes: tuple[str, ...] = ()
     features: str = ""
     deadline_s: float = 0.0  # it must have ended by then (sbatch --deadline); 0: none
+    interactive: bool = False  # no batch script: salloc or srun waits at somebody's terminal
     # Where and when Slurm expects a pending job to start. It changes all the time and is no news.
     planned_s: float = field(default=0.0, compare=False)
     planned_nodes: tuple[str, ...] = field(default=(), compare=False)

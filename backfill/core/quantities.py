@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_PART = re.compile(
-    r"^(?P<prefix>[A-Za-z0-9_.-]*)(?:\[(?P<ranges>[0-9,\- ]+)\])?(?P<suffix>[A-Za-z0-9_.-]*)$"
-)
+# A node name in which any number of ranges may stand: rack[1-2]n[01-16]-ib.
+_PART = re.compile(r"^[A-Za-z0-9_.-]*(?:\[[0-9,\- ]+\][A-Za-z0-9_.-]*)*$")
+_RANGES = re.compile(r"\[([0-9,\- ]+)\]")
 _NUMBERED = re.compile(r"^(?P<prefix>.*?)(?P<number>\d+)$")
 _LARGEST_HOSTLIST = 1_000_000
 
@@ -74,17 +76,17 @@ def _split(text: str) -> list[str]:
 
 
 def _expand(part: str) -> Iterable[str]:
-    match = _PART.match(part.strip())
-    if match is None or part.strip() == "":
+    if _PART.match(part.strip()) is None or part.strip() == "":
         raise ValueError(f"hostlist part '{part}' is not a node name or a range like n[1-4]")
-    prefix, ranges, suffix = match["prefix"], match["ranges"], match["suffix"]
-    if ranges is None:
-        return [part.strip()]
-    return [
-        f"{prefix}{number}{suffix}"
-        for piece in ranges.split(",")
-        for number in _numbers(piece, part)
+    # Names and ranges take turns; the last range counts fastest, as Slurm has it.
+    pieces = _RANGES.split(part.strip())
+    choices = [
+        [n for piece in text.split(",") for n in _numbers(piece, part)] if at % 2 else [text]
+        for at, text in enumerate(pieces)
     ]
+    if math.prod(map(len, choices)) > _LARGEST_HOSTLIST:
+        raise ValueError(f"hostlist part '{part[:40]}' names more than a million nodes")
+    return map("".join, itertools.product(*choices))
 
 
 def _numbers(piece: str, part: str) -> Iterable[str]:

@@ -77,7 +77,7 @@ class Site:
         fixed = (
             *(job, job, partition, state, "alice", node, "1", str(cpus), f"cpu={cpus},node=1"),
             *("0", "4294901000", str(int(START_S) - 100), str(int(START_S) - 100), begun),
-            *("N/A", "1-00:00:00", "0", "(null)", "N/A", "1"),
+            *("N/A", "1-00:00:00", "0", "(null)", "N/A", "1", "1"),
         )
         free = ("physics", "normal", "None" if node else "Resources", "", "(null)", "simulate.sh")
         unit, mark, end = "\x1f", f"\x1d{self.format.mark}", f"\x1e{self.format.mark}"

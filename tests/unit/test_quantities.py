@@ -28,6 +28,8 @@ _NAMES = st.builds(lambda prefix, number: prefix + number, _PREFIXES, _NUMBERS)
         ("n[1-2]-ib,n[1-2]", ("n1-ib", "n2-ib", "n1", "n2")),
         ("n2,n1,n2", ("n2", "n1")),
         (" n[1, 3] ", ("n1", "n3")),
+        ("r[1-2]n[08-09]", ("r1n08", "r1n09", "r2n08", "r2n09")),
+        ("r[1,3]n[1]-ib,x", ("r1n1-ib", "r3n1-ib", "x")),
     ],
 )
 def test_a_hostlist_names_its_nodes_in_order_and_once(text: str, names: tuple[str, ...]) -> None:
@@ -45,7 +47,7 @@ def test_slurms_words_for_no_node(text: str) -> None:
     "text",
     [
         "n[1-3", "n1-3]", "n[[1]]", "n[3-1]", "n[a-b]", "n[]", "n[1,,2]", "n1,,n2",
-        "n 1", "n[0-99999999]", "n;rm", "é1",
+        "n 1", "n[0-99999999]", "n[1-2000]r[1-2000]", "n;rm", "é1",
     ],
 )  # fmt: skip
 def test_what_is_no_hostlist_is_an_error_that_shows_it(text: str) -> None:

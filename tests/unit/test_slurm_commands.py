@@ -78,6 +78,17 @@ def test_an_unknown_complaint_is_shown_as_it_is() -> None:
     assert "status 3" in str(meaning_of("job 5", "x", 3, ""))
 
 
+def test_a_complaint_alone_is_no_empty_answer(tmp_path: Path) -> None:
+    """Whatever the exit status says; a warning beside an answer, or of another kind, is none."""
+    tool(tmp_path, "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2")
+    with pytest.raises(UnreachableError, match="Unable to contact"):
+        Commands(bin_dir=tmp_path).run(["squeue"])
+    tool(tmp_path, "echo 'squeue: error: Ignoring obsolete FastSchedule=1 option' >&2")
+    assert Commands(bin_dir=tmp_path).run(["squeue"]) == ""
+    tool(tmp_path, "echo 7; echo 'error: Socket timed out' >&2")
+    assert Commands(bin_dir=tmp_path).run(["squeue"]) == "7\n"
+
+
 def test_the_environment_is_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's SQUEUE_FORMAT or SLURM_CLUSTERS changes what we read; times are epoch seconds."""
     monkeypatch.setenv("SQUEUE_STATES", "PENDING")

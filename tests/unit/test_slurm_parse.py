@@ -20,7 +20,7 @@ _FIXED = {
     "num_nodes": "1", "cpus": "1", "tres": "cpu=1,node=1,billing=1", "memory": "0",
     "priority": "4294901757", "submit": "1795232580", "eligible": "1795232581",
     "start": "1795232585", "end": "NONE", "limit": "UNLIMITED", "restarts": "0",
-    "expected": "(null)", "deadline": "N/A", "requeue": "1",
+    "expected": "(null)", "deadline": "N/A", "batch": "1", "requeue": "1",
 }  # fmt: skip
 _FREE = {
     "account": "(null)", "qos": "(null)", "reason": "None", "required": "bm2",

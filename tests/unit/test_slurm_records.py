@@ -31,7 +31,7 @@ OLD: dict[str, Any] = {
     "tres_alloc_str": "cpu=4,mem=400M,node=2,billing=4", "tres_req_str": "", "time_limit": None,
     "submit_time": 100, "eligible_time": 101, "start_time": 102, "end_time": 0, "deadline": 0,
     "restart_cnt": 1, "requeue": True, "state_reason": "None", "required_nodes": "",
-    "features": "virt",
+    "features": "virt", "batch_flag": True,
 }  # fmt: skip
 WRAPPED = (
     "array_job_id", "het_job_id", "het_job_offset", "node_count", "cpus", "memory_per_cpu",

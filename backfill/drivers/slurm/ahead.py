@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -30,15 +31,16 @@ class Reservation:
 def read_reservations(output: str) -> list[Reservation]:
     """The reservations in the output of `scontrol --oneliner show reservation`."""
     found = []
-    for line in output.splitlines():
+    for line in output.split("\n"):
         if not line.startswith("ReservationName="):
-            continue  # "No reservations in the system"
-        values = dict(_FIELD.findall(line))
+            continue  # "No reservations in the system", or a further line of a comment
+        # The comment stands last and may look like fields: the first of a name is Slurm's own.
+        values = dict(reversed(_FIELD.findall(line)))
         try:
             found.append(
                 Reservation(
-                    float(values["StartTime"]),
-                    float(values["EndTime"]),
+                    _when_s(values["StartTime"], 0.0),
+                    _when_s(values["EndTime"], math.inf),
                     parse_hostlist(values["Nodes"]),
                     "MAINT" in values["Flags"].split(","),
                 )
@@ -47,6 +49,11 @@ def read_reservations(output: str) -> list[Reservation]:
             problem = f"cannot read the reservation {line[:200]!r}: {error}"
             raise BadOutputError("scontrol", problem) from error
     return found
+
+
+def _when_s(text: str, otherwise: float) -> float:
+    """Epoch seconds; `otherwise` where there is no such time."""
+    return otherwise if text in ("Unknown", "None", "N/A", "(null)") else float(text)
 
 
 @dataclass(slots=True)

@@ -8,9 +8,11 @@ import re
 from backfill.core.cluster import Node
 from backfill.ports import NodeSpec, RefusedError
 
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+# Slurm would take ALL for every node and DEFAULT for none.
+NODE_NAME = re.compile(r"(?!(?i:ALL|DEFAULT)$)[A-Za-z0-9][A-Za-z0-9_.-]*")
 JOB_ID = re.compile(r"[0-9]+([_+][0-9]+)?")
 FEATURE = re.compile(r"[A-Za-z0-9_.:=-]+")
+_LONGEST = 1000
 
 
 def checked(text: str, pattern: re.Pattern[str], what: str) -> str:
@@ -63,5 +65,10 @@ def mismatch(node: Node, spec: NodeSpec) -> str:
 
 
 def one_line(text: str) -> str:
-    """One line without control characters; Slurm prints these as they are."""
-    return "".join(c if c.isprintable() else " " for c in text).strip()
+    """One line without control characters, which Slurm prints as they are; not too long to send."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()[:_LONGEST]
+
+
+def reason_text(text: str) -> str:
+    """The same as scontrol would have it for a reason: it takes quotes off both ends."""
+    return one_line(text).strip(' "')

@@ -165,6 +165,11 @@ class Running:
         if self.process.returncode != 0:
             complaint = err.decode("utf-8", "replace").strip() or text.strip()
             raise meaning_of(self.subject, self.what, self.process.returncode, complaint)
+        if not text.strip() and err:
+            # Nothing but a complaint is no empty answer, whatever the exit status says.
+            error = meaning_of(self.subject, self.what, 0, err.decode("utf-8", "replace"))
+            if type(error) is not DriverError:
+                raise error
         return text
 
     def kill(self) -> None:

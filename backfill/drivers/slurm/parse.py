@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,10 +16,12 @@ from backfill.ports import BadOutputError
 _FIXED = (
     "jobarrayid", "jobid", "partition", "state", "username", "nodelist", "numnodes", "numcpus",
     "tres", "minmemory", "prioritylong", "submittime", "eligibletime", "starttime", "endtime",
-    "timelimit", "restartcnt", "schednodes", "deadline", "requeue",
+    "timelimit", "restartcnt", "schednodes", "deadline", "batchflag", "requeue",
 )  # fmt: skip
 _FREE = ("account", "qos", "reason", "reqnodes", "feature", "name")
 _UNIT = "\x1f"
+_MOST_TASKS = 4_000_001  # the largest MaxArraySize
+_UNREADABLE = (ValueError, LookupError, OverflowError)
 _SLACK_S = 2.0  # whole seconds on Slurm's side, and the time that the question took
 _MEMORY_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)$")
@@ -77,7 +80,7 @@ class JobFormat:
                 return (job,)
             numbers = tasks(waiting.removesuffix("]"))
             return tuple(replace(job, id=f"{array}_{number}") for number in numbers)
-        except (ValueError, KeyError) as error:
+        except _UNREADABLE as error:
             raise BadOutputError("squeue", f"cannot read the job {head!r}: {error}") from error
 
 
@@ -110,9 +113,10 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
         restarts=int(fixed["restartcnt"]),
         requeue=fixed["requeue"] != "0",
         reason="" if free["reason"] == "None" else free["reason"],
-        required_nodes=hosts(free["reqnodes"]),
+        required_nodes=asked_hosts(free["reqnodes"]),
         features=given(free["feature"]),
         deadline_s=_time_s(fixed["deadline"]),
+        interactive=fixed["batchflag"] == "0",
         planned_s=_time_s(fixed["starttime"]) if planned else 0.0,
         planned_nodes=planned,
     )
@@ -126,8 +130,22 @@ def tasks(text: str) -> list[int]:
     for part in filter(None, text.partition("%")[0].split(",")):
         span, _, step = part.partition(":")
         first, _, last = span.partition("-")
-        found += range(int(first), int(last or first) + 1, int(step or 1))
+        numbers = range(int(first), int(last or first) + 1, int(step or 1))
+        if len(numbers) + len(found) > _MOST_TASKS:
+            raise ValueError(f"it has more tasks than Slurm can have: {text[:80]}")
+        found += numbers
     return found
+
+
+def asked_hosts(text: str) -> tuple[str, ...]:
+    """Nodes as a user has written them; what is no hostlist is one name, that no node has.
+
+    Slurm keeps ReqNodeList as it was typed, with spaces or line breaks between the names.
+    """
+    try:
+        return hosts(",".join(text.split()))
+    except ValueError:
+        return (text,)
 
 
 def given(text: str) -> str:
@@ -143,7 +161,10 @@ def _time_s(text: str) -> float:
     """Epoch seconds; 0 for every way in which Slurm says that there is no such time."""
     if text in ("N/A", "NONE", "None", "Unknown", "(null)", ""):
         return 0.0
-    return float(text)
+    seconds = float(text)
+    if not math.isfinite(seconds):
+        raise ValueError(f"time '{text}' is not known")
+    return seconds
 
 
 def _limit_s(text: str) -> float | None:
@@ -199,7 +220,8 @@ def read_nodes(output: str) -> dict[str, Node]:
     """The nodes in the output of `scontrol --oneliner show node`, by name.
 
     Lines that say that a node was not found are no nodes. A comment may contain line breaks, so a
-    line that does not begin a node belongs to the node above it. BadOutputError otherwise.
+    line that does not begin a node belongs to the node above it. BadOutputError otherwise, and
+    where the output ends in the middle of a line.
     """
     return {node.name: node for node in read_node_records(output, {}).values()}
 
@@ -210,7 +232,10 @@ def read_node_records(output: str, known: dict[str, Node]) -> dict[str, Node]:
     `known` is an earlier answer: a record that has not changed is not parsed again.
     """
     records: list[str] = []
-    for line in output.split("\n"):
+    *lines, rest = output.split("\n")
+    if rest:
+        raise BadOutputError("scontrol", f"its output ends in the middle: {rest[-80:]!r}")
+    for line in lines:
         if line.startswith("NodeName="):
             records.append(line)
         elif _NOT_FOUND.match(line) or line.startswith("No nodes in the system") or not line:
@@ -229,6 +254,9 @@ def read_node_records(output: str, known: dict[str, Node]) -> dict[str, Node]:
 
 def _node(record: str) -> Node:
     head, found, tail = record.partition(" Reason=")
+    plain = _BEHIND_REASON.split(head, maxsplit=1)[0]
+    if plain != head:  # no reason is set, and what looks like one stands in a comment
+        head, found = plain, ""
     values: dict[str, str] = {}
     for key, value in _NODE.findall(head):
         values.setdefault(key, value)
@@ -248,7 +276,7 @@ def _node(record: str) -> Node:
             boot_time_s=_time_s(values["BootTime"]),
             slurmd_start_s=_time_s(values["SlurmdStartTime"]),
         )
-    except (ValueError, KeyError) as error:
+    except _UNREADABLE as error:
         raise BadOutputError("scontrol", f"cannot read the node {head[:200]!r}: {error}") from error
 
 

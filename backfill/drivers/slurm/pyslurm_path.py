@@ -16,7 +16,7 @@ from typing import Any
 from backfill.core.cluster import Job, JobState, Node
 from backfill.drivers.slurm.child import Child
 from backfill.drivers.slurm.commands import CONTROLLER, Commands, meaning_of
-from backfill.drivers.slurm.parse import given, hosts, tasks
+from backfill.drivers.slurm.parse import asked_hosts, given, hosts, tasks
 from backfill.drivers.slurm.reading import BrokenPathError
 from backfill.drivers.slurm.states import job_state
 from backfill.drivers.slurm.text_path import FEW, TextPath
@@ -148,7 +148,7 @@ def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
             restarts=int(record["requeue_count"] or 0),
             requeue=bool(record["is_requeueable"]),
             reason="" if record["state_reason"] in (None, "None") else record["state_reason"],
-            required_nodes=hosts(record["required_nodes"] or ""),
+            required_nodes=asked_hosts(record["required_nodes"] or ""),
             features=given(record["constraints"] or ""),
             deadline_s=_time_s(record["deadline"]),
             planned_s=_time_s(record["start_time"]) if planned else 0.0,

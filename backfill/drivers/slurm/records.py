@@ -12,10 +12,11 @@ from typing import Any
 
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.commands import meaning_of
-from backfill.drivers.slurm.parse import given, hosts, job_memory_mb, tasks
+from backfill.drivers.slurm.parse import asked_hosts, given, hosts, job_memory_mb, tasks
 from backfill.drivers.slurm.states import job_state, node_state
 from backfill.ports import BadOutputError
 
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _SLACK_S = 2.0  # whole seconds on Slurm's side, and the time that the question took
 _STATES = {state.value for state in JobState}
 _NO_TIME = 2**31 - 1  # from here on a time stands for "none" or "unlimited"
@@ -25,7 +26,7 @@ def read_document(text: str, source: str, subject: str) -> dict[str, Any]:
     """The parsed answer. The typed error when it reports one, BadOutputError when it is none."""
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadOutputError(source, f"its answer is no JSON: {text[:80]!r}") from error
     if not isinstance(document, dict):
         raise BadOutputError(source, f"its answer is no JSON object: {text[:80]!r}")
@@ -45,7 +46,7 @@ def jobs_of(document: dict[str, Any], source: str, now_s: float) -> dict[str, Jo
     for entry in _entries(document, "jobs", source):
         try:
             found.update((job.id, job) for job in _jobs(entry, now_s))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             what = entry.get("job_id") if isinstance(entry, dict) else entry
             raise BadOutputError(source, f"cannot read the job {what!r}: {error!r}") from error
     return found
@@ -57,7 +58,7 @@ def nodes_of(document: dict[str, Any], source: str) -> dict[str, Node]:
     for entry in _entries(document, "nodes", source):
         try:
             node = _node(entry)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             what = entry.get("name") if isinstance(entry, dict) else entry
             raise BadOutputError(source, f"cannot read the node {what!r}: {error!r}") from error
         found[node.name] = node
@@ -112,9 +113,10 @@ def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
             restarts=number(entry["restart_cnt"]) or 0,
             requeue=bool(entry["requeue"]),
             reason="" if entry["state_reason"] == "None" else _text(entry["state_reason"]),
-            required_nodes=hosts(_text(entry["required_nodes"])),
+            required_nodes=asked_hosts(_text(entry["required_nodes"])),
             features=given(_text(entry["features"])),
             deadline_s=_time_s(entry["deadline"]),
+            interactive=not entry["batch_flag"],
             planned_s=_time_s(entry["start_time"]) if planned else 0.0,
             planned_nodes=planned,
         )
@@ -147,7 +149,7 @@ def _node(entry: dict[str, Any]) -> Node:
     base, flags = node_state("+".join(words))
     address = _text(entry["address"])
     return Node(
-        name=entry["name"],
+        name=_text(entry["name"]),
         base=NodeBase(base),
         flags=flags,
         # scontrol indents further lines, so that how they began is not known there.

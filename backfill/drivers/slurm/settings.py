@@ -95,7 +95,7 @@ _FOR_CLOUD = (_stays_down,)
 def _pairs(config: str) -> Iterator[tuple[str, str]]:
     """Keys and values, `(null)` as an empty text; later sections do not hide the first."""
     seen = set()
-    for line in config.splitlines():
+    for line in config.split("\n"):
         key, equals, value = (part.strip() for part in line.partition("="))
         if equals and key not in seen:
             seen.add(key)

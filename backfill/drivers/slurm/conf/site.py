@@ -120,7 +120,7 @@ def _walk(file: Path, managed: Path, depth: int) -> Iterator[tuple[Line, Path | 
 def _logical(file: Path, text: str) -> Iterator[Line]:
     """Lines without comments and blanks, those that end with a backslash joined to the next."""
     pending, start = "", 0
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text.split("\n"), 1):
         start = start if pending else number
         part = re.sub(r"(?<!\\)#.*", "", raw)
         if part.rstrip().endswith("\\"):
