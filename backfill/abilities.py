@@ -1,11 +1,13 @@
-"""What not every provider can do, as contracts beside those of `ports`; ask with isinstance."""
+"""What not every driver can do, as contracts beside those of `ports`; ask with isinstance."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted
 from backfill.core.fleet import Checkpoint, Flavour, Leak
+from backfill.core.readiness import GuestReport
 
 
 @runtime_checkable
@@ -35,6 +37,32 @@ class DeviceHolder(Protocol):
 
     def hook(self, host: str, name: str, when: str) -> None:
         """Let the guest do what it must `before-move` or `after-move`; DriverError: it did not."""
+
+
+@runtime_checkable
+class Prover(Protocol):
+    """What a provider also has when it can look into its instances."""
+
+    def prove(
+        self, host: str, name: str, now_s: float, credential: str, register: bool
+    ) -> tuple[GuestReport, str]:
+        """Set the guest's clock to `now_s`, and let it prove all that it was told at its boot.
+
+        `credential` was made at the controller and is to be understood in the guest; the second
+        value was made in the guest, for the controller. Both empty: munge is not to be proven.
+        `register`: slurmd reports to Slurm again. One call, harmless when repeated.
+        """
+
+
+@runtime_checkable
+class Looker(Protocol):
+    """A workload manager that keeps what the name of a node meant when it was looked up."""
+
+    def refresh_addresses(self, names: Sequence[str]) -> dict[str, str]:
+        """Let it look up anew each NodeAddr that is a name and means something else by now.
+
+        What was found and done, one sentence for each node where all is not well.
+        """
 
 
 @runtime_checkable

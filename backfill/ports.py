@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from backfill.core.cluster import Job, Node, SlurmSettings
 from backfill.core.fleet import Host, Instance, InstanceSpec
-from backfill.core.readiness import GuestReport
 
 
 class DriverError(Exception):
@@ -141,8 +140,12 @@ class WorkloadManager(Protocol):
     def cancel_job(self, job_id: str) -> None:
         """End the job."""
 
-    def tell(self, job_id: str, text: str) -> None:
-        """Tell the job's owner in AdminComment. RefusedError: something of others is there."""
+    def tell(self, job_id: str, text: str, over: str = "", *, aloud: bool = False) -> None:
+        """Tell the job's owner in AdminComment. RefusedError: something of others is there.
+
+        `over`: only while this sentence stands there; an empty text takes it away. `aloud`: first
+        at the terminal of the job's salloc or srun, while it waits or runs.
+        """
 
 
 class InstanceProvider(Protocol):
@@ -202,21 +205,6 @@ class InstanceProvider(Protocol):
 
     def close(self) -> None:
         """Give back connections."""
-
-
-@runtime_checkable
-class Prover(Protocol):
-    """What a provider also has when it can look into its instances."""
-
-    def prove(
-        self, host: str, name: str, now_s: float, credential: str, register: bool
-    ) -> tuple[GuestReport, str]:
-        """Set the guest's clock to `now_s`, and let it prove all that it was told at its boot.
-
-        `credential` was made at the controller and is to be understood in the guest; the second
-        value was made in the guest, for the controller. Both empty: munge is not to be proven.
-        `register`: slurmd reports to Slurm again. One call, harmless when repeated.
-        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,13 +242,18 @@ class KickJob:
 
 @dataclass(frozen=True, slots=True)
 class TellJob:
-    """Leave a sentence for the job's owner in Slurm."""
+    """Leave a sentence for the job's owner in Slurm.
+
+    `over`: only in the place of this one; `aloud`: at the owner's terminal, too.
+    """
 
     name: str
     generation: int
     job_id: str
     text: str
     reason: str
+    over: str = ""
+    aloud: bool = False
 
 
 DriverAction = (

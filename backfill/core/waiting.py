@@ -27,12 +27,15 @@ class Told:
 
     at_s: float
     reason: str
+    text: str = ""
 
 
 def tell_waiting(
     world: World, policies: PolicySet, refusals: Sequence[Refusal], told: Mapping[str, Told]
 ) -> tuple[list[TellJob], dict[str, Told]]:
     """The sentences for this minute, and what all who still wait have been told then.
+
+    Who has begun loses the sentence again.
 
     Each sentence is an update of a job in slurmctld, so they are few: those who wait longest come
     first, and nobody is told the same twice. What Slurm itself says (a dependency, a hold, a date)
@@ -43,6 +46,27 @@ def tell_waiting(
         world, "slurm", policies.limits
     ):  # fmt: skip
         return [], dict(told)
+    begun = _begun_of(world, told)
+    # Unless something else stands there by now.
+    words = [
+        TellJob("", 0, target, "", "it has started", over=told[target].text)
+        for target in begun[: notice.waiting_per_min]
+    ]
+    left = {target: said for target, said in told.items() if target not in begun}
+    more, kept = _told_now(world, policies, refusals, left, notice.waiting_per_min - len(words))
+    later = {target: told[target] for target in begun[len(words) :]}
+    return words + more, later | kept
+
+
+def _told_now(
+    world: World,
+    policies: PolicySet,
+    refusals: Sequence[Refusal],
+    told: Mapping[str, Told],
+    most: int,
+) -> tuple[list[TellJob], dict[str, Told]]:
+    """The sentences for those who wait, `most` at most."""
+    notice = policies.notice
     own = {r.subject.removeprefix("job "): r.reason for r in refusals if r.what == "an instance"}
     common = _common(refusals)
     if not own and not common:
@@ -56,10 +80,23 @@ def tell_waiting(
         if reason and (last is None or not _known(world.now_s, notice.again_s, last, reason)):
             due.append((max(job.submit_s, job.eligible_s), job.raw_id, target, reason))
     words = []
-    for _, _, target, reason in nsmallest(notice.waiting_per_min, due):
-        kept[target] = Told(world.now_s, reason)
-        words.append(TellJob("", 0, target, _sentence(world.now_s, reason), "its owner may ask"))
+    for _, _, target, reason in nsmallest(most, due):
+        text = _sentence(world.now_s, reason)
+        kept[target] = Told(world.now_s, reason, text)
+        aloud = notice.terminal and jobs[target].interactive
+        words.append(TellJob("", 0, target, text, "its owner may ask", aloud=aloud))
     return words, kept
+
+
+def _begun_of(world: World, told: Mapping[str, Told]) -> list[str]:
+    """Those who were told that they wait and have begun; of an array, any task."""
+    if not told:
+        return []
+    begun: set[str] = set()
+    for job in world.jobs.values():
+        if job.active:
+            begun |= {job.id, job.id.partition("_")[0]}
+    return [target for target in told if target in begun]
 
 
 def _known(now_s: float, again_s: float, last: Told, reason: str) -> bool:
@@ -75,7 +112,7 @@ def _gist(reason: str) -> str:
 
 
 def _sentence(now_s: float, reason: str) -> str:
-    """It stays there when the job has started, so it says of what time it speaks."""
+    """It stays there for a while when the job has started, so it says of what time it speaks."""
     at = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"{OUR_REASON} as of {at} it waits: {reason}"[:_LONGEST]
 

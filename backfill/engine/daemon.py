@@ -16,11 +16,13 @@ from backfill.core.plan import AnswerClaim, key_of, lands_on
 from backfill.core.policy import PolicySet
 from backfill.core.records import REMEMBERED, remembered
 from backfill.core.world import World
+from backfill.engine.addresses import AddressBook
 from backfill.engine.clock import TOO_FAR_S
 from backfill.engine.cycle import Cycle
 from backfill.engine.hooking import HookDesk
 from backfill.engine.looking import Outside
 from backfill.engine.messages import (
+    AddressNews,
     ClusterPicture,
     HookCall,
     HookGone,
@@ -81,6 +83,7 @@ class Daemon:
         self._tidy = tidy  # what is to be done once an hour, such as pruning the journal
         self._workers = Workers(outside, self.inbox, pace.workers)
         self._waiting = WaitingRoom(self.cycle, self._workers.tell)
+        self._addresses = AddressBook(self.cycle, self._workers.look_up)
         self._watch = Watch(pace.watch_s)
         self._sources = ("slurm", *outside.providers)
         self._desk = HookDesk(self.world, self._watch, self._sources, self.poke)
@@ -169,6 +172,7 @@ class Daemon:
                 question.reply.put(question.ask())
             self._look(now_s)
             self._waiting.look(now_s)
+            self._addresses.look(now_s)
             self._say(now_s)
             notify("WATCHDOG=1")
 
@@ -211,17 +215,23 @@ class Daemon:
                 return self._result(message, now_s)
             case HookCall():
                 return self._desk.take(message, now_s)
-            case HookGone():
-                self._desk.forget(message.call)
-                return []
-            case PolicyRead():
-                self.policyfile.take(message.reading, self.cycle)
-                return []
-            case Reread():
-                self._scheduler.add_job(self.reread, kwargs={"force": True})  # now, beside us
+            case HookGone() | PolicyRead() | AddressNews() | Reread():
+                self._news(message)
                 return []
             case Question() | Stop():
                 return []
+
+    def _news(self, message: HookGone | PolicyRead | AddressNews | Reread) -> None:
+        """What is no news of the world."""
+        match message:
+            case HookGone():
+                self._desk.forget(message.call)
+            case PolicyRead():
+                self.policyfile.take(message.reading, self.cycle)
+            case AddressNews():
+                self._addresses.heard(message.found)
+            case Reread():
+                self._scheduler.add_job(self.reread, kwargs={"force": True})  # now, beside us
 
     def _picture(
         self, message: ClusterPicture | NodesPicture | HostPicture | ReadFailed, now_s: float

@@ -142,7 +142,7 @@ def _on_job(
         case act.CancelJob():
             manager.cancel_job(action.job_id)
         case act.TellJob():
-            manager.tell(action.job_id, action.text)
+            manager.tell(action.job_id, action.text, action.over, aloud=action.aloud)
             return []
         case act.KickJob():
             manager.suspend_job(action.job_id)

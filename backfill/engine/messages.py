@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
@@ -102,6 +102,13 @@ class PolicyRead:
 
 
 @dataclass(frozen=True, slots=True)
+class AddressNews:
+    """Nodes whose NodeAddr is a name were looked at: a sentence for each that is not well."""
+
+    found: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the daemon."""
 
@@ -119,5 +126,6 @@ Message = (
     | Question
     | Reread
     | PolicyRead
+    | AddressNews
     | Stop
 )

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
+from backfill.abilities import Looker
 from backfill.core import actions as act
 from backfill.engine.execute import perform
 from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
 from backfill.engine.messages import (
+    AddressNews,
     ClusterPicture,
     HostPicture,
     Message,
@@ -148,6 +150,27 @@ class Workers:
         finally:
             with self._lock:
                 self._busy.discard("owners")
+
+    def look_up(self, names: Sequence[str]) -> bool:
+        """See that Slurm knows what these nodes' NodeAddr means now; False while it is looked."""
+        with self._lock:
+            if self._closed or "addresses" in self._busy:
+                return False
+            self._busy.add("addresses")
+            self._acting.submit(self._look_up, names)
+        return True
+
+    def _look_up(self, names: Sequence[str]) -> None:
+        """A resolver may take half a minute for an answer: nothing waits for it."""
+        manager = self._outside.manager
+        try:
+            if isinstance(manager, Looker):
+                self._inbox.put(AddressNews(manager.refresh_addresses(names)))
+        except DriverError as error:
+            _LOG.info("addresses of nodes are not looked up: %s", error)
+        finally:
+            with self._lock:
+                self._busy.discard("addresses")
 
     def _perform(self, action: act.DriverAction) -> None:
         self._inbox.put(attempt(self._outside, action, time.monotonic))

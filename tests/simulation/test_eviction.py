@@ -101,6 +101,24 @@ def test_slurm_hears_of_it_when_the_job_that_took_the_host_has_started() -> None
     assert steps["SetAddress"] > steps["DrainNode"]
 
 
+def test_who_sits_at_a_terminal_hears_of_the_pause_and_of_the_return() -> None:
+    """Before Slurm suspends the job, since then nothing is passed on; a batch job hears nothing."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
+    shell = sim.submit("htc", 100.0, interactive=True)
+    batch = sim.submit("htc", 100.0)
+    run.until(lambda: running(run, shell, batch), 30)
+    high = sim.submit("batch", 20.0)
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 60)
+    run.until(lambda: running(run, shell, batch), 10)
+    run.until(lambda: ready(run, 2), 5)
+    run.until(lambda: len(sim.slurm.heard(shell)) == 2, 5)
+    paused, back = sim.slurm.heard(shell)
+    assert paused.startswith("backfill: paused, because its node's hardware is needed")
+    assert back.startswith("backfill: went on after a pause of ")
+    assert sim.slurm.heard(batch) == ()
+
+
 def test_without_hooks_the_same_comes_of_watching() -> None:
     """Slower, and the high-priority job does not wait for it; nothing else is different."""
     sim = cluster(hosts=("bm1",))

@@ -78,7 +78,7 @@ def test_a_node_with_a_suspended_job_is_not_deleted(
     """Slurm thinks that it is idle, and 22.05 would crash."""
     show(tools, "IDLE+DRAIN+DYNAMIC_NORM", "backfill: x")
     fixed = ["7", "7", "htc", "SUSPENDED", "root", "vn1", "1", "1", "", "0", "1", "1", "1", "1",
-             "NONE", "UNLIMITED", "0", "", "", "1"]  # fmt: skip
+             "NONE", "UNLIMITED", "0", "", "", "1", "1"]  # fmt: skip
     mark = mark_of(manager)
     free = "".join(f"\x1d{mark}{text}" for text in ("", "", "None", "", "", "job"))
     tools.answer("squeue", "\x1f".join(fixed) + free + f"\x1e{mark}\n")
@@ -93,6 +93,60 @@ def test_a_text_that_is_no_job_id_reaches_no_tool(tools: FakeTools, manager: Slu
         with pytest.raises(RefusedError, match="no job id"):
             manager.cancel_job(bad)
     assert tools.calls == []
+
+
+def test_no_name_that_slurm_takes_for_all_nodes_reaches_a_tool(
+    tools: FakeTools, manager: SlurmManager
+) -> None:
+    """`NodeName=ALL State=DOWN` would be a valid command."""
+    for bad in ("ALL", "all", "default", "bm[1-9]", "a,b", "-h", "vn1 State=DOWN", "vn1\n"):
+        for call in (manager.undrain, manager.delete_node, manager.nudge):
+            with pytest.raises(RefusedError, match="no node name"):
+                call(bad)
+        with pytest.raises(RefusedError, match="no node name"):
+            manager.set_down(bad, "backfill: x")
+    assert tools.calls == []
+
+
+def test_a_reason_with_quotes_is_set_once(tools: FakeTools, manager: SlurmManager) -> None:
+    """scontrol takes quotes off the ends; what comes back is what we sent, so nothing is to do."""
+    show(tools, "IDLE+DRAIN", 'backfill: "vn1" = $(id); said "no')
+    manager.drain("vn1", 'backfill: "vn1" = $(id);\nsaid "no"')
+    manager.drain("vn1", 'backfill: "vn2"')
+    assert tools.changes() == ['scontrol update NodeName=vn1 State=DRAIN Reason=backfill: "vn2']
+
+
+def test_only_who_waits_at_a_terminal_is_told_aloud(
+    tools: FakeTools, manager: SlurmManager
+) -> None:
+    """First there; and by a heterogeneous job's leader, since scontrol reads only one number."""
+    manager.tell("7", "backfill: x", aloud=True)
+    manager.tell("8+0", "backfill: x", aloud=True)
+    manager.tell("9_3", "backfill: x", aloud=True)
+    assert [call for call in tools.changes() if "notify" in call] == [
+        "scontrol notify 7 backfill: x", "scontrol notify 8 backfill: x",
+    ]  # fmt: skip
+    assert tools.changes()[0] == "scontrol notify 7 backfill: x"
+    tools.answer("notify", err="Job has already finished", status=1)
+    manager.tell("7", "backfill: y", aloud=True)
+    assert tools.changes()[-1] == "scontrol update JobId=7 AdminComment=backfill: y"
+
+
+def test_a_sentence_is_taken_back_only_while_it_stands_there(
+    tools: FakeTools, manager: SlurmManager
+) -> None:
+    """Whatever has been said since stays, and so do the tasks of an array that heard otherwise."""
+    said = "backfill: as of noon it waits: no room"
+    tools.answer("-j 7 -O admin_comment", f"{said}\n")
+    tools.answer("-j 8 -O admin_comment", "backfill: paused\n")
+    tools.answer("-j 20 -O admin_comment", f"{said}\nbackfill: paused\n")
+    tools.answer("-j 21 -O admin_comment", f"{said}\n{said}\n")
+    for job_id in ("7", "8", "20", "21"):
+        manager.tell(job_id, "", over=said)
+    assert tools.changes() == [f"scontrol update JobId={n} AdminComment=" for n in (7, 21)]
+    tools.answer("-j 22 -O admin_comment", "backfill: paused\nsite's own\n")
+    with pytest.raises(RefusedError, match="site's own"):
+        manager.tell("22", "backfill: x")
 
 
 def test_messages_are_one_line(tools: FakeTools, manager: SlurmManager) -> None:

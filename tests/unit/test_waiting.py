@@ -32,6 +32,10 @@ def job(number: int, job_id: str = "", **fields: object) -> Job:
     return replace(made, **fields)  # type: ignore[arg-type]  # the fields are Job's
 
 
+def running(waiting: Job) -> Job:
+    return replace(waiting, state=JobState.RUNNING, nodes=("vn1",))
+
+
 def world_of(jobs: Iterable[Job], now_s: float = NOW_S) -> World:
     world = World()
     world.apply(ch.Tick(now_s))
@@ -148,3 +152,38 @@ def test_while_some_are_being_told_nobody_else_is() -> None:
     assert [len(words) for words in begun] == [1, 1]
     (note,) = journal.read()
     assert (note.subject, note.body["why"]) == ("1", SAID)
+
+
+def test_who_has_begun_loses_the_sentence_again() -> None:
+    """Also where nothing is wrong any more; of an array by any task; who is gone is forgotten."""
+    tasks = [job(20, f"20_{task}") for task in range(3)]
+    waits = [job(1), job(2), job(3), *tasks]
+    _, known = tell_waiting(world_of(waits), policies(), FULL, {})
+    assert known.keys() == {"1", "2", "3", "20"}
+    world = world_of([running(job(1)), job(3), running(job(21, "20_0")), *tasks[1:]])
+    words, left = tell_waiting(world, policies(), [], known)
+    assert {(w.job_id, w.text, w.over) for w in words} == {("1", "", SAID), ("20", "", SAID)}
+    assert "1" not in left
+    assert tell_waiting(world, policies(), FULL, left)[1].keys() == {"3"}
+
+
+def test_sentences_that_go_count_like_those_that_come() -> None:
+    """A slurmctld that has started a thousand jobs is not asked for a thousand updates."""
+    waits = [job(number) for number in range(1, 31)]
+    known = {str(n): Told(NOW_S, FULL[0].reason, SAID) for n in range(1, 11)}
+    world = world_of([running(one) if one.raw_id <= 10 else one for one in waits])
+    asked = []
+    for _ in range(3):
+        words, known = tell_waiting(world, policies(), FULL, known)
+        asked.append([word.job_id for word in words])
+    assert [len(ids) for ids in asked] == [6, 6, 6]
+    assert asked[0] + asked[1][:4] == [str(n) for n in range(1, 11)]
+
+
+def test_whom_salloc_or_srun_keeps_waiting_is_told_there() -> None:
+    """At the terminal, if the policy says so; batch jobs have none."""
+    world = world_of([job(1, interactive=True), job(2)])
+    words, _ = tell_waiting(world, policies(), FULL, {})
+    assert {(word.job_id, word.aloud) for word in words} == {("1", True), ("2", False)}
+    quiet = replace(policies(), notice=Notice(terminal=False))
+    assert not any(word.aloud for word in tell_waiting(world, quiet, FULL, {})[0])

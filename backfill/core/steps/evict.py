@@ -24,6 +24,7 @@ from backfill.core.steps.to_disk import suspend
 
 # From the hook's word to the first command of the job: 30 to 40 ms where little else runs.
 _JOB_STARTS_S = 0.1
+_PAUSED = "paused, because its node's hardware is needed; it goes on by itself and loses nothing"
 
 
 def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> None:
@@ -190,8 +191,7 @@ def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
     if node.doomed or not jobs:
         draft.become(node, Phase.REMOVING, f"{node.reason}; no job was on it")
         return
-    text = "paused, because its node's hardware is needed; it goes on by itself and loses nothing"
-    tell(draft, node, (j.id for j in jobs), text)
+    tell(draft, node, (j.id for j in jobs), _PAUSED)
     draft.become(
         node,
         Phase.DISPLACED,
@@ -210,6 +210,8 @@ def _suspend(draft: Draft, node: ManagedNode, seen: Node, running: list[Job]) ->
     """
     if not seen.hidden:
         hide(draft, node)
+        # Slurm passes nothing on to the terminal of a job that is suspended already.
+        tell(draft, node, (j.id for j in running if j.interactive), _PAUSED)
         return
     for job in running:
         reason = f"its instance stands still: {node.reason}"

@@ -63,6 +63,7 @@ class SimJob(Viewed):
     features: str = ""
     required_nodes: tuple[str, ...] = ()
     exclusive: bool = False
+    interactive: bool = False
     state: JobState = JobState.PENDING
     nodes: tuple[str, ...] = ()
     completing: tuple[str, ...] = ()  # nodes that have not confirmed the end
@@ -75,6 +76,7 @@ class SimJob(Viewed):
     clock_s: float = 0.0  # since when its time limit is counted down
     paid_s: float = 0.0  # run time before that
     admin_comment: str = ""
+    heard: list[str] = field(default_factory=list)  # at its owner's terminal
     stop_failed: bool = False  # the stop signal could not even be sent
     limit: Event | None = None
     queued: int = 0  # which of its entries in the queue is the valid one
@@ -113,6 +115,7 @@ class SimJob(Viewed):
             eligible_s=self.eligible_s,
             start_s=self.start_s,
             time_limit_s=self.time_limit_s,
+            interactive=self.interactive,
             restarts=self.restarts,
             requeue=self.requeue,
             reason=("JobHeldAdmin" if self.held else "Resources") if pending else "None",

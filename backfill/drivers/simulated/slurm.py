@@ -214,13 +214,21 @@ class SimulatedSlurm:
             if job is not None and job.state not in ENDED:
                 self._jobs.end(job, JobState.CANCELLED)
 
-    def tell(self, job_id: str, text: str) -> None:
-        """Set AdminComment."""
+    def tell(self, job_id: str, text: str, over: str = "", *, aloud: bool = False) -> None:
+        """Set AdminComment; what is said aloud is heard while the job waits or runs."""
         with self._call("tell", job_id):
             job = self._known(job_id)
+            if aloud and job.state in (JobState.PENDING, JobState.RUNNING):
+                job.heard.append(text)
+            if over and job.admin_comment != over:
+                return
             if job.admin_comment and not job.admin_comment.startswith(OUR_REASON):
                 raise RefusedError(f"job {job_id}", "its AdminComment is somebody else's")
             job.admin_comment = text
+
+    def heard(self, job_id: str) -> tuple[str, ...]:
+        """What was printed at the terminal of the job's salloc or srun."""
+        return tuple(self._known(job_id).heard)
 
     # --- look-up --------------------------------------------------------------------------
 

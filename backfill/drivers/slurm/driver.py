@@ -14,9 +14,11 @@ from backfill.drivers.slurm.checks import (
     check_address,
     check_spec,
     checked,
-    one_line,
+    reason_text,
 )
 from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.lookup import Lookup, Resolve, resolve
+from backfill.drivers.slurm.owners import tell_owner
 from backfill.drivers.slurm.reader import SlurmReader
 from backfill.drivers.slurm.reading import ReadPath
 from backfill.drivers.slurm.registration import Dynamic, Registration
@@ -48,8 +50,10 @@ class SlurmManager(SlurmReader):
         settle_s: float = 2.5,
         registration: Registration | None = None,
         path: ReadPath | None = None,
+        resolve: Resolve = resolve,
     ) -> None:
         super().__init__(commands or Commands(), path)
+        self._lookup = Lookup(self._commands, resolve)
         self._settle_s = settle_s
         self._registration = registration or Dynamic()
 
@@ -108,7 +112,7 @@ class SlurmManager(SlurmReader):
         node = self._node(name)
         if node.drained_by_others:
             raise RefusedError(name, f"somebody else drained it: {node.reason}")
-        if not node.drained or node.reason != one_line(reason):
+        if not node.drained or node.reason != reason_text(reason):
             self.set_drain(name, reason)
 
     def undrain(self, name: str) -> None:
@@ -148,6 +152,10 @@ class SlurmManager(SlurmReader):
         if node.address != address:
             self.scontrol(name, "update", f"NodeName={name}", f"NodeAddr={address}")
 
+    def refresh_addresses(self, names: Sequence[str]) -> dict[str, str]:
+        """Let slurmctld look up each NodeAddr that is a name and means another IP by now."""
+        return self._lookup.refresh(self.read_nodes(names).values())
+
     def set_down(self, name: str, reason: str) -> None:
         """Mark the node DOWN; Slurm then requeues or ends its jobs.
 
@@ -161,7 +169,7 @@ class SlurmManager(SlurmReader):
             if job.state is JobState.SUSPENDED:
                 self._wake_in_slurm(job.id)
         self.scontrol(
-            name, "update", f"NodeName={name}", "State=DOWN", f"Reason={one_line(reason)}"
+            name, "update", f"NodeName={name}", "State=DOWN", f"Reason={reason_text(reason)}"
         )
         asked_s = time.time()
         for job in self.read_jobs([job.id for job in losers]).values():
@@ -169,9 +177,8 @@ class SlurmManager(SlurmReader):
 
     def set_drain(self, name: str, reason: str) -> None:
         """Drain, whatever the node's state."""
-        self.scontrol(
-            name, "update", f"NodeName={name}", "State=DRAIN", f"Reason={one_line(reason)}"
-        )
+        said = f"Reason={reason_text(reason)}"
+        self.scontrol(name, "update", f"NodeName={name}", "State=DRAIN", said)
 
     def _node(self, name: str) -> Node:
         node = self._node_or_none(name)
@@ -230,17 +237,9 @@ class SlurmManager(SlurmReader):
         except NotFoundError:
             return
 
-    def tell(self, job_id: str, text: str) -> None:
-        """Leave a sentence for the job's owner in AdminComment; never in the owner's Comment.
-
-        RefusedError when somebody else has written there: it is the site's field, too.
-        """
-        target = checked(job_id, JOB_ID, "job id")
-        asked = ["squeue", "-h", "-j", target, "-O", "admin_comment:80"]
-        said = self._commands.run(asked, f"job {job_id}").strip()
-        if said not in ("", "(null)") and not said.startswith(OUR_REASON):
-            raise RefusedError(f"job {job_id}", f"its AdminComment is somebody else's: {said}")
-        self._update_job(job_id, f"AdminComment={one_line(text)}")
+    def tell(self, job_id: str, text: str, over: str = "", *, aloud: bool = False) -> None:
+        """See WorkloadManager; the owner's own Comment is never touched."""
+        tell_owner(self._commands, job_id, text, over, aloud)
 
     def _hurry(self, job: Job, asked_s: float) -> None:
         """Lift the two minutes for which Slurm lets a job wait that was requeued at `asked_s`.
