@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import JobState
+from backfill.core.cluster import Job, JobState
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.lab.roots import RELEASES
 from tests.contract.workload_rig import await_state, job, node, running
@@ -41,22 +41,33 @@ def at_a_terminal(rig: RealRig, *argv: str) -> tuple[subprocess.Popen[str], Path
         return rig.lab.popen("ctl", [*argv], stdout=out, stderr=out), path
 
 
+def interactive(rig: RealRig, state: JobState) -> Job:
+    """The one job of salloc or srun in this state, as soon as there is one."""
+    found: list[Job] = []
+
+    def there() -> bool:
+        jobs = rig.manager.observe().jobs.values()
+        found[:] = [j for j in jobs if j.interactive and j.state is state and not j.flags]
+        return bool(found)
+
+    rig.until(there)
+    (only,) = found
+    return only
+
+
 def test_who_waits_at_a_terminal_reads_it_there(rig: RealRig) -> None:
     """salloc while it waits, srun while it runs; Slurm passes nothing on to one that stands still,
     and that is no error; the sentence is in AdminComment all the same.
     """
     host = rig.hosts[0]
     waits, shown = at_a_terminal(rig, "salloc", "-H", "-p", "any", "-w", host, "true")
-    rig.until(lambda: any(j.interactive for j in rig.manager.observe().jobs.values()))
-    (pending,) = rig.manager.observe().jobs.values()
+    pending = interactive(rig, JobState.PENDING)
     rig.manager.tell(pending.id, SAID, aloud=True)
     heard(rig, shown, SAID)
     rig.manager.cancel_job(pending.id)
     assert waits.wait(60) != 0
     client, shown = at_a_terminal(rig, "srun", "-p", "any", "-w", host, "sleep", "600")
-    rig.until(lambda: JobState.RUNNING in {j.state for j in rig.manager.observe().jobs.values()})
-    going = next(j for j in rig.manager.observe().jobs.values() if j.state is JobState.RUNNING)
-    assert going.interactive
+    going = interactive(rig, JobState.RUNNING)
     rig.manager.tell(going.id, "backfill: paused", aloud=True)
     heard(rig, shown, "backfill: paused")
     rig.manager.suspend_job(going.id)

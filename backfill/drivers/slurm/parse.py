@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from backfill.core.cluster import Job, JobState, Node
@@ -78,8 +78,9 @@ class JobFormat:
             array, bracket, waiting = job.id.partition("_[")
             if not bracket:
                 return (job,)
-            numbers = tasks(waiting.removesuffix("]"))
-            return tuple(replace(job, id=f"{array}_{number}") for number in numbers)
+            # An array may have a hundred thousand of them, and `replace` takes its time.
+            _, *rest = (getattr(job, field.name) for field in fields(Job))
+            return tuple(Job(f"{array}_{n}", *rest) for n in tasks(waiting.removesuffix("]")))
         except _UNREADABLE as error:
             raise BadOutputError("squeue", f"cannot read the job {head!r}: {error}") from error
 
