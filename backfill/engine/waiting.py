@@ -34,5 +34,6 @@ class WaitingRoom:
             return
         self._told = told
         for word in words:
-            body: dict[str, object] = {"event": "its owner can read", "why": word.text}
+            event = "its owner can read" if word.text else "no longer to be read, it has begun"
+            body: dict[str, object] = {"event": event, "why": word.text}
             cycle.record("notice", word.job_id, body)
