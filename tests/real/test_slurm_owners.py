@@ -10,15 +10,15 @@ import pytest
 
 from backfill.core.cluster import Job, JobState
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.lab.roots import RELEASES
 from tests.contract.workload_rig import await_state, job, node, running
+from tests.real.conf_lab import CONF_RELEASES
 from tests.real.slurm_lab import RealRig, commands_of, slurm_lab
 
 pytestmark = pytest.mark.real
 SAID = "backfill: as of noon it waits: 'bm1' = \"taken\""
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=CONF_RELEASES)
 def cluster(request: pytest.FixtureRequest) -> Iterator[RealRig]:
     with slurm_lab("slurm-owners", release=request.param) as lab:
         yield RealRig.of(lab)
@@ -140,8 +140,8 @@ def test_an_address_behind_a_name_that_changed_is_flushed(rig: RealRig) -> None:
         return frozenset(line.split()[0] for line in found.splitlines())
 
     def move(source: str, target: str) -> None:
-        change = f"ip addr del {source}/16 dev br0 && ip addr add {target}/16 brd + dev br0"
-        lab.run(host, ["sh", "-c", change], check=True)
+        change = f"ip addr replace {target}/16 brd + dev br0; ip addr del {source}/16 dev br0"
+        lab.run(host, ["sh", "-c", change])
         _write(hosts, known.replace(f"{old} {host}\n", f"{target} {host}\n"))
 
     conf.write_text(written.replace(f"NodeAddr={old}", f"NodeAddr={host}"))
@@ -163,7 +163,7 @@ def test_an_address_behind_a_name_that_changed_is_flushed(rig: RealRig) -> None:
         move(new, old)
         assert manager.refresh_addresses(rig.hosts).keys() == {host}
     finally:
-        _write(hosts, known)
+        move(new, old)
         conf.write_text(written)
         lab.restart("slurmctld")
     rig.until(lambda: node(rig, host).responding)

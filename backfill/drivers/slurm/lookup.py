@@ -38,8 +38,8 @@ class Lookup:
     def refresh(self, nodes: Iterable[Node]) -> dict[str, str]:
         """What was found and done, one sentence for each node where all is not well.
 
-        Where a name means another address by now it is written once more, the very same, so that
-        slurmctld looks it up again and nothing of the site's is changed.
+        Where a name means another address by now that address is written, and then the name again:
+        slurmctld looks up only what differs. Nothing of the site's is changed by that.
         """
         named = {node.name: node for node in nodes if node.named}
         used = self._used(named) if named else {}
@@ -57,7 +57,9 @@ class Lookup:
             old = used.get(name) or self._believed.get(name, "")
             if old in meant:
                 continue
-            self._look_again(node)
+            for address in (min(meant), node.address):
+                change = ["scontrol", "update", f"NodeName={name}", f"NodeAddr={address}"]
+                self.commands.run(change, name)
             self._believed[name] = min(meant)
             if old:
                 found[name] = (
@@ -65,10 +67,6 @@ class Lookup:
                     f"slurmctld used {old}: it has been told to look it up again"
                 )
         return found
-
-    def _look_again(self, node: Node) -> None:
-        change = ["scontrol", "update", f"NodeName={node.name}", f"NodeAddr={node.address}"]
-        self.commands.run(change, node.name)
 
     def _used(self, names: Iterable[str]) -> dict[str, str]:
         """The addresses to which slurmctld sends, by node; none where it does not tell."""
