@@ -42,28 +42,47 @@ class Listener:
         self._hook_wait_s = hook_wait_s
         self._servers: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._paths: list[Path] = []
         self._door = Doorkeeper()
         self._closing = threading.Event()
 
     def listen_unix(self, path: Path) -> None:
-        """Listen on a unix socket; a stale one is replaced, a living daemon's is not."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            _refuse_living(path)
-            path.unlink()
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        server.bind(str(path))
-        path.chmod(0o666)  # everybody may ask; who may act is told by SO_PEERCRED
+        """Listen on a unix socket; a stale one is replaced, a living daemon's is not.
+
+        RuntimeError, one sentence, where that cannot be.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                _refuse_living(path)
+                path.unlink()
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._servers.append(server)
+            server.bind(str(path))
+            self._paths.append(path)
+            path.chmod(0o666)  # everybody may ask; who may act is told by SO_PEERCRED
+        except OSError as error:
+            raise RuntimeError(
+                f"{path} cannot be listened on: {error.strerror or error}; see daemon.socket in "
+                "the policy file"
+            ) from error
         self._serve(server)
 
     def listen_tcp(self, address: str, port: int) -> None:
         """Listen for hooks on the hosts."""
-        server = socket.create_server((address, port), backlog=256)
+        try:
+            server = socket.create_server((address, port), backlog=256)
+            self._servers.append(server)
+        except OSError as error:
+            raise RuntimeError(
+                f"{address}:{port} cannot be listened on: {error.strerror or error}; see "
+                "daemon.listen in the policy file"
+            ) from error
         self._serve(server)
 
     def close(self) -> None:
-        """Stop listening, and wait for the threads that did: a close alone does not wake them,
-        and the number of the closed socket may soon mean another one."""
+        """Stop listening, take our socket away, and wait for the threads that did: a close alone
+        does not wake them, and the number of the closed socket may soon mean another one."""
         self._closing.set()
         for server in self._servers:
             with contextlib.suppress(OSError):
@@ -72,12 +91,13 @@ class Listener:
             thread.join(5.0)
         for server in self._servers:
             server.close()
+        for path in self._paths:  # ours alone: another daemon may be at the one we were refused
+            path.unlink(missing_ok=True)
 
     # --- inside --------------------------------------------------------------------------------
 
     def _serve(self, server: socket.socket) -> None:
         server.listen(256)
-        self._servers.append(server)
         thread = threading.Thread(target=self._accept, args=(server,), daemon=True, name="accept")
         self._threads.append(thread)
         thread.start()

@@ -189,7 +189,6 @@ def _work(config: Config, manager: SlurmManager, outside: Outside, pokes: list[D
         return OK
     finally:
         listener.close()
-        Path(settings.socket).unlink(missing_ok=True)
         for provider in set(outside.providers.values()):
             provider.close()
         if outside.provisioner is not None:

@@ -86,7 +86,6 @@ class LivingDaemon:
     def stop(self) -> None:
         """End the daemon and take its socket away."""
         self._listener.close()
-        self.socket.unlink()
         self.daemon.inbox.put(Stop("the test is over"))
         self._thread.join()
 

@@ -132,3 +132,35 @@ def test_strangers_are_few_at_a_time() -> None:
     assert not door.admit(NOBODY)
     door.leave(NOBODY)
     assert door.admit(NOBODY)
+
+
+def test_a_second_daemon_takes_nothing_from_the_first(place: Place) -> None:
+    """It is refused, and tidies up nothing but its own."""
+    second = Listener(place.inbox, lambda body, uid: {}, _PATIENCE_S)
+    with pytest.raises(RuntimeError, match="another daemon answers on"):
+        second.listen_unix(place.path)
+    second.close()
+    assert place.ask(b'{"ask": "status"}\n') != b""
+
+
+def test_a_place_that_cannot_be_had_is_named(place: Place, tmp_path: Path) -> None:
+    """A path that is too long, a port that is taken: one sentence each with the key to change."""
+    other = Listener(place.inbox, lambda body, uid: {}, _PATIENCE_S)
+    with pytest.raises(RuntimeError, match=r"cannot be listened on: .*; see daemon\.socket"):
+        other.listen_unix(tmp_path / ("x" * 120))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RuntimeError, match=rf":{port} cannot be .*; see daemon\.listen"):
+            other.listen_tcp("127.0.0.1", port)
+    other.close()
+
+
+def test_a_dead_daemons_socket_is_replaced_and_ours_goes_with_us(tmp_path: Path) -> None:
+    """A SIGKILL leaves a socket at which nobody answers."""
+    path = tmp_path / "daemon.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(path))
+    place = Place(path)
+    assert place.ask(b'{"ask": "status"}\n') != b""
+    place.listener.close()
+    assert not path.exists()
