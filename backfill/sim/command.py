@@ -189,7 +189,7 @@ def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str:
     if args.policy is not None:
         wrong = next((_NOT_WITH_POLICY[name] for name in given if name in _NOT_WITH_POLICY), "")
     else:
-        why = "needs --policy FILE: without a policy there are no instances"
+        why = "needs --policy FILE: without one there are neither nodes nor instances"
         wrong = _surplus([name for name in given if name != "learn"], _BARE, why)
         wrong = wrong or (_NOT_WITH_POLICY["learn"] if "learn" in given else "")
     if not wrong and args.cluster is None and located(args.trace).exists():

@@ -134,6 +134,8 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         if trace is not None and trace.left_out:
             counts = describe_counts(trace.left_out.items())
             sys.stderr.write(f"left out of the {title}: {counts}\n")
+        if trace is not None and trace.noted:
+            sys.stderr.write(f"noted in the {title}: {describe_counts(trace.noted.items())}\n")
     memory_mb = max(memory_for(one, args.cluster) for one in policies.values())
     setting = Setting(
         args.cluster,

@@ -79,6 +79,7 @@ def as_json(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
         "high_jobs": len(setting.high),
         "low_jobs": 0 if setting.low is None else len(setting.low),
         "left_out": dict(setting.high.left_out),
+        "noted": dict(setting.high.noted),
         "seed": setting.seed,
         "window_s": played[0].summary.window_s,
         "policies": {one.name: plain(one.summary) for one in played},
