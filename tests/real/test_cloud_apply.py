@@ -62,6 +62,9 @@ def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: Li
     server = seen.compute.find_server("backfill-c9-controller", ignore_missing=False)
     assert seen.compute.get_server(server.id).status == "ACTIVE"
 
+    # What others have made stays, whatever its name.
+    assert remove(link, replace(WANTED, name="c8", network="nodes")) == []
+    assert seen.network.find_network("nodes") is not None
     # The router goes whether or not it is asked for, and with anything else inside nothing goes.
     network = seen.network.find_network("cluster-c9", ignore_missing=False)
     strange = seen.network.create_port(network_id=network.id, name="strange")

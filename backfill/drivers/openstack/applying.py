@@ -16,6 +16,7 @@ from backfill.ports import BusyError, DriverError, NotFoundError, RefusedError, 
 
 _GROUP, _ROUTER = "OS::Neutron::SecurityGroup", "OS::Neutron::Router"
 _PLUG, _SERVER = "OS::Neutron::RouterInterface", "OS::Nova::Server"
+_OURS, _MARK = "made by backfill cloud apply", "backfill_controller"
 _PLACES = {
     "OS::Neutron::Net": ("network", "/networks", "network"),
     "OS::Neutron::Subnet": ("network", "/subnets", "subnet"),
@@ -53,12 +54,12 @@ def apply(link: Link, wanted: Cluster, within_s: float) -> list[tuple[str, str, 
 
 
 def remove(link: Link, wanted: Cluster) -> list[str]:
-    """Delete all of it, the last first; what is not there is no mistake.
+    """Delete what `apply` made, the last first; what is not there is no mistake.
 
     BusyError, and nothing is deleted, while anything else has a port in the network.
     """
     all_of_it = resources(wanted) if wanted.external else resources(wanted) + way_out(wanted)
-    there = {r.name: _find(link, r) for r in all_of_it if r.kind in _PLACES}
+    there = {r.name: _made_by_us(_find(link, r)) for r in all_of_it if r.kind in _PLACES}
     network = there["network"]
     if network:
         _check_empty(link, str(network["id"]), wanted)
@@ -105,7 +106,9 @@ def _check(resource: Resource, found: Properties | None) -> None:
     """RefusedError if what is there under this name is not what is wanted."""
     if not found:
         return
-    remedy = "backfill cloud remove takes it away"
+    remedy = "choose another name, or remove it"
+    if _made_by_us(found):
+        remedy = "backfill cloud remove takes it away"
     for key, has in (("cidr", found.get("cidr")), ("fixed_ips", found.get("fixed_ips"))):
         wants = resource.properties.get(key)
         if isinstance(wants, list):
@@ -144,6 +147,13 @@ def _await_gone(link: Link, resource: Resource) -> None:
             return
         link.pause_before(attempt)
     raise DriverError(resource.name, "it is being deleted and still there", "try again later")
+
+
+def _made_by_us(found: Properties | None) -> Properties | None:
+    """None as well for what others have made under this name."""
+    if found and (found.get("description") == _OURS or _MARK in found.get("metadata", {})):
+        return found
+    return None
 
 
 def _await_controller(link: Link, wanted: Cluster, server_id: str, within_s: float) -> None:
@@ -189,6 +199,8 @@ def _make(link: Link, resource: Resource, ids: dict[str, str]) -> str:
     service, path, key = _PLACES[resource.kind]
     properties = {k: v for k, v in resource.properties.items() if k != "rules"}
     body = {key: _translated(link, resource, properties, ids)}
+    if service == "network":
+        body[key]["description"] = _OURS
     path = path.removesuffix("/detail")
     return str(_post(link, resource.name, service, path, body).body[key]["id"])
 
