@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 from importlib.metadata import PackageNotFoundError, version
 
 from backfill.ui.codes import OK
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None."""
+    """Options of `backfill version`."""
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the version of the installed package."""
-    print(f"backfill {release()}")
+    as_json = getattr(args, "json", False)  # `backfill --version` comes here as well
+    print(json.dumps({"version": release()}) if as_json else f"backfill {release()}")
     return OK
 
 

@@ -61,6 +61,8 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == as_word
     assert as_word.startswith("backfill ")
+    assert main(["version", "--json"]) == 0
+    assert as_word == f"backfill {json.loads(capsys.readouterr().out)['version']}\n"
 
 
 @pytest.mark.parametrize(
