@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from statistics import median
 
@@ -20,7 +20,6 @@ _FIELDS = {
     "SuspendInstance": "suspend_s",
     "RestoreInstance": "restore_s",
     "MigrateInstance": "migrate_s",
-    "WakeInstance": "wake_s",
     "ProbeJobs": "console_s",
     "DrainNode": "drain_s",
     "UndrainNode": "undrain_s",
@@ -39,7 +38,8 @@ def learned(records: Iterable[Record]) -> dict[str, float]:
     """Fields of StepCosts, of those steps that succeeded at least once.
 
     A transfer's whole time becomes its fixed part: it holds for instances of the same size. A move
-    does not take longer because it waited for another one between the same hosts. How
+    does not take longer because it waited for another one between the same hosts. A guest is awake
+    when the next step begins: it may be asked several times, and has to be seen by Slurm. How
     long a boot takes is counted from the end of the call that began it to the first registration,
     and a drain is over when the node is seen to take jobs again, which may be before its call ends.
     """
@@ -55,6 +55,7 @@ class _Book:
         self._made_s: dict[str, float] = {}  # when the call ended that made the node's instance
         self._undrains_s: dict[str, float] = {}  # since when the node's drain is being lifted
         self._phases: dict[str, Phase] = {}
+        self._wakes: dict[str, tuple[str, float]] = {}  # by node that is woken: what, since when
         self._lanes: dict[str, frozenset[str]] = {}  # by instance that moves: between which hosts
         self._moved_s: dict[frozenset[str], float] = {}  # when the last move between them ended
 
@@ -62,10 +63,24 @@ class _Book:
         body = record.body
         if record.kind == "outcome" and not body["problem"]:
             self._outcome(record)
-        elif record.kind == "intent" and body.get("t") == "MigrateInstance":
-            self._lanes[record.subject] = frozenset({str(body["host"]), str(body["target"])})
+        elif record.kind == "intent":
+            self._intent(record.subject, record.at_s, body)
         elif record.kind == "change" and body.get("t") in _TELLING:
             self._change(record)
+
+    def _intent(self, name: str, at_s: float, body: Mapping[str, object]) -> None:
+        match body.get("t"):
+            case "MigrateInstance":
+                self._lanes[name] = frozenset({str(body["host"]), str(body["target"])})
+            case "WakeInstance":
+                booting = self._phases.get(name) is Phase.BOOTING
+                self._wakes.setdefault(name, ("wake_s" if booting else "wake_again_s", at_s))
+            case "UndrainNode" | "ResumeJob" if name in self._wakes:
+                self._note(*self._wakes.pop(name), at_s)
+            case "DeleteInstance":
+                self._wakes.pop(name, None)
+            case _:
+                pass
 
     def _change(self, record: Record) -> None:
         match decode(record.body):
@@ -85,8 +100,6 @@ class _Book:
         kind, name, *_ = f"{record.body['key']}:".split(":")
         elapsed_s = float(str(record.body["elapsed_s"]))
         field = _FIELDS.get(kind)
-        if field == "wake_s" and self._phases.get(name) is not Phase.BOOTING:
-            field = "wake_again_s"
         if field == "undrain_s":
             self._note(field, self._undrains_s.pop(name, None), record.at_s)
         elif field == "migrate_s":

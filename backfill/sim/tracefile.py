@@ -49,7 +49,8 @@ def open_lines(path: Path) -> Iterator[ByteLines]:
         raise TraceError(path, 0, f"the archive is damaged ({error}); fetch it again") from error
     except OSError as error:
         remedy = next((r for kind, r in _REMEDIES if isinstance(error, kind)), _OTHER_REMEDY)
-        problem = f"cannot be read: {error.strerror or error}; {remedy}"
+        why = error.strerror or str(error).rstrip(".")
+        problem = f"cannot be read: {why}; {remedy}"
         raise TraceError(path, 0, problem) from error
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill.drivers.simulated.costs import StepCosts
+from backfill.ports import Record
 from backfill.sim.costs_file import load_costs
 from backfill.sim.fidelity import deviations
 from backfill.sim.learning import as_yaml, learned
@@ -77,3 +78,19 @@ def test_a_move_that_waited_for_another_is_not_learned_as_a_long_one(real: Outco
     elapsed_s = sorted(float(str(body["elapsed_s"])) for body in moves if "elapsed_s" in body)
     assert elapsed_s == pytest.approx([took_s, 2 * took_s], abs=0.1)
     assert learned(real.records)["migrate_s"] == pytest.approx(took_s, abs=0.01)
+
+
+def test_a_guest_that_is_asked_twice_is_awake_when_the_next_step_begins() -> None:
+    """Not when a call returns: what passes until it may go on is what a return costs."""
+    told_at: list[tuple[float, str, dict[str, object]]] = [
+        (10.0, "intent", {"t": "WakeInstance", "name": "vn1"}),
+        (12.0, "outcome", {"key": "WakeInstance:vn1:1", "elapsed_s": 2.0, "problem": ""}),
+        (12.5, "intent", {"t": "WakeInstance", "name": "vn1"}),
+        (13.0, "outcome", {"key": "WakeInstance:vn1:1", "elapsed_s": 0.5, "problem": ""}),
+        (14.5, "intent", {"t": "ResumeJob", "name": "vn1"}),
+        (20.0, "intent", {"t": "WakeInstance", "name": "vn1"}),
+        (21.0, "intent", {"t": "DeleteInstance", "name": "vn1"}),
+        (22.0, "intent", {"t": "UndrainNode", "name": "vn1"}),
+    ]
+    found = learned(Record(at_s, kind, "vn1", body) for at_s, kind, body in told_at)
+    assert found == {"wake_again_s": 4.5}
