@@ -15,7 +15,7 @@ import backfill
 from backfill.lab.cluster import Lab
 from backfill.lab.roots import RELEASES
 from backfill.ui.codes import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE
-from tests.real.conf_lab import RESTART, conf_lab
+from tests.real.conf_lab import conf_lab
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
 _SOURCE = Path(backfill.__file__).parents[1]
@@ -52,10 +52,16 @@ class User:
         sample["daemon"] = {"state_dir": str(self.lab.dir / "daemon")}
         tools = {"bin_dir": str(self.lab.tools)} if self.lab.tools else {}
         hooks = {"directory": str(self.home), "log": str(self.lab.dir / "hook.log")}
-        restart = ["env", f"PYTHONPATH={_SOURCE}", sys.executable, "-c", RESTART]
+        # Beside slurmctld a lab is not seen from outside: its machine's init is asked.
+        script = (
+            "from pathlib import Path; from backfill.lab import control; "
+            f"control.ask(Path({str(self.lab.dir / 'run/ctl.sock')!r}), "
+            "{'op': 'restart', 'service': 'slurmctld'})"
+        )
+        restart = ["env", f"PYTHONPATH={_SOURCE}", sys.executable, "-c", script]
         sample["slurm"] = {
             "conf": str(self.lab.slurm_conf), "registration": "conf", "hooks": hooks, **tools,
-            "restart": [*restart, self.lab.spec.name], "health_s": 60, **slurm,
+            "restart": restart, "health_s": 60, **slurm,
         }  # fmt: skip
         self.file.write_text(yaml.safe_dump(sample))
 

@@ -139,9 +139,9 @@ def test_an_address_behind_a_name_that_changed_is_flushed(rig: RealRig) -> None:
         found = lab.run("ctl", ["getent", "ahosts", name], check=True).stdout
         return frozenset(line.split()[0] for line in found.splitlines())
 
-    def move(source: str, target: str) -> None:
-        change = f"ip addr replace {target}/16 brd + dev br0; ip addr del {source}/16 dev br0"
-        lab.run(host, ["sh", "-c", change])
+    def move(target: str) -> None:
+        change = f"ip -4 addr flush dev br0 && ip addr add {target}/16 brd + dev br0"
+        lab.run(host, ["sh", "-c", change], check=True)
         _write(hosts, known.replace(f"{old} {host}\n", f"{target} {host}\n"))
 
     conf.write_text(written.replace(f"NodeAddr={old}", f"NodeAddr={host}"))
@@ -151,7 +151,7 @@ def test_an_address_behind_a_name_that_changed_is_flushed(rig: RealRig) -> None:
     try:
         assert node(rig, host).named
         assert manager.refresh_addresses(rig.hosts) == {}
-        move(old, new)
+        move(new)
         (said,) = manager.refresh_addresses(rig.hosts).values()
         assert f"{host} means {new} now, and slurmctld used {old}" in said
         assert manager.refresh_addresses(rig.hosts) == {}
@@ -160,10 +160,10 @@ def test_an_address_behind_a_name_that_changed_is_flushed(rig: RealRig) -> None:
         rig.manager.cancel_job(going)  # what slurmctld sends to the node arrives again
         rig.until(lambda: not job(rig, going).holds_nodes)
         assert node(rig, host).responding
-        move(new, old)
+        move(old)
         assert manager.refresh_addresses(rig.hosts).keys() == {host}
     finally:
-        move(new, old)
+        move(old)
         conf.write_text(written)
         lab.restart("slurmctld")
     rig.until(lambda: node(rig, host).responding)
