@@ -73,11 +73,16 @@ class Master:
 
     def states(self, grains: dict[str, Any]) -> dict[str, Any]:
         """This machine's low state, rendered here from the master's own tree and pillar."""
-        roots, pillars = self.opts["file_roots"], self.opts["pillar_roots"]
-        found = render(list(roots["base"]), list(pillars["base"]), grains)
+        found = render(self._base("file_roots"), self._base("pillar_roots"), grains)
         if found["errors"]:
             raise RenderError(_first_lines(found["errors"]))
         return {"states": found["states"]}
+
+    def _base(self, roots: str) -> list[str]:
+        """Directories of the environment base; gitfs or an ext_pillar are not rendered here."""
+        if "base" not in self.opts[roots]:
+            raise RenderError(f"{roots} of the master has no environment base")
+        return list(self.opts[roots]["base"])
 
     def delete_key(self, id: str, cut: bool = False) -> dict[str, Any]:  # noqa: A002
         """Forget the key; `cut`: whoever still uses it is thrown out at once, too."""
