@@ -91,8 +91,8 @@ class Board:
         """Read one server by itself: for what lists show late, such as metadata; None: gone."""
         began_s = time.monotonic()
         server = self._read_one(server_id, subject)
-        if server is not None:
-            server = _later(self._servers.get(server_id), server)
+        if server is not None and _is_partial(server):
+            return self._servers.get(server_id, server)
         with self._turn:
             self._looked_s[server_id] = began_s
             if server is None:
@@ -137,7 +137,7 @@ class Board:
         for server_id, server in found.items():
             if server.get("status") in GONE:
                 after.pop(server_id, None)
-            elif server_id in known or is_ours(server, self._cluster):
+            elif is_ours(server, self._cluster) or (server_id in known and _is_partial(server)):
                 after[server_id] = _later(known.get(server_id), server)
         if whole:
             after |= self._missed(known, found)
@@ -162,7 +162,7 @@ class Board:
     def _missed(self, known: dict[str, Server], found: dict[str, Server]) -> dict[str, Server]:
         """A list may lag: what it does not show is gone only if a look at itself says so too."""
         missing = {i: self._read_one(i, str(s["name"])) for i, s in known.items() if i not in found}
-        return {i: _later(known[i], s) for i, s in missing.items() if s is not None}
+        return {i: known[i] if _is_partial(s) else s for i, s in missing.items() if s is not None}
 
     def _pages(self, query: dict[str, str]) -> Iterator[tuple[list[Server], str]]:
         marker: dict[str, str] = {}
@@ -184,14 +184,19 @@ class Board:
 
 
 def _later(known: Server | None, seen: Server) -> Server:
-    """The newer of two pictures. One without a status comes from a part that is down."""
-    if known is not None and seen.get("status") in (None, "UNKNOWN"):
+    """The newer of two pictures."""
+    if known is not None and _is_partial(seen):
         return known
     # What is being built is another record of Nova's than what comes of it: their times, whole
     # seconds of two clocks, say nothing. A server that found no room would be built for ever.
     if known is None or known.get("status") == "BUILD":
         return seen
     return known if str(seen.get("updated")) < str(known.get("updated")) else seen
+
+
+def _is_partial(server: Server) -> bool:
+    """Whether it comes from a part of Nova that is down: then not even its name is told."""
+    return server.get("status") in (None, "UNKNOWN")
 
 
 def _overlapped(date: str) -> str:
