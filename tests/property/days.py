@@ -95,6 +95,7 @@ class Day:
         for host in HOSTS:
             self.sim.add_host(host, cpus=2, features=("metal",))
         self.run = Rehearsal(self.sim, rules, MemoryJournal())
+        self._rules, self._costs = rules, self.run.costs
         self.jobs: list[str] = []
         self.dead: list[tuple[float, float]] = []
 
@@ -180,13 +181,15 @@ class Day:
         self.sim.faults.fail("pause", error, times=1 + pick // 2, acts=pick % 2 == 0)
 
     def _stops_are_slow(self, pick: int) -> None:
-        usual = self.run.costs
+        """Some of them for longer than a hook waits."""
+        usual = self._costs
+        self.dead.append((self.sim.now_s, self.sim.now_s + 30.0))
         self.run.costs = replace(usual, pause_s=0.5 * (1 + pick))
         self.sim.at(self.sim.now_s + 20.0, lambda: setattr(self.run, "costs", usual))
 
     def _change_ladder(self, pick: int) -> None:
         """Without its first rung, for a while; also a daemon that starts meanwhile has it so."""
-        usual = self.run.policies
+        usual = self._rules
         rungs = usual.ladder.rungs[1:] or usual.ladder.rungs
         self._decide_by(replace(usual, ladder=Ladder(rungs)))
         self.sim.at(self.sim.now_s + 5.0 * (1 + pick), lambda: self._decide_by(usual))
