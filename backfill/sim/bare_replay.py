@@ -8,11 +8,11 @@ from math import inf
 
 from backfill.drivers.simulated.hardware import Segment
 from backfill.sim.ledger import Ledger
-from backfill.sim.node_easy import Ask
 from backfill.sim.reserved_easy import easy_on
 from backfill.sim.scenario import ReservationEntry
 from backfill.sim.trace import Trace
 from backfill.sim.trace_cluster import START_S, JobTale
+from backfill.sim.waiting_asks import Ask
 
 
 class BareReplay:
@@ -41,25 +41,23 @@ class BareReplay:
 
     def run(self) -> None:
         """From the first arrival to the last end."""
-        while len(self.tales) < len(self._trace) or self._running or self._easy.waits:
-            self._now_s = min(self._arrival_s(), self._end_s(), self._openings[0])
-            while self._openings[0] <= self._now_s:
-                del self._openings[0]
-            while self._end_s() <= self._now_s:
-                self._end(heappop(self._running)[2])
-            while self._arrival_s() <= self._now_s:
-                self._arrive(len(self.tales))
-            if self._easy.waits:
-                self._easy.schedule(self._now_s, self._start)
-
-    def _arrival_s(self) -> float:
-        trace, number = self._trace, len(self.tales)
-        if number == len(trace):
-            return inf
-        return START_S + (trace.submit[number] - trace.submit[0]) / trace.ticks_per_s
-
-    def _end_s(self) -> float:
-        return self._running[0][0] if self._running else inf
+        easy, running, openings = self._easy, self._running, self._openings
+        trace = self._trace
+        first, ticks = trace.submit[0], trace.ticks_per_s
+        arrivals = [*(START_S + (at - first) / ticks for at in trace.submit), inf]
+        number = 0
+        while number < len(trace) or running or easy.waits:
+            end_s = running[0][0] if running else inf
+            now_s = self._now_s = min(arrivals[number], end_s, openings[0])
+            while openings[0] <= now_s:
+                del openings[0]
+            while running and running[0][0] <= now_s:
+                self._end(heappop(running)[2])
+            while arrivals[number] <= now_s:
+                self._arrive(number)
+                number += 1
+            if easy.waits:
+                easy.schedule(now_s, self._start)
 
     def _arrive(self, number: int) -> None:
         trace, now_s = self._trace, self._now_s

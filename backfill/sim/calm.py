@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from backfill.drivers.simulated.events import Event
 from backfill.drivers.simulated.hardware import Segment
-from backfill.sim.node_easy import Ask
+from backfill.sim.waiting_asks import Ask
 
 if TYPE_CHECKING:
     from backfill.sim.trace_cluster import JobTale, TraceCluster
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Light:
-    """A high-priority job as calm has it. `begun_s`: when its script began; 0: not yet."""
+    """A high-priority job as calm has it. `launch_s`: when its script begins, once it is placed."""
 
     number: int
     tale: JobTale
@@ -25,8 +25,8 @@ class Light:
     processors: int
     run_s: float
     placed_s: float = 0.0
-    begun_s: float = 0.0
-    next: Event | None = None  # its beginning or its end
+    launch_s: float = 0.0
+    end: Event | None = None
 
 
 class Calm:
@@ -55,10 +55,12 @@ class Calm:
         self.on = False
         jobs, self._jobs = self._jobs, {}
         for light in jobs.values():
-            if light.next is not None:
-                light.next.cancel()
-            launch_s = light.placed_s + self._delay_s()
-            self._cluster.take_over(light, launch_s)
+            if light.end is not None:
+                light.end.cancel()
+            begun = light.end is not None and light.launch_s < self._cluster.now_s
+            if begun:
+                self._tell_start(light)
+            self._cluster.take_over(light, begun=begun)
         self.on_end()
 
     def _delay_s(self) -> float:
@@ -78,21 +80,21 @@ class Calm:
         light.placed_s = sim.now_s
         if sim.queue.easy.room_on(ask.placed):
             sim.jobs.kick()  # as whenever a node with room has changed
-        light.next = sim.at(light.placed_s + self._delay_s(), partial(self._start, light))
+        light.launch_s = light.placed_s + self._delay_s()
+        light.end = sim.at(light.launch_s + light.run_s, partial(self._finish, light))
 
-    def _start(self, light: Light) -> None:
-        sim, tale = self._cluster, light.tale
-        now_s = light.begun_s = tale.start_s = sim.now_s
-        tale.wait_s = now_s - light.placed_s
-        tale.names, tale.placed = sim.shape.names, light.ask.placed
-        light.next = sim.at(now_s + light.run_s, partial(self._finish, light))
+    def _tell_start(self, light: Light) -> None:
+        tale = light.tale
+        tale.start_s, tale.wait_s = light.launch_s, light.launch_s - light.placed_s
+        tale.names, tale.placed = self._cluster.shape.names, light.ask.placed
 
     def _finish(self, light: Light) -> None:
+        self._tell_start(light)
         sim, tale, ask = self._cluster, light.tale, light.ask
         del self._jobs[ask.name]
         sim.queue.easy.ended(ask)
         sim.jobs.kick()
-        start_s, end_s = light.begun_s, sim.now_s
+        start_s, end_s = light.launch_s, sim.now_s
         tale.run_s, tale.end_s, tale.completed = end_s - start_s, end_s, True
         sim.active_high -= 1
         where = tale.host

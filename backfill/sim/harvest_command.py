@@ -28,6 +28,7 @@ from backfill.sim.fitting import (
 )
 from backfill.sim.gantt import Gantt
 from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
+from backfill.sim.memory import collected_seldom
 from backfill.sim.outfile import OutputError, require_writable, write_text
 from backfill.sim.policy_replay import BrokenPromiseError, Setting, reference, run
 from backfill.sim.replay_costs import ReplayCosts
@@ -51,7 +52,8 @@ def run_policy_command(args: argparse.Namespace) -> int:
             outputs, (args.trace, args.policy, args.against, args.costs, args.reservations)
         )
         setting, policies = _input(args)
-        played = _play(args, setting, policies)
+        with collected_seldom():
+            played = _play(args, setting, policies)
         for path, chunks in _outputs(args, setting, played):
             write_text(path, chunks)
     except (TraceError, ConfigError, MisfitError, OutputError) as error:

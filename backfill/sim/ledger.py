@@ -27,7 +27,11 @@ class Window:
 
     def part(self, start_s: float, end_s: float) -> float:
         """How many seconds of this stretch lie inside."""
-        return max(0.0, min(end_s, self.end_s) - max(start_s, self.start_s))
+        if start_s < self.start_s:
+            start_s = self.start_s
+        if end_s > self.end_s:
+            end_s = self.end_s
+        return end_s - start_s if end_s > start_s else 0.0
 
 
 @dataclass(slots=True)

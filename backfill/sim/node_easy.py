@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
 
-
-@dataclass(slots=True, eq=False)
-class Ask:
-    """What one job wants: `cpus` on each of `nodes` nodes. Times in seconds."""
-
-    name: str
-    order: tuple[float, int]  # queue order: submit time, then number
-    nodes: int
-    cpus: int
-    estimate_s: float
-    end_s: float = 0.0  # by estimate, once it runs
-    placed: int = 0  # the nodes that it has: a set of bits
-
+from backfill.sim.waiting_asks import Ask, WaitingAsks
 
 # Starts the job on these nodes, a set of bits: see `nodes_in`.
 Start = Callable[[Ask, int], None]
@@ -36,6 +24,8 @@ def nodes_in(bits: int) -> list[int]:
 
 def first_of(bits: int, count: int) -> int:
     """The first `count` nodes of a set of bits, which has no fewer."""
+    if count == 1:
+        return bits & -bits
     surplus = bits.bit_count() - count
     if surplus <= 0:
         return bits
@@ -72,7 +62,7 @@ class NodeEasy:
             for count in range(1, most + 1)
         ]
         self._single = most == 1
-        self._waiting: list[Ask] = []
+        self._waiting = WaitingAsks()
         # With nodes of one CPU a job that was passed over stays so until a job ends: till then
         # room only shrinks. So only those are asked that have come since; None: all of them.
         self._new: list[Ask] | None = None
@@ -90,16 +80,14 @@ class NodeEasy:
 
     def add(self, ask: Ask) -> None:
         """The job waits from now on."""
-        last = not self._waiting or self._waiting[-1].order < ask.order
-        insort(self._waiting, ask, key=_order)
-        if not last:
+        if not self._waiting.add(ask):
             self._new = None
         elif self._new is not None:
             self._new.append(ask)
 
     def withdraw(self, name: str) -> None:
         """A waiting job is no longer wanted; one that does not wait: nothing."""
-        self._waiting = [ask for ask in self._waiting if ask.name != name]
+        self._waiting.withdraw(name)
         self._new = None
 
     def ended(self, ask: Ask) -> None:
@@ -113,20 +101,18 @@ class NodeEasy:
 
     def schedule(self, now_s: float, start: Start) -> None:
         """One pass: heads while they fit, then whoever does not delay the head."""
-        started = 0
-        for ask in self._waiting:
+        waiting = self._waiting
+        while waiting.asks:
+            ask = waiting.asks[0]
             fit = having(self._room, ask.cpus)
             if fit.bit_count() < ask.nodes:
                 break
+            waiting.remove(ask)
             self._start(ask, first_of(fit, ask.nodes), now_s, start)
-            started += 1
-        if started:
-            del self._waiting[:started]
             self._new = None
-        if len(self._waiting) > 1 and having(self._room, 1):
-            asked = self._waiting[1:] if self._new is None else self._new
-            if asked:
-                self._backfill(asked, now_s, start)
+        if len(waiting) > 1 and having(self._room, 1):
+            if self._new is None or self._new:
+                self._backfill(now_s, start)
             self._new = [] if self._single else None
 
     # --- inside --------------------------------------------------------------------------------
@@ -138,32 +124,50 @@ class NodeEasy:
         insort(self._running, (ask.end_s, self._count, ask))
         start(ask, nodes)
 
-    def _backfill(self, asked: list[Ask], now_s: float, start: Start) -> None:
-        head = self._waiting[0]
-        shadow_s, left = self._reserve(head)
-        gone: set[str] = set()
-        hopeless: set[tuple[int, int, bool]] = set()
-        open_nodes = self._room[1].bit_count()
-        for ask in asked:
-            if ask.nodes > open_nodes:
-                continue
+    def _backfill(self, now_s: float, start: Start) -> None:
+        """Ask in queue order by merging the kinds' own queues: of a kind that fits only beside the
+        head's reservation none is asked that would last longer."""
+        shadow_s, left = self._reserve(self._waiting.asks[0])
+        found = []
+        for asks, lasting in self._asked(now_s, shadow_s, left):
+            at = _next(asks, 0, now_s, None if lasting else shadow_s)
+            if at >= 0:
+                found.append((asks[at].order, at, asks, lasting))
+        heapify(found)
+        while found and self._room[1]:
+            _, at, asks, lasting = heappop(found)
+            ask = asks[at]
             ends = now_s + ask.estimate_s <= shadow_s
-            shape = (ask.nodes, ask.cpus, ends)
-            if shape in hopeless:
-                continue
             nodes = self._beside(ask, left, ends=ends)
-            if not nodes:
-                hopeless.add(shape)
+            if nodes:
+                if not ends:
+                    take(left, nodes & left[0], ask.cpus)
+                self._waiting.remove(ask)
+                self._start(ask, nodes, now_s, start)
+            elif ends:
+                continue  # room only shrinks during a pass: none of this kind can follow
+            else:
+                lasting = False
+            at = _next(asks, at + 1, now_s, None if lasting else shadow_s)
+            if at >= 0:
+                heappush(found, (asks[at].order, at, asks, lasting))
+
+    def _asked(
+        self, now_s: float, shadow_s: float, left: list[int]
+    ) -> Iterator[tuple[list[Ask], bool]]:
+        """Those of each kind that may start, and whether they may outlast the head's waiting."""
+        if self._new is not None:
+            yield from (([ask], True) for ask in self._new)
+            return
+        head = self._waiting.asks[0]
+        for alike in self._waiting.kinds(self._room[1].bit_count()):
+            fit, nodes = having(self._room, alike.cpus), alike.nodes
+            if fit.bit_count() < nodes:
                 continue
-            if not ends:
-                take(left, nodes & left[0], ask.cpus)
-            self._start(ask, nodes, now_s, start)
-            gone.add(ask.name)
-            open_nodes = self._room[1].bit_count()
-            if not open_nodes:
-                break
-        if gone:
-            self._waiting = [ask for ask in self._waiting if ask.name not in gone]
+            lasting = (fit & (~left[0] | having(left, alike.cpus))).bit_count() >= nodes
+            if lasting or now_s + alike.shortest_s <= shadow_s:
+                asks = alike.asks
+                yield asks[1:] if asks[0] is head else list(asks), lasting
 
     def _reserve(self, head: Ask) -> tuple[float, list[int]]:
         """When by estimates the head fits, and the room that it then leaves over on its nodes.
@@ -171,6 +175,8 @@ class NodeEasy:
         All jobs that end by estimate at that very instant count.
         """
         need, cpus = head.nodes, head.cpus
+        if self._single:
+            return self._reserve_single(need)
         then = list(self._room)
         shadow_s = float("inf")
         for end_s, _, ask in self._running:
@@ -181,6 +187,19 @@ class NodeEasy:
                 shadow_s = end_s
         nodes = self._busiest(having(then, cpus), need)
         return shadow_s, [nodes, *(room & nodes for room in then[cpus + 1 :])]
+
+    def _reserve_single(self, need: int) -> tuple[float, list[int]]:
+        """The same where no two jobs share a node."""
+        fit = self._room[1]
+        count, shadow_s = fit.bit_count(), float("inf")
+        for end_s, _, ask in self._running:
+            if end_s > shadow_s:
+                break
+            fit |= ask.placed
+            count += ask.nodes
+            if count >= need:
+                shadow_s = end_s
+        return shadow_s, [self._busiest(fit, need)]
 
     def _busiest(self, fit: int, need: int) -> int:
         """So many of these, the busiest first: idle ones can do something else."""
@@ -218,6 +237,9 @@ def having(room: list[int], cpus: int) -> int:
 
 def take(room: list[int], nodes: int, cpus: int) -> None:
     """These nodes have so many free CPUs fewer; they had as many."""
+    if len(room) == 2:  # nodes of one CPU
+        room[1] &= ~nodes
+        return
     for count in range(1, len(room)):
         stays = having(room, count + cpus)
         room[count] &= ~nodes | stays
@@ -225,12 +247,19 @@ def take(room: list[int], nodes: int, cpus: int) -> None:
 
 def give(room: list[int], nodes: int, cpus: int) -> None:
     """These nodes have so many free CPUs more."""
+    if len(room) == 2:
+        room[1] |= nodes
+        return
     for count in range(len(room) - 1, 0, -1):
         room[count] |= nodes & room[max(0, count - cpus)]
 
 
-def _order(ask: Ask) -> tuple[float, int]:
-    return ask.order
+def _next(asks: list[Ask], at: int, now_s: float, by_s: float | None) -> int:
+    """From `at` on the first that by its estimate ends by then (None: any), or -1."""
+    if by_s is None:
+        return at if at < len(asks) else -1
+    ends = (i for i in range(at, len(asks)) if now_s + asks[i].estimate_s <= by_s)
+    return next(ends, -1)
 
 
 def _end(entry: tuple[float, int, Ask]) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backfill.sim.node_easy import Ask, NodeEasy, Start, first_of, give, having, take
+from backfill.sim.node_easy import NodeEasy, Start, first_of, give, having, take
 from backfill.sim.scenario import ReservationEntry
+from backfill.sim.waiting_asks import Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,15 @@ class ReservedEasy(NodeEasy):
 
     def schedule(self, now_s: float, start: Start) -> None:
         """One pass: heads while they fit, then whoever does not delay the head."""
-        while self._waiting:
-            head = self._waiting[0]
+        waiting = self._waiting
+        while waiting.asks:
+            head = waiting.asks[0]
             fit = having(self._room, head.cpus) & ~self._closed(now_s, head)
             if fit.bit_count() < head.nodes:
                 break
-            del self._waiting[0]
+            waiting.remove(head)
             self._start(head, first_of(fit, head.nodes), now_s, start)
-        if len(self._waiting) > 1:
+        if len(waiting) > 1:
             self._overtake(now_s, start)
 
     def _closed(self, at_s: float, ask: Ask) -> int:
@@ -68,20 +70,18 @@ class ReservedEasy(NodeEasy):
         return found
 
     def _overtake(self, now_s: float, start: Start) -> None:
-        head = self._waiting[0]
+        head = self._waiting.asks[0]
         shadow_s, left = self._promise(head, now_s)
-        stays = [head]
-        for ask in self._waiting[1:]:
+        for ask in self._waiting.asks[1:]:
             ends = now_s + ask.estimate_s <= shadow_s
             fit = having(self._room, ask.cpus) & ~self._closed(now_s, ask)
             nodes = self._among(fit, ask, left, ends=ends)
             if not nodes:
-                stays.append(ask)
                 continue
             if not ends:
                 take(left, nodes & left[0], ask.cpus)
+            self._waiting.remove(ask)
             self._start(ask, nodes, now_s, start)
-        self._waiting = stays
 
     def _promise(self, head: Ask, now_s: float) -> tuple[float, list[int]]:
         """When by estimates the head fits, and the room that it then leaves over on its nodes."""

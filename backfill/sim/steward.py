@@ -55,6 +55,9 @@ class Minutes(Cycle):
     def _apply(self, change: ch.Change) -> None:
         self.world.apply(change)
 
+    def _mark(self, steps: int) -> None:
+        """Nobody will read it."""
+
     def _tell(self, step: Action) -> None:
         self.steps.append((self.world.now_s, step))
         self.on_step(self.world.now_s, step)
@@ -113,6 +116,8 @@ class Steward:
         self._transfers = Transfers(sim, costs.transfers)
         self._poll_due = False
         self._decision_due = False
+        # Calls that the present decision begins, by when they take effect.
+        self._batches: dict[float, list[act.DriverAction]] = {}
         # An answer later than a hook may wait for would be about a job that has begun.
         rests = rests and costs.steps.hook_s < sim.hook_limit_s
         self._rest = Rest(self.world, sim, policies) if rests else None
@@ -201,6 +206,7 @@ class Steward:
 
     def _decide(self) -> None:
         self._decision_due = False
+        self._batches.clear()
         plan = self.cycle.decide()
         now_s = self.sim.now_s
         watched = plan.watch | self._leaving() if self._watch.leaving else plan.watch
@@ -235,21 +241,30 @@ class Steward:
 
     def _begin(self, action: act.DriverAction) -> None:
         fixed_s, transfer_s = self.costs.of(call_of(action, self.world), self._memory_mb)
-        perform = partial(self._perform, action)
+        at_s = self.sim.now_s + fixed_s
         if transfer_s > 0.0:
-            perform = partial(self._transfers.begin, transfer_s, perform)
-        self.sim.at(self.sim.now_s + fixed_s, perform)
+            self._batches.pop(at_s, None)  # calls keep their order
+            perform = partial(self._perform, [action])
+            self.sim.at(at_s, partial(self._transfers.begin, transfer_s, perform))
+        elif at_s in self._batches:
+            self._batches[at_s].append(action)
+        else:
+            batch = self._batches[at_s] = [action]
+            self.sim.at(at_s, partial(self._perform, batch))
 
-    def _perform(self, action: act.DriverAction) -> None:
-        result = attempt(self._outside, action, self.sim.clock.now)
+    def _perform(self, batch: list[act.DriverAction]) -> None:
+        """Calls that were begun together take effect together, one after the other."""
+        now_s = self.sim.now_s
         self._tick()
-        done = ch.OperationDone(key_of(action), self.sim.now_s, result.problem, result.retry)
-        self._take(result.changes)
-        self._take([done])
-        if result.problem:
-            self.sim.at(self.sim.now_s + _HOST_POLL_S, self._read_hosts)
-        self._watch.stir(self.sim.now_s)
-        self._decide_soon()
+        for action in batch:
+            result = attempt(self._outside, action, self.sim.clock.now)
+            self._take(result.changes)
+            done = ch.OperationDone(key_of(action), now_s, result.problem, result.retry)
+            self.world.apply(done)
+            if result.problem:
+                self.sim.at(now_s + _HOST_POLL_S, self._read_hosts)
+            self._decide_soon()
+        self._watch.stir(now_s)
 
     # --- hooks ---------------------------------------------------------------------------------
 
@@ -279,4 +294,5 @@ class Steward:
         self._decide_soon()
 
     def _answer(self, answer: AnswerClaim) -> None:
+        self._batches.clear()
         self.sim.release(answer.job_id)

@@ -15,10 +15,11 @@ from backfill.drivers.simulated.model import Reservation, SimJob
 from backfill.drivers.simulated.slurm import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.calm import Calm, Light
-from backfill.sim.node_easy import Ask, nodes_in
+from backfill.sim.node_easy import nodes_in
 from backfill.sim.reserved_easy import easy_on
 from backfill.sim.scenario import ReservationEntry
 from backfill.sim.trace_jobs import News, TraceJobs, TraceNodes, TwoQueues
+from backfill.sim.waiting_asks import Ask
 
 # Small enough for exact times, large enough that no time is 0, which means "never".
 START_S = 1_000_000.0
@@ -145,7 +146,7 @@ class TraceCluster(SimulatedWorld):
         self.tales[id_] = tale
         return id_
 
-    def take_over(self, light: Light, launch_s: float) -> None:
+    def take_over(self, light: Light, *, begun: bool) -> None:
         """Calm is over: write a job of which it knew into the books."""
         ask, tale = light.ask, light.tale
         number, submit_s = light.number, tale.submit_s
@@ -154,7 +155,7 @@ class TraceCluster(SimulatedWorld):
         job.eligible_s = submit_s
         job.start_s = job.clock_s = light.placed_s
         self._books.jobs[job.id] = job
-        self.jobs.take_over(job, ask, launch_s, light.begun_s)
+        self.jobs.take_over(job, ask, light.launch_s, begun=begun)
 
     @property
     def hook_limit_s(self) -> float:

@@ -16,7 +16,8 @@ from backfill.drivers.simulated.jobs import JobControl
 from backfill.drivers.simulated.machines import Machines
 from backfill.drivers.simulated.model import SimJob, SimNode
 from backfill.drivers.simulated.queue import PendingQueue
-from backfill.sim.node_easy import Ask, NodeEasy, nodes_in
+from backfill.sim.node_easy import NodeEasy, nodes_in
+from backfill.sim.waiting_asks import Ask
 
 
 class News:
@@ -101,6 +102,8 @@ class TwoQueues(PendingQueue):
         self, now_s: float, allocate: Callable[[SimJob, list[SimNode]], None]
     ) -> None:
         """One pass of EASY."""
+        if not self.easy.waits:
+            return
 
         def start(ask: Ask, nodes: int) -> None:
             known = self._asks.get(ask.name)
@@ -109,8 +112,7 @@ class TwoQueues(PendingQueue):
             else:
                 allocate(known[0], self.metal_in(nodes))
 
-        if self.easy.waits:
-            self.easy.schedule(now_s, start)
+        self.easy.schedule(now_s, start)
 
     def metal_in(self, nodes: int) -> list[SimNode]:
         """The nodes in a set of bits."""
@@ -151,7 +153,8 @@ class TraceJobs(JobControl):
 
     def _schedule(self) -> None:
         self._queue.schedule_metal(self._events.now_s, self._allocate)
-        self._queue.schedule(partial(self._try, withheld=set()))
+        if self._queue.waits:
+            super()._schedule()
 
     def _allocate(self, job: SimJob, chosen: list[SimNode]) -> None:
         super()._allocate(job, chosen)
@@ -198,15 +201,15 @@ class TraceJobs(JobControl):
         super()._forget(job)
         self._news.forgotten(job)
 
-    def take_over(self, job: SimJob, ask: Ask, launch_s: float, begun_s: float) -> None:
+    def take_over(self, job: SimJob, ask: Ask, launch_s: float, *, begun: bool) -> None:
         """A job of which only EASY knew: it waits, or has its nodes, or has begun on them."""
         self._books.known[job.id] = job
         self._queue.take_over(job, ask)
         if ask.placed:
             self._place(job, ask)
-            if begun_s > 0.0:
+            if begun:
                 job.configuring = False
-                self._machines.resume(job.id, job.nodes, job.run_s, begun_s)
+                self._machines.resume(job.id, job.nodes, job.run_s, launch_s)
             else:
                 self._events.at(launch_s, partial(self._launch, job, job.restarts))
         self._news.job(job)

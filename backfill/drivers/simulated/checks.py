@@ -78,9 +78,12 @@ class Checks:
 
     def when_running(self, instance: SimInstance) -> None:
         """An instance was made, thawed or moved: it must be alone of its kind, and have room."""
+        name, address, node = _marks(instance)
         for host in self._hosts.values():
             for other in host.instances.values():
-                if other is not instance:
+                its_name, its_address, its_node = _marks(other)
+                alike = name == its_name or address == its_address or node == its_node
+                if alike and other is not instance:
                     self._compare(instance, other)
         if instance.machine.alive:
             self._crowds(instance)
@@ -160,6 +163,12 @@ class Checks:
                 )
             if text:
                 yield Violation(self._events.now_s, "lost", text)
+
+
+def _marks(instance: SimInstance) -> tuple[str, str, str]:
+    """What no two instances have in common."""
+    spec = instance.spec
+    return spec.name, spec.address, spec.tag.node
 
 
 def _started(job: SimJob) -> bool:

@@ -39,8 +39,9 @@ class EventQueue:
     def at(self, at_s: float, action: Callable[[], None]) -> Event:
         """Do `action` at `at_s`, or now if that is past."""
         self._count += 1
-        event = Event(max(at_s, self.now_s), action)
-        heapq.heappush(self._heap, (event.at_s, self._count, event))
+        at_s = max(at_s, self.now_s)
+        event = Event(at_s, action)
+        heapq.heappush(self._heap, (at_s, self._count, event))
         return event
 
     def after(self, delay_s: float, action: Callable[[], None]) -> Event:
@@ -61,10 +62,11 @@ class EventQueue:
             raise RuntimeError("a callback must not move simulated time; answer the hook later")
         self._stepping = True
         try:
-            while (due := self.next_s()) is not None and due <= until_s:
-                event = heapq.heappop(self._heap)[2]
-                self.now_s = event.at_s
+            heap = self._heap
+            while heap and heap[0][0] <= until_s:
+                at_s, _, event = heapq.heappop(heap)
                 if event.action is not None:
+                    self.now_s = at_s
                     event.action()
             self.now_s = until_s
         finally:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from backfill.ports import DriverError, UnreachableError
+
+_FINE: AbstractContextManager[None] = nullcontext()
 
 
 @dataclass(slots=True)
@@ -78,9 +80,17 @@ class Faults:
         self._orders.clear()
         self._dead_boots.clear()
 
-    @contextmanager
-    def around(self, call: str, *subjects: str) -> Iterator[None]:
+    @property
+    def none(self) -> bool:
+        """Whether nothing is ordered."""
+        return not self._orders
+
+    def around(self, call: str, *subjects: str) -> AbstractContextManager[None]:
         """Run the body of a port call with the failure that is ordered for it, if any."""
+        return self._around(call, subjects) if self._orders else _FINE
+
+    @contextmanager
+    def _around(self, call: str, subjects: tuple[str, ...]) -> Iterator[None]:
         order = self._find(call, subjects)
         if order is not None and order.rate < 1.0 and self._random.random() >= order.rate:
             order = None

@@ -25,6 +25,11 @@ class PendingQueue:
         rank = (-tier, -job.priority, job.submit_s, job.order)
         heapq.heappush(self._shapes.setdefault(_shape(job), []), (rank, job.queued, job))
 
+    @property
+    def waits(self) -> bool:
+        """Whether anybody may be waiting."""
+        return bool(self._shapes)
+
     def schedule(self, start: Callable[[SimJob], bool]) -> None:
         """Offer the jobs to `start` in order; where it answers False the shape waits."""
         heads: list[tuple[Rank, Shape]] = []

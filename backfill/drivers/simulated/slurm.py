@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from backfill.core.cluster import (
@@ -57,8 +57,12 @@ class SimulatedSlurm:
         self._lock = lock
         self._cluster = cluster
 
+    def _call(self, call: str, *subjects: str) -> AbstractContextManager[object]:
+        calm = self._faults.none and self._books.up
+        return self._lock if calm else self._amiss(call, subjects)
+
     @contextmanager
-    def _call(self, call: str, *subjects: str) -> Iterator[None]:
+    def _amiss(self, call: str, subjects: tuple[str, ...]) -> Iterator[None]:
         with self._lock, self._faults.around(call, *subjects):
             if not self._books.up:
                 raise UnreachableError("slurmctld", "did not answer", "is the controller up?")
