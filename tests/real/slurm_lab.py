@@ -221,6 +221,14 @@ class RealRig:
         finally:
             self.lab.kill("slurmctld", signal.SIGCONT)
 
+    def remember(self, job_id: str) -> None:
+        """Wait until slurmctld has written the job down: killed before, it would forget it."""
+        asked_s = time.time()
+        self.ctl("scontrol", "update", f"JobId={job_id}", "Comment=write it down")
+        saved = self.lab.dir / "machines/ctl/spool/slurmctld/job_state"
+        # It is absent for a moment while slurmctld puts the new one in its place.
+        until(lambda: _written_s(saved) > asked_s)
+
     def stop_slurmds(self) -> None:
         """End what `register` has started."""
         for process in self._slurmds.values():
@@ -254,6 +262,13 @@ class RealRig:
     def _idle(self) -> bool:
         nodes = self.manager.observe().nodes.values()
         return all(n.responding and n.base.value == "IDLE" and not n.flags for n in nodes)
+
+
+def _written_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def address_of(name: str) -> str:

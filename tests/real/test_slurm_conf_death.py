@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -33,14 +32,6 @@ def rig(cluster: ConfRig) -> Iterator[ConfRig]:
     cluster.reset()
 
 
-def remembered(rig: ConfRig, job_id: str) -> None:
-    """Wait until slurmctld has written the job down: killed before, it would forget it."""
-    asked_s = time.time()
-    rig.ctl("scontrol", "update", f"JobId={job_id}", "Comment=write it down")
-    spool = rig.lab.dir / "machines/ctl/spool/slurmctld"
-    rig.until(lambda: (spool / "job_state").stat().st_mtime > asked_s)
-
-
 def dying_at_the_reload(rig: ConfRig) -> Transactions:
     """Transactions whose first reload finds slurmctld just killed."""
     alive = ["slurmctld"]
@@ -63,7 +54,7 @@ def test_slurmctld_dies_at_a_reload(rig: ConfRig) -> None:
     """The old file comes back, slurmctld is started again, and no job is lost."""
     going = running(rig, rig.hosts[0])
     before = rig.managed.read_text()
-    remembered(rig, going)
+    rig.remember(going)
     with pytest.raises(RolledBackError, match="taken back, nothing is lost"):
         # No node comes or goes, so that no release is restarted for it.
         dying_at_the_reload(rig).apply(
@@ -78,7 +69,7 @@ def test_slurmctld_dies_before_a_node_is_added(rig: ConfRig) -> None:
     going = running(rig, rig.hosts[0])
     before = rig.managed.read_text()
     assert "vn7" not in rig.lines()
-    remembered(rig, going)
+    rig.remember(going)
     change = dying_at_the_reload(rig)
 
     def add() -> Outcome:

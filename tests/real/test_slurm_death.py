@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -138,14 +137,6 @@ def rig(cluster: RealRig) -> Iterator[RealRig]:
     cluster.reset()
 
 
-def remembered(rig: RealRig, job_id: str) -> None:
-    """Wait until slurmctld has written the job down: killed before, it would forget it."""
-    asked_s = time.time()
-    rig.ctl("scontrol", "update", f"JobId={job_id}", "Comment=write it down")
-    saved = rig.lab.dir / "machines/ctl/spool/slurmctld/job_state"
-    rig.until(lambda: saved.stat().st_mtime > asked_s)
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_that_slurmctld_did_not_survive_is_repeated(
@@ -156,7 +147,7 @@ def test_a_call_that_slurmctld_did_not_survive_is_repeated(
     going = running(rig, host)
     if case.suspended:
         rig.manager.suspend_job(going)
-    remembered(rig, going)
+    rig.remember(going)
     trap, ended = Trap(rig, case, when), []
 
     def call() -> None:
@@ -194,7 +185,7 @@ def test_down_and_a_dead_slurmctld(rig: RealRig, when: str) -> None:
     """The node is DOWN in the end and its job in the queue, once, as if nothing had happened."""
     host = rig.hosts[0]
     going = running(rig, host)
-    remembered(rig, going)
+    rig.remember(going)
     down = Case("scontrol", "State=DOWN", lambda m, j, n: None, lambda rig, j, n: True)
     trap = Trap(rig, down, when)
     with rig.silent(host):
