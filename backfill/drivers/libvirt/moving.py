@@ -183,10 +183,17 @@ def _move_files(pool: Pool, host: str, name: str, target: str) -> None:
 def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
     _, instance = pool.need(host, name)  # it may have been stopped while it waited for its turn
     _own_disks(pool, host, name, instance.state)
+    running = instance.state is InstanceState.RUNNING
     with carrying.for_guest(pool, host, name, target) as carriage:
         pool.store.claim(name, {host, target})
-        _go_over(pool, host, name, target, instance.state is InstanceState.PAUSED, carriage)
+        # When libvirtd here loses the answer of the one there at the very end, it lets the guest go
+        # on here, and relies on the lock of the disk that both share. Where each has its own disk
+        # the guest arrives standing still, and we let it go on when it is certainly gone here.
+        still = not running or carriage is not None
+        _go_over(pool, host, name, target, still, carriage)
     _finish(pool, host, name, target)
+    if running and still:
+        pool.on(target).resume(name)
 
 
 def _go_over(
