@@ -28,7 +28,8 @@ from backfill.sim.trace_cluster import TraceCluster
 
 # Slurm counts as seen without a gap when it is read at least this often (the world allows 15 s).
 _SIGHT_S = 14.0
-_HOST_POLL_S = 5.0
+# After a call that failed the daemon reads the host at once, which takes so long (libvirt, a few ms).
+_LOOK_S = 0.01
 _KEPT_STEPS = 20_000
 _OF_INSTANCES = frozenset({ch.InstanceSeen, ch.InstanceStopped, ch.InstanceGone})
 _NUMBERS = re.compile(r"\d+")
@@ -262,7 +263,7 @@ class Steward:
             done = ch.OperationDone(key_of(action), now_s, result.problem, result.retry)
             self.world.apply(done)
             if result.problem:
-                self.sim.at(now_s + _HOST_POLL_S, self._read_hosts)
+                self.sim.at(now_s + _LOOK_S, self._read_hosts)
             self._decide_soon()
         self._watch.stir(now_s)
 
