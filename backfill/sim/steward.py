@@ -28,7 +28,7 @@ from backfill.sim.trace_cluster import TraceCluster
 
 # Slurm counts as seen without a gap when it is read at least this often (the world allows 15 s).
 _SIGHT_S = 14.0
-# After a call that failed the daemon reads the host at once, which takes so long (libvirt, a few ms).
+# After a failed call the daemon reads the host at once, which takes so long (libvirt, a few ms).
 _LOOK_S = 0.01
 _KEPT_STEPS = 20_000
 _OF_INSTANCES = frozenset({ch.InstanceSeen, ch.InstanceStopped, ch.InstanceGone})
