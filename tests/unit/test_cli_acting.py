@@ -110,7 +110,9 @@ def test_poke_makes_the_daemon_look(tmp_path: Path, capsys: pytest.CaptureFixtur
 @contextmanager
 def followed(daemon: LivingDaemon) -> Iterator[subprocess.Popen[str]]:
     """`backfill events --follow`; it is killed rather than let a test hang."""
-    command = [sys.executable, "-m", "backfill", "events", "--follow", "--json"]
+    # What started the tests may ignore Ctrl-C, as background jobs of a shell do.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "backfill"]
+    command += ["events", "--follow", "--json"]
     command += ["--socket", str(daemon.socket), "--limit", "1"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
