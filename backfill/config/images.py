@@ -16,8 +16,9 @@ class ImageEntry:
     over.
     """
 
-    # Kernel and initial RAM disk.
+    # The kernel that is booted, without a boot loader.
     kernel: str = field(metadata={"form": "path"})
+    # Its initial RAM disk.
     initrd: str = field(metadata={"form": "path"})
     # Never written: every instance has an overlay over it.
     disk: str = field(metadata={"form": "path"})

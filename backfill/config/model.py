@@ -138,8 +138,9 @@ class HostEntry:
     cloud: str = field(default="", metadata={"form": "name"})
     # Nova's name of one compute host, if the host is only that; takes an administrator.
     compute: str = field(default="", metadata={"form": "name"})
-    # CPUs and memory that instances never take on this host, on top of limits.keep_*.
+    # CPUs that instances never take on this host, on top of limits.keep_cpus.
     keep_cpus: int = 0
+    # Memory that instances never take on this host, on top of limits.keep_memory_mb.
     keep_memory_mb: int = 0
 
     def __post_init__(self) -> None:
@@ -217,7 +218,7 @@ class MovesEntry:
     """How an instance may move to another host with its memory."""
 
     # At most so many MiB per second for one move; null: as fast as it goes.
-    bandwidth_mb_s: int | None = field(default=None, metadata={"least": 1})
+    bandwidth_mb_s: int | None = field(default=None, metadata={"least": 1, "unit": ""})
     # A move that takes longer is cancelled, and the instance goes on where it was.
     within_s: float = 300.0
     # After that the instance goes on at the target and fetches the rest from there: this ends

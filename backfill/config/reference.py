@@ -45,6 +45,8 @@ and shows everything that is wrong with it, each with its line, and changes noth
 - Anchors and aliases (`&a`, `*a`) may be used. Merge keys (`<<`), tags (`!x`) and duplicate keys
   are refused, because they change what a line means at another place.
 - A **name** is {forms.ALLOWED["name"].removeprefix("a name ")}.
+- A *list of sections* stands right under its key, such as `devices: [{{name: vf, functions: 1}}]`;
+  `devices: {{entries: [...]}}` means the same.
 - In the tables, **bold** keys must be given.
 """
 
@@ -53,7 +55,7 @@ _MEANINGS: dict[tuple[str, str], str] = {
     ("PolicySet", "cluster"): "ClusterName of this Slurm; every instance carries it as its mark.",
     ("Template", "names"): "Names of our nodes.",
     ("Template", "addresses"): "Their addresses, in the same order.",
-    ("Template", "image"): "Which of libvirt.images they boot.",
+    ("Template", "image"): "Which image they boot: one of the catalogue, or of Glance.",
     (
         "Template",
         "features",
@@ -66,6 +68,8 @@ _MEANINGS: dict[tuple[str, str], str] = {
     ("RungRule", "rung"): "What is done.",
     ("RungRule", "within_s"): "When it has not worked after this time, the next rung is taken.",
     ("Spread", "order"): "How a host is chosen among those with room.",
+    ("Flavour", "cpus"): "CPUs of an instance, and of its node in Slurm.",
+    ("Flavour", "memory_mb"): "Memory of an instance.",
     ("Flavour", "disk_gb"): "Size of an instance's own disk.",
 }
 
@@ -116,7 +120,7 @@ def _value(shape: Shape) -> str:
         case Many():
             return f"list, each item {_value(shape.item)}"
         case Named():
-            return "a section for each name"
+            return f"{'a section' if isinstance(shape.item, Section) else 'text'} for each name"
         case Maybe():
             return f"{_value(shape.item)}; or `null`"
         case Section():
@@ -167,7 +171,7 @@ def _written(value: Any) -> str:
         case tuple() if not any(is_dataclass(item) for item in value):
             return f"`[{', '.join(str(item) for item in value)}]`"
         case _:
-            return "see below"
+            return "see below" if value else "`{}`"
 
 
 def _default_list(key: Key) -> str:

@@ -196,7 +196,8 @@ def _simple(make: type[Any], f: dataclasses.Field[Any], hint: Any, default: Any)
 
 
 def _amount(make: type[Any], f: dataclasses.Field[Any], hint: Any, default: Any) -> Amount:
-    unit = {"s": "s", "mb": "MB", "gb": "GB"}.get(f.name.rpartition("_")[2], "")
+    named = {"s": "s", "mb": "MB", "gb": "GB"}.get(f.name.rpartition("_")[2], "")
+    unit = f.metadata.get("unit", named)  # a rate such as *_mb_s is a mere number
     may_be_zero = default == 0 or (make.__name__, f.name) in _MAY_BE_ZERO
     return Amount(
         unit=unit,

@@ -14,18 +14,21 @@ _PRESENT = tuple(phase for phase in Phase if phase not in ABSENT)
 class Limits:
     """The blast radius: no single decision may go further. Times in seconds."""
 
-    # Instances in all, and on one host.
+    # Instances in all.
     max_instances: int = 100
+    # Instances on one host.
     max_per_host: int = 16
-    # Instances that boot at the same time, and that are removed in one cycle.
+    # Instances, and parents of instant clones, that boot at the same time.
     boots_at_once: int = 4
+    # Instances that are removed in one cycle.
     removals_at_once: int = 8
     # Instances made in one hour, failures included.
     creates_per_hour: int = 500
     # A picture of Slurm older than this is not acted upon, except for giving hosts back.
     stale_after_s: float = 60.0
-    # CPUs and memory of a host that instances never take.
+    # CPUs of each host that instances never take.
     keep_cpus: int = 0
+    # Memory of each host that instances never take.
     keep_memory_mb: int = 0
 
 

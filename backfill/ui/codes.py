@@ -19,7 +19,7 @@ MEANINGS = (
     (NO, "the answer is no, or what was asked for failed"),
     (USAGE, "the command line cannot be understood"),
     (BAD_DATA, "a policy file, trace or scenario has mistakes"),
-    (UNAVAILABLE, "no daemon, Slurm or hypervisor answers"),
+    (UNAVAILABLE, "no daemon, Slurm or hypervisor answers, or the daemon cannot go on"),
     (NO_PERMISSION, "you may not do that"),
     (BAD_CONFIG, "the daemon refuses its policy file"),
     (INTERRUPTED, "interrupted, or nobody reads the output any more"),

@@ -9,15 +9,12 @@ from backfill.core.lifecycle import Rung
 
 @dataclass(frozen=True, slots=True)
 class RungRule:
-    """One rung: it must have worked within `within_s`, and is left after `for_s` (seconds).
-
-    `cpu_percent`: what a throttled instance keeps of the time of its CPUs.
-    """
+    """One rung: it must have worked within `within_s`, and is left after `for_s` (seconds)."""
 
     rung: Rung
     within_s: float = 30.0
-    for_s: float | None = None  # None: stay until the host is free again
-    cpu_percent: int = 2
+    for_s: float | None = None  # null: stay until the host is free again
+    cpu_percent: int = 2  # what a throttled instance keeps of the time of its CPUs
 
 
 DEFAULT_RUNGS = (

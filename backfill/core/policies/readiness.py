@@ -13,6 +13,7 @@ class Readiness:
 
     # The guest's clock may be so far off the controller's, the error of measuring included.
     clock_offset_s: float = 1.0
+    # The guest's clock is within clock_offset_s.
     clock_within_s: float = 15.0
     # A credential made at the controller is understood in the guest, and the other way round.
     munge_within_s: float = 15.0
@@ -27,6 +28,7 @@ class Readiness:
     # After so many failures in a row on one host, or of one image on any host, nothing more is
     # made there for rest_s; then a single try decides.
     break_after: int = 3
+    # How long nothing is made there then.
     rest_s: float = 600.0
 
     def within_s(self, check: str) -> float:

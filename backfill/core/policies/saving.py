@@ -23,12 +23,13 @@ class Saving:
     at_once: int = 1
     # How long a checkpoint is taken to stop a job until its host's own rate has been learned.
     cost_s: float = 30.0
-    # The time between two evictions that is assumed before any were seen, and how many evictions
-    # this assumption weighs.
+    # The time between two evictions that is assumed before any were seen.
     expected_s: float = 86400.0
+    # How many evictions that assumption weighs.
     weight: float = 1.0
-    # Never more often, never less often than this.
+    # Never more often than this.
     least_s: float = 300.0
+    # Never less often than this.
     most_s: float = 86400.0
     # How long one that nobody ordered is kept: longer than the time to the next one.
     keep_s: float = 172800.0
