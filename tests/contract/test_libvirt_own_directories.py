@@ -9,10 +9,11 @@ import pytest
 
 from backfill.core.fleet import InstanceState
 from backfill.drivers.libvirt.checkpoints import copy_file
-from backfill.ports import BadOutputError, BusyError, RefusedError
+from backfill.drivers.libvirt.domain_xml import Files
+from backfill.ports import BadOutputError, BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.contract.instance_rig import CLUSTER, born, spec, state
-from tests.contract.libvirt_testdriver import TestDriverRig
+from tests.contract.libvirt_testdriver import TestDriverRig, TestHypervisor
 
 
 def separate(tmp_path: Path) -> TestDriverRig:
@@ -135,4 +136,67 @@ def test_a_directory_of_its_own_may_be_the_common_one(tmp_path: Path) -> None:
     assert rig.provider.leaks(0.0) == ()
     rig.provider.delete("hv1", "vn1")
     assert [path for place in own.values() for path in Path(place, CLUSTER).iterdir()] == []
+    rig.end()
+
+
+@pytest.mark.parametrize(("old", "new"), [("hv1", "hv2"), ("hv2", "hv1")])
+def test_one_host_may_have_a_directory_and_the_other_the_common_one(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    """What the daemon notes in the common one survives the files that come and go there."""
+    rig = TestDriverRig(tmp_path, directories={"hv2": str(tmp_path / "hv2")})
+    pool = rig.provider._pool
+    rig.provider.create(spec(rig, host=old))
+    rig.provider.suspend(old, "vn1")
+    rig.provider.migrate(old, "vn1", new)
+    assert pool.store.claims("vn1") == frozenset({new})
+    assert state(rig, host=new) is InstanceState.SUSPENDED
+    assert not pool.store_on(old).memory("vn1").exists()
+    rig.provider.restore(new, "vn1")
+    rig.provider.delete(new, "vn1")
+    assert [path for store in pool.stores for path in store.root.iterdir()] == []
+    rig.end()
+
+
+def test_a_failed_move_into_the_common_directory_loses_no_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one the complete memory image on the old host would be nobody's."""
+    rig = TestDriverRig(tmp_path, directories={"hv2": str(tmp_path / "hv2")})
+    rig.provider.create(spec(rig, host="hv2"))
+    rig.provider.suspend("hv2", "vn1")
+
+    def full_disk(name: str, source: Path, target: Path) -> None:
+        raise NoCapacityError(name, f"cannot copy {source} to {target}")
+
+    monkeypatch.setattr("backfill.drivers.libvirt.carrying.copy_file", full_disk)
+    with pytest.raises(NoCapacityError):
+        rig.provider.migrate("hv2", "vn1", "hv1")
+    assert state(rig, host="hv2") is InstanceState.SUSPENDED
+    rig.provider.delete("hv2", "vn1")
+    rig.end()
+
+
+def test_a_memory_finds_its_disk_where_the_host_has_it(tmp_path: Path) -> None:
+    """It may have been written on a host with another directory, the common one or its own."""
+    seen: list[str] = []
+
+    class Restoring(TestHypervisor):
+        def restore(self, name: str, path: Path, files: Files | None = None) -> None:
+            assert files is not None
+            seen.append(files.disk)
+            super().restore(name, path, files)
+
+    rig = TestDriverRig(tmp_path, Restoring, {"hv2": str(tmp_path / "hv2")})
+    born(rig)
+    for host in ("hv1", "hv2"):
+        rig.provider.suspend(host, "vn1")
+        rig.provider.restore(host, "vn1")
+        rig.provider.suspend(host, "vn1")
+        if host == "hv1":
+            rig.provider.migrate(host, "vn1", "hv2")
+            rig.provider.restore("hv2", "vn1")
+    disks = [rig.provider._pool.store_on(host).files("vn1").disk for host in ("hv1", "hv2")]
+    assert set(seen) == set(disks)
+    rig.provider.delete("hv2", "vn1")
     rig.end()

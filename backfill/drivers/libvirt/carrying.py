@@ -18,7 +18,7 @@ from backfill.drivers.libvirt.checkpoints import copy_file
 from backfill.drivers.libvirt.domain_xml import placed
 from backfill.drivers.libvirt.migration import Carriage
 from backfill.drivers.libvirt.pool import Pool
-from backfill.drivers.libvirt.store import Store, run_qemu_img
+from backfill.drivers.libvirt.store import run_qemu_img
 from backfill.ports import BadOutputError, DriverError, RefusedError
 
 _PARTS = ("disk.qcow2", "seed.tar", "memory.save", "console.log")
@@ -45,7 +45,7 @@ def for_guest(pool: Pool, host: str, name: str, target: str) -> Iterator[Carriag
         return
     with _tidy(pool, name, target):
         source, to = pool.store_on(host), pool.store_on(target)
-        _begin(to, name)
+        _begin(pool, target, name)
         _same_disk(name, source.files(name).disk, to.files(name).disk)
         for path in (source.files(name).seed, source.files(name).console):
             if Path(path).exists():
@@ -69,7 +69,7 @@ def at_rest(pool: Pool, host: str, name: str, target: str) -> Iterator[None]:
         return
     with _tidy(pool, name, target):
         source, to = pool.store_on(host), pool.store_on(target)
-        _begin(to, name)
+        _begin(pool, target, name)
         for path in sorted(source.home(name).iterdir()):
             if path.name in _PARTS:
                 _copy_and_compare(name, path, to.home(name) / path.name)
@@ -79,7 +79,7 @@ def at_rest(pool: Pool, host: str, name: str, target: str) -> Iterator[None]:
 def forget(pool: Pool, host: str, name: str, other: str) -> None:
     """The instance is on `other` now, or stayed there: `host` needs nothing of it any more."""
     if not pool.share(host, other):
-        pool.store_on(host).remove(name)
+        _clear(pool, host, name)
 
 
 @contextmanager
@@ -90,13 +90,22 @@ def _tidy(pool: Pool, name: str, target: str) -> Iterator[None]:
         # A host that does not answer may have it: then the files stay, for the next attempt.
         with contextlib.suppress(DriverError):
             if pool.on(target).find(name) is None:
-                pool.store_on(target).remove(name)
+                _clear(pool, target, name)
         raise
 
 
-def _begin(to: Store, name: str) -> None:
-    to.remove(name)  # what an interrupted move has left
-    to.home(name).mkdir(mode=0o711, parents=True)
+def _begin(pool: Pool, target: str, name: str) -> None:
+    _clear(pool, target, name)  # what an interrupted move has left
+    pool.store_on(target).home(name).mkdir(mode=0o711, parents=True, exist_ok=True)
+
+
+def _clear(pool: Pool, host: str, name: str) -> None:
+    store = pool.store_on(host)
+    if store.root != pool.store.root:
+        store.remove(name)
+        return
+    for part in _PARTS:  # the daemon's notes of it, its claims first of all, lie beside them
+        (store.home(name) / part).unlink(missing_ok=True)
 
 
 def _same_disk(name: str, old: str, new: str) -> None:

@@ -78,7 +78,7 @@ def restore(pool: Pool, host: str, name: str) -> None:
         pool.refuse_if_elsewhere(host, name)
         store = pool.store_on(host)
         # What was saved on a host with another directory finds its files here.
-        files = None if store is pool.store else store.files(name)
+        files = store.files(name) if pool.config.directories else None
         pool.on(host).restore(name, store.memory(name), files)
         _, after = pool.need(host, name)
         if after.state is not InstanceState.PAUSED:

@@ -149,7 +149,7 @@ class Pool:
         """Whether its memory is on disk, and the latest: not what an interrupted move left."""
         if not self.store_on(host).has_memory(name):
             return False
-        claims = None if host not in self._own else self.store.claims(name)
+        claims = self.store.claims(name) if self._own else None
         return claims is None or host in claims
 
     def refuse_if_elsewhere(self, host: str, name: str, everywhere: bool = True) -> None:
