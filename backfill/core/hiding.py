@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from backfill.core.actions import SetAddress
 from backfill.core.cluster import NOWHERE
-from backfill.core.draft import Draft
+from backfill.core.draft import Draft, Progress
 from backfill.core.lifecycle import ManagedNode
 
 
-def hide(draft: Draft, node: ManagedNode) -> None:
-    """Let whatever slurmctld sends to the node fail at once."""
+def hide(draft: Draft, node: ManagedNode) -> bool:
+    """Let whatever slurmctld sends to the node fail at once; whether this is the first try."""
     reason = "nothing shall wait for it while it stands still"
-    draft.do(SetAddress(node.name, node.generation, NOWHERE, reason))
+    action = SetAddress(node.name, node.generation, NOWHERE, reason)
+    tried = draft.operation(action) is not None
+    return draft.do(action) is Progress.BEGUN and not tried
 
 
 def show(draft: Draft, node: ManagedNode) -> bool:

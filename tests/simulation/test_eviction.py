@@ -15,6 +15,7 @@ from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
+from backfill.ports import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 
 HOSTS = ("bm1", "bm2")
@@ -117,6 +118,18 @@ def test_who_sits_at_a_terminal_hears_of_the_pause_and_of_the_return() -> None:
     assert paused.startswith("backfill: paused, because its node's hardware is needed")
     assert back.startswith("backfill: went on after a pause of ")
     assert sim.slurm.heard(batch) == ()
+
+
+def test_who_sits_at_a_terminal_hears_it_once_however_often_slurm_has_to_be_asked() -> None:
+    """Hiding the node is tried again and again meanwhile; the sentence is not."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
+    shell = sim.submit("htc", 100.0, interactive=True)
+    run.until(lambda: running(run, shell), 30)
+    sim.faults.fail("set_address", UnreachableError("slurmctld", "did not answer"), times=3)
+    sim.submit("batch", 20.0)
+    run.until(lambda: sim.job(shell).state is JobState.SUSPENDED, 30)
+    assert len(sim.slurm.heard(shell)) == 1
 
 
 def test_without_hooks_the_same_comes_of_watching() -> None:

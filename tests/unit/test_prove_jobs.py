@@ -69,6 +69,17 @@ def test_jobs_are_looked_at_until_no_late_signal_can_come() -> None:
     assert wanted(world, 30.0) == []
 
 
+def test_the_last_look_comes_after_the_last_late_signal() -> None:
+    """Looks are seconds apart by then: a job that was stopped between them stood still for ever."""
+    world = back_at_work()
+    probe(world, 20.0, stuck=False)
+    assert wanted(world, 24.0) == []
+    assert world.managed["vn1"].suspended_s
+    assert wanted(world, 25.1) == [ProbeJobs]
+    probe(world, 25.2, stuck=True)
+    assert wanted(world, 28.8) == [KickJob]
+
+
 def test_a_stop_that_passes_by_itself_is_left_alone() -> None:
     """slurmd takes its time to stop and continue a job: kicking it then would do harm."""
     world = back_at_work()

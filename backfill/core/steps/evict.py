@@ -209,9 +209,9 @@ def _suspend(draft: Draft, node: ManagedNode, seen: Node, running: list[Job]) ->
     To a node that cannot be found it is not sent at all, and the guest needs none.
     """
     if not seen.hidden:
-        hide(draft, node)
-        # Slurm passes nothing on to the terminal of a job that is suspended already.
-        tell(draft, node, (j.id for j in running if j.interactive), _PAUSED)
+        if hide(draft, node):
+            # Slurm passes nothing on to the terminal of a job that is suspended already.
+            tell(draft, node, (j.id for j in running if j.interactive), _PAUSED)
         return
     for job in running:
         reason = f"its instance stands still: {node.reason}"

@@ -96,7 +96,7 @@ def _prove_jobs(draft: Draft, node: ManagedNode) -> None:
                 draft.do(KickJob(node.name, node.generation, job.id, reason))
         return
     over_s = node.suspended_s + _LATE_SIGNAL_S
-    if not node.stuck_s and draft.now_s > over_s and node.probed_s > node.suspended_s:
+    if not node.stuck_s and node.probed_s > over_s:
         draft.note(node, "its jobs go on", suspended_s=0.0)
         return
     looked_s = max(node.probed_s, node.since_s)
