@@ -56,14 +56,18 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NODESxCPUS",
         help="equal nodes and the processors of each, for example 128x1",
     )
-    parser.add_argument("--scheduler", choices=SCHEDULERS, default="easy")
+    parser.add_argument(
+        "--scheduler", choices=SCHEDULERS, default="easy", help="of the bare cluster (easy)"
+    )
     parser.add_argument(
         "--tie",
         choices=TIES,
         default="batch",
         help="batch: completions, arrivals, then one pass; eventwise: arrivals first, a pass each",
     )
-    parser.add_argument("--format", choices=("auto", *READERS), default="auto")
+    parser.add_argument(
+        "--format", choices=("auto", *READERS), default="auto", help="of the trace (auto)"
+    )
     parser.add_argument(
         "--no-instances", action="store_true", help="replay the bare cluster without instances"
     )

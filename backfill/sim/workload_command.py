@@ -17,8 +17,8 @@ from backfill.sim.workload import Job, htc_pilot, poisson, with_estimates
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that `run_workload_command` needs."""
     parser.add_argument("model", choices=tuple(MODELS), help="what to draw from")
-    parser.add_argument("--jobs", type=_whole, default=10_000)
-    parser.add_argument("--processors", type=_whole, default=256, help="size of the machine")
+    parser.add_argument("--jobs", type=_whole, default=10_000, help="how many (10000)")
+    parser.add_argument("--processors", type=_whole, default=256, help="of the machine (256)")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same jobs")
     parser.add_argument("--load", type=_positive, help="lublin: work offered, 1 = the machine")
     parser.add_argument("--mean-gap-s", type=_positive, default=10.0, help="poisson, htc: arrivals")
@@ -26,7 +26,9 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--estimate-factor", type=_positive, help="add estimates of up to this times the run time"
     )
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.swf")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE.swf", help="the trace to write"
+    )
 
 
 def run_workload_command(args: argparse.Namespace) -> int:

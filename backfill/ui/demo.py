@@ -28,7 +28,12 @@ _PACE = 6.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `backfill demo` and of `backfill replay` for scenarios."""
     parser.add_argument(
-        "scenario", nargs="?", type=Path, metavar="SCENARIO", help=f"({_SCENARIO})", default=None
+        "scenario",
+        nargs="?",
+        type=Path,
+        metavar="SCENARIO",
+        help=f"a file, or one of ours by its name ({_SCENARIO})",
+        default=None,
     )
     parser.add_argument(
         "--simulated", action="store_true", help="in simulated time: no root, nothing to set up"
