@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from backfill.core.cluster import JobState
 from backfill.core.fleet import Flavour, InstanceState
 from backfill.core.lifecycle import Phase, Rung
@@ -97,5 +99,39 @@ def test_a_shorter_ladder_does_not_throw_away_what_waits_on_a_later_rung() -> No
     run.cycle.policies = replace(run.policies, ladder=shorter)
     run.until(lambda: sim.job(high).state is JobState.COMPLETED, 100)
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize(
+    ("late", "slow"),
+    [
+        ("ResumeJob:vn1:1:1", replace(StepCosts(), slurm_call_s=5.0)),
+        ("UndrainNode:vn1:1", replace(StepCosts(), undrain_s=5.0)),
+    ],
+)
+def test_a_call_of_the_return_that_comes_late_undoes_no_eviction(
+    late: str, slow: StepCosts
+) -> None:
+    """It waits for a thread, behind memories on their way to disk, when the host is taken again."""
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, one_host(), MemoryJournal())
+    low = sim.submit("htc", 200.0)
+    run.until(lambda: running(run, low), 60)
+    first = sim.submit("batch", 20.0)
+    run.until(lambda: sim.job(first).state is JobState.COMPLETED, 60)
+    run.until(lambda: run.world.running("WakeInstance:vn1:1"), 10)
+    run.costs = slow
+    run.until(lambda: run.world.running(late), 10)
+    run.costs = StepCosts()
+    second = sim.submit("batch", 60.0)
+    run.until(lambda: running(run, second), 4)
+    begun_s = sim.now_s
+    run.until(lambda: sim.now_s > begun_s + 10.0, 20)
+    assert run.world.managed["vn1"].phase is Phase.DISPLACED
+    seen = sim.slurm.observe_nodes(["vn1"])
+    assert seen.nodes["vn1"].drained
+    assert seen.jobs[low].state is JobState.SUSPENDED
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 400)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []

@@ -5,9 +5,12 @@ from __future__ import annotations
 from backfill.core.actions import (
     CancelMove,
     DrainNode,
+    KickJob,
     MigrateInstance,
     PauseInstance,
+    ResumeJob,
     SuspendJob,
+    UndrainNode,
 )
 from backfill.core.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.draft import Draft, Progress
@@ -24,6 +27,7 @@ from backfill.core.steps.to_disk import suspend
 
 # From the hook's word to the first command of the job: 30 to 40 ms where little else runs.
 _JOB_STARTS_S = 0.1
+_RETURN = tuple(f"{kind.__name__}:" for kind in (KickJob, ResumeJob, UndrainNode))
 _PAUSED = "paused, because its node's hardware is needed; it goes on by itself and loses nothing"
 
 
@@ -76,7 +80,7 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
     rung = draft.rule(node).rung
     if rung is Rung.SUSPEND and instance.state is InstanceState.PAUSED and not node.doomed:
         suspend(draft, node, node.reason)
-    if not draft.blind and not _job_starts(draft, node):
+    if not draft.blind and not _job_starts(draft, node) and not _just_returned(draft, node):
         _tell_slurm(draft, node)
 
 
@@ -90,6 +94,13 @@ def _job_starts(draft: Draft, node: ManagedNode) -> bool:
     came_s = max((c.since_s for c in claims if node.host in c.hosts), default=0.0)
     draft.wake_at(came_s + _JOB_STARTS_S)
     return draft.now_s < came_s + _JOB_STARTS_S
+
+
+def _just_returned(draft: Draft, node: ManagedNode) -> bool:
+    """Whether a call of its return is in flight: behind our drain or suspend it would undo that."""
+    return any(
+        o.running and o.key.startswith(_RETURN) for o in draft.world.operations_of(node.name)
+    )
 
 
 def _without_instance(draft: Draft, node: ManagedNode) -> None:
