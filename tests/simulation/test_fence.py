@@ -135,3 +135,23 @@ def test_a_call_of_the_return_that_comes_late_undoes_no_eviction(
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 400)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []
+
+
+def test_a_throttled_node_takes_no_jobs_whatever_came_late() -> None:
+    """The drain of its first eviction is just being lifted when its host is wanted again."""
+    sim = cluster(hosts=("bm1",))
+    ladder = Ladder((RungRule(Rung.THROTTLE, within_s=30.0), RungRule(Rung.REQUEUE)))
+    run = Rehearsal(sim, replace(one_host(), ladder=ladder), MemoryJournal())
+    low = sim.submit("htc", 200.0)
+    run.until(lambda: running(run, low), 60)
+    first = sim.submit("batch", 20.0)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.THROTTLED, 30)
+    run.costs = replace(StepCosts(), undrain_s=5.0)
+    run.until(lambda: sim.job(first).state is JobState.COMPLETED, 60)
+    run.until(lambda: run.world.running("UndrainNode:vn1:1"), 10)
+    second = sim.submit("batch", 60.0)
+    run.until(lambda: running(run, second), 4)
+    begun_s = sim.now_s
+    run.until(lambda: sim.now_s > begun_s + 10.0, 20)
+    assert run.world.managed["vn1"].phase is Phase.THROTTLED
+    assert sim.slurm.observe_nodes(["vn1"]).nodes["vn1"].drained

@@ -5,12 +5,9 @@ from __future__ import annotations
 from backfill.core.actions import (
     CancelMove,
     DrainNode,
-    KickJob,
     MigrateInstance,
     PauseInstance,
-    ResumeJob,
     SuspendJob,
-    UndrainNode,
 )
 from backfill.core.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.draft import Draft, Progress
@@ -23,11 +20,9 @@ from backfill.core.notice import tell
 from backfill.core.placement import candidates, pick
 from backfill.core.steps.rungs import next_rung, on_rung, rule_after
 from backfill.core.steps.throttle import held_back, hold_back
+from backfill.core.steps.timing import job_starts, just_returned
 from backfill.core.steps.to_disk import suspend
 
-# From the hook's word to the first command of the job: 30 to 40 ms where little else runs.
-_JOB_STARTS_S = 0.1
-_RETURN = tuple(f"{kind.__name__}:" for kind in (KickJob, ResumeJob, UndrainNode))
 _PAUSED = "paused, because its node's hardware is needed; it goes on by itself and loses nothing"
 
 
@@ -80,27 +75,8 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
     rung = draft.rule(node).rung
     if rung is Rung.SUSPEND and instance.state is InstanceState.PAUSED and not node.doomed:
         suspend(draft, node, node.reason)
-    if not draft.blind and not _job_starts(draft, node) and not _just_returned(draft, node):
+    if not draft.blind and not job_starts(draft, node) and not just_returned(draft, node):
         _tell_slurm(draft, node)
-
-
-def _job_starts(draft: Draft, node: ManagedNode) -> bool:
-    """Whether the job that took the host is just being started: our calls would be in its way.
-
-    They take slurmctld's locks and processor time in those milliseconds; the instance stands still
-    already, and nothing is lost when Slurm hears of it a little later.
-    """
-    claims = draft.world.claims.values()
-    came_s = max((c.since_s for c in claims if node.host in c.hosts), default=0.0)
-    draft.wake_at(came_s + _JOB_STARTS_S)
-    return draft.now_s < came_s + _JOB_STARTS_S
-
-
-def _just_returned(draft: Draft, node: ManagedNode) -> bool:
-    """Whether a call of its return is in flight: behind our drain or suspend it would undo that."""
-    return any(
-        o.running and o.key.startswith(_RETURN) for o in draft.world.operations_of(node.name)
-    )
 
 
 def _without_instance(draft: Draft, node: ManagedNode) -> None:

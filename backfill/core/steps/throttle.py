@@ -9,6 +9,7 @@ from backfill.core.fleet import Instance
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.placement import closed
 from backfill.core.steps.rungs import next_rung
+from backfill.core.steps.timing import just_returned
 
 
 def hold_back(draft: Draft, node: ManagedNode) -> Progress:
@@ -20,7 +21,7 @@ def hold_back(draft: Draft, node: ManagedNode) -> Progress:
 def held_back(draft: Draft, node: ManagedNode) -> None:
     """It is throttled: no new job shall come to so slow a node; those there go on."""
     seen = draft.world.nodes.get(node.name)
-    if seen is None or draft.blind:
+    if seen is None or draft.blind or just_returned(draft, node):
         return
     if not seen.drained:
         draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))

@@ -1,0 +1,30 @@
+"""When Slurm may be told of an eviction: what is on its way to slurmctld comes first."""
+
+from __future__ import annotations
+
+from backfill.core.actions import KickJob, ResumeJob, UndrainNode
+from backfill.core.draft import Draft
+from backfill.core.lifecycle import ManagedNode
+
+# From the hook's word to the first command of the job: 30 to 40 ms where little else runs.
+_JOB_STARTS_S = 0.1
+_RETURN = tuple(f"{kind.__name__}:" for kind in (KickJob, ResumeJob, UndrainNode))
+
+
+def job_starts(draft: Draft, node: ManagedNode) -> bool:
+    """Whether the job that took the host is just being started: our calls would be in its way.
+
+    They take slurmctld's locks and processor time in those milliseconds; the instance stands still
+    already, and nothing is lost when Slurm hears of it a little later.
+    """
+    claims = draft.world.claims.values()
+    came_s = max((c.since_s for c in claims if node.host in c.hosts), default=0.0)
+    draft.wake_at(came_s + _JOB_STARTS_S)
+    return draft.now_s < came_s + _JOB_STARTS_S
+
+
+def just_returned(draft: Draft, node: ManagedNode) -> bool:
+    """Whether a call of its return is in flight: it may wait for a thread behind long calls, and
+    would undo a drain or suspend that overtook it."""
+    calls = draft.world.operations_of(node.name)
+    return any(call.running and call.key.startswith(_RETURN) for call in calls)
