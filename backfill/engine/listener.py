@@ -25,6 +25,8 @@ _LINE_WITHIN_S = 10.0
 # When no client can be taken (no descriptor or thread is left), the next try comes after this.
 _REST_S = 0.05
 
+_ONE_TOO_MANY = b'{"error": "too many questions at once; ask again in a moment"}\n'
+
 Answerer = Callable[[dict[str, object], int], dict[str, object]]
 
 
@@ -125,7 +127,8 @@ class Listener:
             return
         if not self._door.admit(uid):
             _LOG.warning("user %d was turned away: too many questions at once", uid)
-            client.close()
+            with client, contextlib.suppress(OSError):
+                client.sendall(_ONE_TOO_MANY)  # so little never waits
             return
         try:
             talk = threading.Thread(target=self._talk, args=(client, uid), daemon=True, name="talk")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -45,7 +46,8 @@ class Client:
                 sock.settimeout(self._patience_s)
                 sock.connect(self.path)
                 daemon_uid = _peer_uid(sock)
-                sock.sendall(json.dumps({"ask": question, **body}).encode() + b"\n")
+                with contextlib.suppress(BrokenPipeError):  # it may have said already why not
+                    sock.sendall(json.dumps({"ask": question, **body}).encode() + b"\n")
                 with sock.makefile("rb") as lines:
                     line = lines.readline()
         except OSError as error:

@@ -17,6 +17,7 @@ import pytest
 from backfill.engine.doorkeeper import Doorkeeper
 from backfill.engine.listener import Listener
 from backfill.engine.messages import HookCall, HookGone, Message
+from backfill.ui.client import AskError, Client
 
 _PATIENCE_S = 30.0
 NOBODY = 65534
@@ -132,6 +133,15 @@ def test_strangers_are_few_at_a_time() -> None:
     assert not door.admit(NOBODY)
     door.leave(NOBODY)
     assert door.admit(NOBODY)
+
+
+def test_who_is_one_too_many_is_told_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that there is no daemon, however early it hung up."""
+    monkeypatch.setattr("backfill.engine.listener._peer_uid", lambda client: NOBODY)
+    monkeypatch.setattr(place.listener, "_door", Doorkeeper(most=0))
+    for _ in range(20):  # its question may come before the answer, or after it
+        with pytest.raises(AskError, match="too many questions at once; ask again in a moment"):
+            Client(str(place.path)).ask("status")
 
 
 def test_a_second_daemon_takes_nothing_from_the_first(place: Place) -> None:
