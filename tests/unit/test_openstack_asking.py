@@ -11,7 +11,7 @@ from backfill.drivers.openstack.board import Board
 from backfill.drivers.openstack.capacity import Gauge
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.link import Answer, Link
-from backfill.drivers.openstack.naming import id_of
+from backfill.drivers.openstack.naming import id_of, own_group
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Shape
 from backfill.drivers.openstack.shortage import is_no_room
 from backfill.ports import NotFoundError, RefusedError
@@ -55,6 +55,21 @@ def test_watchers_take_the_picture_that_somebody_else_has_read() -> None:
         watcher.join(LATE_S / 2)
     assert seen == [True, True]
     assert len(link.asked) <= 3
+
+
+class OwnLink(MemoryLink):
+    """Signed in to project p1."""
+
+    def project_id(self, subject: str) -> str:
+        return "p1"
+
+
+def test_a_cloud_that_has_no_security_groups_gets_ports_without() -> None:
+    """Neutron leaves the extension out where no driver of its has it."""
+    link = OwnLink()
+    assert own_group(link, "backfill-c1", "vn1") == ""
+    link.pages["/security-groups"] = {"security_groups": [{"id": "g1"}]}
+    assert own_group(link, "backfill-c1", "vn1") == "g1"
 
 
 def test_an_older_picture_is_dropped_unless_the_server_was_being_built() -> None:

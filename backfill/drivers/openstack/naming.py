@@ -46,5 +46,8 @@ def id_of(link: Link, service: str, kind: str, name: str, subject: str) -> str:
 def own_group(link: Link, name: str, subject: str) -> str:
     """The id of the project's own security group of this name; empty if there is none."""
     query = {"name": name, "project_id": link.project_id(subject)}
-    listed = link.get("network", "/security-groups", subject, **query).body["security_groups"]
+    try:
+        listed = link.get("network", "/security-groups", subject, **query).body["security_groups"]
+    except NotFoundError:  # a network service without this extension
+        return ""
     return str(listed[0]["id"]) if listed else ""
