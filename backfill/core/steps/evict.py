@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from backfill.core.actions import (
     CancelMove,
-    DrainNode,
     MigrateInstance,
     PauseInstance,
     SuspendJob,
 )
-from backfill.core.cluster import OUR_REASON, Job, JobState, Node
+from backfill.core.cluster import Job, JobState, Node
 from backfill.core.draft import Draft, Progress
 from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
@@ -20,7 +19,7 @@ from backfill.core.notice import tell
 from backfill.core.placement import candidates, pick
 from backfill.core.steps.rungs import next_rung, on_rung, rule_after
 from backfill.core.steps.throttle import held_back, hold_back
-from backfill.core.steps.timing import job_starts, just_returned
+from backfill.core.steps.timing import drained, job_starts
 from backfill.core.steps.to_disk import suspend
 
 _PAUSED = "paused, because its node's hardware is needed; it goes on by itself and loses nothing"
@@ -75,7 +74,7 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
     rung = draft.rule(node).rung
     if rung is Rung.SUSPEND and instance.state is InstanceState.PAUSED and not node.doomed:
         suspend(draft, node, node.reason)
-    if not draft.blind and not job_starts(draft, node) and not just_returned(draft, node):
+    if not draft.blind and not job_starts(draft, node):
         _tell_slurm(draft, node)
 
 
@@ -161,9 +160,7 @@ def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
     if seen is None:
         draft.become(node, Phase.REMOVING, "Slurm does not know the node any more")
         return
-    if not seen.drained:
-        reason = f"{OUR_REASON} {node.reason}"
-        draft.do(DrainNode(node.name, node.generation, reason))
+    if not drained(draft, node, seen):
         return
     if node.drained_s == 0.0:
         draft.note(node, "stopped and drained", drained_s=draft.now_s)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from backfill.core.actions import DrainNode, ThrottleInstance
-from backfill.core.cluster import OUR_REASON
+from backfill.core.actions import ThrottleInstance
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import Instance
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.placement import closed
 from backfill.core.steps.rungs import next_rung
-from backfill.core.steps.timing import just_returned
+from backfill.core.steps.timing import drained
 
 
 def hold_back(draft: Draft, node: ManagedNode) -> Progress:
@@ -21,10 +20,7 @@ def hold_back(draft: Draft, node: ManagedNode) -> Progress:
 def held_back(draft: Draft, node: ManagedNode) -> None:
     """It is throttled: no new job shall come to so slow a node; those there go on."""
     seen = draft.world.nodes.get(node.name)
-    if seen is None or draft.blind or just_returned(draft, node):
-        return
-    if not seen.drained:
-        draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+    if seen is None or draft.blind or not drained(draft, node, seen):
         return
     evictions = node.evictions + 1
     draft.become(node, Phase.THROTTLED, node.reason, evictions=evictions)

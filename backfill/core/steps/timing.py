@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from backfill.core.actions import KickJob, ResumeJob, UndrainNode
+from backfill.core.actions import DrainNode, KickJob, ResumeJob, UndrainNode
+from backfill.core.cluster import OUR_REASON, Node
 from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode
 
@@ -23,8 +24,14 @@ def job_starts(draft: Draft, node: ManagedNode) -> bool:
     return draft.now_s < came_s + _JOB_STARTS_S
 
 
-def just_returned(draft: Draft, node: ManagedNode) -> bool:
-    """Whether a call of its return is in flight: it may wait for a thread behind long calls, and
-    would undo a drain or suspend that overtook it."""
+def drained(draft: Draft, node: ManagedNode, seen: Node) -> bool:
+    """Whether the node takes no new jobs and its return, if there was one, is over; else see to it.
+
+    A call of that may wait for a thread behind long calls, and would undo what overtook it. Where
+    Slurm shows the node as drained no longer, the one that lifts the drain has been there already.
+    """
+    if not seen.drained:
+        draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+        return False
     calls = draft.world.operations_of(node.name)
-    return any(call.running and call.key.startswith(_RETURN) for call in calls)
+    return not any(call.running and call.key.startswith(_RETURN) for call in calls)
