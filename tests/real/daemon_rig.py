@@ -287,8 +287,7 @@ class DaemonRig(JobsRig):
         assert self.domains() == {host: [] for host in self.lab.hosts}
         assert self.node_states().keys() == set(self.lab.hosts)
         folders = self.lab.shared / self.lab.spec.name
-        # Parents stay by design, and so does the lock of the book of devices.
-        kept = {".parents", ".devices.lock"}
+        kept = {".parents", ".devices.lock"}  # by design
         assert not folders.exists() or {p.name for p in folders.iterdir()} <= kept
         self.stop()
 

@@ -58,9 +58,7 @@ def test_json_of_two_policies(files: Path, capsys: pytest.CaptureFixture[str]) -
     assert printed["window_s"] == 1560
 
 
-def test_the_same_policy_twice_makes_no_difference(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_policy_twice(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Same input, same seed, same policy: the same history."""
     same = files / "same.yaml"
     same.write_text((files / "pause.yaml").read_text())

@@ -85,8 +85,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
         """One instance, or None."""
         with self._call("read", host, name) as found:
             instance = found.instances.get(name)
-            ours = instance is not None and self._ours(instance)
-            return self._shown(instance) if instance is not None and ours else None
+            return None if instance is None or not self._ours(instance) else self._shown(instance)
 
     def console(self, host: str, name: str) -> str:
         """What a guest in this state would have written."""

@@ -72,9 +72,8 @@ class JobFormat:
         head, *free = record.split(self._free)
         fixed = head.split(_UNIT)
         try:
-            job = _job(
-                dict(zip(_FIXED, fixed, strict=True)), dict(zip(_FREE, free, strict=True)), now_s
-            )
+            own, users = (zip(_FIXED, fixed, strict=True), zip(_FREE, free, strict=True))
+            job = _job(dict(own), dict(users), now_s)
             array, bracket, waiting = job.id.partition("_[")
             if not bracket:
                 return (job,)
