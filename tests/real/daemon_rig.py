@@ -287,8 +287,8 @@ class DaemonRig(JobsRig):
         assert self.domains() == {host: [] for host in self.lab.hosts}
         assert self.node_states().keys() == set(self.lab.hosts)
         folders = self.lab.shared / self.lab.spec.name
-        kept = {".parents", ".devices.lock"}  # by design
-        assert not folders.exists() or {p.name for p in folders.iterdir()} <= kept
+        left = {p.name for p in folders.iterdir()} if folders.exists() else set()
+        assert left <= {".parents", ".devices.lock"}  # these by design
         self.stop()
 
 

@@ -13,6 +13,7 @@ from backfill.drivers.libvirt.pool import Pool
 from backfill.ports import BadOutputError, DriverError, UnreachableError
 
 _ABANDONED_S = 3600.0
+_SCRATCH = ".trial-"
 
 
 def rehearse(pool: Pool, host: str, identity: str) -> None:
@@ -30,7 +31,7 @@ def rehearse(pool: Pool, host: str, identity: str) -> None:
 
 def _try(pool: Pool, host: str, manifest: Manifest) -> None:
     # Where the host finds it, and no instance's folder can be.
-    scratch = pool.store_on(host).root / ".trials" / manifest.checkpoint.name
+    scratch = pool.store_on(host).root / f"{_SCRATCH}{manifest.checkpoint.name}"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(mode=0o711, parents=True)
     try:
@@ -46,7 +47,7 @@ def _try(pool: Pool, host: str, manifest: Manifest) -> None:
 def clear(pool: Pool) -> None:
     """Remove what trials left that were cut off."""
     for store in pool.stores:
-        for scratch in store.root.glob(".trials/*"):
+        for scratch in store.root.glob(f"{_SCRATCH}*"):
             if untouched_s(scratch) > _ABANDONED_S:
                 shutil.rmtree(scratch, ignore_errors=True)
 
