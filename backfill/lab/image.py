@@ -20,6 +20,7 @@ from pathlib import Path
 
 from backfill.lab import saltimage
 from backfill.lab.spec import LabError, cache_root
+from backfill.lab.stale import clear_builds
 
 SUITE = "bookworm"
 PACKAGES = (
@@ -89,8 +90,7 @@ def build(progress: Progress = lambda line: None, salt: bool = False) -> GuestIm
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (image := find(salt)) is not None:
             return image
-        for stale in images.glob(".building-*"):
-            shutil.rmtree(stale)
+        clear_builds(images)
         target = images / recipe_hash(salt)
         work = images / f".building-{target.name}"
         work.mkdir()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backfill.lab.spec import LabError, LabSpec, cache_root
+from backfill.lab.stale import clear_builds
 
 # The release that comes with Debian 12 is installed on the machine itself and needs no root.
 INSTALLED = "22.05"
@@ -76,8 +77,7 @@ def build(release: str, progress: Progress = lambda line: None) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (root := find(release)) is not None:
             return root
-        for stale in place.parent.glob(".building-*"):
-            shutil.rmtree(stale)
+        clear_builds(place.parent)
         progress(f"Slurm {release}: installing Debian {SUITES[release]} into a root of its own")
         began_s = time.monotonic()
         work = place.parent / f".building-{place.name}"
