@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from backfill.config.files import read_keys, read_text
 from backfill.config.images import Catalogue, ImageEntry
 from backfill.config.model import LibvirtEntry
-from backfill.config.problems import Place
 from backfill.config.reader import BAD, Reader
 from backfill.config.shapes import section
-from backfill.config.tree import Entries, parse
 from backfill.core.policies.environments import Environment, Environments
-
-# Reads a file as text, or notes why that cannot be done.
-ReadText = Callable[[Reader, Path, str], str | None]
 
 
 def path_of(policy_file: str | Path, libvirt: LibvirtEntry | None) -> Path | None:
@@ -26,7 +22,7 @@ def path_of(policy_file: str | Path, libvirt: LibvirtEntry | None) -> Path | Non
     return Path(policy_file).parent / libvirt.catalogue
 
 
-def take_in(reader: Reader, found: dict[str, Any], read_text: ReadText) -> Reader | None:
+def take_in(reader: Reader, found: dict[str, Any]) -> Reader | None:
     """Put the catalogue's images among the values, and their rules among the policies.
 
     Returns the catalogue's own reader, with its problems and their places; None without one.
@@ -40,7 +36,7 @@ def take_in(reader: Reader, found: dict[str, Any], read_text: ReadText) -> Reade
         reader.note(None, "libvirt.catalogue", what, "keep one of them")
     elif path is not None:
         own = Reader(str(path))
-        images = _read(own, path, read_text)
+        images = _read(own, path)
         if images is None:
             found["libvirt"] = BAD  # what depends on the images has nothing to say now
             return own
@@ -59,20 +55,15 @@ def _environments(images: dict[str, ImageEntry]) -> Iterator[Environment]:
             yield Environment(entry.environment, name, entry.users, entry.accounts)
 
 
-def _read(own: Reader, path: Path, read_text: ReadText) -> dict[str, ImageEntry] | None:
+def _read(own: Reader, path: Path) -> dict[str, ImageEntry] | None:
     text = read_text(own, path, "image catalogue")
     images = None if text is None else _images(own, text)
     return None if own.problems else images
 
 
 def _images(own: Reader, text: str) -> dict[str, ImageEntry] | None:
-    tree, flaws = parse(text)
-    for flaw in flaws:
-        own.note(flaw.place, "", flaw.what, flaw.remedy)
-    if not isinstance(tree, Entries):
-        if not flaws:
-            what = "the image catalogue has no keys"
-            own.note(tree.place if tree is not None else Place(1, 1), "", what, "give images")
+    tree = read_keys(own, text, "image catalogue", "give images")
+    if tree is None:
         return None
     images: dict[str, ImageEntry] = own.keys(section(Catalogue), tree, "")["images"]
     return images

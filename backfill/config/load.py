@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from backfill.config import catalogue, rules
+from backfill.config.files import read_keys, read_text
 from backfill.config.model import Config
-from backfill.config.problems import ConfigError, Place, Problem
+from backfill.config.problems import ConfigError, Problem
 from backfill.config.reader import BAD, Reader
 from backfill.config.shapes import root
-from backfill.config.tree import Entries, parse
 from backfill.core.policy import PolicySet
-
-MAX_BYTES = 1_000_000
 
 
 def load(path: str | os.PathLike[str]) -> Config:
     """Read and check the whole file. Raises ConfigError with every problem; changes nothing."""
     reader = Reader(os.fspath(path))
-    text = _text(reader, Path(path), "policy file")
+    text = read_text(reader, Path(path), "policy file")
     config = None if text is None else _config(reader, text)
     if reader.problems or config is None:
         own = reader.file
@@ -38,43 +36,14 @@ def check(path: str | os.PathLike[str]) -> list[Problem]:
     return []
 
 
-def _text(reader: Reader, path: Path, what_file: str) -> str | None:
-    whole_file = Place(0, 0)
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        reader.note(whole_file, "", f"the {what_file} cannot be read: {why}", "check the path")
-        return None
-    if len(data) > MAX_BYTES:
-        what = f"the {what_file} is larger than {MAX_BYTES} bytes"
-        reader.note(whole_file, "", what, "is it the right file?")
-        return None
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        place = Place(before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1)
-        what = f"the byte 0x{data[error.start]:02x} is not UTF-8"
-        reader.note(place, "", what, "save the file as UTF-8")
-        return None
-
-
 def _config(reader: Reader, text: str) -> Config | None:
-    tree, flaws = parse(text)
-    for flaw in flaws:
-        reader.note(flaw.place, "", flaw.what, flaw.remedy)
     shape = root()
-    if not isinstance(tree, Entries):
-        if not flaws:
-            what = "the policy file is empty" if tree is None else "the policy file has no keys"
-            first = tree.place if tree is not None else Place(1, 1)
-            required = ", ".join(key.name for key in shape.keys if key.required)
-            reader.note(first, "", what, f"give at least {required}")
+    required = ", ".join(key.name for key in shape.keys if key.required)
+    tree = read_keys(reader, text, "policy file", f"give at least {required}")
+    if tree is None:
         return None
     found = reader.keys(shape, tree, "")
-    images = catalogue.take_in(reader, found, _text)
+    images = catalogue.take_in(reader, found)
     good = {name: value for name, value in found.items() if value is not BAD}
     given = {key.name: key.default for key in shape.keys if not key.required}
     for finding in rules.findings({**{k: v for k, v in given.items() if k not in found}, **good}):

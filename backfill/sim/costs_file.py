@@ -6,14 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from backfill.config.problems import ConfigError, Place
+from backfill.config.files import read_keys, read_text
+from backfill.config.problems import ConfigError
 from backfill.config.reader import BAD, Reader
 from backfill.config.shapes import Amount, Key, Section, section
-from backfill.config.tree import Entries, parse
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.replay_costs import MAY_FAIL, ReplayCosts
-
-MAX_BYTES = 100_000
 
 
 def load_costs(path: str | os.PathLike[str]) -> ReplayCosts:
@@ -31,21 +29,11 @@ def load_costs(path: str | os.PathLike[str]) -> ReplayCosts:
 
 
 def _read(reader: Reader, path: Path) -> dict[str, Any] | None:
-    whole = Place(0, 0)
-    try:
-        text = path.read_bytes()[:MAX_BYTES].decode("utf-8-sig")
-    except OSError as error:
-        reader.note(whole, "", f"the costs cannot be read: {error.strerror}", "check the path")
+    text = read_text(reader, path, "costs file")
+    if text is None:
         return None
-    except UnicodeDecodeError:
-        reader.note(whole, "", "the costs are not UTF-8", "save the file as UTF-8")
-        return None
-    tree, flaws = parse(text)
-    for flaw in flaws:
-        reader.note(flaw.place, "", flaw.what, flaw.remedy)
-    if not isinstance(tree, Entries):
-        if not flaws:
-            reader.note(Place(1, 1), "", "the file has no keys", "give boot_s: 30s, for example")
+    tree = read_keys(reader, text, "costs file", "give boot_s: 30s, for example")
+    if tree is None:
         return None
     found = reader.keys(_shape(), tree, "")
     return None if BAD in found.values() else found

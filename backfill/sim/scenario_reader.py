@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from backfill.config import rules
-from backfill.config.problems import ConfigError, Place
+from backfill.config.files import read_keys, read_text
+from backfill.config.problems import ConfigError
 from backfill.config.reader import BAD, Reader
 from backfill.config.shapes import (
     Amount,
@@ -24,7 +25,6 @@ from backfill.config.shapes import (
     root,
     section,
 )
-from backfill.config.tree import Entries, parse
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.scenario import (
@@ -38,7 +38,6 @@ from backfill.sim.scenario import (
 )
 from backfill.sim.scenario_rules import contradictions
 
-MAX_BYTES = 1_000_000
 # What every scenario has its own way of saying.
 _NOT_IN_POLICY = frozenset({"cluster", "hosts"})
 
@@ -46,36 +45,16 @@ _NOT_IN_POLICY = frozenset({"cluster", "hosts"})
 def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     """Read and check the whole file. Raises ConfigError with every problem; changes nothing."""
     reader = Reader(os.fspath(path))
-    text = _text(reader, Path(path))
+    text = read_text(reader, Path(path), "scenario")
     scenario = None if text is None else _scenario(reader, text)
     if reader.problems or scenario is None:
         raise ConfigError(sorted(reader.problems, key=lambda p: (p.line, p.column)))
     return scenario
 
 
-def _text(reader: Reader, path: Path) -> str | None:
-    whole_file = Place(0, 0)
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            remedy = "is it the right file?"
-            reader.note(whole_file, "", f"the scenario is larger than {MAX_BYTES} bytes", remedy)
-            return None
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        reader.note(whole_file, "", "the scenario is not UTF-8", "save the file as UTF-8")
-    except OSError as error:
-        what = f"the scenario cannot be read: {error.strerror}"
-        reader.note(whole_file, "", what, "check the path")
-    return None
-
-
 def _scenario(reader: Reader, text: str) -> Scenario | None:
-    tree, flaws = parse(text)
-    for flaw in flaws:
-        reader.note(flaw.place, "", flaw.what, flaw.remedy.replace("a policy file", "a scenario"))
-    if not isinstance(tree, Entries):
-        if not flaws:
-            reader.note(Place(1, 1), "", "the scenario has no keys", "give name, hosts and jobs")
+    tree = read_keys(reader, text, "scenario", "give name, hosts and jobs")
+    if tree is None:
         return None
     found = reader.keys(_shape(), tree, "")
     policy = found.get("policy", BAD)

@@ -84,7 +84,7 @@ def test_nodes_carry_the_features_of_their_image(tmp_path: Path) -> None:
         (CATALOGUE.replace("disk: /d", "disc: /d", 1), "images.yaml:2:37: images.default.disc is"),
         (CATALOGUE.replace("rhel", "7"), "images.yaml:4:85: images.cms.os_family is the number 7"),
         (CATALOGUE.replace("instant", "copy"), "images.yaml:5:49: images.cms.method is"),
-        ("", "images.yaml:1:1: the image catalogue has no keys; give images"),
+        ("", "images.yaml:1:1: the image catalogue is empty; give images"),
         ("images: [", "images.yaml:1:10: this is not valid YAML"),
         (CATALOGUE.replace("vn[3-4]", "vn[3-5]"),
          "images.yaml:4:122: images.cms.names has vn5, which is not in instances.names"),

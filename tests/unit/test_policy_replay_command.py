@@ -132,8 +132,8 @@ def test_a_broken_promise_is_exit_status_1(files: Path, capsys: pytest.CaptureFi
         (["--saves-every", "often"], "--saves-every: 'often' is not a duration"),
         (["--node-memory", "much"], "--node-memory: 'much' is not a size"),
         (["--costs", "bad.yaml"], "bad.yaml:1:9: boot_s is 'soon'"),
-        (["--costs", "empty.yaml"], "the file has no keys"),
-        (["--costs", "no.yaml"], "the costs cannot be read"),
+        (["--costs", "empty.yaml"], "the costs file is empty; give boot_s"),
+        (["--costs", "no.yaml"], "the costs file cannot be read"),
     ],
 )
 def test_bad_input_is_one_sentence(

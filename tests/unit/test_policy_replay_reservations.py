@@ -201,8 +201,9 @@ def test_an_instance_has_left_when_the_maintenance_begins() -> None:
         ("reservations: [{nodes: bm9, at_s: 1h, for_s: 1h}]", "has bm9, which is no host"),
         ("reservations: [{nodes: bm1, at_s: 1h, for_s: 0}]", "it must be more than 0"),
         ("reservation: []", "did you mean reservations?"),
-        ("", "the file has no keys"),
-        ("- 1", "the file has no keys"),
+        ("", "the reservations file is empty"),
+        ("- 1", "the reservations file has no keys"),
+        ("reservations: []\n" + "#" * 1_000_000, "is larger than 1000000 bytes"),
     ],
 )
 def test_a_wrong_file_is_refused(

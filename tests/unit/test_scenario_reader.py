@@ -108,7 +108,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     """No file, an empty one, and one that is no text are told in one sentence each."""
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load_scenario(tmp_path / "none.yaml")
-    assert problems(tmp_path, "") == ["1: the scenario has no keys; give name, hosts and jobs"]
+    assert problems(tmp_path, "") == ["1: the scenario is empty; give name, hosts and jobs"]
     (tmp_path / "s.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load_scenario(tmp_path / "s.yaml")
