@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 
 from backfill.abilities import Looker
@@ -103,24 +104,16 @@ class Workers:
 
     def observe_nodes(self, names: tuple[str, ...]) -> bool:
         """Read these nodes and their jobs now, unless such a reading is under way."""
-        with self._lock:
-            if self._closed or "nodes" in self._busy:
-                return False
-            self._busy.add("nodes")
-            self._reading.submit(self._observe_nodes, names)
-        return True
+        return self._begin("nodes", self._reading, partial(self._read_nodes, names))
 
-    def _observe_nodes(self, names: tuple[str, ...]) -> None:
+    def _read_nodes(self, names: tuple[str, ...]) -> Message:
         try:
-            message: Message = NodesPicture(names, observe_nodes(self._outside, names))
+            return NodesPicture(names, observe_nodes(self._outside, names))
         except DriverError as error:
-            message = NodesPicture(names, None, str(error))
+            return NodesPicture(names, None, str(error))
         except Exception as error:  # noqa: BLE001 - as above
             _LOG.exception("reading nodes failed in an unforeseen way")
-            message = NodesPicture(names, None, f"defect in the driver: {error!r}")
-        with self._lock:
-            self._busy.discard("nodes")
-        self._inbox.put(message)
+            return NodesPicture(names, None, f"defect in the driver: {error!r}")
 
     # --- acting --------------------------------------------------------------------------------
 
@@ -133,44 +126,51 @@ class Workers:
 
     def tell(self, words: Sequence[act.TellJob]) -> bool:
         """Tell owners of jobs something, one after the other; False while others are being told."""
-        with self._lock:
-            if self._closed or "owners" in self._busy:
-                return False
-            self._busy.add("owners")
-            self._acting.submit(self._tell, words)
-        return True
+        return self._begin("owners", self._acting, partial(self._tell, words))
 
     def _tell(self, words: Sequence[act.TellJob]) -> None:
         """Best effort: a job may be gone, or somebody else may have written there."""
-        try:
-            for word in words:
-                problem = attempt(self._outside, word, time.monotonic).problem
-                if problem:
-                    _LOG.info("the owner of job %s is not told: %s", word.job_id, problem)
-        finally:
-            with self._lock:
-                self._busy.discard("owners")
+        for word in words:
+            problem = attempt(self._outside, word, time.monotonic).problem
+            if problem:
+                _LOG.info("the owner of job %s is not told: %s", word.job_id, problem)
 
     def look_up(self, names: Sequence[str]) -> bool:
         """See that Slurm knows what these nodes' NodeAddr means now; False while it is looked."""
-        with self._lock:
-            if self._closed or "addresses" in self._busy:
-                return False
-            self._busy.add("addresses")
-            self._acting.submit(self._look_up, names)
-        return True
+        return self._begin("addresses", self._acting, partial(self._look_up, names))
 
-    def _look_up(self, names: Sequence[str]) -> None:
+    def _look_up(self, names: Sequence[str]) -> Message | None:
         """A resolver may take half a minute for an answer: nothing waits for it."""
         manager = self._outside.manager
+        if not isinstance(manager, Looker):
+            return None
         try:
-            if isinstance(manager, Looker):
-                self._inbox.put(AddressNews(manager.refresh_addresses(names)))
+            return AddressNews(manager.refresh_addresses(names))
         except DriverError as error:
             _LOG.info("addresses of nodes are not looked up: %s", error)
+            return None
+
+    def _begin(self, what: str, pool: Executor, work: Callable[[], Message | None]) -> bool:
+        """Have it done in the pool, one of a kind at a time; False while another is under way."""
+        with self._lock:
+            if self._closed or what in self._busy:
+                return False
+            self._busy.add(what)
+            pool.submit(self._do, what, work)
+        return True
+
+    def _do(self, what: str, work: Callable[[], Message | None]) -> None:
+        message = None
+        try:
+            message = work()
+        except Exception:  # noqa: BLE001 - as above
+            _LOG.exception("what is done about %s failed in an unforeseen way", what)
         finally:
             with self._lock:
-                self._busy.discard("addresses")
+                self._busy.discard(what)
+        # Whoever hears it may ask for the next one.
+        if message is not None:
+            self._inbox.put(message)
 
     def _perform(self, action: act.DriverAction) -> None:
         self._inbox.put(attempt(self._outside, action, time.monotonic))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
+
+import pytest
 
 from backfill.core.actions import PauseInstance, SuspendInstance
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.looking import Outside
-from backfill.engine.messages import Message, Result
+from backfill.engine.messages import AddressNews, Message, Result
 from backfill.engine.workers import Workers
 
 _PATIENCE_S = 30.0
@@ -52,3 +56,36 @@ def test_a_pause_does_not_wait_for_memories_on_their_way_to_disk() -> None:
     finally:
         disk.written.set()
         workers.close()
+
+
+class BrokenResolver:
+    """A manager whose first look-up breaks in a way that no driver should; the next one is well."""
+
+    def __init__(self) -> None:
+        self.answers: list[Exception | dict[str, str]] = [
+            ValueError("a defect"),
+            {"bm1": "it is now 10.0.0.9"},
+        ]
+
+    def refresh_addresses(self, names: Sequence[str]) -> dict[str, str]:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_defect_in_a_look_up_is_logged_and_the_next_one_is_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing waits for it, so nobody would miss it: the log has to say so."""
+    manager: Any = BrokenResolver()
+    inbox: SimpleQueue[Message] = SimpleQueue()
+    workers = Workers(Outside(manager, {}, SimulatedWorld().clock), inbox, threads=2)
+    try:
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while len(manager.answers) and time.monotonic() < deadline_s:
+            workers.look_up(("bm1",))  # refused while the other one is under way
+        assert isinstance(inbox.get(timeout=_PATIENCE_S), AddressNews)
+    finally:
+        workers.close()
+    assert "addresses failed in an unforeseen way" in caplog.text
