@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 
 from backfill.core.fleet import Instance, InstanceState
-from backfill.ports import BusyError
+from backfill.drivers.libvirt.provider import LibvirtProvider
+from backfill.drivers.libvirt.settings import MoveTerms
+from backfill.ports import BusyError, DriverError
 from tests.contract.instance_rig import spec
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig
 
@@ -87,6 +92,29 @@ def in_background(work: Callable[[], object]) -> Future[None]:
 
     threading.Thread(target=run, daemon=True).start()
     return future
+
+
+def strike_a_move(guest: Guest, victim: str) -> None:
+    """Kill one of those at work in the middle of a move, and wait until one host has the guest."""
+    rig, source, target = guest.rig, guest.host, guest.other
+    # Slowly, so that it is under way for certain when the blow falls: an emulator that the guest
+    # has come to already would take it along.
+    slow = LibvirtProvider(
+        replace(rig.config, moves=MoveTerms(bandwidth_mb_s=8)), lambda *event: None
+    )
+    moving = in_background(lambda: slow.migrate(source, NAME, target))
+    rig.until(lambda: guest.provider.read(target, NAME) is not None)
+    if victim == "target emulator":
+        os.kill(rig.qemu_pid(target, NAME), signal.SIGKILL)
+    else:
+        rig.kill_libvirtd(source if victim.startswith("source") else target)
+    failure = moving.exception(PATIENCE_S)
+    slow.close()
+    assert failure is None or isinstance(failure, DriverError)
+    for host in (source, target):
+        if not rig.lab.status().machines[host].services["libvirtd"]:
+            rig.revive_libvirtd(host)
+    rig.until(lambda: len(guest.seen()) == 1 and guest.state in IN_MEMORY)
 
 
 def patiently(work: Callable[[], object], limit_s: float = PATIENCE_S) -> None:

@@ -14,6 +14,7 @@ from backfill.drivers.openstack.applying import apply, remove
 from backfill.drivers.openstack.link import Link
 from backfill.ports import BusyError, RefusedError
 from tests.real.openstack_rig import IMAGE, QUICK, connect, nova
+from tests.unit.test_cloud_applying import MISTAKES
 
 pytestmark = pytest.mark.real
 WANTED = Cluster(
@@ -78,17 +79,7 @@ def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: Li
     assert not [one for one in ports(clouds) if one.name]
 
 
-@pytest.mark.parametrize(
-    ("mistake", "words"),
-    [
-        ({"image": "nosuch"}, "nosuch: cloud west has no image of this name"),
-        ({"flavour": "nosuch"}, "nosuch: cloud west has no flavor of this name"),
-        ({"external": "nosuch"}, "nosuch: cloud west has no network of this name"),
-        ({"external": "nodes"}, "nodes: this network of cloud west leads nowhere outside"),
-        ({"key": "nosuch"}, "nosuch: cloud west has no key pair.*openstack keypair create"),
-        ({"network": "nodes"}, "nodes: a subnet of this name is there with 10.77.0.0/16, not"),
-    ],
-)
+@pytest.mark.parametrize(("mistake", "words"), MISTAKES)
 def test_a_mistake_is_told_before_anything_is_made(
     clouds: Path, link: Link, mistake: dict[str, Any], words: str
 ) -> None:

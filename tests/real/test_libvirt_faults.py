@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.libvirt.settings import MoveTerms
 from backfill.ports import DriverError, NoCapacityError, UnreachableError
 from tests.contract.instance_rig import CLUSTER, spec
 from tests.real.libvirt_guest import (
@@ -21,6 +19,7 @@ from tests.real.libvirt_guest import (
     counting_guest,
     in_background,
     patiently,
+    strike_a_move,
 )
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab
 
@@ -83,24 +82,9 @@ def test_a_migration_that_dies_leaves_one_guest(
     guest: Guest, state: InstanceState, victim: str
 ) -> None:
     """Whoever dies, the guest is on exactly one host afterwards, and can be moved again."""
-    rig, source, target = guest.rig, guest.host, guest.other
+    source = guest.host
     guest.put(state)
-    # Slowly, so that it is under way for certain when the blow falls: an emulator that the guest
-    # has come to already would take it along.
-    slow = LibvirtRig(rig.lab, moves=MoveTerms(bandwidth_mb_s=8))
-    moving = in_background(lambda: slow.provider.migrate(source, NAME, target))
-    rig.until(lambda: guest.provider.read(target, NAME) is not None)
-    if victim == "target emulator":
-        os.kill(rig.qemu_pid(target, NAME), signal.SIGKILL)
-    else:
-        rig.kill_libvirtd(source if victim.startswith("source") else target)
-    failure = moving.exception(PATIENCE_S)
-    slow.provider.close()
-    assert failure is None or isinstance(failure, DriverError)
-    for host in (source, target):
-        if not rig.lab.status().machines[host].services["libvirtd"]:
-            rig.revive_libvirtd(host)
-    rig.until(lambda: len(guest.seen()) == 1 and guest.state in IN_MEMORY)
+    strike_a_move(guest, victim)
     if guest.host == source:
         assert guest.state is state
     guest.run_on()

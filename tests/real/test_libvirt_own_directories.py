@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from backfill.core.fleet import CloneMethod, InstanceState
-from backfill.drivers.libvirt.settings import Hardware, MoveTerms
+from backfill.drivers.libvirt.settings import Hardware
 from backfill.ports import DriverError, RefusedError
 from tests.contract.instance_rig import CLUSTER, spec
-from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest, in_background
-from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab
+from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest, strike_a_move
+from tests.real.libvirt_rig import LibvirtRig, running_lab
 
 pytestmark = pytest.mark.real
 
@@ -165,25 +164,8 @@ def test_a_move_that_dies_leaves_one_guest(
     rig: SeparateRig, guest: Guest, state: InstanceState, victim: str
 ) -> None:
     """Whoever dies, one host has it afterwards, with all of its disk, and it can move again."""
-    source, target = guest.host, guest.other
     guest.put(state)
-    slow = LibvirtRig(
-        rig.lab, directories=rig.config.directories, hardware=rig.config.hardware,
-        moves=MoveTerms(bandwidth_mb_s=8),
-    )  # fmt: skip
-    moving = in_background(lambda: slow.provider.migrate(source, NAME, target))
-    rig.until(lambda: guest.provider.read(target, NAME) is not None)
-    if victim == "target emulator":
-        os.kill(rig.qemu_pid(target, NAME), signal.SIGKILL)
-    else:
-        rig.kill_libvirtd(source if victim.startswith("source") else target)
-    failure = moving.exception(PATIENCE_S)
-    slow.provider.close()
-    assert failure is None or isinstance(failure, DriverError)
-    for host in (source, target):
-        if not rig.lab.status().machines[host].services["libvirtd"]:
-            rig.revive_libvirtd(host)
-    rig.until(lambda: len(guest.seen()) == 1 and guest.state in IN_MEMORY)
+    strike_a_move(guest, victim)
     rig.goes_on_disk(on_again(guest))
     rig.provider.migrate(guest.host, NAME, guest.other)
     rig.goes_on_disk(guest.host)

@@ -20,6 +20,17 @@ WANTED = Cluster(
 )  # fmt: skip
 
 
+# What is wrong with a wish, and the sentence that says so.
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"image": "nosuch"}, "nosuch: cloud west has no image of this name"),
+    ({"flavour": "nosuch"}, "nosuch: cloud west has no flavor of this name"),
+    ({"external": "nosuch"}, "nosuch: cloud west has no network of this name"),
+    ({"external": "nodes"}, "nodes: this network of cloud west leads nowhere outside"),
+    ({"key": "nosuch"}, "nosuch: cloud west has no key pair.*openstack keypair create"),
+    ({"network": "nodes"}, "nodes: a subnet of this name is there with 10.77.0.0/16, not"),
+]
+
+
 class MemoryCloud(Link):
     """Lists of objects by kind; what is asked for by name, project or network is found."""
 
@@ -121,17 +132,7 @@ def test_what_is_not_ours_stays() -> None:
     assert cloud.deleted == []
 
 
-@pytest.mark.parametrize(
-    ("mistake", "words"),
-    [
-        ({"image": "nosuch"}, "nosuch: cloud west has no image of this name"),
-        ({"flavour": "nosuch"}, "nosuch: cloud west has no flavor of this name"),
-        ({"external": "nosuch"}, "nosuch: cloud west has no network of this name"),
-        ({"external": "nodes"}, "nodes: this network of cloud west leads nowhere outside"),
-        ({"key": "nosuch"}, "nosuch: cloud west has no key pair.*openstack keypair create"),
-        ({"network": "nodes"}, "nodes: a subnet of this name is there with 10.77.0.0/16, not"),
-    ],
-)
+@pytest.mark.parametrize(("mistake", "words"), MISTAKES)
 def test_a_mistake_is_told_before_anything_is_made(mistake: dict[str, Any], words: str) -> None:
     """One sentence each."""
     cloud = MemoryCloud()
