@@ -14,6 +14,7 @@ from backfill.core.cluster import ENDED
 from backfill.core.lifecycle import Phase
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities
+from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports import UnreachableError
@@ -88,7 +89,8 @@ class Day:
     """
 
     def __init__(self, rules: PolicySet, *, shared: bool = False) -> None:
-        self.sim = SimulatedWorld()
+        # The hook is built to wait longer than the daemon takes for its word, as on any cluster.
+        self.sim = SimulatedWorld(manners=Manners(hook_timeout_s=rules.answer_within_s + 1))
         self.sim.checks.shared = shared
         self.sim.add_partition("htc", tier=1, feature="backfill")
         self.sim.add_partition("batch", tier=10, feature="metal")

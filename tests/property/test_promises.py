@@ -55,6 +55,12 @@ def rules(ladder: tuple[RungRule, ...], **more: object) -> PolicySet:
     ladder=LADDERS[2], low=[(5.0, 0.0)], high=[(2.0, 5.0)] * 3,
     wrong=[Accident("answers lost", 1.0, 3)],
 )  # fmt: skip
+@example(  # two instances of one host move away one after the other, which takes four seconds
+    ladder=LADDERS[2],
+    low=[(5.0, 0.0), (5.0, 26.6), (21.0, 0.0), (19.0, 18.6), (5.0, 0.0), (5.0, 0.0)],
+    high=[(2.0, 5.0), (2.0, 5.0), (2.0, 24.9), (2.0, 5.0)],
+    wrong=[Accident("kill daemon", 1.0, 0), Accident("kill daemon", 1.0, 0)],
+)
 def test_no_promise_is_broken_and_everything_ends(
     ladder: tuple[RungRule, ...], low: Work, high: Work, wrong: list[Accident]
 ) -> None:
