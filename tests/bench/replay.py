@@ -1,10 +1,11 @@
 """Times the replay as a whole process on one CPU, beside AccaSim on the same trace.
 
-Prints one line of JSON last. BACKFILL_TRACES names the folder with the archive's traces. Without
-instances: the trace, a saturated one, a year of a million jobs. With the daemon's own plan in
-charge of every node (`policy_...`): the trace by itself, the saturated one, and the first part of
-the trace with a backlog that keeps instances on every idle node; jobs of both kinds are counted
-there. Modules are compiled before anything is measured, as they are where the program is installed.
+Prints one line of JSON last. BACKFILL_TRACES names the folder with the archive's traces; without it
+a folder `traces` beside the checkout, or in a folder beside it, is taken. Without instances: the
+trace, a saturated one, a year of a million jobs. With the daemon's own plan in charge of every node
+(`policy_...`): the trace by itself, the saturated one, and the first part of the trace with a
+backlog that keeps instances on every idle node; jobs of both kinds are counted there. Modules are
+compiled before anything is measured, as they are where the program is installed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from backfill.sim.workload import Job
 TRIALS = 5
 NASA = "NASA-iPSC-1993-3.1-cln.swf.zip"
 NASA_CLUSTER = "128x1"
+ROOT = Path(__file__).resolve().parents[2]
+BESIDE = ("traces", "*/traces")  # as seen from the folder that has the checkout in it
 ACCASIM = "accasim==1.1.3"
 REPLAY = (sys.executable, "-m", "backfill.sim.command")
 WORKLOAD = (sys.executable, "-m", "backfill.sim.workload_command")
@@ -149,12 +152,23 @@ def accasim_jobs_per_cpu_s(trace: Path, work: Path) -> float:
     return done / cost.cpu_s
 
 
+def nasa_trace() -> Path | None:
+    """Return the NASA trace of the archive, or None where it is not at hand.
+
+    The folder that BACKFILL_TRACES names is the only one then; else the first that has it is taken.
+    """
+    named = os.environ.get("BACKFILL_TRACES")
+    beside = (path for pattern in BESIDE for path in sorted(ROOT.parent.glob(pattern)))
+    folders = [Path(named)] if named else beside
+    return next((folder / NASA for folder in folders if (folder / NASA).is_file()), None)
+
+
 def unsaturated(work: Path) -> tuple[Path, dict[str, object]]:
     """Return the NASA trace, or in its place a generated one and the reason."""
-    folder = os.environ.get("BACKFILL_TRACES")
-    if folder and (Path(folder) / NASA).is_file():
-        return Path(folder) / NASA, {}
-    reason = f"BACKFILL_TRACES names no folder with {NASA}; generated trace in its place"
+    trace = nasa_trace()
+    if trace is not None:
+        return trace, {}
+    reason = f"no {NASA}: BACKFILL_TRACES names no folder with it, and none is beside the checkout"
     path = draw(work, "lublin", "--jobs", "18000", "--processors", "128", "--load", "0.47")
     return path, {"nasa_jobs_per_cpu_s": None, "why_nasa_jobs_per_cpu_s": reason}
 
