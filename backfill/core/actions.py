@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from backfill.core.checkpoint_actions import KeepCheckpoint as KeepCheckpoint
 from backfill.core.checkpoint_actions import PutBackCheckpoint as PutBackCheckpoint
 from backfill.core.device_actions import HoldDevices as HoldDevices
+from backfill.core.device_actions import PlugDevices as PlugDevices
 from backfill.core.device_actions import ReturnDevices as ReturnDevices
+from backfill.core.device_actions import UnplugDevices as UnplugDevices
 from backfill.core.fleet import InstanceSpec
 from backfill.core.lifecycle import HeldJob
 from backfill.core.parent_actions import EndNursing as EndNursing
@@ -286,7 +288,11 @@ DriverAction = (
     | EndNursing
     | HoldDevices
     | ReturnDevices
+    | UnplugDevices
+    | PlugDevices
 )
 
 # Giving a host back is right even when our picture of Slurm is old.
-SAFE_WHEN_BLIND = (CancelMove, PauseInstance, SuspendInstance, ThrottleInstance, EndNursing)
+SAFE_WHEN_BLIND = (
+    CancelMove, PauseInstance, SuspendInstance, ThrottleInstance, EndNursing, UnplugDevices
+)  # fmt: skip

@@ -32,3 +32,24 @@ class ReturnDevices:
     generation: int
     host: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnplugDevices:
+    """Tell the guest, and take its devices out, so that its memory can be written to disk."""
+
+    name: str
+    generation: int
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlugDevices:
+    """Put into the guest what it holds, and tell it: its job goes on."""
+
+    name: str
+    generation: int
+    host: str
+    job_id: str
+    reason: str

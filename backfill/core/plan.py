@@ -13,6 +13,7 @@ from backfill.core.actions import (
     KickJob,
     MakeParent,
     MigrateInstance,
+    PlugDevices,
     PutBackCheckpoint,
     RequeueJob,
     RestoreInstance,
@@ -106,6 +107,7 @@ def key_of(action: DriverAction) -> str:
             | TellJob()
             | KickJob()
             | HoldDevices()
+            | PlugDevices()
         ):
             extra = f":{action.job_id}"
         case MigrateInstance():

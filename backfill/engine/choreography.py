@@ -1,4 +1,4 @@
-"""A move of an instance that holds devices: out of the guest, over, in again; with a way back."""
+"""Devices out of a guest before it moves or is saved, and in again after; with a way back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import logging
 
 from backfill.abilities import DeviceHolder
+from backfill.core.fleet import InstanceState
 from backfill.ports import BusyError, DriverError, InstanceProvider
 
 _LOG = logging.getLogger("backfill.devices")
@@ -19,6 +20,22 @@ def holds_devices(provider: InstanceProvider, name: str) -> bool:
     return any(h.instance == name for h in provider.holdings())
 
 
+def take_out(provider: DeviceHolder, host: str, name: str) -> None:
+    """Guest's hook → unplug; when either fails the guest has its devices, and is told so."""
+    try:
+        provider.hook(host, name, BEFORE)
+        provider.unplug(host, name)
+    except DriverError:
+        _at_work_again(provider, host, name)
+        raise
+
+
+def put_in(provider: DeviceHolder, host: str, name: str) -> None:
+    """Plug → guest's hook."""
+    provider.plug(host, name)
+    provider.hook(host, name, AFTER)
+
+
 def move_with_devices(provider: InstanceProvider, host: str, name: str, target: str) -> None:
     """Guest's hook → unplug → migrate → plug → guest's hook. Raises DriverError.
 
@@ -29,9 +46,12 @@ def move_with_devices(provider: InstanceProvider, host: str, name: str, target: 
     refusal = provider.room_for(target, name)
     if refusal:
         raise BusyError(name, f"it cannot move to {target}: {refusal}")
+    seen = provider.read(host, name)
+    if seen is not None and not seen.plugged and seen.state is not InstanceState.RUNNING:
+        provider.migrate(host, name, target)  # it gets them there when it goes on
+        return
+    take_out(provider, host, name)
     try:
-        provider.hook(host, name, BEFORE)
-        provider.unplug(host, name)
         provider.migrate(host, name, target)
     except DriverError:
         if provider.read(host, name) is not None:
@@ -60,9 +80,8 @@ def _come_back(
     raise BusyError(name, f"{target} could not plug its devices, so it came back: {error}")
 
 
-def _at_work_again(provider: InstanceProvider, host: str, name: str) -> None:
+def _at_work_again(provider: DeviceHolder, host: str, name: str) -> None:
     """What was taken out of the guest goes in again. The first failure is what is reported."""
-    assert isinstance(provider, DeviceHolder)
     for step in (provider.plug, lambda h, n: provider.hook(h, n, AFTER)):
         with contextlib.suppress(DriverError):
             step(host, name)

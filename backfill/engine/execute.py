@@ -24,7 +24,7 @@ from backfill.engine.prove import prove
 from backfill.ports import DriverError, NodeSpec, RefusedError
 
 _Checkpointing = act.KeepCheckpoint | act.PutBackCheckpoint
-_Lending = act.HoldDevices | act.ReturnDevices
+_Lending = act.HoldDevices | act.ReturnDevices | act.UnplugDevices | act.PlugDevices
 _Special = _Checkpointing | _Lending | act.ThrottleInstance | act.MakeParent | act.EndNursing
 _CONSOLE_LINES = 12
 
@@ -215,7 +215,7 @@ def _where_able(outside: Outside, action: _Special) -> list[ch.Change]:
     """What not every provider can do."""
     if isinstance(action, act.MakeParent | act.EndNursing):
         return nurse(outside, action)
-    if isinstance(action, act.HoldDevices | act.ReturnDevices):
+    if isinstance(action, _Lending):
         return lend(outside, action)
     if isinstance(action, act.KeepCheckpoint | act.PutBackCheckpoint):
         return checkpoint(outside, action)

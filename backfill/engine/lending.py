@@ -5,17 +5,25 @@ from __future__ import annotations
 from backfill.abilities import DeviceHolder
 from backfill.core import actions as act
 from backfill.core import changes as ch
+from backfill.engine.choreography import put_in, take_out
 from backfill.engine.looking import Outside, read_instance
 from backfill.ports import RefusedError
 
+_Lending = act.HoldDevices | act.ReturnDevices | act.UnplugDevices | act.PlugDevices
 
-def lend(outside: Outside, action: act.HoldDevices | act.ReturnDevices) -> list[ch.Change]:
+
+def lend(outside: Outside, action: _Lending) -> list[ch.Change]:
     """Do it, and look at the instance."""
     provider = outside.providers[action.host]
     if not isinstance(provider, DeviceHolder):
         raise RefusedError(action.name, f"the provider of {action.host} has no devices")
-    if isinstance(action, act.HoldDevices):
-        provider.hold(action.wanted, action.sharing)
-    else:
-        provider.give_back(action.host, action.name)
+    match action:
+        case act.HoldDevices():
+            provider.hold(action.wanted, action.sharing)
+        case act.ReturnDevices():
+            provider.give_back(action.host, action.name)
+        case act.UnplugDevices():
+            take_out(provider, action.host, action.name)
+        case act.PlugDevices():
+            put_in(provider, action.host, action.name)
     return read_instance(outside, action.host, action.name)

@@ -7,11 +7,34 @@ import pytest
 from backfill.abilities import DeviceHolder
 from backfill.core.devices import Sharing, Wanted
 from backfill.core.fleet import InstanceState
-from backfill.engine.choreography import holds_devices, move_with_devices
-from backfill.ports import BusyError, DriverError, NoCapacityError, NotFoundError
-from tests.contract.instance_rig import DEVICES, Rig, born, state
+from backfill.engine.choreography import holds_devices, move_with_devices, put_in, take_out
+from backfill.ports import (
+    BusyError,
+    DriverError,
+    NoCapacityError,
+    NotFoundError,
+    RefusedError,
+)
+from tests.contract.instance_rig import DEVICES, Rig, born, known, state
 
 REGION_MB = 4
+
+
+def _to_disk_and_back(rig: Rig, host: str) -> None:
+    """With its devices plugged it is not saved; it keeps its right to them while it is."""
+    provider = rig.provider
+    assert isinstance(provider, DeviceHolder)
+    with pytest.raises(RefusedError, match="devices are plugged"):
+        rig.provider.suspend(host, "vn1")
+    take_out(provider, host, "vn1")
+    (kept,) = provider.holdings()
+    assert not kept.plugged
+    rig.provider.suspend(host, "vn1")
+    assert known(rig, host).devices_of == kept.job
+    rig.provider.restore(host, "vn1")
+    rig.provider.thaw(host, "vn1")
+    put_in(provider, host, "vn1")
+    assert known(rig, host).plugged
 
 
 class InstanceDevicesContract:
@@ -35,6 +58,8 @@ class InstanceDevicesContract:
         (there,) = provider.holdings()
         assert (there.host, there.region_mb) == (target, REGION_MB)
         assert there.region != held.region
+        _to_disk_and_back(rig, target)
+        assert provider.holdings() == (there,)
         for _ in range(2):
             provider.give_back(target, "vn1")
         assert provider.holdings() == ()

@@ -19,7 +19,7 @@ from backfill.drivers.libvirt.device_xml import (
 )
 from backfill.drivers.libvirt.store import Store
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.engine.choreography import move_with_devices
+from backfill.engine.choreography import move_with_devices, put_in, take_out
 from backfill.ports import BusyError, DriverError, UnreachableError
 
 # As `virsh nodedev-dumpxml` shows a virtual function and its card (libvirt, docs/formatnode).
@@ -167,6 +167,21 @@ def test_a_target_that_cannot_plug_sends_it_back() -> None:
         move_with_devices(sim.provider, "hv1", "vn1", "hv2")
     assert sim.provider.read("hv1", "vn1") is not None
     assert sim.provider.plugged == {"vn1": "hv1"}
+
+
+def test_one_that_stands_still_moves_without_them_and_gets_others_when_it_goes_on() -> None:
+    """What was taken out before it was saved is plugged where it goes on."""
+    sim = world()
+    provider = sim.provider
+    take_out(provider, "hv1", "vn1")
+    provider.suspend("hv1", "vn1")
+    move_with_devices(provider, "hv1", "vn1", "hv2")
+    assert provider.hooks == [("hv1", "vn1", "before-move")]
+    provider.restore("hv2", "vn1")
+    provider.thaw("hv2", "vn1")
+    put_in(provider, "hv2", "vn1")
+    assert provider.plugged == {"vn1": "hv2"}
+    assert [h.functions for h in provider.holdings()] == [("0000:02:00.1",)]
 
 
 def test_a_target_without_a_free_function_is_not_even_tried() -> None:

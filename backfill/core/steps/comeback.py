@@ -15,6 +15,7 @@ from backfill.core.fleet import InstanceState
 from backfill.core.hiding import show
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.notice import tell
+from backfill.core.steps.devices import plugged_again
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.prove import proven
 from backfill.core.steps.throttle import give_cpus
@@ -89,7 +90,8 @@ def _running(draft: Draft, node: ManagedNode) -> None:
     if seen is None:
         draft.become(node, Phase.REMOVING, "Slurm does not know the node any more", fail=True)
         return
-    if draft.world.node_read_s(node.name) >= node.woken_s and seen.responding:
+    heard = draft.world.node_read_s(node.name) >= node.woken_s and seen.responding
+    if heard and plugged_again(draft, node):
         _let_go_on(draft, node, seen)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from backfill.core.actions import HoldDevices, ReturnDevices
+from backfill.core.actions import HoldDevices, PlugDevices, ReturnDevices, UnplugDevices
 from backfill.core.cluster import Job
 from backfill.core.devices import Wanted
 from backfill.core.draft import Draft, Progress
-from backfill.core.fleet import Instance
+from backfill.core.fleet import Instance, InstanceState
+from backfill.core.ledger import Claim
 from backfill.core.lifecycle import ManagedNode
 from backfill.core.policies.devices import DeviceRule
+
+_CALLS = tuple(f"{kind.__name__}:" for kind in (HoldDevices, PlugDevices))
+_TRIES = 3  # to plug devices before a job goes on without
 
 
 def see_to_devices(draft: Draft, node: ManagedNode, instance: Instance) -> None:
@@ -25,11 +29,76 @@ def see_to_devices(draft: Draft, node: ManagedNode, instance: Instance) -> None:
         rule = draft.policies.devices.asked(job)
         if rule is None or (job.id == holder and instance.plugged):
             continue
-        if holder not in ("", job.id):
+        if holder == job.id:
+            _plug(draft, node, job.id)
+            return
+        if holder:
             draft.refuse(node.name, f"devices for job {job.id}", f"job {holder} holds them there")
             continue
         _hold(draft, node, job, rule)
         return
+
+
+def unplug_first(draft: Draft, node: ManagedNode) -> Progress | None:
+    """Take devices out of a guest that still runs and is to be written to disk; None: go on.
+
+    Once it stands still it cannot let go of them. Where that fails they are in it again, and the
+    writing is refused: the ladder goes on with its next rung.
+    """
+    instance = draft.instance(node)
+    if instance is None or not instance.plugged or instance.state is not InstanceState.RUNNING:
+        return None
+    reason = f"its memory is to be written: {node.reason}"
+    action = UnplugDevices(node.name, node.generation, node.host, reason)
+    failed = draft.operation(action)
+    if failed is not None and failed.since_s >= node.since_s and not failed.running:
+        draft.refuse(node.name, "to unplug its devices", failed.problem)
+        return None
+    return draft.do(action)
+
+
+def plugged_again(draft: Draft, node: ManagedNode) -> bool:
+    """Whether its job, which is about to go on, has its devices, or will have to do without."""
+    instance = draft.instance(node)
+    if instance is None or not instance.devices_of or instance.plugged:
+        return True
+    if all(job.id != instance.devices_of for job in draft.world.jobs_on(node.name)):
+        return True
+    return _plug(draft, node, instance.devices_of)
+
+
+def _plug(draft: Draft, node: ManagedNode, job_id: str) -> bool:
+    """Ask for it; whether it has failed for good, or so often that nobody should wait for it."""
+    reason = f"job {job_id} goes on"
+    action = PlugDevices(node.name, node.generation, node.host, job_id, reason)
+    progress, failed = draft.do(action), draft.operation(action)
+    if failed is None or not failed.problem:
+        return False
+    draft.refuse(node.name, f"devices for job {job_id}", failed.problem)
+    return progress is Progress.FINAL or failed.attempts >= _TRIES
+
+
+def lacking(draft: Draft, name: str, claim: Claim) -> str:
+    """Say which devices are still awaited on a node where a job begins, or return an empty text.
+
+    A hook holds the job's start until then: its programs find their devices at once.
+    """
+    world, devices = draft.world, draft.policies.devices
+    node, known = world.managed.get(name), world.jobs.get(claim.job_id)
+    if node is None or (known is not None and devices.asked(known) is None):
+        return ""
+    # A hook knows an array task or a component of a heterogeneous job by its raw number only.
+    here = [j for j in world.jobs_on(name) if claim.job_id in (j.id, str(j.raw_id))]
+    if not here:
+        draft.watch(name)
+        seen = world.node_read_s(name) > claim.since_s  # then it has left already
+        return "" if seen else f"Slurm has not shown job {claim.job_id} on {name} yet"
+    rule, instance = devices.asked(here[0]), world.instances.get((node.host, name))
+    there = instance is not None and instance.devices_of == here[0].id and instance.plugged
+    if rule is None or there:
+        return ""
+    problems = [o.problem for o in world.operations_of(name) if o.key.startswith(_CALLS)]
+    return f"{name} has no {rule.name} yet" + "".join(f": {p}" for p in problems[-1:] if p)
 
 
 def _hold(draft: Draft, node: ManagedNode, job: Job, rule: DeviceRule) -> None:

@@ -17,6 +17,7 @@ from backfill.core.ledger import Operation
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
 from backfill.core.placement import candidates, pick
+from backfill.core.steps.devices import unplug_first
 from backfill.core.steps.rungs import next_rung, on_rung, rule_after
 from backfill.core.steps.throttle import held_back, hold_back
 from backfill.core.steps.timing import drained, job_starts
@@ -116,6 +117,10 @@ def _stand_still(draft: Draft, node: ManagedNode, rung: Rung) -> Progress:
     if any(move.running for move in _moves_of(draft, node)):
         # A move keeps a pause away: until it is over it must not be disturbed.
         draft.do(CancelMove(node.name, node.generation, node.host, node.reason))
+    if node.checkpoint or (rung is Rung.SUSPEND and not node.doomed):
+        progress = unplug_first(draft, node)
+        if progress is not None:
+            return progress
     if rung is Rung.SUSPEND and not draft.world.hosts[node.host].saves_paused:
         return suspend(draft, node, node.reason)
     # Also on the way to disk: its CPUs are free in milliseconds, writing takes seconds.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.fleet import Instance, InstanceState
 from backfill.drivers.simulated.hardware import SimHost, SimInstance
-from backfill.ports import BusyError, NoCapacityError, NotFoundError
+from backfill.ports import BusyError, NoCapacityError, NotFoundError, RefusedError
 
 
 class SimulatedHolder:
@@ -99,6 +99,12 @@ class SimulatedHolder:
         with self._call("hook", host, name) as found:
             self._need_running(found, name)
             self.hooks.append((host, name, when))
+
+    def _refuse_if_plugged(self, host: str, name: str) -> None:
+        if self.plugged.get(name) == host:
+            raise RefusedError(
+                name, "devices are plugged into its guest, whose memory cannot be written"
+            )
 
     def _need_running(self, host: SimHost, name: str) -> None:
         instance = host.instances.get(name)

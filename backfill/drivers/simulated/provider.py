@@ -161,13 +161,14 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
         """RUNNING or PAUSED to SUSPENDED; its memory is free. Returns MB."""
         with self._call("suspend", host, name) as found:
             instance = self._instance(found, name)
-            if instance.state is not InstanceState.SUSPENDED:
-                self._need(instance, *_IN_MEMORY)
-                if instance.state is InstanceState.PAUSED and not found.saves_paused:
-                    raise RefusedError(name, "it is paused and would have to run to be suspended")
-                self._change(instance, InstanceState.SUSPENDED)
-                return float(instance.spec.flavour.memory_mb)
-            return 0.0
+            if instance.state is InstanceState.SUSPENDED:
+                return 0.0
+            self._need(instance, *_IN_MEMORY)
+            self._refuse_if_plugged(host, name)
+            if instance.state is InstanceState.PAUSED and not found.saves_paused:
+                raise RefusedError(name, "it is paused and would have to run to be suspended")
+            self._change(instance, InstanceState.SUSPENDED)
+            return float(instance.spec.flavour.memory_mb)
 
     def restore(self, host: str, name: str) -> None:
         """SUSPENDED to PAUSED."""
@@ -232,8 +233,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
     def job_processes(self, host: str, name: str) -> tuple[int, int]:
         """One process for every job that computes there; none is ever stopped by a signal."""
         with self._call("job_processes", host, name) as found:
-            instance = self._instance(found, name)
-            self._need(instance, InstanceState.RUNNING)
+            self._need(instance := self._instance(found, name), InstanceState.RUNNING)
             return sum(1 for run in instance.machine.runs if run.since_s is not None), 0
 
     def close(self) -> None:
