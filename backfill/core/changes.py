@@ -118,12 +118,16 @@ class InstanceGone:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Slurm gave these hosts' nodes to a job, and a hook may be waiting for the room."""
+    """Slurm gave these hosts' nodes to a job, and a hook may be waiting for the room.
+
+    `nodes`: nodes of ours that it was given, where the hook waits for the job's devices.
+    """
 
     job_id: str
     hosts: tuple[str, ...]
     at_s: float
     waiting: bool
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

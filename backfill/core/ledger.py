@@ -12,12 +12,16 @@ _LONGEST_BACKOFF_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job to which Slurm gave hosts of ours. `waiting`: a hook stands until it is answered."""
+    """A job to which Slurm gave hosts of ours. `waiting`: a hook stands until it is answered.
+
+    `nodes`: those of ours on which it begins, where it may need devices.
+    """
 
     job_id: str
     hosts: tuple[str, ...]
     since_s: float
     waiting: bool
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from backfill.core.pressure import fits_beside
 from backfill.core.scaling import plan_scale
 from backfill.core.steps.boot import step_booting
 from backfill.core.steps.comeback import step_returning
+from backfill.core.steps.devices import lacking
 from backfill.core.steps.displaced import step_displaced, step_moving
 from backfill.core.steps.evict import step_evicting
 from backfill.core.steps.fleets import plan_fleets
@@ -147,7 +148,10 @@ def _unknown(draft: Draft, node: ManagedNode, host: str) -> None:
 
 
 def _step_claim(draft: Draft, claim: Claim) -> None:
-    if _over(draft, claim):
+    if not claim.hosts and not claim.waiting:
+        draft.add(EndClaim(claim.job_id, "its start was let go"))
+        return
+    if claim.hosts and _over(draft, claim):
         draft.add(EndClaim(claim.job_id, "the job has left its nodes"))
         if claim.waiting:
             draft.add(AnswerClaim(claim.job_id, True, "the job has left its nodes"))
@@ -155,11 +159,13 @@ def _step_claim(draft: Draft, claim: Claim) -> None:
     if not claim.waiting:
         return
     alone = draft.world.alone(claim.hosts)  # as nearly all are on a busy cluster
-    busy = () if alone else [why for h in claim.hosts if (why := occupied(draft, h))]
+    busy = [] if alone else [why for h in claim.hosts if (why := occupied(draft, h))]
+    busy += [why for n in claim.nodes if (why := lacking(draft, n, claim))]
     limit_s = claim.since_s + draft.policies.answer_within_s
     draft.wake_at(limit_s)
     if not busy:
-        draft.add(AnswerClaim(claim.job_id, True, "no instance uses the hosts"))
+        why = "no instance uses the hosts" if claim.hosts else "its devices are there"
+        draft.add(AnswerClaim(claim.job_id, True, why))
     elif draft.now_s >= limit_s:
         draft.add(AnswerClaim(claim.job_id, False, "; ".join(busy)))
 

@@ -158,7 +158,8 @@ class World(GuestNews):
 
     def _claimed(self, change: ch.Claimed) -> None:
         self._claim_moved(change.job_id)
-        self._claims.put(Claim(change.job_id, change.hosts, change.at_s, change.waiting))
+        claim = Claim(change.job_id, change.hosts, change.at_s, change.waiting, change.nodes)
+        self._claims.put(claim)
         self._claim_moved(change.job_id)
 
     def _claim_answered(self, change: ch.ClaimAnswered) -> None:

@@ -86,7 +86,10 @@ class Daemon:
         self._addresses = AddressBook(self.cycle, self._workers.look_up)
         self._watch = Watch(pace.watch_s)
         self._sources = ("slurm", *outside.providers)
-        self._desk = HookDesk(self.world, self._watch, self._sources, self.poke)
+        self._desk = HookDesk(
+            self.world, self._watch, self._sources, self.poke,
+            lambda: bool(self.cycle.policies.devices.entries),
+        )  # fmt: skip
         self._said = ""
         self._said_s = 0.0
         self._scheduler = BackgroundScheduler(timezone="UTC")

@@ -23,9 +23,15 @@ class HookDesk:
     """
 
     def __init__(
-        self, world: World, watch: Watch, sources: Sequence[str], poke: Callable[..., None]
+        self,
+        world: World,
+        watch: Watch,
+        sources: Sequence[str],
+        poke: Callable[..., None],
+        lends: Callable[[], bool] = lambda: False,
     ) -> None:
         self._world = world
+        self._lends = lends  # whether jobs on nodes of ours may ask for devices
         self._watch = watch
         self._sources = tuple(sources)
         self._poke = poke
@@ -96,19 +102,18 @@ class HookDesk:
     def _allocated(self, call: HookCall, came_s: float, unread: str = "") -> list[ch.Change]:
         nodes = self._believed(call)
         hosts = tuple(h for n in nodes if (h := self._world.host_of_node(n)) is not None)
-        if not hosts:
+        ours = tuple(n for n in nodes if n in self._world.managed) if self._lends() else ()
+        if not hosts and (unread or not ours):
             answer = "ok no host of ours is among the nodes"
             call.reply(f"no {unread} has not been read yet" if unread else answer)
-            job = self._world.jobs.get(call.job_id)
-            if job is not None and job.features and any(map(self._world.managed.get, nodes)):
-                self._poke("slurm")  # it may wait for a device, which it gets when it is seen there
             return []
         self._watch.leaving -= set(nodes)
         self._waiting.setdefault(call.job_id, []).append(call)
         known = self._world.claims.get(call.job_id)
         if known is not None:  # one job, several hooks: each host's slurmd calls for itself
             hosts = tuple(sorted({*known.hosts, *hosts}))
-        return [ch.Claimed(call.job_id, hosts, came_s, waiting=True)]
+            ours = tuple(sorted({*known.nodes, *ours}))
+        return [ch.Claimed(call.job_id, hosts, came_s, waiting=True, nodes=ours)]
 
     def _believed(self, call: HookCall) -> list[str]:
         """A hook on a host speaks only for the node at its own address."""

@@ -88,7 +88,7 @@ def _change(change: ch.Change) -> str:
         ):
             return _seen(change)
         case ch.Claimed():
-            return f"Slurm gave {', '.join(change.hosts)} to job {change.job_id}"
+            return f"Slurm gave {', '.join(change.hosts or change.nodes)} to job {change.job_id}"
         case ch.MemoryWritten() | ch.CheckpointKept() | ch.CheckpointPutBack():
             return _written(change)
         case ch.Woken() | ch.Proven() | ch.Probed() | ch.LastWords():

@@ -197,12 +197,14 @@ class Rehearsal:
     def _allocated(self, job: Job, nodes: tuple[str, ...]) -> float | None:
         """PrologSlurmctld: with the daemon down, the hook gives up at once and lets the job go."""
         hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
-        if not self.alive or not hosts:
+        lends = self.policies.devices.entries
+        ours = tuple(n for n in nodes if n in self.world.managed) if lends else ()
+        if not self.alive or not (hosts or ours):
             return 0.0
         now_s = self.sim.now_s
         # The simulated scheduler is in the middle of its work: decide right after it.
         life = self._life
-        claimed = ch.Claimed(job.id, hosts, now_s, waiting=True)
+        claimed = ch.Claimed(job.id, hosts, now_s, waiting=True, nodes=ours)
         self.sim.at(now_s, lambda: self._feed(life, claimed))
         return None
 

@@ -274,8 +274,9 @@ class Steward:
         if self.sim.calm.on:
             return self.costs.steps.hook_s
         hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
-        at_s = self.sim.now_s + self.costs.steps.hook_s
-        self.sim.at(at_s, partial(self._claim, job.id, hosts))
+        if not hosts:
+            return 0.0
+        self.sim.at(self.sim.now_s + self.costs.steps.hook_s, partial(self._claim, job.id, hosts))
         return None
 
     def _claim(self, job_id: str, hosts: tuple[str, ...]) -> None:

@@ -21,7 +21,9 @@ def explain_job(answer: Answer, picture: Picture) -> Explanation:
     made.add("room", *_room(pushed, picture))
     claim = picture.claims.get(job["id"])
     if claim is not None and claim["waiting"]:
-        made.add("awaited", f"the proof that {wording.folded(claim['hosts'])} is free")
+        hosts, nodes = wording.folded(claim["hosts"]), wording.folded(claim["nodes"])
+        awaited = f"the proof that {hosts} is free" if claim["hosts"] else f"devices in {nodes}"
+        made.add("awaited", awaited)
     if job["state"] == "PENDING":
         made.add("awaited", *_coming(picture))
         refused(made, answer["refusals"], f"job {job['id']}")

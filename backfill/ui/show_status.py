@@ -77,6 +77,8 @@ def _freshness(source: dict[str, Any], now_s: float) -> str:
 
 
 def _claim(claim: dict[str, Any], now_s: float) -> str:
-    waits = "; its start waits for the room" if claim["waiting"] else ""
+    what = "the room" if claim["hosts"] else "its devices"
+    waits = f"; its start waits for {what}" if claim["waiting"] else ""
     length = age(now_s - claim["since_s"])
-    return f"{wording.folded(claim['hosts'])} to job {claim['job_id']} for {length}{waits}"
+    given = wording.folded(claim["hosts"] or claim["nodes"])
+    return f"{given} to job {claim['job_id']} for {length}{waits}"

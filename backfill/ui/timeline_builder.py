@@ -174,7 +174,7 @@ class TimelineBuilder:
                 self._job(at_s, job)
             case ch.JobGone(id=job_id) if job_id in self._jobs:
                 self._jobs[job_id].close(at_s)
-            case ch.Claimed():
+            case ch.Claimed() if value.hosts:
                 self._hosts.update(value.hosts)
                 self._claimed[value.job_id] = value.hosts
                 self._on_metal(value.at_s, value.job_id, value.hosts)

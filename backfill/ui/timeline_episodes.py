@@ -73,7 +73,7 @@ class Episodes:
         self, at_s: float, value: ch.Claimed | AnswerClaim | EndClaim | ch.ClaimEnded
     ) -> None:
         match value:
-            case ch.Claimed():
+            case ch.Claimed() if value.hosts:
                 self._claimed[value.job_id] = len(self.claims)
                 self.claims.append(ClaimSeen(value.job_id, value.hosts, value.at_s))
             case AnswerClaim() if value.job_id in self._claimed:

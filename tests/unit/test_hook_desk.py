@@ -5,6 +5,7 @@ from __future__ import annotations
 from backfill.core import changes as ch
 from backfill.core.cluster import Node, NodeBase
 from backfill.core.fleet import Host
+from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.plan import AnswerClaim
 from backfill.core.quantities import Resources
 from backfill.core.world import World
@@ -23,7 +24,10 @@ class Desk:
         self.world = World()
         self.world.apply(ch.Tick(NOW_S))
         self.said: list[str] = []
-        self.desk = HookDesk(self.world, Watch(0.03), ("slurm", "bm1", "bm2"), lambda *_: None)
+        self.lends = False
+        self.desk = HookDesk(
+            self.world, Watch(0.03), ("slurm", "bm1", "bm2"), lambda *_: None, lambda: self.lends
+        )
 
     def call(self, node: str = "bm1", peer: str = "", event: str = "allocated") -> HookCall:
         return HookCall(event, "7", (node,), peer, self.said.append)
@@ -65,6 +69,20 @@ def test_a_host_that_cannot_be_read_is_not_waited_for() -> None:
     desk.world.apply(ch.SourceFailed("bm2", NOW_S, "no answer"))
     assert desk.early(NOW_S + 0.1) == []
     assert desk.said == ["ok no host of ours is among the nodes"]
+
+
+def test_a_start_on_our_nodes_is_held_where_jobs_may_ask_for_devices() -> None:
+    """Elsewhere it is let go at once."""
+    desk = Desk()
+    desk.read_hosts("bm1", "bm2")
+    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, NOW_S, NOW_S)
+    desk.world.apply(ch.NodeManaged(node))
+    assert desk.desk.take(desk.call("vn1"), NOW_S) == []
+    assert desk.said == ["ok no host of ours is among the nodes"]
+    desk.lends = True
+    held = ch.Claimed("7", (), NOW_S, waiting=True, nodes=("vn1",))
+    assert desk.desk.take(desk.call("vn1"), NOW_S) == [held]
+    assert len(desk.said) == 1
 
 
 def test_a_hook_on_a_host_is_believed_once_slurm_was_read() -> None:

@@ -98,7 +98,9 @@ class JobControl:
     def _prolog(self, job: SimJob, restart: int) -> None:
         if not _configuring(job, restart):
             return
-        if self.on_allocated is None or not self._on_metal(job):
+        # Others have nothing to wait for: the daemon would answer at once.
+        concerned = self._on_metal(job) or job.features
+        if self.on_allocated is None or not concerned:
             self._launch(job, restart)
             return
         answer_s = self.on_allocated(job.view(), job.nodes)

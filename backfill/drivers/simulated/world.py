@@ -33,9 +33,10 @@ class SimulatedWorld:
     """Build it, let time pass with `step_to`, use `slurm`, `provider` and `clock` as ports.
 
     Nothing here looks at the wall clock. Times are epoch seconds. Call `add_partition` before
-    `add_host`. Hooks: `on_allocated(job, nodes)` is asked when a job got a bare-metal node and
-    answers with the seconds until the job may start, or None to answer later by `release(job_id)`;
-    without an answer the job starts after `manners.hook_timeout_s`, as with a hook that gives up.
+    `add_host`. Hooks: `on_allocated(job, nodes)` is asked when a job got a bare-metal node, or
+    has a constraint, and answers with the seconds until the job may start, or None to answer later
+    by `release(job_id)`; without an answer the job starts after `manners.hook_timeout_s`, as with a
+    hook that gives up.
     """
 
     def __init__(
