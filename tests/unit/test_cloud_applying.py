@@ -142,6 +142,24 @@ def test_a_mistake_is_told_before_anything_is_made(mistake: dict[str, Any], word
     assert not cloud.kinds["security-groups"]
 
 
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        ({"cidr": "110.99.0.0/24"}, "subnet of this name is there with 110.99.0.0/24, not 10.99"),
+        ({"cidr": WANTED.cidr}, "a subnet of this name is in another network"),
+    ],
+)
+def test_another_subnet_of_this_name_is_not_taken(there: dict[str, Any], words: str) -> None:
+    """Neither one that looks alike, nor one of another network."""
+    cloud = MemoryCloud()
+    cloud.kinds["subnets"].append(
+        {"id": "s9", "name": WANTED.network, "project_id": "p1", "network_id": "n9", **there}
+    )
+    with pytest.raises(RefusedError, match=words):
+        apply(cloud, WANTED, 1)
+    assert len(cloud.kinds["networks"]) == 2
+
+
 def test_a_controller_in_error_is_told() -> None:
     """With Nova's reason; it is not taken for one that is there."""
     cloud = MemoryCloud()

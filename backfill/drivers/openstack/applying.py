@@ -36,7 +36,7 @@ def apply(link: Link, wanted: Cluster, within_s: float) -> list[tuple[str, str, 
     _check_names(link, wanted)
     there = {r.name: _find(link, r) for r in resources(wanted) if r.kind in _PLACES}
     for resource in resources(wanted):
-        _check(resource, there.get(resource.name))
+        _check(resource, there.get(resource.name), there["network"])
     ids: dict[str, str] = {}
     told = []
     for resource in resources(wanted):
@@ -72,7 +72,8 @@ def remove(link: Link, wanted: Cluster) -> list[str]:
         if found:
             service, path, _ = _PLACES[resource.kind]
             path = path.removesuffix("/detail")
-            link.delete(service, f"{path}/{found['id']}", resource.name)
+            with suppress(NotFoundError):  # a deletion whose answer was lost is sent once more
+                link.delete(service, f"{path}/{found['id']}", resource.name)
             gone.append(resource.name)
             _await_gone(link, resource)
     return gone
@@ -102,22 +103,27 @@ def _check_names(link: Link, wanted: Cluster) -> None:
             ) from error  # fmt: skip
 
 
-def _check(resource: Resource, found: Properties | None) -> None:
-    """RefusedError if what is there under this name is not what is wanted."""
+def _check(resource: Resource, found: Properties | None, network: Properties | None) -> None:
+    """RefusedError if what is there under this name is not what is wanted, or elsewhere."""
     if not found:
         return
     remedy = "choose another name, or remove it"
     if _made_by_us(found):
         remedy = "backfill cloud remove takes it away"
-    for key, has in (("cidr", found.get("cidr")), ("fixed_ips", found.get("fixed_ips"))):
-        wants = resource.properties.get(key)
-        if isinstance(wants, list):
-            wants, has = wants[0]["ip_address"], [ip["ip_address"] for ip in has or []]
-        if wants and wants != has and wants not in (has or ()):
+    wanted = resource.properties
+    pairs = [(wanted["cidr"], [found.get("cidr")])] if "cidr" in wanted else []
+    has = [ip["ip_address"] for ip in found.get("fixed_ips") or []]
+    pairs += [(ip["ip_address"], has) for ip in wanted.get("fixed_ips", [])]
+    for wants, seen in pairs:
+        if wants not in seen:
             raise RefusedError(
-                str(found["name"]), f"a {resource.name} of this name is there with {has}, "
-                f"not {wants}", remedy,
+                str(found["name"]), f"a {resource.name} of this name is there with "
+                f"{' and '.join(map(str, seen)) or 'no address'}, not {wants}", remedy,
             )  # fmt: skip
+    if "network" in wanted and found.get("network_id") != (network or {}).get("id"):
+        raise RefusedError(
+            str(found["name"]), f"a {resource.name} of this name is in another network", remedy
+        )
     if found.get("status") == "ERROR" and resource.kind == _SERVER:
         why = fault_of(found) or "it does not say why"
         raise RefusedError(str(found["name"]), f"it is there, in ERROR: {why}", remedy)
@@ -161,7 +167,7 @@ def _await_controller(link: Link, wanted: Cluster, server_id: str, within_s: flo
     deadline_s, attempt = time.monotonic() + within_s, 0
     while True:
         server = link.get("compute", f"/servers/{server_id}", resource.name).body["server"]
-        _check(resource, server)
+        _check(resource, server, None)
         if server["status"] != "BUILD":
             return
         if time.monotonic() > deadline_s:
