@@ -67,9 +67,10 @@ class OwnLink(MemoryLink):
 def test_a_cloud_that_has_no_security_groups_gets_ports_without() -> None:
     """Neutron leaves the extension out where no driver of its has it."""
     link = OwnLink()
-    assert own_group(link, "backfill-c1", "vn1") == ""
+    link.pages["/networks/n1"] = {"network": {"id": "n1"}}
+    assert own_group(link, "backfill-c1", "n1", "vn1") == ""
     link.pages["/security-groups"] = {"security_groups": [{"id": "g1"}]}
-    assert own_group(link, "backfill-c1", "vn1") == "g1"
+    assert own_group(link, "backfill-c1", "n1", "vn1") == "g1"
 
 
 def test_an_older_picture_is_dropped_unless_the_server_was_being_built() -> None:

@@ -67,11 +67,12 @@ class Cloud:
             (kind, name), lambda: naming.id_of(self.link, service, kind, name, subject)
         )
 
-    def group_of_ports(self, subject: str) -> str:
-        """The security group of the whole cluster; empty: there is none."""
+    def group_of_ports(self, network: str, subject: str) -> str:
+        """The security group of the whole cluster for ports in this network; empty: none."""
         name = appliance_name(self.config.cluster)
         return self._remembered(
-            ("security_group", name), lambda: naming.own_group(self.link, name, subject)
+            ("security_group", network),
+            lambda: naming.own_group(self.link, name, network, subject),
         )
 
     def _remembered(self, key: tuple[str, str], ask: Callable[[], str]) -> str:

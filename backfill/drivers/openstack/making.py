@@ -30,6 +30,7 @@ from backfill.drivers.openstack.states import (
 )
 from backfill.ports import (
     AlreadyThereError,
+    BadOutputError,
     DriverError,
     NoCapacityError,
     NotFoundError,
@@ -62,7 +63,7 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
         try:
             made = _post(cloud, spec, body)
         except UnreachableError:
-            raise  # there may be a server, or soon: it keeps its port
+            raise  # there may be a server, or there will be one soon: it keeps its port
         except DriverError as error:
             if isinstance(error, NoCapacityError):
                 _learn(cloud, choice, error.problem)
@@ -173,22 +174,32 @@ def _group(cloud: Cloud, subject: str) -> str:
 
 
 def _post(cloud: Cloud, spec: InstanceSpec, body: dict[str, Any]) -> str:
-    """Send the creation once; when its outcome is unknown, look for the server by its tag."""
+    """Send the creation once; when its outcome is unknown, look for the server by its tag.
+
+    UnreachableError, and nothing else, while there may be a server.
+    """
     try:
         answer = cloud.link.post("compute", "/servers", spec.name, body)
-        return str(answer.body["server"]["id"])
+        made = answer.body.get("server", {}).get("id")
+        if made:
+            return str(made)
+        problem: DriverError = BadOutputError(spec.name, "Nova's answer names no server")
     except FOREIGN as error:
-        problem: DriverError = translate(error, spec.name, cloud.link.cloud)
+        problem = translate(error, spec.name, cloud.link.cloud)
         if not acted_is_unknown(error):
             if is_no_room(problem.problem) and not isinstance(problem, NoCapacityError):
                 raise NoCapacityError(spec.name, problem.problem, problem.remedy) from error
             raise problem from error
     except DriverError as error:
         problem = error
-    found = _look_for(cloud, spec)
+    why = problem.problem
+    try:
+        found = _look_for(cloud, spec)
+    except DriverError as error:
+        found, why = None, f"{why}; nor can it be looked for: {error.problem}"
     if found is None:
         raise UnreachableError(
-            spec.name, f"it is unknown whether Nova has made it ({problem.problem})",
+            spec.name, f"it is unknown whether Nova has made it ({why})",
             "it is looked for by its tag before it is asked for again",
         ) from problem  # fmt: skip
     return found

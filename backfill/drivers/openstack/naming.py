@@ -43,8 +43,15 @@ def id_of(link: Link, service: str, kind: str, name: str, subject: str) -> str:
     raise RefusedError(name, f"cloud {link.cloud} has no {kind} of this name", _REMEDY[kind])
 
 
-def own_group(link: Link, name: str, subject: str) -> str:
-    """The id of the project's own security group of this name; empty if there is none."""
+def own_group(link: Link, name: str, network: str, subject: str) -> str:
+    """The id of the project's own security group of this name for ports in a network.
+
+    Empty if there is none, or where ports have none: Neutron refuses a port with a group in a
+    network without port security.
+    """
+    seen = link.get("network", f"/networks/{network}", subject).body["network"]
+    if seen.get("port_security_enabled") is False:
+        return ""
     query = {"name": name, "project_id": link.project_id(subject)}
     try:
         listed = link.get("network", "/security-groups", subject, **query).body["security_groups"]

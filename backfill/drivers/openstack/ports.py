@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from backfill.core.fleet import InstanceSpec
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, translate
 from backfill.drivers.openstack.states import cluster_tag
-from backfill.ports import AlreadyThereError, BusyError, DriverError
+from backfill.ports import AlreadyThereError, BusyError, DriverError, NotFoundError
 
 Port = dict[str, Any]
 
@@ -24,7 +25,7 @@ def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
     address = spec.address.split("/")[0]
     port = _find(cloud, spec.name)
     if port is not None and (address not in _addresses(port) or _left_behind(cloud, port)):
-        cloud.link.delete("network", f"/ports/{port['id']}", spec.name)
+        _delete(cloud, port, spec.name)
         port = None
     if port is None:
         port = _make(cloud, spec.name, network, address)
@@ -46,14 +47,20 @@ def remove(cloud: Cloud, name: str) -> None:
     """Delete the port of an instance that is gone."""
     port = _find(cloud, name)
     if port is not None:
-        cloud.link.delete("network", f"/ports/{port['id']}", name)
+        _delete(cloud, port, name)
 
 
 def remove_unused(cloud: Cloud, name: str) -> None:
     """Delete the port of an instance that was refused, unless a server has it after all."""
     port = _find(cloud, name)
     if port is not None and not port.get("device_id"):
-        cloud.link.delete("network", f"/ports/{port['id']}", name)
+        _delete(cloud, port, name)
+
+
+def _delete(cloud: Cloud, port: Port, subject: str) -> None:
+    """Gone already is fine: a deletion whose answer was lost is sent once more."""
+    with suppress(NotFoundError):
+        cloud.link.delete("network", f"/ports/{port['id']}", subject)
 
 
 def _find(cloud: Cloud, name: str) -> Port | None:
@@ -71,7 +78,7 @@ def _make(cloud: Cloud, name: str, network: str, address: str) -> Port:
         "fixed_ips": [{"ip_address": address}],
         "binding:vnic_type": cloud.config.shape.vnic_type,
     }
-    group = cloud.group_of_ports(name)
+    group = cloud.group_of_ports(network, name)
     if group:  # the project's default lets nobody in who is not in it
         port["security_groups"] = [group]
     try:

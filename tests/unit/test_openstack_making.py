@@ -1,0 +1,100 @@
+"""What becomes of a creation when the cloud's answers get lost, on a cloud that lives in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from keystoneauth1 import exceptions as ka
+
+from backfill.core.fleet import Flavour, InstanceSpec, Tag
+from backfill.drivers.openstack.cloud import Cloud
+from backfill.drivers.openstack.link import Answer
+from backfill.drivers.openstack.making import create, delete
+from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
+from backfill.ports import DriverError, NotFoundError, RefusedError, UnreachableError
+from tests.unit.test_cloud_applying import MemoryCloud
+
+PATIENCE = Patience(settle_s=0)
+SPEC = InstanceSpec("vn1", "east", Tag("c1", "vn1", 1), Flavour(1, 256), "node", "10.77.1.1/16")
+
+
+class LossyCloud(MemoryCloud):
+    """Loses the answer to a creation, and fails afterwards as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer: Answer | None = None  # to the creation; None: it is lost
+        self.looking: DriverError | None = None  # why servers cannot be looked for by tag
+
+    def get(self, service: str, path: str, subject: str, **query: str) -> Answer:
+        if path == "/servers" and "tags" in query and self.looking is not None:
+            raise self.looking
+        return super().get(service, path, subject, **query)
+
+    def post(self, service: str, path: str, subject: str, body: dict[str, Any]) -> Answer:
+        if path != "/servers":
+            return super().post(service, path, subject, body)
+        if self.answer is None:
+            raise ka.ConnectFailure("the line went dead")
+        return self.answer
+
+
+def cloud_of(link: MemoryCloud, **shape: Any) -> Cloud:
+    """The driver's cloud on this link."""
+    config = OpenStackConfig(
+        "c1", {"east": Place("west")}, Shape(("tiny",), "nodes", **shape), Guest("", ""),
+        patience=PATIENCE,
+    )  # fmt: skip
+    return Cloud(config, link, {})
+
+
+@pytest.mark.parametrize(
+    ("answer", "looking", "words"),
+    [
+        (None, None, "the line went dead"),
+        (None, RefusedError("vn1", "the credential has expired"), "looked for.*has expired"),
+        (Answer({}, ""), None, "names no server"),
+    ],
+)
+def test_a_server_that_may_be_there_keeps_its_port(
+    answer: Answer | None, looking: DriverError | None, words: str
+) -> None:
+    """Whatever comes of looking for it: without its port it could not work."""
+    link = LossyCloud()
+    link.answer, link.looking = answer, looking
+    with pytest.raises(UnreachableError, match=f"unknown whether Nova has made it.*{words}"):
+        create(cloud_of(link), SPEC)
+    assert [port["name"] for port in link.kinds["ports"]] == ["backfill.c1.vn1"]
+    assert link.deleted == []
+
+
+class TwiceDeleting(MemoryCloud):
+    """Answers as after a deletion whose first answer was lost: what was there is gone."""
+
+    def delete(self, service: str, path: str, subject: str) -> None:
+        super().delete(service, path, subject)
+        raise NotFoundError(subject, "there is no such thing")
+
+
+def test_a_port_that_has_gone_already_is_gone() -> None:
+    """A repeated deletion finds nothing, and that is what was wanted."""
+    link = TwiceDeleting()
+    link.kinds["ports"].append({"id": "p1", "name": "backfill.c1.vn1", "project_id": "p1"})
+    delete(cloud_of(link), "east", "vn1")
+    assert link.kinds["ports"] == []
+
+
+@pytest.mark.parametrize(("guarded", "groups"), [(True, ["g1"]), (False, None), (None, ["g1"])])
+def test_a_network_without_port_security_gets_ports_without_groups(
+    guarded: bool | None, groups: list[str] | None
+) -> None:
+    """Neutron refuses such a port; a network service without that extension says nothing of it."""
+    link = LossyCloud()
+    link.kinds["security-groups"] = [{"id": "g1", "name": "backfill-c1", "project_id": "p1"}]
+    if guarded is not None:
+        link.kinds["networks"][1]["port_security_enabled"] = guarded
+    with pytest.raises(UnreachableError):
+        create(cloud_of(link), SPEC)
+    (port,) = link.kinds["ports"]
+    assert port.get("security_groups") == groups
