@@ -12,7 +12,7 @@ from typing import Any
 from backfill.drivers.openstack.link import Link
 from backfill.drivers.openstack.settings import Patience
 from backfill.drivers.openstack.states import GONE, Server, cluster_tag, is_ours
-from backfill.ports import DriverError, NotFoundError
+from backfill.ports import BadOutputError, DriverError, NotFoundError
 
 # What has changed is asked for with so much overlap: clocks and lists may lag.
 _OVERLAP_S = 10.0
@@ -116,6 +116,10 @@ class Board:
             changed = self._take(began_s)
         except DriverError as problem:
             error = problem
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            error = BadOutputError(
+                "servers", f"cloud {self._link.cloud} answered what cannot be read: {problem!r}"
+            )
         finally:
             with self._turn:
                 self._began_s, self._error, self._reading = began_s, error, False

@@ -18,7 +18,7 @@ from backfill.drivers.openstack.states import (
     mark,
     state_of,
 )
-from backfill.ports import BusyError, RefusedError
+from backfill.ports import BusyError, NotFoundError, RefusedError
 
 _RUNNING, _PAUSED = InstanceState.RUNNING, InstanceState.PAUSED
 _SUSPENDED, _OFF = InstanceState.SUSPENDED, InstanceState.OFF
@@ -63,6 +63,8 @@ def suspend(cloud: Cloud, host: str, name: str) -> float:
                 "leave it paused, or begin the ladder with suspend",
             )  # fmt: skip
         _need(server, _RUNNING)
+        if RESTORED in server.get("metadata", {}):  # a thaw came to its end without this
+            cloud.metadata(server, RESTORED, None)
         _act(cloud, server, "suspend", {"suspend": None}, lambda s: s["status"] == "SUSPENDED")
     return float(mark(server, "memory_mb") or 0)
 
@@ -128,6 +130,8 @@ def cancel(cloud: Cloud, host: str, name: str) -> None:
     for move in cloud.link.get("compute", path, name).body.get("migrations", []):
         try:
             cloud.link.delete("compute", f"{path}/{move['id']}", name)
+        except NotFoundError:
+            continue  # it has ended meanwhile
         except RefusedError as error:  # 400: it is past the point at which it can be stopped
             raise BusyError(name, f"its move can no longer be stopped: {error.problem}") from error
     done, last = cloud.board.watch(

@@ -1,0 +1,80 @@
+"""Pause, suspend and moves where something came in between, on a link that lives in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from backfill.core.fleet import InstanceState
+from backfill.drivers.openstack.board import Board
+from backfill.drivers.openstack.cloud import Cloud
+from backfill.drivers.openstack.link import Answer
+from backfill.drivers.openstack.moving import cancel, suspend
+from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
+from backfill.drivers.openstack.states import RESTORED, Server, state_of
+from backfill.ports import BadOutputError, NotFoundError
+from tests.unit.test_openstack_asking import MemoryLink
+from tests.unit.test_openstack_pure import server
+
+LIST = "/servers/detail"
+PATIENCE = Patience(poll_s=0, act_s=5)
+
+
+class ActingLink(MemoryLink):
+    """One server `vn1`; what is asked of it happens at once."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__()
+        self.server: Server = server(status)
+        self.pages = {
+            LIST: {"servers": [self.server]},
+            "/servers/u1": {"server": self.server},
+            "/servers/u1/migrations": {"migrations": [{"id": 7}]},
+        }
+
+    def post(self, service: str, path: str, subject: str, body: dict[str, Any]) -> Answer:
+        assert "suspend" in body
+        self.server["status"] = "SUSPENDED"
+        return Answer({}, "")
+
+    def delete(self, service: str, path: str, subject: str) -> None:
+        if "/metadata/" in path:
+            del self.server["metadata"][path.rpartition("/")[2]]
+            return
+        self.server["status"] = "ACTIVE"  # it arrived in this moment
+        raise NotFoundError(subject, "Migration 7 for server u1 could not be found")
+
+
+def cloud_of(link: MemoryLink) -> Cloud:
+    config = OpenStackConfig(
+        "c1", {"east": Place("east")}, Shape(("tiny",), "nodes"), Guest("", ""), patience=PATIENCE
+    )
+    return Cloud(config, link, {})
+
+
+def test_a_move_that_ends_while_it_is_cancelled_is_over() -> None:
+    """Nova knows it no more then; where the server is, the next observation tells."""
+    link = ActingLink("MIGRATING")
+    cancel(cloud_of(link), "east", "vn1")
+    assert link.server["status"] == "ACTIVE"
+
+
+def test_a_mark_that_a_crash_has_left_does_not_outlive_the_next_suspend() -> None:
+    """The daemon died between Nova's resume and taking its note back: suspended is suspended."""
+    link = ActingLink("ACTIVE")
+    link.server["metadata"][RESTORED] = "1"
+    assert suspend(cloud_of(link), "east", "vn1") == 256
+    assert state_of(link.server) is InstanceState.SUSPENDED
+
+
+def test_a_picture_that_cannot_be_read_is_nobodys_fresh_one() -> None:
+    """Whoever asks next does not get the old picture as if it had just been read."""
+    link = MemoryLink()
+    link.pages[LIST] = {"servers": [server()]}
+    board = Board(link, "c1", Patience())
+    assert len(board.fresh()) == 1
+    link.pages[LIST] = {"servers": [{"status": "ACTIVE"}]}  # not even an id
+    for _ in range(2):
+        with pytest.raises(BadOutputError, match="servers: cloud east answered what cannot be"):
+            board.fresh()
