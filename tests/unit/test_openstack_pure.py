@@ -155,6 +155,30 @@ def test_room_shrinks_when_it_is_wanted_back() -> None:
     assert pool_room(spent, [server()], 100.0, NOTHING) == NOTHING
 
 
+BORN_S = 1795298400.0  # of `server()`
+
+
+def test_room_is_neither_promised_twice_nor_missed_while_the_quota_is_not_read_anew() -> None:
+    """What others use is what they used then, whatever came and went of ours since."""
+    read = Quota(Resources(8, 8192), Resources(3, 4096), 5, 0.0, BORN_S - 60, Resources(2, 1024), 2)
+    new, old = server(), server(created="2026-11-21T21:00:00Z")
+    free = Resources(7, 8192 - 3072)  # others have one CPU
+    for servers in ([old, old], [old, old, new], [old], []):
+        beyond = Resources(0, 256 * len(servers))  # what our flavours take and do not give
+        assert pool_room(read, servers, 0, NOTHING) == free - beyond
+    # One that was in the use already, although lists showed it only later.
+    late = Quota(read.most, read.used, 5, 0.0, BORN_S + 60)
+    assert pool_room(late, [server()] * 2, 0, NOTHING) == free - Resources(0, 512)
+
+
+def test_a_quota_of_fewer_servers_takes_some_back_and_a_full_group_none() -> None:
+    """Each of ours is one CPU and 256 MB; a group that is full only grows no more."""
+    most, used = Resources(100, 100_000), Resources(5, 2560)
+    for slots, group, kept in ((1, 99, 99), (0, 99, 5), (-2, 99, 3), (-9, 99, 0), (9, 5, 5)):
+        quota = Quota(most, used, slots, 0.0, group=group)
+        assert min(99, pool_room(quota, [server()] * 5, 0, NOTHING).cpus) == kept
+
+
 def test_the_bench_lets_others_play_for_a_while() -> None:
     """The next choice in order; when all sit there, the reason and when it ends."""
     bench = Bench((("small", "az1"), ("small", "az2")), for_s=60)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from backfill.core.quantities import NOTHING, Resources
 from backfill.drivers.openstack import volumes
 from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.states import Server, mark, wanted_back
+from backfill.drivers.openstack.states import Server, mark, seconds, wanted_back
 from backfill.ports import DriverError
 
 _WITHOUT_LIMIT = 1_000_000
+# By so much the clocks of a cloud's machines may differ.
+_SKEW_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +31,19 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A project's limits and use; -1 of Nova is a very large number here."""
+    """A project's limits and use at one moment; -1 of Nova is a very large number here.
+
+    `ours` and `count`: what our servers took of it then, and how many they were.
+    """
 
     most: Resources
-    used: Resources
-    slots: int  # servers that may still be made
+    used: Resources  # by everybody
+    slots: int  # servers that might still be made; below zero: so many are too many
     hours: float  # instance hours used in this month
+    read_s: float = math.inf  # by the cloud's clock: servers made later are not in `used`
+    ours: Resources = NOTHING
+    count: int = 0
+    group: int = _WITHOUT_LIMIT  # servers that our server group takes
 
 
 class Gauge:
@@ -68,15 +79,20 @@ class Gauge:
         self._quota = None
 
     def _read_quota(self) -> Quota:
-        link = self._cloud.link
-        body = link.get("compute", "/limits", "quota").body
-        limits: dict[str, Any] = body["limits"]["absolute"]
+        config, ours = self._cloud.config, self._cloud.board.known()
+        answer = self._cloud.link.get("compute", "/limits", "quota")
+        limits: dict[str, Any] = answer.body["limits"]["absolute"]
         left = _limit(limits["maxTotalInstances"]) - int(limits["totalInstancesUsed"])
+        members = limits.get("maxServerGroupMembers", -1) if config.shape.group_policy else -1
         return Quota(
             Resources(_limit(limits["maxTotalCores"]), _limit(limits["maxTotalRAMSize"])),
             Resources(int(limits["totalCoresUsed"]), int(limits["totalRAMUsed"])),
-            max(0, min(left, self._volumes())),
-            self._hours() if self._cloud.config.hours_cap else 0.0,
+            min(left, self._volumes()),
+            self._hours() if config.hours_cap else 0.0,
+            parsedate_to_datetime(answer.date).timestamp() if answer.date else math.inf,
+            _total(map(size_of, ours)),
+            len(ours),
+            _limit(members),
         )
 
     def _volumes(self) -> int:
@@ -130,17 +146,29 @@ def pool_room(
     """
     if hours_cap and quota.hours >= hours_cap:
         return NOTHING
-    held, taken, wanted = NOTHING, NOTHING, given_back
-    for server in servers:
-        held, taken = held + asked_of(server), taken + size_of(server)
-        if wanted_back(server):
-            wanted += asked_of(server)
-    others = _not_below_zero(quota.used - taken)
+    all_of_them = list(servers)
+    sizes = sorted(map(asked_of, all_of_them), key=lambda size: (size.memory_mb, size.cpus))
+    held, taken = _total(sizes), _total(map(size_of, all_of_them))
+    wanted = _total((asked_of(s) for s in all_of_them if wanted_back(s)), given_back)
+    # The use is a while old: what is ours of it are neither those made since nor those that remain.
+    until_s = quota.read_s + _SKEW_S
+    before = [s for s in all_of_them if seconds(str(s.get("created", ""))) <= until_s]
+    ours = _larger(quota.ours, _total(map(size_of, before)))
+    others = _not_below_zero(quota.used - ours)
     room = quota.most - others - (taken - held) - wanted
-    if quota.slots == 0:  # what we have is all we can have
-        kept = held - wanted
+    most = quota.slots + max(quota.count, len(before))
+    if len(sizes) >= min(most, quota.group):  # what we have is all we can have, or more
+        kept = _total(sizes[: max(0, most)]) - wanted
         room = Resources(min(room.cpus, kept.cpus), min(room.memory_mb, kept.memory_mb))
     return _not_below_zero(room)
+
+
+def _total(sizes: Iterable[Resources], start: Resources = NOTHING) -> Resources:
+    return sum(sizes, start)
+
+
+def _larger(one: Resources, other: Resources) -> Resources:
+    return Resources(max(one.cpus, other.cpus), max(one.memory_mb, other.memory_mb))
 
 
 def size_of(server: Server) -> Resources:

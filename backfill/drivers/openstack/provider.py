@@ -19,6 +19,7 @@ from backfill.ports import (
     BusyError,
     DriverError,
     HostObservation,
+    NoCapacityError,
     NotFoundError,
     UnreachableError,
 )
@@ -89,8 +90,12 @@ class OpenStackProvider:
 
     def create(self, spec: InstanceSpec) -> None:
         """Ask for it once; it is seen building in the next observation."""
-        self._alive(spec.host)
-        making.create(self._cloud(spec.host), spec)
+        cloud = self._alive(spec.host)
+        try:
+            making.create(cloud, spec)
+        except NoCapacityError:
+            self._gauges[cloud.link.cloud].forget()  # somebody was faster
+            raise
 
     def delete(self, host: str, name: str) -> None:
         """End it and remove its port; gone already is fine."""
@@ -171,7 +176,7 @@ class OpenStackProvider:
         if not place.compute:
             quota, now_s = gauge.quota(), time.monotonic()
             if cloud.bench.is_full(now_s):
-                quota = replace(quota, slots=0)
+                quota = replace(quota, group=0)
             servers = cloud.board.known()
             return pool_room(quota, servers, self._config.hours_cap, cloud.given_back(now_s))
         seen = gauge.computes().get(place.compute)
