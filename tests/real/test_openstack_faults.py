@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openstack.connection import Connection
 
 from backfill.core.fleet import CloneMethod, InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
@@ -183,6 +184,43 @@ def test_a_credential_that_is_wrong_is_one_clear_sentence(clouds: Path, tmp_path
     with pytest.raises(DriverError, match="credential"):
         provider.pause("pool", "vn1")
     provider.close()
+
+
+def test_a_credential_that_is_replaced_needs_no_restart(
+    clouds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is withdrawn while the daemon runs: told as that, and the file's new one is taken."""
+    monkeypatch.setattr("backfill.drivers.openstack.link._REFUSED_REST_S", 0.0)
+    known = json.loads(clouds.read_text())
+    auth = known["clouds"]["east"]["auth"]
+    user = Connection(region_name="RegionOne", auth={
+        "auth_url": auth["auth_url"], "username": "east", "password": "east",
+        "project_name": "east", "user_domain_id": "default", "project_domain_id": "default",
+    })  # fmt: skip
+    file, path = tmp_path / "clouds.yaml", f"/users/{user.current_user_id}/application_credentials"
+
+    def written(secret: str) -> str:
+        wanted = {"application_credential": {"name": secret, "secret": secret}}
+        answer = user.identity.post(path, json=wanted).json()["application_credential"]
+        auth["application_credential_id"] = answer["id"]
+        auth["application_credential_secret"] = secret
+        file.write_text(json.dumps(known))
+        return f"{path}/{answer['id']}"
+
+    first = written("first")
+    provider = OpenStackProvider(config(file, {"pool": Place("east")}, patience=IMPATIENT))
+    made = [first]
+    try:
+        assert provider.observe("pool").host.reachable
+        assert user.identity.delete(first).ok
+        wait(lambda: "credential in clouds.yaml" in provider.observe("pool").host.problem)
+        made.append(written("second"))
+        wait(lambda: provider.observe("pool").host.reachable)
+    finally:
+        provider.close()
+        for one in made:
+            user.identity.delete(one)
+        user.close()
 
 
 def test_waiters_share_the_lists(tenant: TenantRig) -> None:

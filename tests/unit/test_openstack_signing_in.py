@@ -66,6 +66,19 @@ def test_the_file_that_the_policy_names_is_the_one(
         Link("east", str(file), Patience()).get("compute", "/servers", "vn1")
 
 
+def test_where_the_sdk_looks_there_may_be_nothing_or_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it is said where that is, or what is there instead."""
+    monkeypatch.setattr("openstack.config.loader.CONFIG_FILES", [str(tmp_path / "clouds.yaml")])
+    monkeypatch.delenv("OS_CLIENT_CONFIG_FILE", raising=False)
+    with pytest.raises(RefusedError, match=r"^east: there is no clouds\.yaml here, in ~/"):
+        Link("east", "", Patience()).get("compute", "/servers", "vn1")
+    (tmp_path / "clouds.yaml").write_text(entry().replace("east", "west"))
+    with pytest.raises(RefusedError, match=r"^east: /.*clouds\.yaml has no such cloud, only west;"):
+        Link("east", "", Patience()).get("compute", "/servers", "vn1")
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -153,7 +166,7 @@ def test_how_long_a_cloud_wants_to_be_left_alone() -> None:
     assert asked_rest_s(refusal(429, "slow", Retry_After="7")) == 7
     dated = refusal(503, "", Retry_After=formatdate(time.time() + 90, usegmt=True))
     assert 80 < asked_rest_s(dated) <= 90
-    for other in ("", "soon", "Mon, 01 Jan 2001 00:00:00 GMT"):
+    for other in ("", "soon", "²", "-5", "Mon, 01 Jan 2001 00:00:00 GMT"):
         assert asked_rest_s(refusal(429, "slow", Retry_After=other)) == 0
     assert asked_rest_s(ValueError("no answer at all")) == 0
 

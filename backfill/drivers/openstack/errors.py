@@ -61,7 +61,7 @@ def asked_rest_s(error: BaseException) -> float:
     """For how long the cloud wants to be left alone: its Retry-After, in seconds or as a date."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     said = str(headers.get("Retry-After", "")).strip()
-    if said.isdigit():
+    if said.isdecimal():  # not isdigit: '²' is a digit, and no number
         return float(said)
     try:
         return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())

@@ -11,7 +11,7 @@ from typing import Any
 
 import openstack.config
 import yaml
-from keystoneauth1.exceptions import EndpointNotFound
+from keystoneauth1.exceptions import EndpointNotFound, Unauthorized
 from openstack import exceptions as sdk
 from openstack.connection import Connection
 
@@ -118,12 +118,17 @@ class Link:
         raise AssertionError("the loop ends by itself")
 
     def _send(self, service: str, method: str, path: str, more: Mapping[str, Any]) -> Answer:
-        proxy = getattr(self._connected(), service)
+        connection = self._connected()
+        proxy = getattr(connection, service)
         extra = {"microversion": MICROVERSION} if service == "compute" else {}
         # The proxy's own default is one retry, also for a POST that was not answered in time.
-        response = proxy.request(
-            path, method, connect_retries=0, timeout=self._patience.call_s, **extra, **more
-        )
+        try:
+            response = proxy.request(
+                path, method, connect_retries=0, timeout=self._patience.call_s, **extra, **more
+            )
+        except Unauthorized as error:
+            self._leave(connection, error)
+            raise
         sdk.raise_from_response(response)
         date = response.headers.get("Date", "")
         if not response.content:
@@ -134,6 +139,12 @@ class Link:
             text = response.text[:80]
             raise BadOutputError(path, f"cloud {self.cloud} answered '{text}'") from error
         return Answer(body if isinstance(body, dict) else {}, date)
+
+    def _leave(self, connection: Connection, error: Unauthorized) -> None:
+        """No token any more: after a rest clouds.yaml is read anew, and may have another one."""
+        if self._connection is connection:
+            self._refused = (time.monotonic() + _REFUSED_REST_S, error)
+            self._connection = None
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -180,7 +191,7 @@ def _check_address(cloud: str, auth_url: object) -> None:
 def _entries(file: str, cloud: str) -> openstack.config.OpenStackConfig:
     """All of clouds.yaml; with a file that is named, whatever OS_… says in the environment."""
     if not file:
-        return openstack.config.OpenStackConfig()
+        return _usual(cloud)
     try:
         # The SDK passes over a file that it cannot read, and stumbles over one of another shape.
         why = _misshapen(yaml.safe_load(Path(file).read_text()), cloud)
@@ -191,6 +202,21 @@ def _entries(file: str, cloud: str) -> openstack.config.OpenStackConfig:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         why = f"it is not YAML: {' '.join(str(error).split())}"
     raise RefusedError(file, why, "see openstack.clouds_yaml")
+
+
+def _usual(cloud: str) -> openstack.config.OpenStackConfig:
+    """Whatever openstacksdk finds; that it finds nothing is told with the places."""
+    found = openstack.config.OpenStackConfig()
+    names = [name for name in found.get_cloud_names() if name != "defaults"]
+    if cloud in names:
+        return found
+    if found.config_filename:
+        why = f"{found.config_filename} has no such cloud, only {', '.join(names) or 'others'}"
+        raise RefusedError(cloud, why, "correct the name, or name the file: openstack.clouds_yaml")
+    raise RefusedError(
+        cloud, "there is no clouds.yaml here, in ~/.config/openstack or in /etc/openstack",
+        "write one, or name it: openstack.clouds_yaml",
+    )  # fmt: skip
 
 
 def _misshapen(content: object, cloud: str) -> str:
