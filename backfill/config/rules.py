@@ -156,6 +156,12 @@ def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> 
         if host.node is not None:
             what = f"is {host.node}, but a project in a cloud is no Slurm node"
             yield Finding(f"hosts[{index}].node", what, "write node: null")
+        rivals = [h for i, h in ours if i < index and h.cloud and h.cloud == host.cloud
+                  and (h.compute == host.compute or not (h.compute and host.compute))]  # fmt: skip
+        if rivals:  # each would count the whole room as its own
+            what = f"is {host.cloud}, whose room host {rivals[0].name} has already"
+            remedy = "name each project once, or each of its compute hosts once by `compute`"
+            yield Finding(f"hosts[{index}].cloud", what, remedy)
     if ours and openstack is None:
         what = f"is missing, but host {ours[0][1].name} has provider: openstack"
         yield Finding("openstack", what, "add the section")
@@ -176,6 +182,7 @@ def _addresses(
     hosts: Sequence[HostEntry],
     instances: Template,
     libvirt: LibvirtEntry | None,
+    openstack: OpenStackEntry | None,
     daemon: DaemonSettings,
 ) -> Iterator[Finding]:
     taken = {forms.address_of_uri(host.uri): f"host {host.name}" for host in hosts}
@@ -185,6 +192,10 @@ def _addresses(
         taken[forms.address_of_endpoint(around.conf_server)] = "libvirt.surroundings.conf_server"
         taken[forms.address_in(around.controller)] = "libvirt.surroundings.controller"
         taken[forms.address_in(around.gateway)] = "libvirt.surroundings.gateway"
+    if openstack is not None:
+        guest = openstack.guest
+        taken[forms.address_of_endpoint(guest.conf_server)] = "openstack.guest.conf_server"
+        taken[forms.address_in(guest.controller)] = "openstack.guest.controller"
     ours: dict[str, str] = {}
     for name, address in zip(instances.names, instances.addresses, strict=True):
         ip = str(ipaddress.ip_interface(address).ip)
@@ -249,7 +260,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[Finding]], tuple[str, ...]], ...] = (
     (_images, ("libvirt", "instances")),
     (_openstack, ("hosts", "openstack")),
     (_names, ("hosts", "instances")),
-    (_addresses, ("hosts", "instances", "libvirt", "daemon")),
+    (_addresses, ("hosts", "instances", "libvirt", "openstack", "daemon")),
     (_flavour, ("instances",)),
     (_saving, ("hosts", "saving")),
     (_devices, ("hosts", "devices", "environments")),

@@ -11,6 +11,7 @@ from backfill.ui.assemble_cloud import openstack_config
 from tests.unit.policy_files import loaded, sentences, text
 
 HOSTS = "hosts: [{name: east, provider: openstack, node: null, cloud: mycloud}]"
+POOL = "{name: more, provider: openstack, node: null, cloud: mycloud}"
 SECTION = """openstack:
   flavours: [m1.small, m1.medium]
   zones: [az1, az2]
@@ -41,6 +42,9 @@ def test_the_section_becomes_the_drivers_settings(tmp_path: Path) -> None:
         (HOSTS.replace(", cloud: mycloud", ""), SECTION, "cloud is missing for an openstack host"),
         (HOSTS.replace("node: null, ", ""), SECTION, "is no Slurm node; write node: null"),
         (HOSTS, SECTION.replace("[m1.small, m1.medium]", "[]"), "openstack.flavours is empty"),
+        (f"{HOSTS[:-1]}, {POOL}]", SECTION, "hosts[1].cloud is mycloud, whose room host east has"),
+        (f"{HOSTS[:-1]}, {POOL[:-1]}, compute: c1}}]", SECTION, "once by `compute`"),
+        (HOSTS, SECTION.replace(": 10.0.0.1", ": 10.0.1.2"), "belongs to openstack.guest.contr"),
         (
             HOSTS,
             SECTION.replace("vnic_type: direct", "vnic_type: straight"),
@@ -55,3 +59,10 @@ def test_what_does_not_fit_is_one_sentence(
     found = sentences(tmp_path, text(section, hosts=hosts))
     assert len(found) == 1
     assert words in found[0]
+
+
+def test_compute_hosts_of_one_cloud_are_hosts_of_their_own(tmp_path: Path) -> None:
+    """Only a project as a whole, and each of them, is there once."""
+    hosts = [POOL.replace("more", f"hv{n}").replace("}", f", compute: c{n}}}") for n in (1, 2)]
+    config = loaded(tmp_path, text(SECTION, hosts=f"hosts: [{', '.join(hosts)}]"))
+    assert [host.compute for host in config.hosts] == ["c1", "c2"]
