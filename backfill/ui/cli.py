@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from backfill.ui.codes import INTERRUPTED, MEANINGS, OK, USAGE
+from backfill.ui.codes import INTERRUPTED, MEANINGS, OK, UNAVAILABLE, USAGE
 from backfill.ui.commands import BY_NAME, COMMANDS, GROUPS, LIVE, Command
-from backfill.ui.parser import Parser, be_quiet_from_now
+from backfill.ui.parser import Parser, be_quiet_from_now, say
 
 # The first word of a call by a completion script; the line typed so far follows.
 COMPLETE = "_complete"
@@ -27,6 +27,9 @@ first steps:
   backfill status                     what is going on
   backfill explain vn1                why"""
 
+# What only some sites need: the package, and the extra that brings it.
+_EXTRAS = {"libvirt": "libvirt", "openstack": "openstack", "keystoneauth1": "openstack"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit status (see the end of `backfill --help`)."""
@@ -39,6 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         be_quiet_from_now()
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        say(f"{package} is not installed; pip install 'backfill[{_EXTRAS[package]}]'")
+        return UNAVAILABLE
     return status
 
 

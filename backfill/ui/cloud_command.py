@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--external", default="", metavar="NETWORK", help="a router to this network, too"
         )
         if verb != "template":
+            one.add_argument(
+                "--cloud", default="", metavar="CLOUD", help="which, if hosts are in several"
+            )
             one.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -49,11 +52,11 @@ def run(args: argparse.Namespace) -> int:
     """Carry it out."""
     try:
         config = load(Path(args.config))
-        entry, cloud = _section(config)
+        entry = _section(config)
         wanted = _cluster(config, entry, args)
         if args.verb == "template":
             return _template(wanted)
-        return _act(entry, cloud, wanted, args)
+        return _act(entry, _chosen(config, args.cloud), wanted, args)
     except ConfigError as error:
         for problem in error.problems:
             say(str(problem))
@@ -66,11 +69,29 @@ def run(args: argparse.Namespace) -> int:
         return UNAVAILABLE if error.retry else NO
 
 
-def _section(config: Config) -> tuple[OpenStackEntry, str]:
-    clouds = [h.cloud for h in config.hosts if h.provider is Provider.OPENSTACK]
-    if config.openstack is None or not clouds:
+def _section(config: Config) -> OpenStackEntry:
+    if config.openstack is None or not _clouds(config):
         raise CannotError(f"{config.source}: no host has provider: openstack; add one")
-    return config.openstack, clouds[0]
+    return config.openstack
+
+
+def _clouds(config: Config) -> list[str]:
+    found = (h.cloud for h in config.hosts if h.provider is Provider.OPENSTACK)
+    return list(dict.fromkeys(found))
+
+
+def _chosen(config: Config, wish: str) -> str:
+    """The one cloud that the hosts are in, or the one of them that is wished for."""
+    clouds = _clouds(config)
+    if wish and wish not in clouds:
+        raise CannotError(
+            f"{config.source}: no host is in cloud {wish}; choose one of {', '.join(clouds)}"
+        )
+    if not wish and len(clouds) > 1:
+        raise CannotError(
+            f"{config.source}: its hosts are in the clouds {', '.join(clouds)}; name one by --cloud"
+        )
+    return wish or clouds[0]
 
 
 def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) -> Cluster:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,40 @@ def test_the_template_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert made["outputs"]["pool_addresses"]["value"][0] == "10.0.1.1"
     for resource in made["resources"].values():
         assert set(resource.get("depends_on", [])) <= set(made["resources"])
+
+
+def test_of_several_clouds_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """None is taken by chance; a template is for any of them."""
+    hosts = HOSTS.replace("}]", "}, {name: w, provider: openstack, node: null, cloud: west}]")
+    file, missing = tmp_path / "policy.yaml", tmp_path / "clouds.yaml"
+    file.write_text(
+        text(INSIDE.replace("network:", f"clouds_yaml: {missing}\n  network:"), hosts=hosts)
+    )
+    for words, status, said in (
+        (["apply"], 65, "its hosts are in the clouds mycloud, west; name one by --cloud"),
+        (["remove", "--cloud", "south"], 65, "no host is in cloud south; choose one of mycloud, w"),
+        (["apply", "--cloud", "west"], 1, f"{missing}: it cannot be read"),
+        (["template"], 0, ""),
+    ):
+        assert main(["cloud", *words, "--config", str(file)]) == status
+        assert said in capsys.readouterr().err
+
+
+def test_without_openstacksdk_the_extra_is_named(tmp_path: Path) -> None:
+    """It is only needed to speak with a cloud, not to write a template."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(text(INSIDE, hosts=HOSTS))
+    hidden = "import sys; sys.modules |= dict.fromkeys(('openstack', 'keystoneauth1'))"
+    for verb, status, said in (
+        ("apply", 69, "backfill: keystoneauth1 is not installed; pip install 'backfill[openst"),
+        ("template", 0, ""),
+    ):
+        words = ["cloud", verb, "--config", str(file)]
+        run = f"{hidden}; from backfill.ui.cli import main; sys.exit(main({words}))"
+        done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True)
+        assert done.returncode == status
+        assert done.stderr.startswith(said)
+        assert "Traceback" not in done.stderr
 
 
 def test_what_is_missing_is_one_sentence(
