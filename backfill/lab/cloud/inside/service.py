@@ -5,6 +5,7 @@ needed; the others are one process each.
 """
 
 import os
+import platform
 import shlex
 import signal
 import sys
@@ -93,9 +94,7 @@ def _start_nova(etc, computes, guests):
     def start(binary, topic, host, **more):
         made = service.Service.create(binary=binary, topic=topic, host=host, **more)
         if binary == "nova-compute" and CONF.compute_driver.startswith("libvirt."):
-            # Nova reads one id per machine out of a file; these are several on one.
-            node = str(uuid.uuid5(uuid.NAMESPACE_DNS, host))
-            made.manager.driver._host.get_node_uuid = lambda: node
+            _ask_the_machine_nothing(made.manager.driver, host)
         if host == DEVICES:
             _shorten_names_of_cards(made.manager.driver)
         made.start()
@@ -124,6 +123,17 @@ def _start_nova(etc, computes, guests):
     os.environ["OS_NOVA_CONFIG_DIR"] = str(etc)
     wsgi_app._setup_service("ctl", "osapi_compute")
     return deploy.loadapp(f"config:{etc / 'api-paste.ini'}", name="osapi_compute")
+
+
+def _ask_the_machine_nothing(driver, host):
+    """These are several hosts on one machine, and it is not for them alone."""
+    # Nova reads one id per machine out of a file.
+    node = str(uuid.uuid5(uuid.NAMESPACE_DNS, host))
+    driver._host.get_node_uuid = lambda: node
+    # Volumes are files here; it would look for cards and initiators, by sudo, and write /etc/nvme.
+    about = {"platform": platform.machine(), "os_type": sys.platform, "host": host,
+             "ip": "127.0.0.1", "multipath": False}  # fmt: skip
+    driver.get_volume_connector = lambda instance: dict(about)
 
 
 def _shorten_names_of_cards(driver):
