@@ -38,19 +38,31 @@ _EVICTING = (
     act.SetAddress,
     act.SuspendJob,
 )
+# What copies memories or disks, or boots something: minutes, and as many as hosts have begun.
+_LONG = (
+    act.CreateInstance,
+    act.SuspendInstance,
+    act.RestoreInstance,
+    act.MigrateInstance,
+    act.MakeParent,
+    act.KeepCheckpoint,
+    act.PutBackCheckpoint,
+)
 
 
 class Workers:
     """Everything that may block. Each source is read by one thread at a time.
 
-    Readings, evictions and all other actions have pools of their own, so that neither a hanging
-    reading of one host nor any number of memories on their way to disk delays an eviction.
+    Readings, evictions, long actions and all others have pools of their own, so that neither a
+    hanging reading of one host nor any number of memories on their way to disk delays an eviction,
+    or keeps the end of one instance or the return of another waiting.
     """
 
     def __init__(self, outside: Outside, inbox: SimpleQueue[Message], threads: int) -> None:
         self._outside = outside
         self._inbox = inbox
         self._acting = ThreadPoolExecutor(threads, thread_name_prefix="act")
+        self._long = ThreadPoolExecutor(threads, thread_name_prefix="long")
         self._evicting = ThreadPoolExecutor(threads, thread_name_prefix="evict")
         self._reading = ThreadPoolExecutor(threads, thread_name_prefix="read")
         self._lock = threading.Lock()
@@ -62,9 +74,8 @@ class Workers:
         """Take no new work; what is under way ends by itself or is abandoned."""
         with self._lock:
             self._closed = True
-        self._acting.shutdown(wait=False, cancel_futures=True)
-        self._evicting.shutdown(wait=False, cancel_futures=True)
-        self._reading.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._acting, self._long, self._evicting, self._reading):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -121,8 +132,12 @@ class Workers:
         """Perform the action in the pool; its result comes to the inbox."""
         with self._lock:
             if not self._closed:
-                pool = self._evicting if isinstance(action, _EVICTING) else self._acting
-                pool.submit(self._perform, action)
+                self._pool_of(action).submit(self._perform, action)
+
+    def _pool_of(self, action: act.DriverAction) -> Executor:
+        if isinstance(action, _EVICTING):
+            return self._evicting
+        return self._long if isinstance(action, _LONG) else self._acting
 
     def tell(self, words: Sequence[act.TellJob]) -> bool:
         """Tell owners of jobs something, one after the other; False while others are being told."""

@@ -10,11 +10,20 @@ from typing import Any
 
 import pytest
 
-from backfill.core.actions import PauseInstance, SuspendInstance
+from backfill.core.actions import (
+    DeleteInstance,
+    DrainNode,
+    DriverAction,
+    PauseInstance,
+    SuspendInstance,
+    ThawInstance,
+    UndrainNode,
+)
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.looking import Outside
 from backfill.engine.messages import AddressNews, Message, Result
 from backfill.engine.workers import Workers
+from backfill.ports import NodeSpec
 
 _PATIENCE_S = 30.0
 
@@ -34,24 +43,42 @@ class SlowDisk:
     def pause(self, host: str, name: str) -> None:
         """Done."""
 
+    def delete(self, host: str, name: str) -> None:
+        """Done."""
+
+    def thaw(self, host: str, name: str) -> None:
+        """Done."""
+
     def read(self, host: str, name: str) -> None:
         """There is nothing to see."""
 
 
-def test_a_pause_does_not_wait_for_memories_on_their_way_to_disk() -> None:
+@pytest.mark.parametrize(
+    "quick",
+    [
+        PauseInstance("vn9", 1, "bm1", "its host was given to job 7"),
+        DeleteInstance("vn9", 1, "bm1", "the ladder ends with requeue"),
+        ThawInstance("vn9", 1, "bm1", (), "its host is free again"),
+        DrainNode("vn9", 1, "backfill: its host was given to job 7"),
+        UndrainNode("vn9", 1, "it has proven itself again"),
+    ],
+    ids=lambda action: type(action).__name__,
+)
+def test_nothing_short_waits_for_memories_on_their_way_to_disk(quick: DriverAction) -> None:
     """However many are being written, and others wait for their turn: a job waits for its host."""
     disk: Any = SlowDisk()
     inbox: SimpleQueue[Message] = SimpleQueue()
     sim = SimulatedWorld()
+    sim.slurm.create_node(NodeSpec("vn9", "10.77.1.9", 1, 256, ()))
     workers = Workers(Outside(sim.slurm, {"bm1": disk}, sim.clock), inbox, threads=2)
     try:
         for i in range(5):
             workers.start(SuspendInstance(f"vn{i}", 1, "bm1", "it stood still for long"))
         assert {disk.begun.get(timeout=_PATIENCE_S) for _ in range(2)} == {"vn0", "vn1"}
-        workers.start(PauseInstance("vn9", 1, "bm1", "its host was given to job 7"))
+        workers.start(quick)
         result = inbox.get(timeout=_PATIENCE_S)
         assert isinstance(result, Result)
-        assert result.action.name == "vn9"
+        assert result.action is quick
         assert result.problem == ""
     finally:
         disk.written.set()
