@@ -33,7 +33,9 @@ class AddressBook:
             return
         self._next_s = now_s + EVERY_S
         nodes = (world.nodes.get(host.node or "") for host in world.hosts.values())
-        names = sorted(node.name for node in nodes if node is not None and node.named)
+        # One that had a name has an address while it is being told to look the name up.
+        ever = {*self._asked}
+        names = sorted(n.name for n in nodes if n is not None and (n.named or n.name in ever))
         if names and self._look_up(names):
             self._asked = names
 

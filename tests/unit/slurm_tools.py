@@ -29,6 +29,11 @@ class FakeTools:
         )
         self._write()
 
+    def forget_answers(self) -> None:
+        """From now on every call succeeds."""
+        self._rules.clear()
+        self._write()
+
     @property
     def calls(self) -> list[str]:
         """The command lines so far."""

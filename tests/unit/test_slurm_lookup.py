@@ -65,6 +65,43 @@ def test_an_old_slurmctld_is_told_once_and_then_believed(tools: FakeTools) -> No
     assert tools.changes().count(FLUSHED) == 2
 
 
+@pytest.mark.parametrize("fails", ["NodeAddr=10.0.0.9", "NodeAddr=bm1.example"])
+def test_a_name_is_never_lost_half_way(tools: FakeTools, fails: str) -> None:
+    """slurmctld falls silent in the middle: whether it has the address or not, it gets the name."""
+    tools.answer(fails, err="Socket timed out on send/recv operation", status=1)
+    meant = {"bm1.example": ("10.0.0.9",)}
+    look = lookup(tools, meant)
+    with pytest.raises(UnreachableError):
+        look.refresh([BM1])
+    tools.forget_answers()
+    before = len(tools.changes())
+    assert look.refresh([node("bm1", "10.0.0.9")]) == {}
+    assert tools.changes()[before:] == [FLUSHED]
+    assert look.refresh([node("bm1", "10.0.0.9")]) == {}
+    assert tools.changes()[before:] == [FLUSHED]
+
+
+def test_an_address_that_others_have_given_meanwhile_is_theirs(tools: FakeTools) -> None:
+    """Only what we wrote ourselves is taken back."""
+    tools.answer("NodeAddr=bm1.example", err="Socket timed out", status=1)
+    look = lookup(tools, {"bm1.example": ("10.0.0.9",)})
+    with pytest.raises(UnreachableError):
+        look.refresh([BM1])
+    tools.forget_answers()
+    before = len(tools.changes())
+    assert look.refresh([node("bm1", "10.0.0.77")]) == {}
+    assert tools.changes()[before:] == []
+
+
+def test_a_node_that_refuses_keeps_no_other_from_its_address(tools: FakeTools) -> None:
+    """It is said of the one and done for the other."""
+    tools.answer("NodeName=bm1", err="Access/permission denied", status=1)
+    meant = {"bm1.example": ("10.0.0.9",), "bm2.example": ("10.0.0.8",)}
+    said = lookup(tools, meant).refresh([BM1, node("bm2", "bm2.example")])
+    assert "slurmctld could not be told that its NodeAddr bm1.example means 10.0.0.9" in said["bm1"]
+    assert "scontrol update NodeName=bm2 NodeAddr=bm2.example" in tools.changes()
+
+
 def test_where_all_have_addresses_nobody_is_asked(tools: FakeTools) -> None:
     """Nor is a node without any."""
     assert lookup(tools, {}).refresh([BM2, node("bm3", ""), node("bm4", "fe80::4")]) == {}
@@ -111,6 +148,9 @@ def test_once_a_minute_the_nodes_of_our_hosts_are_looked_up() -> None:
     for at_s in (0.0, 1.0, EVERY_S, EVERY_S + 1.0):
         book.look(at_s)
     assert asked == [["bm1"], ["bm1"]]
+    world.apply(ch.NodeSeen(node("bm1", "10.0.0.9"), 0.0))  # of our own doing: half way
+    book.look(2 * EVERY_S)
+    assert asked == [["bm1"]] * 3
     for found in ({"bm1": "moved"}, {"bm1": "moved"}, {}, {"bm1": "moved"}):
         book.heard(found)
     assert [(r.kind, r.subject, r.body["why"]) for r in journal.read()] == [

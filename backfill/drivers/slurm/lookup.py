@@ -34,6 +34,8 @@ class Lookup:
     commands: Commands
     resolve: Resolve = resolve
     _believed: dict[str, str] = field(default_factory=dict)
+    # By node: the address that was written or may have been, and the name to be written after it.
+    _owed: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def refresh(self, nodes: Iterable[Node]) -> dict[str, str]:
         """What was found and done, one sentence for each node where all is not well.
@@ -41,7 +43,10 @@ class Lookup:
         Where a name means another address by now that address is written, and then the name again:
         slurmctld looks up only what differs. Nothing of the site's is changed by that.
         """
-        named = {node.name: node for node in nodes if node.named}
+        every = list(nodes)
+        for node in every:
+            self._finish(node)
+        named = {node.name: node for node in every if node.named}
         used = self._used(named) if named else {}
         found: dict[str, str] = {}
         for name, node in named.items():
@@ -57,16 +62,42 @@ class Lookup:
             old = used.get(name) or self._believed.get(name, "")
             if old in meant:
                 continue
-            for address in (min(meant), node.address):
-                change = ["scontrol", "update", f"NodeName={name}", f"NodeAddr={address}"]
-                self.commands.run(change, name)
-            self._believed[name] = min(meant)
+            now = " or ".join(sorted(meant))
+            try:
+                self._flush(node, min(meant))
+            except UnreachableError:
+                raise
+            except DriverError as error:
+                found[name] = (
+                    f"slurmctld could not be told that its NodeAddr {node.address} means {now}: "
+                    f"{error}"
+                )
+                continue
             if old:
                 found[name] = (
-                    f"its NodeAddr {node.address} means {' or '.join(sorted(meant))} now, and "
+                    f"its NodeAddr {node.address} means {now} now, and "
                     f"slurmctld used {old}: it has been told to look it up again"
                 )
         return found
+
+    def _flush(self, node: Node, address: str) -> None:
+        # Noted first: a call that failed may have acted.
+        self._owed[node.name] = (address, node.address)
+        self._write(node.name, address)
+        self._write(node.name, node.address)
+        del self._owed[node.name]
+        self._believed[node.name] = address
+
+    def _finish(self, node: Node) -> None:
+        """Give back the name to a node that has but the address, if nobody else has changed it."""
+        address, name = self._owed.get(node.name, ("", ""))
+        if address and node.address == address:
+            self._write(node.name, name)
+            self._believed[node.name] = address
+        self._owed.pop(node.name, None)
+
+    def _write(self, name: str, address: str) -> None:
+        self.commands.run(["scontrol", "update", f"NodeName={name}", f"NodeAddr={address}"], name)
 
     def _used(self, names: Iterable[str]) -> dict[str, str]:
         """The addresses to which slurmctld sends, by node; none where it does not tell."""
