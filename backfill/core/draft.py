@@ -54,7 +54,7 @@ class Draft:
         self.unread = slurm is None or slurm.seen_s == 0.0
         self._actions: list[Action] = []
         self._keys: set[str] = set()
-        self._set: set[str] = set()
+        self._set: dict[str, Phase | None] = {}  # each node of the plan, and a phase that begins
         self.targets: set[str] = set()  # hosts to which this plan sends an instance
         self.returning: list[str] = []  # the host of each node to which it gives its room back
         self.checkpoints: set[str] = set()  # that this plan orders
@@ -153,18 +153,22 @@ class Draft:
             self.targets.add(target)
         elif phase is Phase.RETURNING:
             self.returning.append(node.host)
-        self._set.add(node.name)
+        self._set[node.name] = phase if phase is not node.phase else None
         if phase is not node.phase:
             fields.setdefault("since_s", self.now_s)
         after = replace(node, phase=phase, reason=reason, **fields)  # type: ignore[arg-type]
         self.add(SetNode(after, reason))
+
+    def becoming(self, phase: Phase) -> int:
+        """How many nodes begin this phase by this plan."""
+        return sum(1 for begun in self._set.values() if begun is phase)
 
     def note(self, node: ManagedNode, reason: str, **fields: object) -> None:
         """Change fields of the record without a new phase."""
         self._trace.acted = True
         if node.name in self._set:
             return
-        self._set.add(node.name)
+        self._set[node.name] = None
         self.add(SetNode(replace(node, **fields), reason))  # type: ignore[arg-type]
 
     def add(self, action: Action) -> None:
@@ -197,12 +201,8 @@ class Draft:
 
     def finish(self) -> Plan:
         """The plan."""
-        return Plan(
-            tuple(self._actions),
-            tuple(self._refusals.values()),
-            frozenset(self._watch),
-            self._wake_at_s,
-        )
+        refusals = tuple(self._refusals.values())
+        return Plan(tuple(self._actions), refusals, frozenset(self._watch), self._wake_at_s)
 
     def since(self, node: ManagedNode) -> float:
         """From when a deadline of this phase counts: not while we could not see Slurm."""

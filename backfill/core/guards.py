@@ -20,7 +20,8 @@ class Limits:
     max_per_host: int = 16
     # Instances, and parents of instant clones, that boot at the same time.
     boots_at_once: int = 4
-    # Instances that are removed in one cycle.
+    # Instances that are removed in one cycle: because nobody needs them, or because Slurm does not
+    # know their nodes or their jobs any more.
     removals_at_once: int = 8
     # Instances made in one hour, failures included.
     creates_per_hour: int = 500

@@ -8,7 +8,7 @@ from backfill.core.actions import DeleteInstance
 from backfill.core.draft import Draft
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import Claim
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
 from backfill.core.liveness import plan_liveness
 from backfill.core.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.policy import PolicySet, Proof
@@ -258,8 +258,10 @@ def _adopt(draft: Draft, instance: Instance) -> None:
     template = draft.policies.instances
     address = dict(zip(template.names, template.addresses, strict=False)).get(instance.name)
     known = instance.name in draft.world.nodes
+    held = _frozen_in(draft, instance)
+    unsure = _unknown_run(held)
     phase = Phase.EVICTING if draft.stopped(instance) else Phase.READY
-    if address is None or not known:
+    if address is None or not known or unsure:
         phase = Phase.REMOVING
     node = ManagedNode(
         instance.name,
@@ -269,6 +271,26 @@ def _adopt(draft: Draft, instance: Instance) -> None:
         phase,
         draft.now_s,
         draft.now_s,
-        reason="found with our tag and taken over",
+        reason=f"found with our tag and taken over{unsure}",
+        held=held,
     )
     draft.become(node, phase, node.reason)
+
+
+def _frozen_in(draft: Draft, instance: Instance) -> tuple[HeldJob, ...]:
+    """The jobs with which it stands still, as of now: one that is requeued later is noticed."""
+    jobs = draft.world.jobs_on(instance.name) if draft.stopped(instance) else []
+    return tuple(HeldJob(job.id, job.restarts) for job in jobs if job.active)
+
+
+def _unknown_run(held: Iterable[HeldJob]) -> str:
+    """Say of which jobs nobody knows whether the stopped copy is of their present run, or "".
+
+    What was held is forgotten with the journal, and Slurm may have requeued a job since. One that
+    was never requeued has had no other run.
+    """
+    return "".join(
+        f"; whether its copy of job {h.id} is of that job's restart {h.restarts} cannot be known"
+        for h in held
+        if h.restarts
+    )

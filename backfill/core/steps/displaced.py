@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from backfill.core.actions import MigrateInstance, RequeueJob
+from collections.abc import Sequence
+
+from backfill.core.actions import DrainNode, MigrateInstance, RequeueJob
+from backfill.core.cluster import OUR_REASON, JobState
 from backfill.core.draft import Draft, Progress
 from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import free_again_s, free_since_s, left_s
-from backfill.core.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
 from backfill.core.placement import candidates, closed, crowded, pick, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
-from backfill.core.steps.evict import climb
+from backfill.core.steps.evict import climb, suspend_jobs
+from backfill.core.steps.let_go import let_go
 from backfill.core.steps.put_back import step_ordered
 from backfill.core.steps.rungs import next_rung, rule_after
 from backfill.core.steps.to_disk import suspend
@@ -31,12 +35,27 @@ def step_displaced(draft: Draft, node: ManagedNode) -> None:
         draft.become(node, Phase.REMOVING, f"{verdict.stale}: the copy here is destroyed")
         return
     if not verdict.keep:
-        draft.become(node, Phase.REMOVING, "its jobs have ended while it stood still")
+        let_go(draft, node, "its jobs have ended while it stood still")
         return
     if node.checkpoint:
         step_ordered(draft, node, instance)
-    elif not _go_back(draft, node):
+    elif not _go_back(draft, node) and not _put_right(draft, node, verdict.keep):
         _wait_aside(draft, node, instance)
+
+
+def _put_right(draft: Draft, node: ManagedNode, kept: Sequence[HeldJob]) -> bool:
+    """Others may have undone what Slurm was told; resumed there, a job's time limit would run and
+    Slurm would wait for it, and undrained the node would be given jobs that it cannot run."""
+    seen = draft.world.nodes.get(node.name)
+    if draft.blind or seen is None:
+        return False
+    if not seen.drained:
+        draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+    jobs = [draft.world.jobs[held.id] for held in kept]
+    going = [job for job in jobs if job.state is JobState.RUNNING]
+    if going:
+        suspend_jobs(draft, node, seen, going)
+    return bool(going) or not seen.drained
 
 
 def _wait_aside(draft: Draft, node: ManagedNode, instance: Instance) -> None:
@@ -152,8 +171,7 @@ def _hopeless(draft: Draft, node: ManagedNode, rule: RungRule) -> str:
         return f"{node.host} is busy, by its jobs' limits, until after {rule.rung} is over"
     if rule_after(draft, node).rung is Rung.REQUEUE:
         return ""  # to start anew takes longer still
-    jobs = [world.jobs[held.id] for held in node.held if held.id in world.jobs]
-    for job in jobs:
+    for job in (world.jobs[held.id] for held in judge(node.name, node.held, world.jobs).keep):
         if late(draft.now_s, left_s([job], node.since_s), free_s, job.deadline_s):
             return f"job {job.id} would miss its deadline if it waited for {node.host}"
     return ""

@@ -175,7 +175,7 @@ def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
     jobs = [j for j in draft.world.jobs_on(node.name) if j.active]
     running = [j for j in jobs if j.state is not JobState.SUSPENDED]
     if running:
-        _suspend(draft, node, seen, running)
+        suspend_jobs(draft, node, seen, running)
         return
     if node.doomed or not jobs:
         draft.become(node, Phase.REMOVING, f"{node.reason}; no job was on it")
@@ -192,7 +192,7 @@ def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
     )
 
 
-def _suspend(draft: Draft, node: ManagedNode, seen: Node, running: list[Job]) -> None:
+def suspend_jobs(draft: Draft, node: ManagedNode, seen: Node, running: list[Job]) -> None:
     """Hide the node first: a stop signal sent to a paused guest waits and comes after its return.
 
     To a node that cannot be found it is not sent at all, and the guest needs none.

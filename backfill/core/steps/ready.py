@@ -10,6 +10,7 @@ from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.liveness import silent_too_long
 from backfill.core.steps.devices import see_to_devices
 from backfill.core.steps.evict import begin_eviction
+from backfill.core.steps.let_go import forgotten
 from backfill.core.steps.saving import save_in_time
 from backfill.core.steps.throttle import give_cpus
 
@@ -53,7 +54,7 @@ def _in_slurm(draft: Draft, node: ManagedNode) -> None:
         return
     seen = draft.world.nodes.get(node.name)
     if seen is None:
-        draft.become(node, Phase.REMOVING, "somebody deleted the node in Slurm", fail=True)
+        forgotten(draft, node)
         return
     if silent_too_long(draft, node.name):
         problem = f"it has not answered Slurm for {draft.policies.liveness.down_after_s:g} s"

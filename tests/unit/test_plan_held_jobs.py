@@ -1,0 +1,117 @@
+"""What is planned about jobs on our nodes that ended, started anew, or contradict each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from backfill.core import changes as ch
+from backfill.core.actions import DriverAction
+from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
+from backfill.core.plan import Plan, SetNode
+from backfill.core.planner import plan
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.quantities import Resources
+from backfill.core.world import World
+
+NOW_S = 1_000_000.0
+POLICIES = PolicySet(
+    cluster="c",
+    priorities=Priorities(low=("htc",), high=("batch",)),
+    instances=Template(("vn1",), ("10.77.1.1/16",), Flavour(cpus=1, memory_mb=256)),
+    hosts=("bm1",),
+    ladder=Ladder(
+        (RungRule(Rung.PAUSE, within_s=1.0, for_s=600.0), RungRule(Rung.SUSPEND, within_s=60.0))
+    ),
+)
+DRAINED = Node("vn1", NodeBase.IDLE, frozenset({"DRAIN"}), "backfill: it stands still")
+
+
+def world(state: InstanceState, phase: Phase | None, *jobs: Job) -> World:
+    """One host with one instance, these jobs, and a record in this phase, if any."""
+    made = World()
+    made.apply(ch.Tick(NOW_S - 20))
+    tag = Tag("c", "vn1", 1)
+    if phase is not None:
+        held = tuple(HeldJob(j.id, j.restarts) for j in jobs if j.partition == "htc")
+        since_s = NOW_S - 10
+        node = ManagedNode(
+            "vn1", "10.77.1.1/16", "bm1", 1, phase, since_s, since_s, held=held,
+            rung_kind=Rung.PAUSE, rung_since_s=since_s,
+        )  # fmt: skip
+        made.apply(ch.NodeManaged(node))
+    for at_s in (NOW_S - 20, NOW_S):
+        made.apply(ch.Tick(at_s))
+        made.apply(ch.HostSeen(Host("bm1", "bm1", Resources(2, 2000)), at_s))
+        made.apply(ch.InstanceSeen(Instance("vn1", "bm1", state, tag, Resources(1, 256)), at_s))
+        made.apply(ch.SourceSeen("bm1", at_s))
+        made.apply(ch.NodeSeen(Node("bm1", NodeBase.ALLOCATED), at_s))
+        made.apply(ch.NodeSeen(DRAINED, at_s))
+        for job in jobs:
+            made.apply(ch.JobSeen(job, at_s))
+        made.apply(ch.SourceSeen("slurm", at_s))
+    return made
+
+
+def low(number: int, state: JobState = JobState.SUSPENDED, restarts: int = 0) -> Job:
+    return Job(
+        str(number), number, "htc", state, nodes=("vn1",), restarts=restarts,
+        start_s=NOW_S - 100, time_limit_s=3600.0,
+    )  # fmt: skip
+
+
+def phase_of(made: Plan) -> Phase | None:
+    """The phase that the plan gives to the node, if it gives it one."""
+    return next((a.node.phase for a in made.actions if isinstance(a, SetNode)), None)
+
+
+HIGH = Job(
+    "9", 9, "batch", JobState.RUNNING, nodes=("bm1",), start_s=NOW_S - 10, time_limit_s=300.0
+)
+
+
+def test_only_jobs_that_have_not_ended_can_miss_their_deadline() -> None:
+    """One of two jobs of a stopped instance has ended: its deadline is nobody's any more."""
+    urgent = replace(low(7), deadline_s=NOW_S + 60)
+    going = world(InstanceState.PAUSED, Phase.DISPLACED, urgent, low(8), HIGH)
+    (step,) = plan(going, POLICIES).actions
+    assert isinstance(step, SetNode)
+    assert "job 7 would miss its deadline" in step.reason
+    over = replace(urgent, state=JobState.COMPLETED)
+    assert (
+        plan(world(InstanceState.PAUSED, Phase.DISPLACED, over, low(8), HIGH), POLICIES).actions
+        == ()
+    )
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_copy_without_a_record_may_be_of_an_earlier_run(restarts: int) -> None:
+    """With the journal lost, only of a job that was never requeued is it known which run it is."""
+    taken = world(InstanceState.PAUSED, None, low(7), low(8, restarts=restarts), HIGH)
+    made = plan(taken, POLICIES)
+    assert phase_of(made) is (Phase.REMOVING if restarts else Phase.EVICTING)
+    (step,) = made.actions
+    assert isinstance(step, SetNode)
+    assert {held.id for held in step.node.held} == {"7", "8"}
+    assert ("whether its copy of job 8 is of that job's restart 1" in step.reason) == bool(restarts)
+
+
+def test_a_running_copy_without_a_record_is_at_work() -> None:
+    """Slurm's own daemon in it knows which run it is."""
+    taken = world(InstanceState.RUNNING, None, low(7, JobState.RUNNING, restarts=3))
+    assert phase_of(plan(taken, POLICIES)) is Phase.READY
+
+
+def test_a_node_that_is_not_shown_but_has_a_job_is_left_alone() -> None:
+    """Slurm contradicts itself: what it says is not acted upon."""
+    odd = world(InstanceState.RUNNING, Phase.READY, low(7, JobState.RUNNING))
+    odd.apply(ch.NodeGone("vn1", NOW_S))
+    made = plan(odd, POLICIES)
+    assert [a for a in made.actions if isinstance(a, DriverAction | SetNode)] == []
+    assert any("but job 7 on it: this is not believed" in r.reason for r in made.refusals)
+    odd.apply(ch.JobGone("7", NOW_S))
+    assert phase_of(plan(odd, POLICIES)) is Phase.REMOVING
