@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from backfill.drivers.libvirt.device_xml import (
 from backfill.drivers.libvirt.store import Store
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.choreography import move_with_devices, put_in, take_out
-from backfill.ports import BusyError, DriverError, UnreachableError
+from backfill.ports import BusyError, DriverError, NotFoundError, UnreachableError
 
 # As `virsh nodedev-dumpxml` shows a virtual function and its card (libvirt, docs/formatnode).
 FUNCTION = """
@@ -95,6 +97,44 @@ def test_the_book_survives_and_goes_with_the_instance(tmp_path: Path) -> None:
     assert isinstance(book.decide("vn2", choose("vn2")), Holding)
     book.forget("vn2")
     book.forget("vn2")
+    assert book.all() == []
+
+
+class _Overtaken(DeviceBook):
+    """Another process is quicker to the lock, once."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        overtakes, self.meanwhile = self.meanwhile, None
+        if overtakes is not None:
+            overtakes()
+        with super()._alone():
+            yield
+
+
+def test_what_was_given_back_meanwhile_is_not_held_again_by_a_note(tmp_path: Path) -> None:
+    """Nor is what another job was given meanwhile written over."""
+    store = Store(str(tmp_path), "c1")
+    store.home("vn1").mkdir(parents=True)
+    theirs, book = DeviceBook(store), _Overtaken(store)
+    first, second = (Holding("vn1", "bm1", job, "ann", ("0000:3b:02.1",)) for job in ("7", "8"))
+    theirs.decide("vn1", lambda _: first)
+    book.meanwhile = lambda: theirs.decide("vn1", lambda _: second)
+    book.note("vn1", plugged=True)
+    assert book.of("vn1") == replace(second, plugged=True)
+    book.meanwhile = lambda: theirs.forget("vn1")
+    book.note("vn1", plugged=False)
+    assert book.all() == []
+
+
+def test_an_instance_that_is_gone_meanwhile_holds_nothing(tmp_path: Path) -> None:
+    """A typed error, as for any instance that is not there."""
+    book = DeviceBook(Store(str(tmp_path), "c1"))
+    with pytest.raises(NotFoundError, match="no such instance"):
+        book.decide("vn1", lambda _: Holding("vn1", "bm1", "7", "ann"))
+    book.note("vn1", plugged=True)
     assert book.all() == []
 
 

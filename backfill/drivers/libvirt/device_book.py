@@ -12,6 +12,7 @@ from pathlib import Path
 
 from backfill.core.devices import Holding
 from backfill.drivers.libvirt.store import Store
+from backfill.ports import NotFoundError
 
 _NAME = "devices.json"
 
@@ -40,22 +41,30 @@ class DeviceBook:
         with self._alone():
             given = choose(self.all())
             if isinstance(given, Holding):
-                path = self._store.home(name) / _NAME
-                draft = path.with_suffix(".new")
-                draft.write_text(json.dumps(asdict(given)), encoding="utf-8")
-                draft.replace(path)
+                self._write(name, given)
             return given
 
     def note(self, name: str, plugged: bool) -> None:
         """What it holds is in its guest now, or is not."""
-        held = self.of(name)
-        if held is not None and held.plugged is not plugged:
-            self.decide(name, lambda _: replace(held, plugged=plugged))
+        with self._alone():
+            held = self.of(name)
+            if held is not None and held.plugged is not plugged:
+                self._write(name, replace(held, plugged=plugged))
 
     def forget(self, name: str) -> None:
         """The instance holds nothing any more."""
-        with suppress(FileNotFoundError):
+        with self._alone(), suppress(FileNotFoundError):
             (self._store.home(name) / _NAME).unlink()
+
+    def _write(self, name: str, given: Holding) -> None:
+        """Under the lock."""
+        path = self._store.home(name) / _NAME
+        draft = path.with_suffix(".new")
+        try:
+            draft.write_text(json.dumps(asdict(given)), encoding="utf-8")
+            draft.replace(path)
+        except FileNotFoundError as error:  # it is being deleted
+            raise NotFoundError(name, "there is no such instance of ours") from error
 
     def _read(self, path: Path) -> Holding | None:
         try:
