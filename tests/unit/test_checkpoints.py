@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -154,6 +155,22 @@ def test_the_quota_counts_what_is_there(store: Store) -> None:
     with pytest.raises(NoCapacityError, match="does not fit"):
         kept.keep(asked("vn2"), DOCUMENT, store.home("vn2"), 1.5)
     assert [c.name for c in kept.all()] == ["vn1"]
+
+
+def test_a_full_disk_refuses_only_what_has_to_be_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory image is there already and gets a second name: it needs no room."""
+    real = shutil.disk_usage(store.root)
+    nearly_full = real._replace(free=200_000)
+    monkeypatch.setattr(
+        "backfill.drivers.libvirt.checkpoints.shutil.disk_usage", lambda _: nearly_full
+    )
+    kept = Checkpoints(store)
+    assert kept.keep(asked(), DOCUMENT, store.home("vn1"), None).size_mb > 1.0
+    (store.home("vn2") / "disk.qcow2").write_bytes(os.urandom(400_000))
+    with pytest.raises(NoCapacityError, match="takes more than the 0 MB that are free"):
+        kept.keep(asked("vn2"), DOCUMENT, store.home("vn2"), None)
 
 
 def test_bad_names_and_missing_memory_are_refused(store: Store) -> None:

@@ -48,7 +48,7 @@ class Checkpoints:
         self._root = store.checkpoints
         self._sealing = threading.Lock()
         self._room = threading.Lock()
-        self._coming: dict[Path, float] = {}  # folders that are being filled, with their MB
+        self._coming: dict[Path, tuple[float, float]] = {}  # being filled: MB in all, MB written
 
     def folder(self, identity: str, name: str) -> Path:
         """Where one instance's part is. RefusedError for an id that cannot be a folder."""
@@ -90,10 +90,13 @@ class Checkpoints:
         folder = self.folder(wanted.id, wanted.name)
         if books.present(folder):
             return books.read(folder).checkpoint
-        size_mb = sum(_used_bytes(home / part) for part in (_MEMORY, _DISK, _SEED)) / _MB
+        used_mb = {part: _used_bytes(home / part) / _MB for part in (_MEMORY, _DISK, _SEED)}
+        size_mb = sum(used_mb.values())
+        linked = home.stat().st_dev == self._store.root.stat().st_dev  # it gets a second name
+        copied_mb = size_mb - used_mb[_MEMORY] * linked
         with self._room:  # the members of a parallel job are kept at the same time
-            self._need_room(wanted, size_mb, quota_mb)
-            self._coming[folder] = size_mb
+            self._need_room(wanted, size_mb, copied_mb, quota_mb)
+            self._coming[folder] = (size_mb, copied_mb)
         try:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700, parents=True)
@@ -114,20 +117,21 @@ class Checkpoints:
                 del self._coming[folder]
         return kept
 
-    def _need_room(self, wanted: Checkpoint, size_mb: float, quota_mb: float | None) -> None:
-        coming_mb = sum(self._coming.values())
-        used_mb = sum(c.size_mb for c in self.all()) + coming_mb
+    def _need_room(
+        self, wanted: Checkpoint, size_mb: float, copied_mb: float, quota_mb: float | None
+    ) -> None:
+        used_mb = sum(c.size_mb for c in self.all()) + sum(s for s, _ in self._coming.values())
         if quota_mb is not None and used_mb + size_mb > quota_mb:
             raise NoCapacityError(
-                wanted.name,
-                f"its checkpoint of {size_mb:.0f} MB does not fit: {used_mb:.0f} of "
+                wanted.name, f"its checkpoint of {size_mb:.0f} MB does not fit: {used_mb:.0f} of "
                 f"{quota_mb:.0f} MB are used",
                 "delete old checkpoints, or raise checkpoints.quota_mb",
-            )
-        free_mb = shutil.disk_usage(self._store.home(wanted.name)).free / _MB - coming_mb
-        if size_mb > free_mb:
+            )  # fmt: skip
+        coming_mb = sum(copied for _, copied in self._coming.values())
+        free_mb = shutil.disk_usage(self._store.root).free / _MB - coming_mb
+        if copied_mb > free_mb:
             raise NoCapacityError(
-                wanted.name, f"its checkpoint of {size_mb:.0f} MB needs more than the "
+                wanted.name, f"to copy {copied_mb:.0f} MB of it takes more than the "
                 f"{free_mb:.0f} MB that are free", "delete old checkpoints",
             )  # fmt: skip
 
