@@ -242,7 +242,7 @@ class Draft:
             return f"its instance is gone from {node.host}"
         if instance.state in (InstanceState.OFF, InstanceState.CRASHED):
             return f"its guest is {instance.state} on {node.host}"
-        return ""
+        return "somebody has started its guest anew, by hand" if instance.restarted else ""
 
     def taken(self, host: str) -> tuple[str, ...]:
         """Ids of the jobs to which Slurm gave the host, or what else takes it as a whole."""

@@ -83,6 +83,7 @@ class Host:
     busy: float | None = None
     # Of instant clones; None where there can be none.
     parents: tuple[CloneParent, ...] | None = None
+    functions: int = 0  # virtual functions of its cards, held or not
 
     def has_parent(self, image: str, flavour: Flavour) -> bool:
         """Whether an instant clone could be made here without making a parent first."""
@@ -117,6 +118,9 @@ class Instance:
     throttled: bool = False  # its CPUs run for a small share of the time only
     devices_of: str = ""  # id of the job for which it holds devices
     plugged: bool = False  # whether they are in its guest
+    functions: int = 0  # how many virtual functions are among them
+    region_mb: int = 0  # memory of its host that the instances of that job share
+    restarted: bool = False  # somebody booted it anew, while its memory was on disk
     wanted_back: str = ""  # why its host's owner wants this very instance gone
     no_room: str = ""  # why its host, which had accepted it, found no room for it after all
 

@@ -10,7 +10,7 @@ import pytest
 from backfill.core.fleet import InstanceState
 from backfill.ports import AlreadyThereError, BusyError, UnreachableError
 from tests.contract.instance_provider import InstanceProviderContract
-from tests.contract.instance_rig import CLUSTER, born, spec, state
+from tests.contract.instance_rig import CLUSTER, born, known, spec, state
 from tests.contract.libvirt_testdriver import TestDriverRig, WithoutWeights
 
 
@@ -104,6 +104,22 @@ def test_a_restore_is_refused_while_it_runs_elsewhere(rig: TestDriverRig) -> Non
     twin.destroy("vn1")
     twin.undefine("vn1")
     rig.provider.restore(host, "vn1")
+
+
+def test_a_start_by_hand_of_what_is_on_disk_is_noticed(rig: TestDriverRig) -> None:
+    """`virsh start` boots it anew: what was in its memory is lost, and no job goes on there."""
+    host = born(rig)
+    rig.provider.suspend(host, "vn1")
+    assert not known(rig, host).restarted
+    rig.keeper.lookupByName("vn1").create()
+    assert known(rig, host).restarted
+    assert rig.provider.observe(host).instances["vn1"].restarted
+    rig.provider.delete(host, "vn1")
+    born(rig)
+    rig.provider.suspend(host, "vn1")
+    rig.provider.restore(host, "vn1")
+    rig.provider.thaw(host, "vn1")
+    assert not known(rig, host).restarted
 
 
 def test_a_silent_host_forbids_a_start_only_if_it_may_have_it(rig: TestDriverRig) -> None:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from backfill.core import changes as ch
-from backfill.core.actions import DriverAction, MigrateInstance, ThawInstance
+from backfill.core.actions import (
+    DeleteInstance,
+    DriverAction,
+    MigrateInstance,
+    RequeueJob,
+    ThawInstance,
+)
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
@@ -75,6 +83,27 @@ def test_what_was_held_stays_noted_until_it_goes_on() -> None:
     world.apply(ch.NodeManaged(record))
     (thaw,) = [a for a in calls(plan(world, POLICIES)) if isinstance(a, ThawInstance)]
     assert thaw.held == DISPLACED.held
+
+
+@pytest.mark.parametrize("phase", [Phase.DISPLACED, Phase.RETURNING])
+def test_a_guest_that_somebody_started_anew_is_removed_and_its_jobs_start_anew(
+    phase: Phase,
+) -> None:
+    """Nothing of them is in it, although Slurm still holds them there."""
+    world = world_of(replace(DISPLACED, phase=phase), job("7"), job("8"))
+    running = Instance(
+        "vn1", "bm1", InstanceState.RUNNING, Tag("c", "vn1", 1), Resources(2, 256), restarted=True
+    )
+    world.apply(ch.InstanceSeen(running, NOW_S + 61))
+    (record,) = records(plan(world, POLICIES))
+    assert record.phase is Phase.REMOVING
+    assert "started its guest anew" in record.reason
+    world.apply(ch.NodeManaged(record))
+    assert [type(a) for a in calls(plan(world, POLICIES))] == [DeleteInstance]
+    world.apply(ch.InstanceGone("bm1", "vn1", NOW_S + 62))
+    world.apply(ch.SourceSeen("bm1", NOW_S + 62))
+    asked = [a for a in calls(plan(world, POLICIES)) if isinstance(a, RequeueJob)]
+    assert {a.job_id for a in asked} == {"7", "8"}
 
 
 def test_a_stale_copy_is_destroyed_also_when_its_host_is_wanted_again() -> None:

@@ -15,7 +15,7 @@ from backfill.drivers.libvirt.hypervisor import Hypervisor
 from backfill.drivers.libvirt.lanes import Lanes
 from backfill.drivers.libvirt.nurseries import Nurseries
 from backfill.drivers.libvirt.settings import LibvirtConfig
-from backfill.drivers.libvirt.states import instance_state
+from backfill.drivers.libvirt.states import instance_state, may_be_restarted
 from backfill.drivers.libvirt.store import Store
 from backfill.ports import BusyError, NotFoundError, UnreachableError
 
@@ -143,7 +143,20 @@ class Pool:
             throttled=domain.throttled,
             devices_of="" if holding is None else holding.job,
             plugged=holding is not None and holding.plugged,
+            functions=0 if holding is None else len(holding.functions),
+            region_mb=0 if holding is None else holding.region_mb,
+            restarted=self._restarted(host, domain),
         )
+
+    def _restarted(self, host: str, domain: Domain) -> bool:
+        """Whether it was booted anew while its memory was on disk."""
+        name = domain.name
+        if not may_be_restarted(domain.state, domain.reason) or not self._saved(host, name):
+            return False
+        # It may have been saved since it was looked at, or restored: look again, in this order.
+        now = self.on(host).find(name)
+        runs = now is not None and may_be_restarted(now.state, now.reason)
+        return runs and self._saved(host, name)
 
     def _saved(self, host: str, name: str) -> bool:
         """Whether its memory is on disk, and the latest: not what an interrupted move left."""

@@ -20,6 +20,13 @@ class DomainState(IntEnum):
     PMSUSPENDED = 7
 
 
+class RunningReason(IntEnum):
+    """The members of virDomainRunningReason that matter here."""
+
+    BOOTED = 1
+    UNPAUSED = 5
+
+
 class PausedReason(IntEnum):
     """The members of virDomainPausedReason that matter here."""
 
@@ -63,6 +70,16 @@ def instance_state(state: int, reason: int, persistent: bool, saved: bool) -> In
     if state == DomainState.CRASHED or reason in (ShutoffReason.CRASHED, ShutoffReason.FAILED):
         return InstanceState.CRASHED
     return InstanceState.OFF
+
+
+def may_be_restarted(state: int, reason: int) -> bool:
+    """Whether a memory image on disk tells that it was booted anew by somebody else.
+
+    We remove the image before a restored guest goes on; a guest whose save failed has its own
+    reason, and so has one that somebody else restored.
+    """
+    running = state in (DomainState.RUNNING, DomainState.BLOCKED)
+    return running and reason in (RunningReason.BOOTED, RunningReason.UNPAUSED)
 
 
 def may_be_incoming(state: int, reason: int) -> bool:
