@@ -104,6 +104,7 @@ class ManagedNode:
     fail: bool = False  # removal counts as a failure
     fleet: str = ""  # id of the order of which it is a member
     image: str = ""  # master image; empty: that of the policy file
+    devices: tuple[str, ...] = ()  # what it offers of that of which its host has few
 
 
 class InvalidTransitionError(AssertionError):

@@ -87,10 +87,30 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
         else:
             instance = world.instances.get((host, node.name))
             left = left - (NOTHING if instance is None else _there(instance, shape))
+    regions: dict[str, int] = {}
     for instance in world.instances_on(host):
+        regions[instance.devices_of] = instance.region_mb
         if instance.name not in world.managed and instance.occupies_memory:
             left = left - instance.resources  # not in our books yet, but there
-    return left
+    return left - Resources(0, sum(regions.values()))
+
+
+def functions_of(world: World, policies: PolicySet, host: str, node: ManagedNode) -> int:
+    """Virtual functions of the host that a node there holds, or offers to jobs."""
+    instance = world.instances.get((host, node.name))
+    held = 0 if instance is None else instance.functions
+    offered = 0 if node.phase in ABSENT else policies.devices.functions(node.devices)
+    return max(held, offered)
+
+
+def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> str:
+    """Say why the host cannot give so many more virtual functions, or return an empty text."""
+    every = world.hosts[host].functions
+    used = sum(functions_of(world, policies, host, node) for node in world.managed_on(host))
+    if functions <= every - used:
+        return ""
+    free = max(0, every - used)
+    return f"{host} has {free} of {every} virtual functions for others, {functions} are needed"
 
 
 def _there(instance: Instance, shape: Resources) -> Resources:
@@ -142,13 +162,22 @@ def _enough(world: World, host: str, policies: PolicySet) -> str:
 
 
 def candidates(
-    world: World, policies: PolicySet, pays_s: float, skip: frozenset[str] = frozenset()
+    world: World,
+    policies: PolicySet,
+    pays_s: float,
+    skip: frozenset[str] = frozenset(),
+    functions: int = 0,
 ) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
     """Hosts with room for one more instance, and for every other host why not.
 
     `pays_s`: for so long the host must not be wanted again, as far as that is known.
+    `functions`: so many virtual functions it must be able to give.
     """
     rooms, why_not = world.keep(f"rooms {pays_s}", partial(_rooms, policies, pays_s))
+    if functions:
+        few = {host: _too_few(world, policies, host, functions) for host, _ in rooms}
+        why_not = why_not | {host: why for host, why in few.items() if why}
+        rooms = [(host, left) for host, left in rooms if not few[host]]
     return (
         [(host, left) for host, left in rooms if host not in skip],
         {host: why for host, why in why_not.items() if host not in skip},

@@ -7,15 +7,18 @@ from collections.abc import Iterable, Mapping
 from backfill.core.cluster import Node
 from backfill.core.lifecycle import ManagedNode, Phase
 
+# Image, devices that it offers, and CPUs given to jobs.
+Use = tuple[str, tuple[str, ...], int]
+
 
 class ReadyIndex:
     """Sums that a plan needs every time, kept up to date. Only the world changes it."""
 
     def __init__(self) -> None:
         self._idle: set[str] = set()
-        # Image and CPUs given to jobs: of each that takes jobs, and how many are alike.
-        self._allocated: dict[str, tuple[str, int]] = {}
-        self._counts: dict[tuple[str, int], int] = {}
+        # Of each that takes jobs, and how many are alike.
+        self._allocated: dict[str, Use] = {}
+        self._counts: dict[Use, int] = {}
 
     @property
     def idle(self) -> Iterable[str]:
@@ -28,8 +31,8 @@ class ReadyIndex:
         return len(self._idle)
 
     @property
-    def allocated(self) -> Mapping[tuple[str, int], int]:
-        """Of those to which Slurm gives jobs: how many have this image and so many CPUs in use."""
+    def allocated(self) -> Mapping[Use, int]:
+        """How many of those to which Slurm gives jobs are alike."""
         return self._counts
 
     def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> bool:
@@ -39,7 +42,7 @@ class ReadyIndex:
         takes = ready and seen is not None and not seen.drained
         allocated = None
         if takes and seen is not None and ours is not None:
-            allocated = (ours.image, seen.cpus_allocated)
+            allocated = (ours.image, ours.devices, seen.cpus_allocated)
         before = self._allocated.get(name)
         if idle == (name in self._idle) and allocated == before:
             return False

@@ -15,7 +15,7 @@ from backfill.core.policies.demand import Need
 from backfill.core.policy import PolicySet
 from backfill.core.pressure import most_disruptions
 from backfill.core.reclaim import plan_reclaim
-from backfill.core.wants import Want, image_of, own_image, want_of_all, wants
+from backfill.core.wants import Want, own_image, serves, want_of_all, wants
 from backfill.core.world import World
 
 
@@ -45,7 +45,8 @@ def plan_scale(draft: Draft) -> None:
 def _wanted(draft: Draft) -> list[Want]:
     """What the queue wants; kept from plan to plan where all of its jobs count alike."""
     policies = draft.policies
-    if not (policies.quotas.ceilings or policies.environments.particular):
+    alike = not (policies.environments.particular or policies.devices.scarce)
+    if alike and not policies.quotas.ceilings:
         need = draft.world.keep("need", partial(_need_of_all, policies))
         return [want_of_all(draft.world, policies, need)]
     pending = _admitted(draft)
@@ -107,16 +108,21 @@ def _idle_count(draft: Draft) -> int:
 
 def _grow(draft: Draft, want: Want) -> bool:
     """Begin one instance; the next cycle, which follows at once, begins the next one."""
+    policies = draft.policies
     reason = f"{want.need.jobs} waiting jobs could use {want.lacking} more CPUs"
     if want.lacking <= 0:
         reason = f"scale.warm = {draft.policies.scale.warm} idle instances are wanted"
     image = want.image or draft.policies.instances.image
     what = f"a new instance of {want.image}" if want.image else "a new instance"
+    if want.device:
+        what = f"a new instance with {want.device}"
+    functions = policies.devices.functions((want.device,))
     limit = not_admitted(draft, image) or _ramp(draft)
     if limit:
         draft.refuse("cluster", what, limit)
         return False
-    rooms, why_not = open_rooms(draft, want.need.shortest_s if want.need.jobs else 0.0)
+    shortest_s = want.need.shortest_s if want.need.jobs else 0.0
+    rooms, why_not = open_rooms(draft, shortest_s, functions)
     if not rooms:
         for host, why in why_not.items():
             draft.refuse(host, what, why)
@@ -141,6 +147,7 @@ def _grow(draft: Draft, want: Want) -> bool:
         reason=reason,
         failures=failures,
         image=own_image(draft.policies, image),
+        devices=(want.device,) if want.device else (),
     )
     draft.add(SetNode(node, reason))
     return True
@@ -202,13 +209,14 @@ def _shrink(draft: Draft, wanted: Sequence[Want], *, in_need: bool) -> None:
     `in_need`: other kinds could not be made for want of something that these may have.
     """
     scale, limits = draft.policies.scale, draft.policies.limits
-    awaited = {want.image for want in wanted if want.need.cpus > 0}
-    if "" in awaited:
+    awaited = [want for want in wanted if want.need.cpus > 0]
+    if any(not (want.image or want.device) for want in awaited):
         return  # jobs that take any
     removing = draft.world.count_in(Phase.DRAINING, Phase.REMOVING)
     most = most_disruptions(draft.world, draft.policies)
     leaving = draft.world.fleet.left_since(draft.now_s - MINUTE_S) if scale.shrink_per_min else 0
-    idle = [m for m in _idle(draft) if image_of(draft.policies, m) not in awaited]
+    policies = draft.policies
+    idle = [m for m in _idle(draft) if not any(serves(policies, m, want) for want in awaited)]
     idle.sort(key=lambda m: (m.idle_since_s, m.name))
     for node in idle[: max(0, len(idle) - (0 if in_need else scale.warm))]:
         due_s = node.idle_since_s + scale.idle_s

@@ -1,4 +1,4 @@
-"""What the queue wants of each master image, and what it will soon find free of it."""
+"""What the queue wants of each kind of instance, and what it will soon find free of it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from backfill.core.policies.demand import Need
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 
+# Master image and, of what is scarce, the device that is asked for; or all that are offered.
+Asked = tuple[str, str]
+Offer = tuple[str, tuple[str, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Jobs that one kind of instance could start. `image` is empty where any kind can.
+    """Jobs that one kind of instance could start. `image`, `device`: empty where any will do.
 
     `lacking`: CPUs that they will not find free without a new instance.
     """
@@ -23,6 +27,7 @@ class Want:
     image: str
     need: Need
     lacking: int
+    device: str = ""
 
 
 def image_of(policies: PolicySet, node: ManagedNode) -> str:
@@ -35,55 +40,81 @@ def own_image(policies: PolicySet, image: str) -> str:
     return "" if image == policies.instances.image else image
 
 
+def serves(policies: PolicySet, node: ManagedNode, want: Want) -> bool:
+    """Whether the node is of the kind that is wanted."""
+    return _serves((image_of(policies, node), node.devices), (want.image, want.device))
+
+
+def _serves(offer: Offer, asked: Asked) -> bool:
+    (image, devices), (wanted, device) = offer, asked
+    return (not wanted or image == wanted) and (not device or device in devices)
+
+
 def wants(world: World, policies: PolicySet, jobs: Iterable[Job]) -> list[Want]:
-    """One for each image that is asked for, the jobs that take any last."""
-    environments = policies.environments
-    asked: dict[str, Iterable[Job]] = {"": jobs}
-    if environments.particular:
-        sorted_out: dict[str, list[Job]] = {"": []}
-        for job in jobs:
-            sorted_out.setdefault(environments.asked(job), []).append(job)
-        asked = {**sorted_out}
-    free = _free(world, policies)
-    found = []
-    for image in sorted(asked, key=lambda name: (not name, name)):
-        need = policies.demand.need(asked[image], policies.instances.flavour, world.now_s)
-        there = free[image] if image else sum(free.values())
-        found.append(_want(world, policies, image, need, there))
-        if image:
-            free[image] = max(0, there - need.cpus)
+    """One for each kind that is asked for, the jobs that take any last."""
+    asked: dict[Asked, Iterable[Job]] = {("", ""): jobs}
+    if policies.environments.particular or policies.devices.scarce:
+        asked = {("", ""): (), **_sorted_out(policies, jobs)}
+    free, found = _free(world, policies), []
+    for kind in sorted(asked, key=lambda names: (not names[1], not names[0], names)):
+        need = policies.demand.need(asked[kind], policies.instances.flavour, world.now_s)
+        found.append(_want(world, policies, kind, need, free))
+        left = need.cpus if kind != ("", "") else 0
+        for offer in [offer for offer in free if _serves(offer, kind)]:
+            taken = min(left, free[offer])
+            free[offer] -= taken
+            left -= taken
+    return found
+
+
+def _sorted_out(policies: PolicySet, jobs: Iterable[Job]) -> dict[Asked, list[Job]]:
+    found: dict[Asked, list[Job]] = {}
+    for job in jobs:
+        kind = policies.environments.asked(job), policies.devices.scarce_for(job)
+        found.setdefault(kind, []).append(job)
     return found
 
 
 def want_of_all(world: World, policies: PolicySet, need: Need) -> Want:
-    """The same where every job takes any image."""
-    return _want(world, policies, "", need, sum(_free(world, policies).values()))
+    """The same where every job takes any instance."""
+    return _want(world, policies, ("", ""), need, _free(world, policies))
 
 
-def _want(world: World, policies: PolicySet, image: str, need: Need, there: int) -> Want:
-    """`there`: CPUs that these jobs will find free."""
-    lacking = need.cpus - there
+def _want(
+    world: World, policies: PolicySet, asked: Asked, need: Need, free: Counter[Offer]
+) -> Want:
+    """`free`: CPUs that jobs will find free."""
+    lacking = need.cpus - _sum(free, asked)
     if need.nodes > 1 and lacking <= 0:
         # A job over several nodes needs them all at once.
-        usable = _usable(world, policies)
-        lacking = need.nodes - (usable[image] if image else sum(usable.values()))
-    return Want(image, need, lacking)
+        lacking = need.nodes - _sum(_usable(world, policies), asked)
+    return Want(asked[0], need, lacking, asked[1])
 
 
-def _usable(world: World, policies: PolicySet) -> Counter[str]:
-    """How many instances are there, or will be soon, whatever runs on them now; by image."""
-    found = Counter(image_of(policies, world.managed[n]) for n in world.in_phase(Phase.BOOTING))
-    for (image, _), nodes in world.ready.allocated.items():
-        found[image or policies.instances.image] += nodes
+def _sum(there: Counter[Offer], asked: Asked) -> int:
+    return sum(count for offer, count in there.items() if _serves(offer, asked))
+
+
+def _usable(world: World, policies: PolicySet) -> Counter[Offer]:
+    """How many instances are there, or will be soon, whatever runs on them now; by kind."""
+    found = _booting(world, policies, 1)
+    for (image, devices, _), nodes in world.ready.allocated.items():
+        found[image or policies.instances.image, devices] += nodes
     return found
 
 
-def _free(world: World, policies: PolicySet) -> Counter[str]:
-    """CPUs that waiting jobs will find free soon without a new instance, by image."""
+def _free(world: World, policies: PolicySet) -> Counter[Offer]:
+    """CPUs that waiting jobs will find free soon without a new instance, by kind."""
     cpus = policies.instances.flavour.cpus
-    found: Counter[str] = Counter()
+    found = _booting(world, policies, cpus)
+    for (image, devices, used), nodes in world.ready.allocated.items():
+        found[image or policies.instances.image, devices] += nodes * max(0, cpus - used)
+    return found
+
+
+def _booting(world: World, policies: PolicySet, each: int) -> Counter[Offer]:
+    found: Counter[Offer] = Counter()
     for name in world.in_phase(Phase.BOOTING):
-        found[image_of(policies, world.managed[name])] += cpus
-    for (image, used), nodes in world.ready.allocated.items():
-        found[image or policies.instances.image] += nodes * max(0, cpus - used)
+        node = world.managed[name]
+        found[image_of(policies, node), node.devices] += each
     return found

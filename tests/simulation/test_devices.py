@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction
 from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Rung
+from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports import UnreachableError
-from tests.simulation.policy_cluster import cluster, ended, one_host, play, policies, running
+from tests.simulation.policy_cluster import (
+    cluster,
+    ended,
+    one_host,
+    phases,
+    play,
+    policies,
+    running,
+)
 
 REGION = DeviceRule("shm", region_mb=16, sharing=Sharing.ANYONE)
 CARD = DeviceRule("vf", functions=1, sharing=Sharing.ANYONE)
@@ -84,10 +93,30 @@ def test_a_job_that_leaves_while_its_start_is_held_is_waited_for_no_more() -> No
 
 
 def test_a_function_belongs_to_one_job_and_the_other_waits_for_it() -> None:
-    """The host has one: who came second is told why, and gets it when the first has gone."""
+    """The host has one, so one node offers it: who came second gets it when the first has gone."""
     sim = one_host()
     functions(sim, "bm1")
     run = play(sim, policies(hosts=("bm1",), devices=RULES))
+    one, two = (sim.submit("htc", length, features="vf") for length in (30.0, 60.0))
+    run.until(lambda: running(sim, one) or running(sim, two), 100)
+    first, second = (one, two) if running(sim, one) else (two, one)
+    run.until(lambda: "0 of 1 virtual functions for others" in str(run.cycle.last.refusals), 30)
+    while not ended(sim, first):
+        sim.step_to(sim.now_s + 0.5)
+        assert not running(sim, second) or ended(sim, first)
+    run.until(lambda: running(sim, second), 60)
+    assert plugged(sim, second)
+    assert len(run.world.managed) == 1
+    run.until(lambda: ended(sim, one, two) and not held(sim), 400)
+    assert sim.audit() == []
+
+
+def test_where_all_nodes_have_all_features_a_job_may_find_nothing_left_and_is_told() -> None:
+    """As where Slurm knows the nodes from a file: its start is held for a while, then it begins."""
+    sim = one_host()
+    functions(sim, "bm1")
+    rules = Devices(RULES.entries, fixed=True)
+    run = play(sim, policies(hosts=("bm1",), devices=rules))
     one, two = (sim.submit("htc", length, features="vf") for length in (30.0, 90.0))
     run.until(lambda: running(sim, one, two) and len(held(sim)) == 1, 100)
     (first,) = held(sim)
@@ -97,6 +126,33 @@ def test_a_function_belongs_to_one_job_and_the_other_waits_for_it() -> None:
     run.until(lambda: plugged(sim, two), 200)
     run.until(lambda: ended(sim, one, two) and not held(sim), 400)
     assert sim.audit() == []
+
+
+def test_only_nodes_on_hosts_that_have_functions_offer_them() -> None:
+    """Jobs that want none are spread as ever, and none of them keeps a function from another."""
+    sim = cluster()
+    functions(sim, "bm2")
+    run = play(sim, policies(devices=RULES))
+    plain = [sim.submit("htc", 300.0) for _ in range(4)]
+    run.until(lambda: running(sim, *plain), 100)
+    assert {m.host for m in run.world.managed.values()} == {"bm1", "bm2"}
+    asking = sim.submit("htc", 60.0, features="vf")
+    run.until(lambda: running(sim, asking), 100)
+    assert held(sim)[asking].host == "bm2"
+    (name,) = sim.job(asking).nodes
+    offers = {n for n, node in run.world.nodes.items() if "vf" in node.features}
+    assert offers == {name}
+
+
+def test_idle_nodes_that_offer_nothing_make_room_for_one_that_does() -> None:
+    """All names are taken by nodes that idle: one of them goes, although it is soon for that."""
+    sim = one_host(cpus=2)
+    functions(sim, "bm1")
+    run = play(sim, policies(hosts=("bm1",), devices=RULES, scale=Scale(warm=2, idle_s=20)))
+    run.until(lambda: len(phases(run, Phase.READY)) == 2, 100)
+    asking = sim.submit("htc", 60.0, features="vf")
+    run.until(lambda: running(sim, asking), 100)
+    assert plugged(sim, asking)
 
 
 def test_a_daemon_that_dies_between_the_book_and_the_guest_plugs_later() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from backfill.core.cluster import Job
 from backfill.core.devices import Sharing
@@ -27,10 +28,12 @@ class DeviceRule:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Devices that jobs get by themselves. Every host must be able to give them."""
+    """Devices that jobs get by themselves. Every host must be able to give shared memory."""
 
     # One entry for each kind.
     entries: tuple[DeviceRule, ...] = ()
+    # Slurm knows our nodes from a file, with all features: each of them offers everything.
+    fixed: bool = field(default=False, metadata={"ours": True})
 
     def asked(self, job: Job) -> DeviceRule | None:
         """What the job's constraint asks for."""
@@ -41,5 +44,27 @@ class Devices:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """All that jobs can ask for; every node of ours has them."""
+        """All that jobs can ask for."""
         return tuple(rule.name for rule in self.entries)
+
+    @property
+    def scarce(self) -> bool:
+        """Whether nodes differ in what they offer, because hosts have few of it."""
+        return not self.fixed and any(rule.functions for rule in self.entries)
+
+    def scarce_for(self, job: Job) -> str:
+        """The entry that the job asks for, where only some nodes offer it; or an empty text."""
+        rule = self.asked(job) if self.scarce else None
+        return rule.name if rule is not None and rule.functions else ""
+
+    def offered(self, scarce: Collection[str]) -> tuple[str, ...]:
+        """Features of a node that offers these of what is scarce."""
+        return tuple(
+            rule.name
+            for rule in self.entries
+            if self.fixed or not rule.functions or rule.name in scarce
+        )
+
+    def functions(self, names: Collection[str]) -> int:
+        """Virtual functions that a node may hold which offers these: it has one job at a time."""
+        return max((rule.functions for rule in self.entries if rule.name in names), default=0)

@@ -146,7 +146,8 @@ def _features(draft: Draft, node: ManagedNode) -> tuple[str, ...]:
     """Those of all our nodes, and those by which jobs ask for the node's image."""
     policies = draft.policies
     own = policies.environments.features_of(image_of(policies, node))
-    return tuple(dict.fromkeys([*policies.instances.features, *own, *policies.devices.features]))
+    offered = policies.devices.offered(node.devices)
+    return tuple(dict.fromkeys([*policies.instances.features, *own, *offered]))
 
 
 def _method(draft: Draft, image: str) -> CloneMethod:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +13,9 @@ import libvirt
 from backfill.core.devices import VirtualFunction
 from backfill.drivers.libvirt.device_xml import from_node_device
 from backfill.drivers.libvirt.link import Link
+from backfill.ports import DriverError
+
+_COUNT_EVERY_S = 60.0
 
 
 class DeviceCalls(ABC):
@@ -18,6 +23,7 @@ class DeviceCalls(ABC):
 
     host: str
     _link: Link
+    _counted: tuple[float, int] = (float("-inf"), 0)  # when, and how many
 
     @abstractmethod
     def _on(self, name: str, work: Callable[[Any], Any], limit_s: float | None = None) -> Any:
@@ -32,6 +38,16 @@ class DeviceCalls(ABC):
             return [function for function in found if function is not None]
 
         return self._link.call(self.host, work)
+
+    def function_count(self) -> int:
+        """How many of them there are; counted anew once a minute."""
+        at_s, count = self._counted
+        now_s = time.monotonic()
+        if now_s - at_s > _COUNT_EVERY_S:
+            with contextlib.suppress(DriverError):  # a libvirtd that does not know its devices
+                count = len(self.virtual_functions())
+            self._counted = (now_s, count)
+        return count
 
     def live_document(self, name: str) -> str:
         """The domain document as it is now, with everything that was attached to it."""

@@ -79,7 +79,10 @@ class LibvirtProvider(LibvirtHolder):
         capacity = _less(totals, self._config.reserved_on(host))
         active = frozenset(domain.name for domain in domains if domain.active)
         there = nursing.seen(self._pool, host, active)
-        seen = Host(host, node, capacity, busy=hypervisor.meter.busy, parents=there)
+        seen = Host(
+            host, node, capacity, busy=hypervisor.meter.busy, parents=there,
+            functions=hypervisor.function_count(),
+        )  # fmt: skip
         return HostObservation(seen_s, seen, instances)
 
     def read(self, host: str, name: str) -> Instance | None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
-from backfill.core.fleet import Instance, InstanceState
+from backfill.core.fleet import Host, Instance, InstanceState
 from backfill.drivers.simulated.hardware import SimHost, SimInstance
 from backfill.ports import BusyError, NoCapacityError, NotFoundError, RefusedError
 
@@ -92,7 +92,14 @@ class SimulatedHolder:
         seen, held = instance.view(), self._held.get(instance.spec.name)
         if held is None:
             return seen
-        return replace(seen, devices_of=held.job, plugged=held.plugged)
+        return replace(
+            seen, devices_of=held.job, plugged=held.plugged,
+            functions=len(held.functions), region_mb=held.region_mb,
+        )  # fmt: skip
+
+    def _with_functions(self, host: SimHost) -> Host:
+        """As anybody sees it, with the functions of its cards."""
+        return replace(host.view(), functions=len(self.virtual_functions(host.name)))
 
     def hook(self, host: str, name: str, when: str) -> None:
         """Note that the guest was told."""

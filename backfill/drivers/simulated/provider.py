@@ -76,7 +76,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
         try:
             with self._call("observe_host", host):
                 ours = {n: self._shown(i) for n, i in found.instances.items() if self._ours(i)}
-                return HostObservation(self._events.now_s, found.view(), ours)
+                return HostObservation(self._events.now_s, self._with_functions(found), ours)
         except DriverError as error:
             dark = replace(found.view(), reachable=False, problem=str(error))
             return HostObservation(self._events.now_s, dark)

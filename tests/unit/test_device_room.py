@@ -1,0 +1,98 @@
+"""What is left of a host's devices and memory, as placement reckons it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.core import changes as ch
+from backfill.core.cluster import Node, NodeBase
+from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.placement import candidates, functions_of, room
+from backfill.core.policies.devices import DeviceRule, Devices
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.quantities import Resources
+from backfill.core.world import World
+
+NOW_S = 1_000_000.0
+VF, PAIR, SHM = DeviceRule("vf", 1), DeviceRule("pair", 2), DeviceRule("shm", region_mb=64)
+POLICIES = PolicySet(
+    cluster="c",
+    priorities=Priorities(low=("htc",)),
+    instances=Template(
+        tuple(f"vn{i}" for i in range(1, 5)),
+        tuple(f"10.77.1.{i}/16" for i in range(1, 5)),
+        Flavour(cpus=1, memory_mb=256),
+    ),
+    hosts=("bm1", "bm2"),
+    devices=Devices((VF, PAIR, SHM)),
+)
+
+
+def two_hosts() -> World:
+    """One has three virtual functions, the other none."""
+    world = World()
+    world.apply(ch.Tick(NOW_S))
+    for name, functions in (("bm1", 3), ("bm2", 0)):
+        host = Host(name, name, Resources(8, 8000), functions=functions)
+        world.apply(ch.HostSeen(host, NOW_S))
+        world.apply(ch.NodeSeen(Node(name, NodeBase.IDLE, cpus=8), NOW_S))
+        world.apply(ch.SourceSeen(name, NOW_S))
+    world.apply(ch.SourceSeen("slurm", NOW_S))
+    return world
+
+
+def add(world: World, name: str, offers: tuple[str, ...] = (), **instance: object) -> ManagedNode:
+    """A ready node on bm1 with its instance."""
+    address = f"10.77.1.{name.removeprefix('vn')}/16"
+    node = ManagedNode(name, address, "bm1", 1, Phase.READY, NOW_S, NOW_S, devices=offers)
+    world.apply(ch.NodeManaged(node))
+    seen = Instance(name, "bm1", InstanceState.RUNNING, Tag("c", name, 1), Resources(1, 256))
+    world.apply(ch.InstanceSeen(replace(seen, **instance), NOW_S))  # type: ignore[arg-type]
+    return node
+
+
+def open_to(world: World, functions: int) -> dict[str, str]:
+    """Hosts that cannot give so many functions, and why."""
+    return candidates(world, POLICIES, 0.0, functions=functions)[1]
+
+
+def test_functions_are_spoken_for_by_what_is_offered_and_by_what_is_held() -> None:
+    """A node offers its functions to one job at a time, and may hold more than it offers."""
+    world = two_hosts()
+    add(world, "vn1", ("vf",))
+    assert list(open_to(world, 2)) == ["bm2"]
+    assert open_to(world, 3)["bm1"] == "bm1 has 2 of 3 virtual functions for others, 3 are needed"
+    add(world, "vn2", (), devices_of="7", functions=2)
+    assert "0 of 3" in open_to(world, 1)["bm1"]
+    assert open_to(world, 0) == {}
+
+
+def test_a_node_that_goes_speaks_only_for_what_it_still_holds() -> None:
+    """What it offered is for others as soon as it goes."""
+    world = two_hosts()
+    node = add(world, "vn1", ("pair",))
+    assert functions_of(world, POLICIES, "bm1", node) == 2
+    gone = replace(node, phase=Phase.REMOVING)
+    world.apply(ch.NodeManaged(gone))
+    assert functions_of(world, POLICIES, "bm1", gone) == 0
+    assert list(open_to(world, 3)) == ["bm2"]
+
+
+def test_a_region_takes_memory_of_its_host_once() -> None:
+    """The instances of one job share it."""
+    world = two_hosts()
+    for name in ("vn1", "vn2"):
+        add(world, name)
+    before = room(world, "bm1", POLICIES)
+    for name in ("vn1", "vn2"):
+        add(world, name, devices_of="7", region_mb=64)
+    assert room(world, "bm1", POLICIES) == before - Resources(0, 64)
+
+
+def test_what_a_node_offers() -> None:
+    """Shared memory always, functions where they are its own, all where Slurm's nodes are fixed."""
+    assert POLICIES.devices.offered(()) == ("shm",)
+    assert POLICIES.devices.offered(("vf",)) == ("vf", "shm")
+    assert replace(POLICIES.devices, fixed=True).offered(()) == ("vf", "pair", "shm")
+    assert not Devices((SHM,)).scarce
