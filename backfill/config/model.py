@@ -70,7 +70,8 @@ class DaemonSettings:
     watch_s: float = 0.03
     # How often this file is looked at: a good new one is taken over. 0: only when told to.
     policy_s: float = 5.0
-    # Threads each for evictions, for long actions, for all others and for readings.
+    # Threads each for evictions, for long actions, for all others and for readings, of Slurm and of
+    # each provider.
     workers: int = field(default=16, metadata={"most": 1024})
 
 

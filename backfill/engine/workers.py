@@ -1,4 +1,4 @@
-"""The thread pool: reads the outside and performs actions, and reports both to the inbox."""
+"""The thread pools: read the outside and perform actions, and report both to the inbox."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ _LONG = (
     act.KeepCheckpoint,
     act.PutBackCheckpoint,
 )
+_READ, _EVICT, _LONGER, _ACT = "read", "evict", "long", "act"
 
 
 class Workers:
@@ -55,16 +56,15 @@ class Workers:
 
     Readings, evictions, long actions and all others have pools of their own, so that neither a
     hanging reading of one host nor any number of memories on their way to disk delays an eviction,
-    or keeps the end of one instance or the return of another waiting.
+    or keeps the end of one instance or the return of another waiting. So have Slurm and each
+    provider: a cloud that hangs in all its threads keeps no bare-metal host waiting.
     """
 
     def __init__(self, outside: Outside, inbox: SimpleQueue[Message], threads: int) -> None:
         self._outside = outside
         self._inbox = inbox
-        self._acting = ThreadPoolExecutor(threads, thread_name_prefix="act")
-        self._long = ThreadPoolExecutor(threads, thread_name_prefix="long")
-        self._evicting = ThreadPoolExecutor(threads, thread_name_prefix="evict")
-        self._reading = ThreadPoolExecutor(threads, thread_name_prefix="read")
+        self._threads = threads
+        self._pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
         self._busy: set[str] = set()
         self._again: set[str] = set()
@@ -74,8 +74,16 @@ class Workers:
         """Take no new work; what is under way ends by itself or is abandoned."""
         with self._lock:
             self._closed = True
-        for pool in (self._acting, self._long, self._evicting, self._reading):
+            pools = list(self._pools.values())
+        for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _pool(self, work: str, host: str = "") -> Executor:
+        """That of the host's provider for this kind of work, or Slurm's. The lock is held."""
+        key = (work, id(self._outside.providers.get(host)))
+        if key not in self._pools:
+            self._pools[key] = ThreadPoolExecutor(self._threads, thread_name_prefix=work)
+        return self._pools[key]
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -88,7 +96,7 @@ class Workers:
                 self._again.add(source)
                 return
             self._busy.add(source)
-            self._reading.submit(self._observe, source)
+            self._pool(_READ, source).submit(self._observe, source)
 
     def _observe(self, source: str) -> None:
         try:
@@ -98,7 +106,7 @@ class Workers:
                 again = source in self._again and not self._closed
                 self._again.discard(source)
                 if again:
-                    self._reading.submit(self._observe, source)
+                    self._pool(_READ, source).submit(self._observe, source)
                 else:
                     self._busy.discard(source)
 
@@ -115,7 +123,7 @@ class Workers:
 
     def observe_nodes(self, names: tuple[str, ...]) -> bool:
         """Read these nodes and their jobs now, unless such a reading is under way."""
-        return self._begin("nodes", self._reading, partial(self._read_nodes, names))
+        return self._begin("nodes", _READ, partial(self._read_nodes, names))
 
     def _read_nodes(self, names: tuple[str, ...]) -> Message:
         try:
@@ -132,16 +140,11 @@ class Workers:
         """Perform the action in the pool; its result comes to the inbox."""
         with self._lock:
             if not self._closed:
-                self._pool_of(action).submit(self._perform, action)
-
-    def _pool_of(self, action: act.DriverAction) -> Executor:
-        if isinstance(action, _EVICTING):
-            return self._evicting
-        return self._long if isinstance(action, _LONG) else self._acting
+                self._pool(_kind_of(action), _host_of(action)).submit(self._perform, action)
 
     def tell(self, words: Sequence[act.TellJob]) -> bool:
         """Tell owners of jobs something, one after the other; False while others are being told."""
-        return self._begin("owners", self._acting, partial(self._tell, words))
+        return self._begin("owners", _ACT, partial(self._tell, words))
 
     def _tell(self, words: Sequence[act.TellJob]) -> None:
         """Best effort: a job may be gone, or somebody else may have written there."""
@@ -152,7 +155,7 @@ class Workers:
 
     def look_up(self, names: Sequence[str]) -> bool:
         """See that Slurm knows what these nodes' NodeAddr means now; False while it is looked."""
-        return self._begin("addresses", self._acting, partial(self._look_up, names))
+        return self._begin("addresses", _ACT, partial(self._look_up, names))
 
     def _look_up(self, names: Sequence[str]) -> Message | None:
         """A resolver may take half a minute for an answer: nothing waits for it."""
@@ -165,13 +168,13 @@ class Workers:
             _LOG.info("addresses of nodes are not looked up: %s", error)
             return None
 
-    def _begin(self, what: str, pool: Executor, work: Callable[[], Message | None]) -> bool:
-        """Have it done in the pool, one of a kind at a time; False while another is under way."""
+    def _begin(self, what: str, kind: str, work: Callable[[], Message | None]) -> bool:
+        """Have it done in Slurm's pool, one of a kind at a time; False: another is under way."""
         with self._lock:
             if self._closed or what in self._busy:
                 return False
             self._busy.add(what)
-            pool.submit(self._do, what, work)
+            self._pool(kind).submit(self._do, what, work)
         return True
 
     def _do(self, what: str, work: Callable[[], Message | None]) -> None:
@@ -202,3 +205,20 @@ def attempt(outside: Outside, action: act.DriverAction, monotonic: Callable[[], 
         _LOG.exception("%s failed in an unforeseen way", sentence(action))
         return Result(action, (), f"defect in the driver: {error!r}", True, monotonic() - began_s)
     return Result(action, tuple(changes), elapsed_s=monotonic() - began_s)
+
+
+def _kind_of(action: act.DriverAction) -> str:
+    if isinstance(action, _EVICTING):
+        return _EVICT
+    return _LONGER if isinstance(action, _LONG) else _ACT
+
+
+def _host_of(action: act.DriverAction) -> str:
+    """The host whose provider is asked, empty: only Slurm is."""
+    match action:
+        case act.CreateInstance():
+            return action.spec.host
+        case act.MakeParent() | act.EndNursing():
+            return action.name
+        case _:
+            return str(getattr(action, "host", ""))

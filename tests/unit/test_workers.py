@@ -21,7 +21,7 @@ from backfill.core.actions import (
 )
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.looking import Outside
-from backfill.engine.messages import AddressNews, Message, Result
+from backfill.engine.messages import AddressNews, ClusterPicture, Message, Result
 from backfill.engine.workers import Workers
 from backfill.ports import NodeSpec
 
@@ -82,6 +82,44 @@ def test_nothing_short_waits_for_memories_on_their_way_to_disk(quick: DriverActi
         assert result.problem == ""
     finally:
         disk.written.set()
+        workers.close()
+
+
+class HangingCloud(SlowDisk):
+    """A provider that answers nothing until `written`, whatever it is asked."""
+
+    def _hang(self, host: str, name: str = "") -> None:
+        self.begun.put(name)
+        assert self.written.wait(_PATIENCE_S)
+
+    pause = read = observe = _hang
+
+
+def test_a_provider_that_hangs_holds_up_no_other_and_not_slurm() -> None:
+    """It may fill all its threads with readings, evictions and the rest; others have their own."""
+    cloud: Any = HangingCloud()
+    disk: Any = SlowDisk()
+    disk.written.set()
+    inbox: SimpleQueue[Message] = SimpleQueue()
+    sim = SimulatedWorld()
+    hosts = [f"c{i}" for i in range(3)]
+    ports = {**dict.fromkeys(hosts, cloud), "bm1": disk}
+    workers = Workers(Outside(sim.slurm, ports, sim.clock), inbox, threads=2)
+    try:
+        for host in hosts:
+            workers.observe(host)
+            workers.start(PauseInstance(f"p{host}", 1, host, "its project wants it back"))
+            workers.start(SuspendInstance(f"s{host}", 1, host, "it stood still for long"))
+        for _ in range(6):  # two threads each
+            cloud.begun.get(timeout=_PATIENCE_S)
+        workers.start(SuspendInstance("vn1", 1, "bm1", "it stood still for long"))
+        workers.start(PauseInstance("vn2", 1, "bm1", "its host was given to job 7"))
+        workers.observe("slurm")
+        seen = [inbox.get(timeout=_PATIENCE_S) for _ in range(3)]
+        assert {r.action.name for r in seen if isinstance(r, Result)} == {"vn1", "vn2"}
+        assert any(isinstance(r, ClusterPicture) for r in seen)
+    finally:
+        cloud.written.set()
         workers.close()
 
 
