@@ -30,10 +30,11 @@ OPEN = int(os.environ.get("BACKFILL_OPEN_TRIALS", "2"))
 RUNS = int(os.environ.get("BACKFILL_RUNS", "2"))
 _PATIENCE_S = 900.0
 # Utime and stime of the minion's processes and of their children that have ended, in hundredths
-# of a second. Nothing else in the guest is Python.
+# of a second. Nothing else in the guest is Python; a program's own name for itself may have blanks.
 _CPU = (
-    "sum=0; for pid in $(pidof python3); do set -- $(cat /proc/$pid/stat); "
-    "sum=$((sum + ${14} + ${15} + ${16} + ${17})); done; echo $sum"
+    "sum=0; for pid in /proc/[0-9]*; do case $(readlink $pid/exe) in */python3*) "
+    "set -- $(sed 's/.*) //' $pid/stat); sum=$((sum + ${12} + ${13} + ${14} + ${15}));; esac; "
+    "done; echo $sum"
 )
 
 
@@ -89,6 +90,8 @@ class Round:
     def nochange_s(self) -> tuple[float, float]:
         """CPU and wall time of one more run of the states."""
         before = int(self.in_guest(_CPU))
+        if not before:
+            raise RuntimeError("no process of the minion was found in the guest")
         env = {"PYTHONPATH": str(Path(backfill.__file__).parents[1])}
         argv = [sys.executable, "-m", "backfill", "provision", "vn1",
                 "--config", str(self.bed.lab.dir / "policy.yaml")]  # fmt: skip
