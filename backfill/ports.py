@@ -186,7 +186,10 @@ class InstanceProvider(Protocol):
         """Bring a suspended instance back into memory, paused."""
 
     def migrate(self, host: str, name: str, target: str) -> None:
-        """Move it, in the state it is in, to `target`. On error the source still has it."""
+        """Move it, in the state it is in, to `target`. On error the source still has it.
+
+        Where a guest cannot run while its memory is sent, one that ran is paused after an error.
+        """
 
     def cancel_move(self, host: str, name: str) -> None:
         """Stop a move of it that is under way; it goes on here. Not moving: nothing to do.

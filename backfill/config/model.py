@@ -227,6 +227,9 @@ class MovesEntry:
     post_copy_after_s: float | None = None
     # How long one move waits for others between the same two hosts.
     turn_s: float = 120.0
+    # Whether a running instance runs on while its memory is sent; null: with hardware.domain_type
+    # kvm only, because software emulation loses what is written in the wrong moment.
+    live: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

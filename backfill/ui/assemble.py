@@ -154,6 +154,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             entry.moves.within_s,
             entry.moves.post_copy_after_s,
             entry.moves.turn_s,
+            entry.moves.live,
         ),
         await_salt=config.salt is not None and config.salt.gate,
     )

@@ -99,9 +99,8 @@ def strike_a_move(guest: Guest, victim: str) -> None:
     rig, source, target = guest.rig, guest.host, guest.other
     # Slowly, so that it is under way for certain when the blow falls: an emulator that the guest
     # has come to already would take it along.
-    slow = LibvirtProvider(
-        replace(rig.config, moves=MoveTerms(bandwidth_mb_s=8)), lambda *event: None
-    )
+    terms = MoveTerms(bandwidth_mb_s=8, live=True)
+    slow = LibvirtProvider(replace(rig.config, moves=terms), lambda *event: None)
     moving = in_background(lambda: slow.migrate(source, NAME, target))
     rig.until(lambda: guest.provider.read(target, NAME) is not None)
     if victim == "target emulator":

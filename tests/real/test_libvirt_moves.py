@@ -28,10 +28,10 @@ def rig() -> Iterator[LibvirtRig]:
 
 
 @contextmanager
-def moving_by(rig: LibvirtRig, **terms: float) -> Iterator[Guest]:
+def moving_by(rig: LibvirtRig, live: bool = True, **terms: float) -> Iterator[Guest]:
     """The counting guest, under a driver with these terms for its moves."""
     counting_guest(rig)
-    changed = LibvirtRig(rig.lab, moves=MoveTerms(**terms))  # type: ignore[arg-type]
+    changed = LibvirtRig(rig.lab, moves=MoveTerms(live=live, **terms))  # type: ignore[arg-type]
     try:
         yield Guest(changed)
     finally:
@@ -61,6 +61,25 @@ def test_a_move_that_takes_too_long_is_given_up(rig: LibvirtRig) -> None:
         with pytest.raises(BusyError, match="longer than 1 s"):
             guest.provider.migrate(source, NAME, guest.other)
         assert guest.host == source
+        guest.run_on()
+
+
+def test_a_guest_that_is_not_to_move_live_stands_still_on_its_way(rig: LibvirtRig) -> None:
+    """Called back it stays so, as somebody wants its room; once it has arrived it runs again."""
+    with moving_by(rig, live=False, bandwidth_mb_s=SLOW_MB_S) as guest:
+        source, target = guest.host, guest.other
+        move = in_background(lambda: guest.provider.migrate(source, NAME, target))
+        rig.until(lambda: under_way(guest, source))
+        seen = guest.provider.read(source, NAME)
+        assert seen is not None
+        assert seen.state is InstanceState.PAUSED
+        guest.provider.cancel_move(source, NAME)
+        assert isinstance(move.exception(PATIENCE_S), BusyError)
+        assert (guest.host, guest.state) == (source, InstanceState.PAUSED)
+        guest.run_on()
+    with moving_by(rig, live=False) as guest:
+        guest.provider.migrate(source, NAME, target)
+        assert (guest.host, guest.state) == (target, InstanceState.RUNNING)
         guest.run_on()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.fleet import CloneMethod, InstanceState
-from backfill.drivers.libvirt.settings import Hardware
+from backfill.drivers.libvirt.settings import Hardware, MoveTerms
 from backfill.ports import DriverError, RefusedError
 from tests.contract.instance_rig import CLUSTER, spec
 from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest, strike_a_move
@@ -75,6 +75,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeparateRig]:
                 directories={host: str(root / host) for host in lab.hosts},
                 # A file system in memory knows no direct access.
                 hardware=Hardware(domain_type=lab.domain_type, disk_cache="unsafe"),
+                moves=MoveTerms(live=True),  # as where KVM runs them
             )
             yield made
             made.end()

@@ -8,7 +8,7 @@ import pytest
 
 from backfill.drivers.libvirt.lanes import Lanes
 from backfill.drivers.libvirt.migration import Progress, Step, decide
-from backfill.drivers.libvirt.settings import MoveTerms
+from backfill.drivers.libvirt.settings import Hardware, LibvirtConfig, MoveTerms, Surroundings
 from backfill.ports import BusyError
 
 NOTHING: frozenset[Step] = frozenset()
@@ -31,6 +31,21 @@ def test_a_slow_move_is_cancelled_while_that_is_safe(
 ) -> None:
     """Only when an order to stop arrives well before the guest changes sides."""
     assert decide(MoveTerms(within_s=10.0), elapsed_s, seen, NOTHING) is step
+
+
+@pytest.mark.parametrize(
+    ("domain_type", "asked", "live"),
+    [("kvm", None, True), ("qemu", None, False), ("qemu", True, True), ("kvm", False, False)],
+)
+def test_an_emulated_guest_does_not_run_while_its_memory_is_sent(
+    domain_type: str, asked: bool | None, live: bool
+) -> None:
+    """Unless the policy file says so: QEMU then loses what is written in the wrong moment."""
+    config = LibvirtConfig(
+        "c", {}, "/shared", "br0", Surroundings("10.0.0.1", "10.0.0.1:6817", "/key"), {},
+        hardware=Hardware(domain_type=domain_type), moves=MoveTerms(live=asked),
+    )  # fmt: skip
+    assert config.moves_live is live
 
 
 def test_post_copy_is_ordered_once_and_only_where_the_policy_says_so() -> None:

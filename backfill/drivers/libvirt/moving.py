@@ -14,6 +14,7 @@ from backfill.drivers.libvirt.escort import Escort
 from backfill.drivers.libvirt.migration import Carriage, Step
 from backfill.drivers.libvirt.plugging import plugged
 from backfill.drivers.libvirt.pool import AT_REST, Pool
+from backfill.drivers.libvirt.settings import MoveTerms
 from backfill.ports import (
     AlreadyThereError,
     BusyError,
@@ -23,6 +24,8 @@ from backfill.ports import (
     UnreachableError,
 )
 
+# A guest that stands still on its way must not be missed for as long as Slurm waits for a node.
+_STILL_S = 60.0
 _IN_MEMORY = frozenset({InstanceState.RUNNING, InstanceState.PAUSED})
 
 
@@ -184,23 +187,44 @@ def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
     _, instance = pool.need(host, name)  # it may have been stopped while it waited for its turn
     _own_disks(pool, host, name, instance.state)
     running = instance.state is InstanceState.RUNNING
+    live = running and pool.config.moves_live
     with carrying.for_guest(pool, host, name, target) as carriage:
         pool.store.claim(name, {host, target})
+        if running and not live:
+            # Should the move fail it is left so: who wants its room has it, and a return is proven.
+            pool.on(host).pause(name, pool.config.cluster)
         # When libvirtd here loses the answer of the one there at the very end, it lets the guest go
         # on here, and relies on the lock of the disk that both share. Where each has its own disk
         # the guest arrives standing still, and we let it go on when it is certainly gone here.
-        still = not running or carriage is not None
-        _go_over(pool, host, name, target, still, carriage)
+        still = not live or carriage is not None
+        _go_over(pool, host, name, target, still, _terms(pool, running, still), carriage)
     _finish(pool, host, name, target)
     if running and still:
         pool.on(target).resume(name)
 
 
+def _terms(pool: Pool, running: bool, still: bool) -> MoveTerms:
+    """The configured ones, less what a guest must not do that arrives standing still."""
+    terms = pool.config.moves
+    if still:
+        # At the target it could not run without all of its memory, nor come back without its disk.
+        terms = replace(terms, post_copy_after_s=None)
+    if running and not pool.config.moves_live:
+        terms = replace(terms, within_s=min(terms.within_s, _STILL_S))
+    return terms
+
+
 def _go_over(
-    pool: Pool, host: str, name: str, target: str, paused: bool, carriage: Carriage | None
+    pool: Pool,
+    host: str,
+    name: str,
+    target: str,
+    paused: bool,
+    terms: MoveTerms,
+    carriage: Carriage | None,
 ) -> None:
-    """It is on `target` when this returns, and goes on where it was when this raises."""
-    failure = _send(pool, host, name, target, paused, carriage)
+    """It is on `target` when this returns, and stays where it was when this raises."""
+    failure = _send(pool, host, name, target, paused, terms, carriage)
     # The error code does not tell where the instance is now; the hosts do.
     mine, theirs = pool.find(host, name), pool.find(target, name)
     if _is_over(mine, theirs):
@@ -214,13 +238,16 @@ def _go_over(
 
 
 def _send(
-    pool: Pool, host: str, name: str, target: str, paused: bool, carriage: Carriage | None
+    pool: Pool,
+    host: str,
+    name: str,
+    target: str,
+    paused: bool,
+    terms: MoveTerms,
+    carriage: Carriage | None,
 ) -> DriverError | None:
     """Send its memory over, and its disk where there is a carriage; returns what went wrong."""
-    source, uri, terms = pool.on(host), pool.config.uris[target], pool.config.moves
-    if carriage is not None:
-        # A guest that runs at the target without all of its disk could not come back.
-        terms = replace(terms, post_copy_after_s=None)
+    source, uri = pool.on(host), pool.config.uris[target]
     escort = Escort(source, name, terms)
     try:
         with escort:
