@@ -9,7 +9,7 @@ from backfill.core.policies.environments import Environments
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import Place, RolledBackError, Slurm, Transactions
-from backfill.drivers.slurm.conf.wanted import Method, Wanted
+from backfill.drivers.slurm.conf.wanted import FEATURES_NODE, Method, Wanted
 from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.hook_install import POWER, HookPlan, Hooks
@@ -17,11 +17,15 @@ from backfill.drivers.slurm.json_path import JsonPath
 from backfill.drivers.slurm.pyslurm_path import PyslurmPath
 from backfill.drivers.slurm.reader import SlurmReader
 from backfill.drivers.slurm.reading import Failover, ReadPath
-from backfill.drivers.slurm.registration import Dynamic, Registration
+from backfill.drivers.slurm.registration import ROOM_NODE, Dynamic, Registration
 from backfill.drivers.slurm.rest_path import RestPath
 from backfill.drivers.slurm.submit_lua import Gate
 from backfill.drivers.slurm.text_path import TextPath
 from backfill.ports import NodeSpec
+
+# Releases that refuse jobs of a partition without any node: of those between, 24.11 was measured
+# to do so, 22.05 and 26.05 were measured to let them wait, and users of 25.11 say the same.
+_AFTER, _BEFORE = (22, 5), (25, 11)
 
 
 def commands(config: Config) -> Commands:
@@ -81,6 +85,8 @@ def settle(config: Config, manager: SlurmManager) -> list[str]:
     except RolledBackError as error:
         told.append(str(error))
     nodes = registration(config)
+    if isinstance(nodes, Dynamic) and _AFTER < manager.settings().version.major < _BEFORE:
+        told += nodes.announce(manager, announced(config))
     if isinstance(nodes, CloudNodes):
         closed = nodes.secure(manager, change.slurm.look().nodes)
         told += [f"{name}: was open to jobs although it is not in use; put away" for name in closed]
@@ -109,8 +115,27 @@ def wanted(config: Config) -> Wanted:
         specs,
         str(Path(config.slurm.hooks.directory) / POWER),
         config.policies.scale.boot_within_s,
-        (*config.policies.environments.features, *config.policies.devices.features),
+        _shape(config, FEATURES_NODE) if _asked_for(config) else None,
     )
+
+
+def announced(config: Config) -> list[NodeSpec]:
+    """As many nodes of the shape of ours as one job may have."""
+    most = config.policies.demand.max_nodes
+    return [_shape(config, f"{ROOM_NODE}-{i}") for i in range(1, most + 1)]
+
+
+def _shape(config: Config, name: str) -> NodeSpec:
+    """Like our nodes, with every feature that one of them may have."""
+    template = config.policies.instances
+    features = tuple(dict.fromkeys([*template.features, *_asked_for(config)]))
+    flavour = template.flavour
+    return NodeSpec(name, "127.0.0.1", flavour.cpus, flavour.node_memory_mb, features)
+
+
+def _asked_for(config: Config) -> tuple[str, ...]:
+    """Features that jobs may ask for, and which not all of our nodes have."""
+    return (*config.policies.environments.features, *config.policies.devices.features)
 
 
 def _features(config: Config, name: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import backfill.lab
+from backfill.drivers.slurm.registration import never_comes
 from backfill.lab.cluster import Lab
 from backfill.lab.tally import check_tally
 
@@ -141,7 +142,7 @@ class JobsRig:
         """Every node that Slurm shows, with its state."""
         lines = self.ctl("scontrol", "-F", "-o", "show", "node").splitlines()
         words = (dict(w.partition("=")[::2] for w in line.split()) for line in lines)
-        return {w["NodeName"]: w["State"] for w in words}
+        return {w["NodeName"]: w["State"] for w in words if not never_comes(w["NodeName"])}
 
     # --- what the counting jobs said -----------------------------------------------------------
 

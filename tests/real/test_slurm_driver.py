@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from backfill.core.cluster import JobState, Node, NodeBase
+from backfill.drivers.slurm.registration import ROOM_NODE, Dynamic
 from backfill.drivers.slurm.settings import check_settings
 from backfill.lab.roots import RELEASES
 from backfill.ports import NoCapacityError, NodeSpec, RefusedError, UnreachableError
@@ -48,6 +49,21 @@ def test_an_unregistered_node_survives_a_restart_of_slurmctld(rig: RealRig) -> N
     waiting = rig.submit("vn1")
     rig.manager.undrain("vn1")
     assert await_state(rig, waiting, JobState.RUNNING).nodes == ("vn1",)
+
+
+def test_jobs_wait_for_nodes_that_are_announced(rig: RealRig) -> None:
+    """In a partition without any node, for as much as ours would have; only 24.11 needs that."""
+    wish = ["sbatch", "--parsable", "-p", "htc", "-N2", "-c2", "--mem=300", "--wrap=true"]
+    rooms = [NodeSpec(f"{ROOM_NODE}-{i}", "127.0.0.1", 2, 300, ("backfill",)) for i in (1, 2)]
+    refused = rig.lab.run("ctl", wish).returncode != 0
+    assert refused == (rig.lab.spec.slurm_version == "24.11")
+    before = rig.manager.observe().nodes.keys()
+    for _ in range(2):
+        assert Dynamic().announce(manager_of(rig.lab), rooms) == []
+    asked = rig.ctl(*wish)
+    assert rig.manager.observe().nodes.keys() == before
+    assert job(rig, asked).state is JobState.PENDING
+    rig.ctl("scontrol", "delete", f"NodeName={ROOM_NODE}-[1-2]")
 
 
 def test_suspended_jobs_survive_a_restart_of_slurmctld(rig: RealRig) -> None:

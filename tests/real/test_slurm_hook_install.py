@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.drivers.slurm.conf.wanted import Method, Wanted
+from backfill.drivers.slurm.conf.wanted import FEATURES_NODE, Method, Wanted
 from backfill.drivers.slurm.hook_install import HookPlan, Hooks
 from backfill.drivers.slurm.submit_lua import Gate
 from backfill.lab.roots import RELEASES
+from backfill.ports import NodeSpec
 from tests.contract.workload_rig import await_state
 from tests.real.conf_lab import conf_lab, transactions_of
 from tests.real.slurm_lab import RealRig, until
@@ -122,7 +123,8 @@ def test_a_feature_may_be_asked_for_before_any_node_has_it(site: Site) -> None:
     assert "feature" in site.rig.lab.run("ctl", wish).stderr
     change = transactions_of(site.rig.lab)
     before = site.rig.manager.observe().nodes.keys()
-    wanted = Wanted(Method.DYNAMIC, (), "/bin/true", 120, ("software7",))
+    line = NodeSpec(FEATURES_NODE, "127.0.0.1", 1, 1, ("software7",))
+    wanted = Wanted(Method.DYNAMIC, (), "/bin/true", 120, line)
     change.apply(lambda now: wanted.change(now, change.site()))
     asked = site.rig.lab.run("ctl", [*wish, "--parsable"])
     assert asked.returncode == 0, asked.stderr

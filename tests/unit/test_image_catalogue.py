@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,13 @@ def test_nodes_carry_the_features_of_their_image(tmp_path: Path) -> None:
     features = {spec.name: spec.features for spec in slurm_parts.wanted(config).specs}
     assert features["vn1"] == ("backfill", "debian")
     assert features["vn3"] == ("backfill", "cms", "rhel")
-    assert slurm_parts.wanted(config).features == ("cms", "debian", "rhel")
+    line = slurm_parts.wanted(config).known_by
+    assert line is not None
+    assert line.features == ("backfill", "cms", "debian", "rhel")
+    flavour = config.policies.instances.flavour
+    assert (line.cpus, line.memory_mb) == (flavour.cpus, flavour.node_memory_mb)
+    (room,) = slurm_parts.announced(config)
+    assert replace(room, name=line.name) == line
 
 
 @pytest.mark.parametrize(

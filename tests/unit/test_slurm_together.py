@@ -12,7 +12,7 @@ import pytest
 
 from backfill.core.cluster import Node, NodeBase
 from backfill.core.quantities import parse_hostlist
-from backfill.drivers.slurm.registration import UNPROVEN, Dynamic
+from backfill.drivers.slurm.registration import ROOM_NODE, UNPROVEN, Dynamic
 from backfill.ports import BusyError, DriverError, NodeSpec, RefusedError, UnreachableError
 
 COUNT = 20
@@ -222,3 +222,19 @@ def test_silence_at_a_removal_is_told_to_all() -> None:
     ended = delete(way, table, names)
     assert all(isinstance(error, UnreachableError) for error in ended)
     assert table.removed == []
+
+
+def test_what_could_be_there_is_announced_once() -> None:
+    """By nodes of our shape that nobody sees; another shape replaces them."""
+    table, way = Table(), Dynamic()
+    wide = [replace(spec(i), name=f"{ROOM_NODE}-{i}", address="127.0.0.1") for i in (1, 2)]
+    for _ in range(2):
+        assert way.announce(table, wide) == []
+    assert table.made == [["backfill-room-1", "backfill-room-2"]]
+    assert way.view(table.nodes) == {}
+    large = [replace(one, cpus=8) for one in wide]
+    assert way.announce(table, large) == []
+    assert [node.cpus for node in table.nodes.values()] == [8, 8]
+    table.room = 2
+    (said,) = way.announce(table, [*large, replace(large[0], name=f"{ROOM_NODE}-3")])
+    assert said.startswith("Slurm may refuse jobs while it has no node of ours that could run them")

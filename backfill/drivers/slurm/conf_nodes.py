@@ -12,8 +12,7 @@ from backfill.drivers.slurm.checks import mismatch
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, named_in, salvage
 from backfill.drivers.slurm.conf.transaction import Transactions
-from backfill.drivers.slurm.conf.wanted import FEATURES_NODE
-from backfill.drivers.slurm.registration import UNPROVEN, NodeTools
+from backfill.drivers.slurm.registration import UNPROVEN, NodeTools, never_comes
 from backfill.drivers.slurm.together import Ends, Together
 from backfill.ports import AlreadyThereError, BusyError, DriverError, NodeSpec, RefusedError
 
@@ -202,7 +201,7 @@ class CloudNodes(ConfNodes):
 
     def parked(self, node: Node) -> bool:
         """DOWN or drained by us, because it is not in use."""
-        if node.name == FEATURES_NODE:
+        if never_comes(node.name):
             return True
         return node.reason.startswith(PARKED) and (node.drained or node.base is NodeBase.DOWN)
 

@@ -24,6 +24,8 @@ from backfill.ports import (
 )
 
 _LOG = logging.getLogger("backfill.slurm")
+# Nodes that never come, see `Dynamic.announce`.
+ROOM_NODE = "backfill-room"
 UNPROVEN = f"{OUR_REASON} not proven yet"
 
 
@@ -99,6 +101,22 @@ class Dynamic:
             tools.set_drain(",".join(node.name for node in fresh), UNPROVEN)
         return ends
 
+    def announce(self, tools: NodeTools, specs: Sequence[NodeSpec]) -> list[str]:
+        """Let Slurm know what could be there, by nodes that never come; what could not be done.
+
+        24.11 refuses a job at once that no node of its partition could run, also where there is
+        none at all yet. FUTURE nodes count.
+        """
+        known = tools.raw_nodes([spec.name for spec in specs])
+        old = [s.name for s in specs if s.name in known and difference(known[s.name], s)]
+        refused = _delete(tools, old)
+        made = [s for s in specs if s.name not in known or s.name in {*old} - refused.keys()]
+        refused |= _make(tools, made)
+        return [
+            f"Slurm may refuse jobs while it has no node of ours that could run them: {error}"
+            for error in refused.values()
+        ]
+
     def delete(self, tools: NodeTools, name: str) -> None:
         """`scontrol delete`; only what was added."""
         self._leaving.want(name, lambda names: self._delete_all(tools, names))
@@ -120,8 +138,13 @@ class Dynamic:
         """Nothing is written anywhere."""
 
     def view(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
-        """As they are, without the line that only makes features known."""
-        return {name: node for name, node in nodes.items() if name != FEATURES_NODE}
+        """As they are, without those that never come."""
+        return {name: node for name, node in nodes.items() if not never_comes(name)}
+
+
+def never_comes(name: str) -> bool:
+    """Whether it only makes something known, such as features."""
+    return name == FEATURES_NODE or name.startswith(f"{ROOM_NODE}-")
 
 
 def _make(tools: NodeTools, specs: Sequence[NodeSpec]) -> dict[str, DriverError]:

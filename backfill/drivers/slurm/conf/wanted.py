@@ -29,14 +29,15 @@ class Method(StrEnum):
 class Wanted:
     """What `apply` is to bring about. `poke` is the program that Slurm calls for CLOUD nodes.
 
-    `features` are those that jobs may ask for before any node has them.
+    `known_by` is a node of the shape of ours, which never comes, with all features that jobs may
+    ask for before any node has them; None where there are none.
     """
 
     method: Method
     specs: Sequence[NodeSpec]
     poke: str
     boot_within_s: float
-    features: tuple[str, ...] = ()
+    known_by: NodeSpec | None = None
 
     def change(self, now: Managed, site: Site) -> Managed:
         """The file's next content. Nodes that stay keep what is known of their state."""
@@ -48,9 +49,8 @@ class Wanted:
             same = known is not None and known.spec == spec
             keeps = same and known is not None and LineState.CLOUD not in (known.state, fresh)
             lines.append(known if keeps and known is not None else NodeLine(spec, fresh))
-        if self.features:
-            known_by = NodeSpec(FEATURES_NODE, "127.0.0.1", 1, 1, self.features)
-            lines.append(NodeLine(known_by, LineState.FUTURE))
+        if self.known_by is not None:
+            lines.append(NodeLine(self.known_by, LineState.FUTURE))
         made = now.only_nodes(tuple(lines))
         cloud = self._power_saving(site) if self.method is Method.CLOUD else ()
         return made.with_section(CLOUD_SECTION, cloud)
