@@ -6,13 +6,13 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from backfill.lab import debian
 from backfill.lab.spec import LabError, LabSpec, cache_root
 from backfill.lab.stale import clear_builds
 
@@ -31,16 +31,7 @@ PACKAGES = (
     "mount",
     "hostname",
 )
-_OPTIONS = (
-    "--variant=essential",
-    "--mode=root",
-    "--aptopt=APT::Install-Recommends false",
-    '--aptopt=Acquire::Languages "none"',
-    # The lists of a suite in development expire, and a mirror may be older than that.
-    '--aptopt=Acquire::Check-Valid-Until "false"',
-    '--aptopt=Acquire::Retries "3"',
-    *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("man", "doc", "locale", "info")),
-)
+_LEFT_OUT = ("man", "doc", "locale", "info")
 
 Progress = Callable[[str], None]
 
@@ -81,47 +72,22 @@ def build(release: str, progress: Progress = lambda line: None) -> Path:
         progress(f"Slurm {release}: installing Debian {SUITES[release]} into a root of its own")
         began_s = time.monotonic()
         work = place.parent / f".building-{place.name}"
-        _install(SUITES[release], work, place.parent / f"{release}.log")
+        suite = SUITES[release]
+        how = debian.options(suite, *_LEFT_OUT)
+        debian.install(suite, PACKAGES, how, work, place.parent / f"{release}.log")
         work.rename(place)
         progress(f"Slurm {release}: ready ({time.monotonic() - began_s:.0f} s)")
     return place
-
-
-def mirror() -> str:
-    """Where this machine's apt takes its own release of Debian from."""
-    codename = _run("sh", "-c", '. /etc/os-release && echo "$VERSION_CODENAME"').strip()
-    targets = _run("apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)")
-    for line in targets.splitlines():
-        release, component, uri = line.split(maxsplit=2)
-        if (release, component) == (codename, "main"):
-            return uri
-    raise LabError(f"apt has no source for Debian {codename} main; add one to /etc/apt")
 
 
 def _place(release: str) -> Path:
     if release not in SUITES:
         known = ", ".join(RELEASES)
         raise LabError(f"no Debian suite is known for Slurm {release}; there are {known}")
-    recipe = repr((SUITES[release], PACKAGES, _OPTIONS))
+    suite = SUITES[release]
+    recipe = repr((suite, PACKAGES, debian.options(suite, *_LEFT_OUT)))
     name = hashlib.sha256(recipe.encode()).hexdigest()[:16]
     return cache_root() / "roots" / f"{release}-{name}"
-
-
-def _install(suite: str, work: Path, log: Path) -> None:
-    argv = ["mmdebstrap", *_OPTIONS, f"--include={','.join(PACKAGES)}", suite, str(work), mirror()]
-    with log.open("w") as output:
-        done = subprocess.run(argv, stdout=output, stderr=subprocess.STDOUT, check=False)
-    if done.returncode != 0:
-        shutil.rmtree(work, ignore_errors=True)
-        last = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
-        raise LabError(f"mmdebstrap could not install Debian {suite}: {last}")
-
-
-def _run(*argv: str) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise LabError(f"{argv[0]} failed: {done.stderr.strip()}")
-    return done.stdout
 
 
 def _to_stderr(line: str) -> None:

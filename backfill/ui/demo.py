@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backfill.lab.roots import INSTALLED, RELEASES
 from backfill.ui.codes import BAD_DATA, NO, UNAVAILABLE, USAGE
 from backfill.ui.parser import say
 from backfill.ui.terminal import emphasis
@@ -51,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--junit", type=Path, metavar="OUT", help="write the expectations as a JUnit report"
     )
     parser.add_argument("--json", action="store_true", help="print nothing but the outcome")
+    parser.add_argument(
+        "--slurm",
+        default=INSTALLED,
+        choices=RELEASES,
+        help=f"release of the lab's controller, hosts and guests ({INSTALLED})",
+    )
     parser.add_argument("--keep", action="store_true", help="leave the lab running afterwards")
 
 
@@ -87,6 +94,8 @@ def _misuse(args: argparse.Namespace) -> str:
         return "--against needs --policy FILE, the policy that it is compared with"
     if args.policy is not None and getattr(args, "live", False):
         return "--live plays a scenario with its own policy; leave --policy or --live out"
+    if args.slurm != INSTALLED and _on_paper(args):
+        return "--slurm is for the lab; leave it out where time is simulated"
     return ""
 
 
@@ -122,13 +131,15 @@ class _CannotError(Exception):
 
 
 def _live(args: argparse.Namespace, scenario: Scenario) -> bool:
-    """Whether to play on a lab. The demo does without one; `replay --live` was asked for it."""
+    """Whether to play on a lab. The demo does without one, unless it was asked for one."""
+    from backfill.lab.image import USUAL, Recipe
     from backfill.ui import demo_lab
 
-    wanted = getattr(args, "live", None)
-    if args.simulated or args.policy is not None or wanted is False:
+    if _on_paper(args):
         return False
-    why = demo_lab.missing()
+    recipe = Recipe(args.slurm)
+    wanted = getattr(args, "live", False) or recipe != USUAL
+    why = demo_lab.missing(recipe)
     if why and wanted:
         raise _CannotError(f"{why}: the scenario cannot be played live here", UNAVAILABLE)
     if why:
@@ -140,6 +151,12 @@ def _live(args: argparse.Namespace, scenario: Scenario) -> bool:
     return True
 
 
+def _on_paper(args: argparse.Namespace) -> bool:
+    """Whether simulated time was asked for; `replay` takes it where `--live` is not given."""
+    unasked = getattr(args, "live", None) is False
+    return bool(args.simulated or args.policy is not None or unasked)
+
+
 def _played(args: argparse.Namespace, name: str, scenario: Scenario, *, live: bool) -> Play:
     """Play it, and show it as it goes on unless only the outcome is wanted."""
     from backfill.sim.paper import measured
@@ -149,7 +166,7 @@ def _played(args: argparse.Namespace, name: str, scenario: Scenario, *, live: bo
     from backfill.ui.timeline import LiveWatcher, watcher
 
     if live:
-        return Play(name, _on_lab(scenario, keep=args.keep, shown=not args.json))
+        return Play(name, _on_lab(scenario, args))
     if args.json or args.against is not None:
         stage = SimulatedStage(scenario)
         outcome = play(scenario, stage)
@@ -161,13 +178,14 @@ def _played(args: argparse.Namespace, name: str, scenario: Scenario, *, live: bo
     return Play(name, outcome, measured(scenario, outcome, stage.jobs(), stage.ends_s()))
 
 
-def _on_lab(scenario: Scenario, *, keep: bool, shown: bool) -> Outcome:
+def _on_lab(scenario: Scenario, args: argparse.Namespace) -> Outcome:
     from backfill.sim.scenario_player import play
     from backfill.ui.demo_lab import demo_lab
     from backfill.ui.demo_live import LabStage
     from backfill.ui.timeline import watcher
 
-    with demo_lab(scenario, _tell, keep=keep) as lab:
+    shown = not args.json
+    with demo_lab(scenario, _tell, keep=args.keep, release=args.slurm) as lab:
         stage = LabStage(lab, scenario.count_every_s)
         try:
             with watcher() if shown else nullcontext() as watching:

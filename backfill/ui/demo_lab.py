@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import backfill
-from backfill.lab import image
+from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
 from backfill.lab.layout import SLURM_TOOLS_PATH
 from backfill.lab.policyfile import write_policy
@@ -36,11 +36,11 @@ _NAMESPACES = ("unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork
 _LOW, _HIGH = "htc", "batch"
 
 
-def missing() -> str:
+def missing(recipe: image.Recipe) -> str:
     """Say in a few words what this machine lacks for the real demo, or return an empty text."""
     if os.geteuid() != 0:
         return "root is missing"
-    tools = list(_TOOLS) if image.find() else [*_TOOLS, *_TO_BUILD]
+    tools = list(_TOOLS) if image.find(recipe) else [*_TOOLS, *_TO_BUILD]
     absent = [tool for tool in tools if shutil.which(tool, path=SLURM_TOOLS_PATH) is None]
     if absent:
         return f"{', '.join(absent)} missing (scripts/setup.sh installs what is needed)"
@@ -70,14 +70,16 @@ def unfit(scenario: Scenario) -> str:
 
 
 @contextmanager
-def demo_lab(scenario: Scenario, tell: Callable[[str], None], *, keep: bool) -> Iterator[Lab]:
-    """A lab with a daemon that obeys the scenario's policy. Raises LabError.
+def demo_lab(
+    scenario: Scenario, tell: Callable[[str], None], *, keep: bool, release: str = roots.INSTALLED
+) -> Iterator[Lab]:
+    """A lab of this Slurm release with a daemon that obeys the scenario's policy. Raises LabError.
 
     At the end the daemon is stopped and, unless it is to be kept, nothing of the lab is left.
     """
     if Lab(LabSpec(name=NAME)).status().supervisor_pid:
         raise LabError(f"the lab of a demo is up already; end it: backfill lab down --name {NAME}")
-    guest = image.build(tell)
+    guest = image.build(tell, image.Recipe(release))
     group = scenario.hosts[0]
     spec = LabSpec(
         name=NAME,
@@ -85,8 +87,9 @@ def demo_lab(scenario: Scenario, tell: Callable[[str], None], *, keep: bool) -> 
         cpus=group.cpus,
         memory_mb=group.memory_mb,
         hooks="slurmctld",
+        slurm_version=release,
     )
-    lab = Lab.up(spec, progress=tell, tied=not keep)
+    lab = Lab.up(roots.equip(spec, tell), progress=tell, tied=not keep)
     try:
         # The journal of an earlier demo would be this daemon's memory.
         shutil.rmtree(lab.dir / "daemon", ignore_errors=True)

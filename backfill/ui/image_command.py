@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from backfill.lab import image
+from backfill.lab import image, roots
 from backfill.lab.spec import LabError
 from backfill.ui.codes import BAD_DATA, NO, OK
 from backfill.ui.parser import add_verbs, say
@@ -22,6 +22,12 @@ _VERBS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Subcommands of `backfill image`."""
     for verb in add_verbs(parser, _VERBS).values():
+        verb.add_argument(
+            "--slurm",
+            default=roots.INSTALLED,
+            choices=roots.RELEASES,
+            help=f"release of its slurmd ({roots.INSTALLED})",
+        )
         verb.add_argument("--salt", action="store_true", help="the image with Salt baked in")
         verb.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -29,14 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build or verify."""
     try:
-        return _build(args) if args.verb == "build" else _verify(args)
+        recipe = image.Recipe(args.slurm, args.salt)
+        return _build(args, recipe) if args.verb == "build" else _verify(args, recipe)
     except LabError as error:
         say(str(error))
         return NO
 
 
-def _build(args: argparse.Namespace) -> int:
-    built = image.build(_tell, salt=args.salt)
+def _build(args: argparse.Namespace, recipe: image.Recipe) -> int:
+    built = image.build(_tell, recipe)
     folder = Path(built.disk).parent
     if args.json:
         print(json.dumps({**asdict(built), "recipe": folder.name}))
@@ -50,12 +57,16 @@ def _tell(line: str) -> None:
     sys.stderr.flush()
 
 
-def _verify(args: argparse.Namespace) -> int:
-    found = image.find(args.salt)
+def _verify(args: argparse.Namespace, recipe: image.Recipe) -> int:
+    found = image.find(recipe)
     if found is None:
-        verb = "build --salt" if args.salt else "build"
+        which = [
+            *(["--slurm", args.slurm] if args.slurm != roots.INSTALLED else []),
+            *(["--salt"] if args.salt else []),
+        ]
         raise LabError(
-            f"there is no image of the present recipe; build it with: backfill image {verb}"
+            "there is no image of the present recipe; build it with: "
+            + " ".join(["backfill image build", *which])
         )
     folder = Path(found.disk).parent
     problems = image.problems(folder)

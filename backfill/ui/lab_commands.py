@@ -60,8 +60,7 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
         "--slurm",
         default=roots.INSTALLED,
         choices=roots.RELEASES,
-        help=f"release of controller and hosts ({roots.INSTALLED}); guests come with "
-        f"{roots.INSTALLED} only, so other releases have no guest image",
+        help=f"release of controller, hosts and guests ({roots.INSTALLED})",
     )
     for name, what in (
         ("time", "a time server"), ("files", "a file server"), ("salt", "a Salt master")
@@ -94,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
+    recipe = None if args.no_image else image.Recipe(args.slurm, args.salt)
     spec = LabSpec(
         name=args.name,
         hosts=args.hosts,
@@ -106,9 +106,7 @@ def _up(args: argparse.Namespace) -> int:
         salt=args.salt,
     )
     lab = Lab.up(roots.equip(spec, _tell), progress=_tell)
-    # A guest's slurmd is 22.05, too old to register with a later release's slurmctld.
-    bare = args.no_image or args.slurm != roots.INSTALLED
-    policy = None if bare else write_policy(lab, image.build(_tell, salt=args.salt))
+    policy = write_policy(lab, image.build(_tell, recipe)) if recipe else None
     for line in next_steps(lab, policy):
         print(line)
     return OK

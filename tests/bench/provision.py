@@ -163,7 +163,7 @@ def main() -> int:
     free: Figures = defaultdict(list)
     why = ""
     try:
-        guest = image.build(salt=True)
+        guest = image.build(recipe=image.Recipe(salt=True))
         plain = Bed(LabSpec(name=f"bench-plain-{os.getpid()}", hosts=1), policy(), guest)
         try:
             with_salt(TRIALS, guest, plain, True, gated)

@@ -18,7 +18,7 @@ from typing import Any
 
 import backfill
 from backfill.drivers.store.sqlite import JournalReader
-from backfill.lab import image
+from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
 from backfill.lab.leftovers import traces
 from backfill.lab.policyfile import write_policy
@@ -50,8 +50,8 @@ _DEFECTS = re.compile(r"Traceback|defect in the driver|unforeseen|did not settle
 def daemon_lab(name: str, **spec: Any) -> Iterator[DaemonRig]:
     """A lab with the hook in place, and a rig on it; at the end nothing of both is left."""
     made = LabSpec(name=f"{name}-{os.getpid()}", **{"hooks": "slurmctld", **PATIENT, **spec})
-    guest = image.build(salt=made.salt)
-    lab = Lab.up(made, tied=True)
+    guest = image.build(recipe=image.Recipe(made.slurm_version, made.salt))
+    lab = Lab.up(roots.equip(made), tied=True)
     try:
         rig = DaemonRig(lab, guest)
         yield rig

@@ -15,6 +15,7 @@ from backfill.lab.leftovers import traces
 from backfill.lab.spec import LabSpec
 from backfill.lab.waiting import wait_until
 from backfill.ui.demo_lab import NAME
+from tests.real.releases import RELEASES
 
 pytestmark = pytest.mark.real
 _ROOT = Path(backfill.__file__).parents[1]
@@ -27,7 +28,10 @@ _PATIENT = {
 _PROMISES = 5
 
 
-def test_the_demo_keeps_its_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_demo_keeps_its_promises(
+    release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every counter whole, every job ended once, the host given at once, the work moved on."""
     text = (_ROOT / "scenarios/first_day.yaml").read_text()
     for quick, patient in _PATIENT.items():
@@ -36,7 +40,7 @@ def test_the_demo_keeps_its_promises(tmp_path: Path, monkeypatch: pytest.MonkeyP
     scenario, report = tmp_path / "first_day.yaml", tmp_path / "report.html"
     scenario.write_text(text)
     monkeypatch.setenv("BACKFILL_LAB_ROOT", str(tmp_path))
-    command = ["replay", "--live", str(scenario), "--report", str(report)]
+    command = ["replay", "--live", "--slurm", release, str(scenario), "--report", str(report)]
     played = subprocess.run(
         [sys.executable, "-m", "backfill", *command],
         cwd=_ROOT, env=os.environ.copy(), capture_output=True, text=True, timeout=1500, check=False,

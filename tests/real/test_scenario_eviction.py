@@ -1,4 +1,7 @@
-"""Eviction and return on real parts: a low-priority job is pushed aside and loses nothing."""
+"""Eviction and return on real parts: a low-priority job is pushed aside and loses nothing.
+
+On every release of Slurm, of which the guests' slurmd is as well.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pytest
 
 from backfill.core.cluster import NOWHERE
 from tests.real.daemon_rig import MIGRATE, PAUSE, REQUEUE, SUSPEND, DaemonRig, daemon_lab
+from tests.real.releases import RELEASES
 
 pytestmark = pytest.mark.real
 
@@ -19,9 +23,9 @@ MOVE_FIRST = {"ladder": [MIGRATE, PAUSE, REQUEUE]}
 ONE = {"limits": {"max_instances": 1}}
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[DaemonRig]:
-    with daemon_lab("evict") as rig:
+@pytest.fixture(scope="module", params=RELEASES)
+def bed(request: pytest.FixtureRequest) -> Iterator[DaemonRig]:
+    with daemon_lab("evict", slurm_version=request.param) as rig:
         yield rig
 
 
@@ -30,6 +34,8 @@ def test_pause_and_return_on_the_same_host(rig: DaemonRig) -> None:
     rig.restart(**BY_PAUSE, **ONE)
     low = rig.low()
     name, host = rig.where(low)
+    shown = rig.ctl("scontrol", "show", "node", name)
+    assert f" Version={rig.lab.spec.slurm_version}." in shown
     high = rig.high(host)
     began_s = rig.started(high)
     rig.becomes(name, "displaced")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.lab import image
+from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import LabSpec
@@ -20,15 +20,26 @@ pytestmark = pytest.mark.real
 _LADDER = {"ladder": [PAUSE, REQUEUE]}
 
 
-@pytest.fixture(scope="module", params=["conf", pytest.param("cloud", marks=pytest.mark.soak)])
+_WAYS = [
+    ("conf", "22.05"),
+    *(
+        pytest.param(way, marks=pytest.mark.soak)
+        for way in [("cloud", "22.05"), ("cloud", "24.11"), ("conf", "24.11"), ("conf", "26.05")]
+    ),
+]
+
+
+@pytest.fixture(scope="module", params=_WAYS, ids="-".join)
 def rig(request: pytest.FixtureRequest, lab_name: object) -> Iterator[DaemonRig]:
-    guest = image.build()
+    method, release = request.param
+    guest = image.build(recipe=image.Recipe(release))
     assert callable(lab_name)
-    spec = LabSpec(name=lab_name(f"reg-{request.param}"), hooks="slurmctld", **PATIENT)
-    lab = Lab.up(spec, tied=True)
+    name = lab_name(f"reg-{method}")
+    spec = LabSpec(name=name, hooks="slurmctld", slurm_version=release, **PATIENT)
+    lab = Lab.up(roots.equip(spec), tied=True)
     try:
         made = DaemonRig(lab, guest)
-        made.changes = {"slurm": _slurm(lab, request.param), **_LADDER}
+        made.changes = {"slurm": _slurm(lab, method), **_LADDER}
         yield made
         if not made.dead:
             made.stop()
@@ -67,7 +78,8 @@ def test_from_an_untouched_slurm_conf_to_an_evicted_job(rig: DaemonRig) -> None:
         lines.write("Include backfill.conf\n")
     before = conf.read_bytes()
     assert "+NodeName=vn1 NodeAddr=10.77.1.1 " in ours(rig, "diff", check=False)
-    assert json.loads(ours(rig, "apply", "--json"))["reloaded"] == "restart"
+    how = "restart" if rig.lab.spec.slurm_version == roots.INSTALLED else "reconfigure"
+    assert json.loads(ours(rig, "apply", "--json"))["reloaded"] == how
     assert json.loads(ours(rig, "diff", "--json")) == {"diff": ""}
 
     rig.start(**{**rig.changes, "scale": {"idle_s": 3}})

@@ -11,6 +11,7 @@ import pytest
 
 from backfill.ports import Record
 from tests.real.daemon_rig import MIGRATE, PAUSE, REQUEUE, DaemonRig, daemon_lab
+from tests.real.releases import RELEASES
 
 pytestmark = pytest.mark.real
 
@@ -20,9 +21,9 @@ TWO: dict[str, Any] = {"ladder": [PAUSE, REQUEUE], "limits": {"max_instances": 2
 SOON = {"ladder": [PAUSE, MIGRATE, REQUEUE], "comeback": {"move_after_s": 0}, **ONE}
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[DaemonRig]:
-    with daemon_lab("slurm") as rig:
+@pytest.fixture(scope="module", params=RELEASES)
+def bed(request: pytest.FixtureRequest) -> Iterator[DaemonRig]:
+    with daemon_lab("slurm", slurm_version=request.param) as rig:
         yield rig
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import lzma
+import re
 from pathlib import Path
 
 import pytest
 
-from backfill.lab import image, saltimage
-from backfill.lab.spec import LabSpec
+from backfill.lab import guestroot, image, saltimage
+from backfill.lab.roots import RELEASES
+from backfill.lab.spec import LabError, LabSpec
 
 PARTS = ("vmlinuz", "initrd", "disk.raw", "packages.lock")
 
@@ -39,9 +42,32 @@ def test_an_image_without_checksums_is_no_image(folder: Path) -> None:
     assert "has no checksums" in image.problems(folder)[0]
 
 
-def test_the_two_images_have_different_recipes() -> None:
-    """With Salt it is another image, so neither takes the other's place in the cache."""
-    assert image.recipe_hash(salt=True) != image.recipe_hash()
+def test_each_image_has_a_name_of_its_own() -> None:
+    """With Salt or of another release it is another image: none takes another's place."""
+    recipes = [image.Recipe(salt=True), *(image.Recipe(release) for release in RELEASES)]
+    assert len({recipe.name for recipe in recipes}) == 4
+    assert all(recipe.name.startswith(f"{recipe.release}-") for recipe in recipes)
+
+
+@pytest.mark.parametrize(
+    ("release", "salt", "said"),
+    [
+        ("23.02", False, "no guest image has Slurm 23.02; there are 22.05, 24.11, 26.05"),
+        ("24.11", True, "Salt is baked into the guest image of Slurm 22.05 only"),
+    ],
+)
+def test_an_image_that_cannot_be_is_refused(release: str, salt: bool, said: str) -> None:
+    """One sentence, before anything is begun."""
+    with pytest.raises(LabError, match=re.escape(said)):
+        image.Recipe(release, salt)
+
+
+def test_packed_modules_are_unpacked_for_the_initial_ram_disk(tmp_path: Path) -> None:
+    """Later kernels of Debian have theirs packed."""
+    (tmp_path / "a.ko").write_bytes(b"plain")
+    (tmp_path / "b.ko.xz").write_bytes(lzma.compress(b"packed"))
+    assert guestroot._unpacked(tmp_path / "a.ko") == b"plain"
+    assert guestroot._unpacked(tmp_path / "b.ko.xz") == b"packed"
 
 
 @pytest.mark.parametrize(

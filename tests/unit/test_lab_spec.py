@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.lab import control, image
+from backfill.lab import control, guestroot, image
 from backfill.lab.cluster import Lab
 from backfill.lab.slurmconf import cgroup_conf, slurm_conf
 from backfill.lab.spec import LabError, LabSpec, host_address
@@ -137,14 +137,14 @@ def test_wait_until_gives_up() -> None:
 
 def test_image_is_named_by_its_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Another package or another guest program makes another image."""
-    first = image.recipe_hash()
-    assert first == image.recipe_hash()
+    first = image.Recipe().name
+    assert first == image.Recipe().name
     monkeypatch.setattr(image, "PACKAGES", (*image.PACKAGES, "chrony"))
-    assert image.recipe_hash() != first
+    assert image.Recipe().name != first
     monkeypatch.undo()
-    for path in image.GUEST_FILES.iterdir():
+    for path in guestroot.GUEST_FILES.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(image, "GUEST_FILES", tmp_path)
-    assert image.recipe_hash() == first
+    monkeypatch.setattr(guestroot, "GUEST_FILES", tmp_path)
+    assert image.Recipe().name == first
     (tmp_path / "wake.c").write_text("int main(void) { return 0; }")
-    assert image.recipe_hash() != first
+    assert image.Recipe().name != first

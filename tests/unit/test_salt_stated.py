@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backfill.drivers.salt.stated import stated, whole_files
-from backfill.lab.image import GUEST_FILES
+from backfill.lab.guestroot import GUEST_FILES
 
 Check = Callable[[bytes], tuple[int, str]]
 
