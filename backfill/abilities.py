@@ -106,6 +106,17 @@ class LeakFinder(Protocol):
 
 
 @runtime_checkable
+class Abandoner(Protocol):
+    """A provider that keeps something of an instance elsewhere than on its host."""
+
+    def abandon(self, host: str, name: str) -> None:
+        """Forget the instance and its files: `host` is off for good, as people know. Idempotent.
+
+        BusyError when the host answers.
+        """
+
+
+@runtime_checkable
 class Throttler(Protocol):
     """A provider whose instances can go on with a share of their CPUs."""
 

@@ -135,6 +135,7 @@ class DeleteInstance:
     host: str
     reason: str
     last_words: bool = False
+    off: bool = False  # its host is off for good, so that there is nothing to end there
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,6 +241,7 @@ class HoldSet:
     """A person pushed instances off a host or a node, or allowed them again (`backfill evict`).
 
     With `keep` (`backfill reclaim`) so many may stay on the host, and the others go for good.
+    `off`: they say that nothing runs on the host any more and nothing will.
     """
 
     subject: str
@@ -248,6 +249,7 @@ class HoldSet:
     on: bool
     reason: str
     keep: int | None = None
+    off: bool = False
 
 
 Change = (

@@ -34,6 +34,9 @@ class GuestNews(Doubting):
     def _woken(self, change: ch.Woken) -> None:
         self._note(change.name, change.generation, woken_s=change.at_s)
 
+    def _last_words(self, change: ch.LastWords) -> None:
+        """Nothing is decided by it; it is kept in the journal."""
+
     def _probed(self, change: ch.Probed) -> None:
         known = self.managed.get(change.name)
         if known is not None:

@@ -79,6 +79,7 @@ class Lens:
         self.claims = _Noted(self, world.claims, "claim {}".format, "*claims")
         self.operations = _Noted(self, world.operations, _node_of, "*operations")
         self.closed = _Noted(self, world.closed, _itself, "*closed")
+        self.off = _Noted(self, world.off, _itself, "*closed")
         self.kept = _Noted(self, world.kept, _itself, "*closed")
         self.generations = _Noted(self, world.generations, _itself, "*managed")
         self.rates = _Noted(self, world.rates, "rate {}".format, "*rates")

@@ -47,6 +47,7 @@ class Picture:
         self.doubts: dict[str, Doubt] = {}  # by managed node
         self.fleets: dict[str, Fleet] = {}  # orders by id
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
+        self.off: dict[str, str] = {}  # host that is off for good -> how a person knows
         self.kept: dict[str, tuple[int, str]] = {}  # host -> so many may stay there, and why
         self.generations: dict[str, int] = {}  # highest generation ever used by a node's name
         self.streaks: dict[str, Streak] = {}  # failures in a row: by host, and "" for the image

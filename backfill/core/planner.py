@@ -22,7 +22,7 @@ from backfill.core.steps.evict import step_evicting
 from backfill.core.steps.fleets import plan_fleets
 from backfill.core.steps.parents import hosts_with_parents, step_parents
 from backfill.core.steps.ready import step_ready
-from backfill.core.steps.remove import step_draining, step_removing
+from backfill.core.steps.remove import lost_with, step_draining, step_removing
 from backfill.core.steps.throttle import step_throttled
 from backfill.core.world import World
 
@@ -131,6 +131,9 @@ def _step(draft: Draft, node: ManagedNode) -> None:
         if host not in draft.world.hosts:
             _unknown(draft, node, host)
             return  # where it is, or whether it has arrived, cannot be known
+    if lost_with(draft, node.host) and node.phase not in (Phase.MOVING, Phase.REMOVING):
+        draft.become(node, Phase.REMOVING, f"its host {node.host} is off for good")
+        return
     step(draft, node)
 
 

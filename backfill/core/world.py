@@ -249,18 +249,16 @@ class World(GuestNews):
         self.rates[change.host] = known.learn(change.written_mb, change.took_s)
         self._touch(f"rate {change.host}")
 
-    def _last_words(self, change: ch.LastWords) -> None:
-        """Nothing is decided by it; it is kept in the journal."""
-
     def _hold_set(self, change: ch.HoldSet) -> None:
         if change.keep is not None:
             self.kept.pop(change.subject, None)
             if change.on:
                 self.kept[change.subject] = (change.keep, change.reason)
-        elif change.on:
-            self.closed[change.subject] = change.reason
         else:
-            self.closed.pop(change.subject, None)
+            for known in (self.closed, self.off):
+                known.pop(change.subject, None)
+                if change.on and (known is self.closed or change.off):
+                    known[change.subject] = change.reason
         self._touch(change.subject)
         self._touch("*closed")
 

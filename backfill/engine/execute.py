@@ -9,6 +9,7 @@ from backfill.abilities import Throttler
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.fence import judge
+from backfill.engine.abandoning import abandon
 from backfill.engine.choreography import holds_devices, move_with_devices
 from backfill.engine.keeping import checkpoint
 from backfill.engine.lending import lend
@@ -178,6 +179,8 @@ def _on_instance(
 ) -> list[ch.Change]:
     provider = outside.providers[action.host]
     match action:
+        case act.DeleteInstance(off=True):
+            return abandon(outside, action)
         case act.DeleteInstance():
             told = _last_words(outside, action) if action.last_words else []
             provider.delete(action.host, action.name)

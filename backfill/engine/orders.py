@@ -39,13 +39,17 @@ class Orders:
         return self._daemon.world
 
     def _evict(self, body: Body) -> Body:
-        """Close a host or node by hand (`on`), or open it again."""
+        """Close a host or node by hand (`on`), or open it again; `off`: it is off for good."""
         subject, on = str(body.get("subject", "")), bool(body.get("on", True))
+        off, host = bool(body.get("off", False)), self._world.hosts.get(subject)
+        if off and (host is None or host.reachable):
+            why = "is no host" if host is None else "answers, so it is not off"
+            return {"error": f"'{subject}' {why}"}
         if subject not in self._world.hosts and subject not in self._world.managed:
             return {"error": f"'{subject}' is neither a host nor a node of ours"}
         reason = str(body.get("reason", "")) or "evicted by hand"
         now_s = self._world.now_s
-        self._daemon.cycle.take([ch.HoldSet(subject, now_s, on, reason)])
+        self._daemon.cycle.take([ch.HoldSet(subject, now_s, on, reason, off=off)])
         self._daemon.cycle.decide()
         return {"subject": subject, "closed": on}
 

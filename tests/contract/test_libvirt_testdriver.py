@@ -138,6 +138,22 @@ def test_a_silent_host_forbids_a_start_only_if_it_may_have_it(rig: TestDriverRig
     assert claims.read_text() == "hv1\n"
 
 
+def test_what_was_on_a_host_that_is_off_for_good_can_be_made_elsewhere(rig: TestDriverRig) -> None:
+    """Its claim keeps the name from being used until people say that the host is off."""
+    host = born(rig)
+    with pytest.raises(BusyError, match="answers, so it is not off"):
+        rig.provider.abandon(host, "vn1")
+    claims = Path(rig.config.directory, CLUSTER, "vn1", "claims")
+    assert claims.read_text() == "hv1\n"
+    with rig.unreachable(host):
+        with pytest.raises(UnreachableError, match="may still be on hv1"):
+            rig.provider.create(spec(rig, host="hv2", generation=2))
+        for _ in range(2):
+            rig.provider.abandon(host, "vn1")
+        rig.provider.create(spec(rig, host="hv2", generation=2))
+    rig.provider.delete("hv2", "vn1")
+
+
 def test_files_stay_while_another_host_has_the_instance(rig: TestDriverRig) -> None:
     """Deleting a left-over definition must not take the disk from under the real one."""
     host = born(rig)

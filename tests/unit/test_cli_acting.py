@@ -70,6 +70,24 @@ def test_one_unknown_name_among_several_changes_nothing(
         assert daemon.daemon.world.closed == {}
 
 
+def test_only_a_host_that_is_silent_is_off_for_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was on it is given up; one that answers is not off, and neither is a node."""
+    with living(tmp_path) as daemon:
+        where = ["--socket", str(daemon.socket)]
+        daemon.until(lambda: len(daemon.daemon.world.hosts) == 2)
+        assert main(["evict", "bm1", "--off", *where]) == 1
+        assert "'bm1' answers, so it is not off" in capsys.readouterr().err
+        daemon.sim.cut_host("bm1")
+        daemon.until(lambda: not daemon.daemon.world.hosts["bm1"].reachable)
+        assert main(["evict", "bm1", "--off", "--reason", "burnt", *where]) == 0
+        assert "bm1 is off for good" in capsys.readouterr().out
+        assert daemon.daemon.world.off == {"bm1": "burnt"}
+        assert main(["evict", "bm1", "--undo", *where]) == 0
+        assert daemon.daemon.world.off == {}
+
+
 def test_a_given_up_node_is_explained_and_can_be_tried_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

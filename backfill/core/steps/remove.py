@@ -65,7 +65,7 @@ def _with_jobs(draft: Draft, node: ManagedNode) -> None:
 
 def step_removing(draft: Draft, node: ManagedNode) -> None:
     """Destroy the instance first, so that no copy can run on; then clear Slurm of the node."""
-    if _instance_left(draft, node) or draft.blind:
+    if _given_up(draft, node) or _instance_left(draft, node) or draft.blind:
         return
     unsure = _unsure(draft, node)
     if unsure:
@@ -80,6 +80,24 @@ def step_removing(draft: Draft, node: ManagedNode) -> None:
     if draft.busy_with(node):
         return
     _over(draft, node)
+
+
+def lost_with(draft: Draft, host: str) -> bool:
+    """Whether nothing is on the host any more: it is silent, and people say that it is off."""
+    known = draft.world.hosts.get(host)
+    return host in draft.world.off and known is not None and not known.reachable
+
+
+def _given_up(draft: Draft, node: ManagedNode) -> bool:
+    """Forget what the node has on hosts that are off for good; whether that goes on."""
+    world = draft.world
+    for host in filter(None, (node.host, node.target)):
+        seen_s = world.seen_s("instance", f"{host}/{node.name}")
+        if lost_with(draft, host) and seen_s < node.since_s:
+            reason = f"{host} is off for good: {world.off[host]}"
+            draft.do(DeleteInstance(node.name, node.generation, host, reason, off=True))
+            return True
+    return False
 
 
 def _instance_left(draft: Draft, node: ManagedNode) -> bool:
@@ -99,6 +117,8 @@ def _unsure(draft: Draft, node: ManagedNode) -> str:
     world = draft.world
     for name in filter(None, (node.host, node.target)):
         host = world.hosts[name]
+        if lost_with(draft, name):
+            continue
         if not host.reachable:
             return f"{name} cannot be reached ({host.problem})"
         source = world.sources.get(name)

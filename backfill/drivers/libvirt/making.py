@@ -18,7 +18,13 @@ from backfill.drivers.libvirt.parents import parent_of
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.seed import ENTROPY_BYTES, MOST_USER_DATA, Identity, seed_tar
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
-from backfill.ports import AlreadyThereError, DriverError, RefusedError, UnreachableError
+from backfill.ports import (
+    AlreadyThereError,
+    BusyError,
+    DriverError,
+    RefusedError,
+    UnreachableError,
+)
 
 _Made = TypeVar("_Made")
 _log = logging.getLogger(__name__)
@@ -207,6 +213,22 @@ def _clear(pool: Pool, host: str, name: str) -> None:
     if pool.find(host, name) is not None:
         hypervisor.destroy(name)
         hypervisor.undefine(name)
+    _clear_files(pool, host, name)
+
+
+def abandon(pool: Pool, host: str, name: str) -> None:
+    """Its files, unless another host has it. See `Abandoner.abandon`."""
+    with pool.changing(name):
+        try:
+            pool.on(host).find(name)
+        except UnreachableError:
+            _clear_files(pool, host, name)
+            return
+    raise BusyError(name, f"{host} answers, so it is not off", "evict it without --off")
+
+
+def _clear_files(pool: Pool, host: str, name: str) -> None:
+    """Remove the instance's files unless another host than this has it."""
     if not pool.store.exists(name):
         return
     claims = pool.store.claims(name)

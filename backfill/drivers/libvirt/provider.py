@@ -98,6 +98,10 @@ class LibvirtProvider(LibvirtHolder):
         """End it and remove all that it has; gone already is fine."""
         making.delete(self._pool, host, name)
 
+    def abandon(self, host: str, name: str) -> None:
+        """Forget what was on a host that is off for good."""
+        making.abandon(self._pool, host, name)
+
     def make_parent(self, host: str, image: str, flavour: Flavour) -> None:
         """Boot, try out and freeze what instant clones go on from."""
         making.make_parent(self._pool, host, image, flavour)

@@ -1,0 +1,18 @@
+"""What is left of an instance whose host is off for good is forgotten, as changes."""
+
+from __future__ import annotations
+
+from backfill.abilities import Abandoner
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.engine.looking import Outside
+
+
+def abandon(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
+    """A host that answers again later shows it once more: then it is a stale copy, and removed."""
+    provider = outside.providers[action.host]
+    if isinstance(provider, Abandoner):
+        provider.abandon(action.host, action.name)
+    if outside.provisioner is not None:
+        outside.provisioner.expel(action.name, action.generation)
+    return [ch.InstanceGone(action.host, action.name, outside.clock.now())]

@@ -1,0 +1,75 @@
+"""A host that is off for good: people say so, and what was on it starts anew elsewhere."""
+
+from __future__ import annotations
+
+from backfill.core import changes as ch
+from backfill.core.lifecycle import Phase
+from backfill.sim.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import cluster, ended, play, policies, running
+
+
+def said_off(run: Rehearsal, host: str) -> None:
+    """The order of `backfill evict HOST --off`."""
+    run.cycle.take([ch.HoldSet(host, run.sim.now_s, on=True, reason="burnt", off=True)])
+    run.cycle.decide()
+
+
+def dark(run: Rehearsal, job: str) -> str:
+    """The job's host loses its power and is seen to be silent; its name."""
+    (name,) = run.sim.job(job).nodes
+    host = run.world.managed[name].host
+    run.sim.kill_host(host)
+    run.until(lambda: not run.world.hosts[host].reachable, 30)
+    return host
+
+
+def test_its_nodes_go_and_their_jobs_start_anew_elsewhere() -> None:
+    """Before that nothing is done; afterwards the name is free, and the host stays closed."""
+    sim = cluster()
+    run = play(sim, policies())
+    job = sim.submit("htc", 60.0)
+    run.until(lambda: running(sim, job), 60)
+    host = dark(run, job)
+    run.run(20.0)
+    assert run.world.managed["vn1"].phase is Phase.READY
+    said_off(run, host)
+    run.until(lambda: sim.job(job).restarts == 1, 60)
+    run.until(lambda: ended(sim, job), 300)
+    assert all(m.host != host for m in run.world.managed.values())
+    assert sim.audit() == []
+
+
+def test_a_removal_that_waits_for_the_host_goes_on_also_after_a_restart() -> None:
+    """The daemon that was told has died; the next one knows it from the journal."""
+    sim = cluster()
+    run = play(sim, policies())
+    job = sim.submit("htc", 600.0)
+    run.until(lambda: running(sim, job), 60)
+    (name,) = sim.job(job).nodes
+    dark(run, job)
+    sim.slurm.set_down(name, "a person did this")
+    sim.slurm.delete_node(name)
+    run.until(lambda: run.world.managed[name].phase is Phase.REMOVING, 600)
+    run.run(60.0)
+    assert run.world.managed[name].phase is Phase.REMOVING
+    said_off(run, run.world.managed[name].host)
+    run.kill()
+    run.start()
+    run.until(lambda: name not in run.world.managed or run.world.managed[name].generation > 1, 600)
+
+
+def test_a_host_that_comes_back_all_the_same_keeps_no_copy() -> None:
+    """What it still carries is stale: it is removed before anything goes on there."""
+    sim = cluster()
+    run = play(sim, policies())
+    job = sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, job), 60)
+    (name,) = sim.job(job).nodes
+    host = run.world.managed[name].host
+    sim.cut_host(host)
+    run.until(lambda: not run.world.hosts[host].reachable, 30)
+    sim.user_cancel(job)
+    said_off(run, host)
+    run.until(lambda: name not in run.world.managed, 300)
+    sim.join_host(host)
+    run.until(lambda: name not in sim.hosts[host].instances, 60)
