@@ -10,9 +10,9 @@ from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.board import Board
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.link import Answer
-from backfill.drivers.openstack.moving import cancel, suspend
+from backfill.drivers.openstack.moving import cancel, migrate, suspend
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
-from backfill.drivers.openstack.states import RESTORED, Server, state_of
+from backfill.drivers.openstack.states import HOST, POWER, RESTORED, Server, state_of
 from backfill.ports import BadOutputError, NotFoundError
 from tests.unit.test_openstack_asking import MemoryLink
 from tests.unit.test_openstack_pure import server
@@ -34,8 +34,9 @@ class ActingLink(MemoryLink):
         }
 
     def post(self, service: str, path: str, subject: str, body: dict[str, Any]) -> Answer:
-        assert "suspend" in body
-        self.server["status"] = "SUSPENDED"
+        self.server["status"] = {"suspend": "SUSPENDED", "confirmResize": "SHUTOFF"}[
+            next(iter(body))
+        ]
         return Answer({}, "")
 
     def delete(self, service: str, path: str, subject: str) -> None:
@@ -47,10 +48,11 @@ class ActingLink(MemoryLink):
 
 
 def cloud_of(link: MemoryLink) -> Cloud:
+    places = {"east": Place("east"), "hv2": Place("east", "c2")}
     config = OpenStackConfig(
-        "c1", {"east": Place("east")}, Shape(("tiny",), "nodes"), Guest("", ""), patience=PATIENCE
+        "c1", places, Shape(("tiny",), "nodes"), Guest("", ""), patience=PATIENCE
     )
-    return Cloud(config, link, {})
+    return Cloud(config, link, {"c2": "hv2"})
 
 
 def test_a_move_that_ends_while_it_is_cancelled_is_over() -> None:
@@ -66,6 +68,16 @@ def test_a_mark_that_a_crash_has_left_does_not_outlive_the_next_suspend() -> Non
     link.server["metadata"][RESTORED] = "1"
     assert suspend(cloud_of(link), "east", "vn1") == 256
     assert state_of(link.server) is InstanceState.SUSPENDED
+
+
+def test_a_move_that_a_crash_left_unconfirmed_is_confirmed() -> None:
+    """It arrived switched off, and Nova keeps the old one until it is told: the same call does."""
+    link = ActingLink("VERIFY_RESIZE")
+    link.server |= {HOST: "c2", POWER: 4}
+    assert state_of(link.server) is InstanceState.OFF
+    migrate(cloud_of(link), "east", "vn1", "hv2")
+    assert link.server["status"] == "SHUTOFF"
+    migrate(cloud_of(link), "east", "vn1", "hv2")
 
 
 def test_a_picture_that_cannot_be_read_is_nobodys_fresh_one() -> None:

@@ -58,11 +58,13 @@ def server(status: str = "ACTIVE", **more: Any) -> Server:
         ("SUSPENDED", InstanceState.SUSPENDED),
         ("SHUTOFF", InstanceState.OFF),
         ("SHELVED_OFFLOADED", InstanceState.OFF),
+        ("RESCUE", InstanceState.OFF),
+        ("VERIFY_RESIZE", InstanceState.RUNNING),
         ("ERROR", InstanceState.CRASHED),
     ],
 )
 def test_states(status: str, state: InstanceState) -> None:
-    """Shelved is off: its memory is lost."""
+    """Shelved is off, and so is one in whose place something else was booted (rescue)."""
     assert state_of(server(status)) is state
 
 

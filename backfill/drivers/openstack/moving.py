@@ -91,7 +91,10 @@ def migrate(cloud: Cloud, host: str, name: str, target: str) -> None:
     """To another compute host: live while it runs or is paused, cold when it is off."""
     with cloud.changing(name):
         compute = cloud.config.places[target].compute
-        if cloud.find(host, name) is None and cloud.find(target, name) is not None:
+        arrived = cloud.find(target, name) if cloud.find(host, name) is None else None
+        if arrived is not None:
+            if arrived["status"] == "VERIFY_RESIZE":
+                _confirm(cloud, arrived)
             return
         server = cloud.need(host, name)
         if host == target:
@@ -161,6 +164,10 @@ def _cold(cloud: Cloud, server: Server, compute: str) -> None:
     """Nova keeps the old one until the move is confirmed."""
     _act(cloud, server, f"move to {compute}", {"migrate": {"host": compute}},
          lambda s: s["status"] == "VERIFY_RESIZE")  # fmt: skip
+    _confirm(cloud, server)
+
+
+def _confirm(cloud: Cloud, server: Server) -> None:
     _act(cloud, server, "confirm the move", {"confirmResize": None},
          lambda s: s["status"] == "SHUTOFF")  # fmt: skip
 

@@ -14,6 +14,8 @@ Server = dict[str, Any]
 
 HOST = "OS-EXT-SRV-ATTR:host"
 TASK = "OS-EXT-STS:task_state"
+POWER = "OS-EXT-STS:power_state"
+_SHUT_DOWN = 4  # of POWER
 GONE = frozenset({"DELETED", "SOFT_DELETED"})
 _STATES = {
     "BUILD": InstanceState.BUILDING,
@@ -24,6 +26,7 @@ _STATES = {
     # Its memory is lost, whatever its disk keeps.
     "SHELVED": InstanceState.OFF,
     "SHELVED_OFFLOADED": InstanceState.OFF,
+    "RESCUE": InstanceState.OFF,  # another system runs in its place
 }
 _MARK = "backfill_"
 RESTORED = f"{_MARK}restored"  # set: a suspended server counts as restored, see `moving.restore`
@@ -83,6 +86,8 @@ def state_of(server: Server) -> InstanceState:
     """Our word for what Nova says."""
     if server.get("status") == "SUSPENDED" and RESTORED in server.get("metadata", {}):
         return InstanceState.PAUSED
+    if server.get("status") == "VERIFY_RESIZE" and server.get(POWER) == _SHUT_DOWN:
+        return InstanceState.OFF  # it was moved like that
     # MIGRATING, REBOOT, VERIFY_RESIZE and such: as far as we know its guest runs.
     return _STATES.get(str(server.get("status")), InstanceState.RUNNING)
 
