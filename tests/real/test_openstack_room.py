@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import pytest
 
 from backfill.core.quantities import NOTHING, Resources
 from tests.contract.instance_rig import SMALL
-from tests.real.openstack_rig import nova, wait
-from tests.real.tenant_rig import IMPATIENT, TenantRig
+from tests.real.openstack_rig import connect, nova, wait
+from tests.real.tenant_rig import IMPATIENT, TenantRig, shaped
 
 pytestmark = pytest.mark.real
 ONE = Resources(SMALL.cpus, SMALL.memory_mb)
@@ -46,6 +47,43 @@ def _wanted(tenant: TenantRig) -> str:
 
 def _room(tenant: TenantRig) -> Resources:
     return tenant.provider.observe("pool").host.capacity
+
+
+def test_a_full_group_is_no_room_and_a_smaller_quota_wants_servers_back(
+    clouds: Path, tmp_path: Path
+) -> None:
+    """A group that is full lets what is in it stay; a quota of fewer servers does not."""
+    with shaped(clouds, tmp_path, group_policy="soft-anti-affinity") as tenant:
+        try:
+            for name in ("vn1", "vn2"):
+                tenant.born(name)
+            assert _room(tenant).cpus > 2 * ONE.cpus
+            with quota(tenant, server_group_members=2):
+                assert _room(tenant) == ONE + ONE
+            with quota(tenant, server_group_members=1, instances=2):
+                assert _room(tenant) == ONE + ONE
+            with quota(tenant, instances=1):
+                assert _room(tenant) == ONE
+        finally:
+            for group in nova(clouds, "east", "GET", "/os-server-groups")["server_groups"]:
+                nova(clouds, "east", "DELETE", f"/os-server-groups/{group['id']}")
+
+
+@contextmanager
+def quota(tenant: TenantRig, **limits: int) -> Iterator[None]:
+    """Other limits of Nova for the project, for a while; also below what is in use."""
+    path = f"/os-quota-sets/{connect(tenant.clouds, 'east').current_project_id}"
+    before = nova(tenant.clouds, "admin", "GET", path)["quota_set"]
+
+    def put(wanted: dict[str, int]) -> None:
+        body = {"quota_set": {**wanted, "force": True}}
+        nova(tenant.clouds, "admin", "PUT", path, body)
+
+    put(limits)
+    try:
+        yield
+    finally:
+        put({key: before[key] for key in limits})
 
 
 def test_used_up_hours_are_no_room(clouds: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.openstack.states import HOST, cluster_tag
+from backfill.drivers.openstack.states import HOST, appliance_name, cluster_tag
 from backfill.ports import BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_rig import CLUSTER, born, spec, state
 from tests.real.openstack_rig import IMAGE, OpenStackRig, connect, nova, wait
@@ -172,6 +172,24 @@ def test_a_flavour_or_image_that_is_not_there_leaves_nothing(clouds: Path, tmp_p
         assert connect(clouds, "admin").network.get_network(port.network_id).project_id == own
     finally:
         admin.end()
+
+
+def test_a_network_without_port_security_takes_servers_too(clouds: Path, tmp_path: Path) -> None:
+    """Although the cluster has a security group, which such ports must not have."""
+    east = connect(clouds, "east").network
+    group = east.create_security_group(name=appliance_name(CLUSTER))
+    network = east.create_network(name="open", is_port_security_enabled=False)
+    try:
+        east.create_subnet(
+            network_id=network.id, ip_version=4, cidr="10.77.0.0/16", is_dhcp_enabled=False
+        )
+        with shaped(clouds, tmp_path, network="open") as tenant:
+            tenant.born()
+            (port,) = east.ports()
+            assert (port.network_id, port.security_group_ids) == (network.id, [])
+    finally:
+        east.delete_network(network)
+        east.delete_security_group(group)
 
 
 def test_a_direct_port_gets_a_virtual_function(clouds: Path, tmp_path: Path) -> None:
