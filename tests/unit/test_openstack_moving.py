@@ -13,7 +13,7 @@ from backfill.drivers.openstack.link import Answer
 from backfill.drivers.openstack.moving import cancel, migrate, suspend
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
 from backfill.drivers.openstack.states import HOST, POWER, RESTORED, Server, state_of
-from backfill.ports import BadOutputError, NotFoundError
+from backfill.ports import BadOutputError, BusyError, NotFoundError
 from tests.unit.test_openstack_asking import MemoryLink
 from tests.unit.test_openstack_pure import server
 
@@ -34,9 +34,8 @@ class ActingLink(MemoryLink):
         }
 
     def post(self, service: str, path: str, subject: str, body: dict[str, Any]) -> Answer:
-        self.server["status"] = {"suspend": "SUSPENDED", "confirmResize": "SHUTOFF"}[
-            next(iter(body))
-        ]
+        become = {"suspend": "SUSPENDED", "confirmResize": "SHUTOFF", "os-migrateLive": "ACTIVE"}
+        self.server["status"] = become[next(iter(body))]
         return Answer({}, "")
 
     def delete(self, service: str, path: str, subject: str) -> None:
@@ -68,6 +67,15 @@ def test_a_mark_that_a_crash_has_left_does_not_outlive_the_next_suspend() -> Non
     link.server["metadata"][RESTORED] = "1"
     assert suspend(cloud_of(link), "east", "vn1") == 256
     assert state_of(link.server) is InstanceState.SUSPENDED
+
+
+def test_a_move_that_failed_is_told_at_once() -> None:
+    """Nova gives the server back as it was, where it was: by a list and by its own word."""
+    link = ActingLink("ACTIVE")
+    link.server[HOST] = "c1"
+    with pytest.raises(BusyError, match="Nova did not move it to hv2; it is where it was"):
+        migrate(cloud_of(link), "east", "vn1", "hv2")
+    assert ("/servers/u1", {}) in link.asked
 
 
 def test_a_move_that_a_crash_left_unconfirmed_is_confirmed() -> None:

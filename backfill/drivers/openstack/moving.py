@@ -113,15 +113,10 @@ def migrate(cloud: Cloud, host: str, name: str, target: str) -> None:
             raise RefusedError(
                 name, "Nova cannot move a suspended server", "it goes back where it was"
             )
-        body: dict[str, Any] = {"os-migrateLive": {"host": compute, "block_migration": "auto"}}
         if state_of(server) is _OFF:
             _cold(cloud, server, compute)
             return
-        _need(server, _RUNNING, _PAUSED)
-        before = server["status"]
-        _act(cloud, server, f"move to {target}", body,
-             lambda s: s.get(HOST) == compute and s["status"] == before)  # fmt: skip
-        _check_arrival(cloud, name, target)
+        _live(cloud, server, compute, target)
 
 
 def cancel(cloud: Cloud, host: str, name: str) -> None:
@@ -160,6 +155,21 @@ def _check_arrival(cloud: Cloud, name: str, target: str) -> None:
                         f"openstack server migration list --server {name} may say why")  # fmt: skip
 
 
+def _live(cloud: Cloud, server: Server, compute: str, target: str) -> None:
+    _need(server, _RUNNING, _PAUSED)
+    name, before = str(server["name"]), server["status"]
+
+    def is_back(seen: Server) -> bool:
+        """As before, and where it was: not by a list alone, which may lag."""
+        own = cloud.board.refresh(str(seen["id"]), name) if seen["status"] == before else None
+        return own is not None and own["status"] == before and not own.get(TASK)
+
+    body: dict[str, Any] = {"os-migrateLive": {"host": compute, "block_migration": "auto"}}
+    _act(cloud, server, f"move to {target}", body,
+         lambda s: s.get(HOST) == compute and s["status"] == before, is_back)  # fmt: skip
+    _check_arrival(cloud, name, target)
+
+
 def _cold(cloud: Cloud, server: Server, compute: str) -> None:
     """Nova keeps the old one until the move is confirmed."""
     _act(cloud, server, f"move to {compute}", {"migrate": {"host": compute}},
@@ -188,15 +198,23 @@ def _need(server: Server, *states: InstanceState) -> None:
 
 
 def _act(
-    cloud: Cloud, server: Server, what: str, body: dict[str, Any], came: Callable[[Server], bool]
+    cloud: Cloud,
+    server: Server,
+    what: str,
+    body: dict[str, Any],
+    came: Callable[[Server], bool],
+    failed: Callable[[Server], bool] = lambda server: False,
 ) -> None:
-    """Ask, then watch the common list until it came; asked again only when nothing has begun."""
+    """Ask, then watch the common list until it came; asked again only when nothing has begun.
+
+    `failed`: it will not come any more, which the caller tells.
+    """
     server_id, name = str(server["id"]), str(server["name"])
 
     def settled(seen: Server | None) -> bool:
         if seen is None or seen["status"] == "ERROR":
             return True
-        return came(seen) and not seen.get(TASK)
+        return not seen.get(TASK) and (came(seen) or failed(seen))
 
     for attempt in range(cloud.config.patience.tries):
         if _asked(cloud, server_id, name, body) or attempt == cloud.config.patience.tries - 1:
