@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from backfill.core.fleet import InstanceState
+from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.ports import (
     BusyError,
     NoCapacityError,
+    UnreachableError,
 )
 from tests.contract.instance_rig import spec
 from tests.real.openstack_rig import (
@@ -20,7 +22,7 @@ from tests.real.openstack_rig import (
     nova,
     wait,
 )
-from tests.real.tenant_rig import LIST, TenantRig
+from tests.real.tenant_rig import IMPATIENT, LIST, TenantRig
 
 pytestmark = pytest.mark.real
 
@@ -43,6 +45,25 @@ def test_a_server_on_which_nova_hangs_is_named_and_can_be_deleted(tenant: Tenant
     tenant.proxy.heal()
     tenant.provider.delete("pool", "vn1")
     assert tenant.servers() == []
+
+
+def test_a_deletion_on_which_nova_hangs_is_told_and_the_next_one_is_by_force(
+    tenant: TenantRig,
+) -> None:
+    """As after a crash of its compute service: `deleting`, and nothing comes of asking again."""
+    tenant.born()
+    hasty = OpenStackProvider(replace(tenant.config, patience=replace(IMPATIENT, act_s=0.5)))
+    tenant.proxy.fail("DELETE", "/servers/", status=202)
+    with pytest.raises(
+        UnreachableError, match=r"asked to delete it, and has not.*compute host may"
+    ):
+        hasty.delete("pool", "vn1")
+    hasty.close()
+    tenant.proxy.fail("GET", LIST, times=1000, edit=_with(**{"OS-EXT-STS:task_state": "deleting"}))
+    tenant.provider.delete("pool", "vn1")
+    assert tenant.proxy.count("POST", "/action$") == 1
+    assert tenant.servers() == []
+    assert not list(connect(tenant.clouds, "east").network.ports())
 
 
 def test_a_server_that_never_stops_building_is_told_in_time(tenant: TenantRig) -> None:

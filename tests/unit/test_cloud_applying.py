@@ -39,7 +39,7 @@ class MemoryCloud(Link):
         mine = {"project_id": "p1"}
         self.kinds: dict[str, list[dict[str, Any]]] = {
             "images": [{"id": "i1", "name": "node", "status": "active"}],
-            "flavors": [{"id": "f1", "name": "tiny"}],
+            "flavors": [{"id": "f1", "name": "tiny", "vcpus": 1, "ram": 256}],
             "networks": [
                 {"id": "n1", "name": "public", "router:external": True},
                 {"id": "n2", "name": "nodes", "router:external": False, **mine},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,16 @@ def test_a_server_that_may_be_there_keeps_its_port(
         create(cloud_of(link), SPEC)
     assert [port["name"] for port in link.kinds["ports"]] == ["backfill.c1.vn1"]
     assert link.deleted == []
+
+
+@pytest.mark.parametrize("wanted", [Flavour(2, 256), Flavour(1, 512)])
+def test_a_flavour_that_is_too_small_is_told_before_anything_is_made(wanted: Flavour) -> None:
+    """The node would boot, and register with less than was promised to Slurm."""
+    link = LossyCloud()
+    words = f"tiny: .*has 1 CPUs and 256 MB, an instance {wanted.resources};.*openstack.flavours"
+    with pytest.raises(RefusedError, match=words):
+        create(cloud_of(link), replace(SPEC, flavour=wanted))
+    assert link.kinds["ports"] == []
 
 
 class TwiceDeleting(MemoryCloud):

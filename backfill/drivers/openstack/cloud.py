@@ -26,7 +26,7 @@ from backfill.drivers.openstack.states import (
     instance_of,
     mark,
 )
-from backfill.ports import BusyError, NotFoundError, UnreachableError
+from backfill.ports import BusyError, NotFoundError, RefusedError, UnreachableError
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +74,20 @@ class Cloud:
             ("security_group", network),
             lambda: naming.own_group(self.link, name, network, subject),
         )
+
+    def flavour(self, name: str, asked: Resources, subject: str) -> str:
+        """The id of a flavour; RefusedError where it is smaller than what is asked for."""
+        found = self.id_of("compute", "flavor", name, subject)
+        told = self._remembered(
+            ("size", found), lambda: naming.size_of_flavour(self.link, found, subject)
+        )
+        size = Resources(*map(int, told.split()))
+        if not asked.fits(size):
+            raise RefusedError(
+                name, f"this flavour of cloud {self.link.cloud} has {size}, an instance {asked}",
+                "correct openstack.flavours, or instances.flavour",
+            )  # fmt: skip
+        return found
 
     def _remembered(self, key: tuple[str, str], ask: Callable[[], str]) -> str:
         """For a while: an image that is replaced by one of the same name has another id."""

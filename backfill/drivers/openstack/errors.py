@@ -123,4 +123,4 @@ def _text(error: BaseException) -> str:
     line = " ".join(str(said).split())
     if _NESTED in line:  # the address comes first, and what the system said last
         line = ": ".join((line.partition(_NESTED)[0], *_CAUSE.findall(line)[-1:]))
-    return line[:300] or type(error).__name__
+    return line[:300].rstrip(".") or type(error).__name__  # a remedy may follow

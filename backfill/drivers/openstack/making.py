@@ -119,7 +119,7 @@ def _body(cloud: Cloud, spec: InstanceSpec, choice: Choice, image_id: str) -> di
     shape, (flavour, zone) = cloud.config.shape, choice
     server: dict[str, Any] = {
         "name": spec.name,
-        "flavorRef": cloud.id_of("compute", "flavor", flavour, spec.name),
+        "flavorRef": cloud.flavour(flavour, spec.flavour.resources, spec.name),
         "metadata": metadata_of(spec, text_of(choice)),
         "tags": [cluster_tag(spec.tag.cluster), unique_tag(spec.tag)],
         "user_data": user_data(spec, cloud.config.guest),

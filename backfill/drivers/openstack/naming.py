@@ -43,6 +43,12 @@ def id_of(link: Link, service: str, kind: str, name: str, subject: str) -> str:
     raise RefusedError(name, f"cloud {link.cloud} has no {kind} of this name", _REMEDY[kind])
 
 
+def size_of_flavour(link: Link, flavour: str, subject: str) -> str:
+    """CPUs and MB of memory of the flavour with this id, as two words."""
+    seen = link.get("compute", f"/flavors/{flavour}", subject).body["flavor"]
+    return f"{seen['vcpus']} {seen['ram']}"
+
+
 def own_group(link: Link, name: str, network: str, subject: str) -> str:
     """The id of the project's own security group of this name for ports in a network.
 
