@@ -66,6 +66,20 @@ def test_a_deletion_on_which_nova_hangs_is_told_and_the_next_one_is_by_force(
     assert not list(connect(tenant.clouds, "east").network.ports())
 
 
+def test_a_404_that_is_not_novas_makes_no_server_vanish(tenant: TenantRig) -> None:
+    """A gateway says it while the service behind it is exchanged; lists may lag at that moment."""
+    tenant.born()
+    full = OpenStackProvider(replace(tenant.config, patience=replace(IMPATIENT, full_s=0)))
+    assert set(full.observe("pool").instances) == {"vn1"}
+    tenant.proxy.fail("GET", LIST, times=1000, edit=lambda body: {**body, "servers": []})
+    tenant.proxy.fail("GET", "/servers/[0-9a-f-]+$", times=1000, status=404)
+    seen = full.observe("pool")
+    assert (seen.host.reachable, "it was not Nova that did" in seen.host.problem) == (False, True)
+    tenant.proxy.heal()
+    assert set(full.observe("pool").instances) == {"vn1"}
+    full.close()
+
+
 def test_a_server_that_never_stops_building_is_told_in_time(tenant: TenantRig) -> None:
     """It is BUILDING for the engine, which has a deadline; it refuses everything but its end."""
     tenant.proxy.fail("GET", "/servers/", times=1000, edit=_build_forever)

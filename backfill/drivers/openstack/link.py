@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import openstack.config
 import yaml
-from keystoneauth1.exceptions import EndpointNotFound, Unauthorized
+from keystoneauth1.exceptions import EndpointNotFound, HttpError, Unauthorized
 from openstack import exceptions as sdk
 from openstack.connection import Connection
 
@@ -22,6 +23,7 @@ from backfill.ports import BadOutputError, DriverError, RefusedError
 Body = dict[str, Any]
 # The last in which hypervisors tell their size; hosts can be named in a creation since 2.74.
 MICROVERSION = "2.79"
+_NOT_THERE = 404
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 5.0
 # Keystone locks out whoever comes again and again with a wrong password.
 _REFUSED_REST_S = 30.0
@@ -123,12 +125,18 @@ class Link:
         extra = {"microversion": MICROVERSION} if service == "compute" else {}
         # The proxy's own default is one retry, also for a POST that was not answered in time.
         try:
-            response = proxy.request(
-                path, method, connect_retries=0, timeout=self._patience.call_s, **extra, **more
-            )
+            with _signing_in():
+                response = proxy.request(
+                    path, method, connect_retries=0, timeout=self._patience.call_s, **extra, **more
+                )
         except Unauthorized as error:
             self._leave(connection, error)
             raise
+        said = response.headers.get("Content-Type", "")
+        if service == "compute" and response.status_code == _NOT_THERE and "json" not in said:
+            raise BadOutputError(
+                path, f"cloud {self.cloud} answered 404, and it was not Nova that did"
+            )
         sdk.raise_from_response(response)
         date = response.headers.get("Date", "")
         if not response.content:
@@ -169,7 +177,8 @@ class Link:
             )
             _check_address(self.cloud, region.config.get("auth", {}).get("auth_url"))
             made = Connection(config=region)
-            made.session.get_token()
+            with _signing_in():
+                made.session.get_token()
         except (*FOREIGN, DriverError):
             raise
         except Exception as error:  # a wrong word, a certificate's file that is missing …
@@ -177,6 +186,20 @@ class Link:
                 self.cloud, f"its entry in clouds.yaml cannot be used: {error}", "correct it there"
             ) from error
         return made
+
+
+@contextmanager
+def _signing_in() -> Iterator[None]:
+    """What keystoneauth raises with a status is Keystone's answer, of a service it returns it.
+
+    That an application credential is gone is a 404 there; it must not be taken for a server's.
+    """
+    try:
+        yield
+    except HttpError as error:
+        if error.http_status in (403, _NOT_THERE):
+            raise Unauthorized(f"Keystone says {error.message}") from error
+        raise
 
 
 def _check_address(cloud: str, auth_url: object) -> None:
