@@ -214,13 +214,15 @@ class InstanceProvider(Protocol):
 class StateRun:
     """What a run of the states did on one node, or in a test run would do.
 
-    `changed`: (state, what was or would be different). No answer is never a success.
+    `changed`: (state, what was or would be different). No answer is never a success. `looked`: a
+    look showed that all is as the states say, so that they need not be run.
     """
 
     node: str
     answered: bool
     problem: str = ""
     changed: tuple[tuple[str, str], ...] = ()
+    looked: bool = False
 
     @property
     def ok(self) -> bool:

@@ -29,6 +29,8 @@ _KEPT = {
     "beacons": "status",
     "engines": "",
 }
+# Our own module of Salt's, by which the driver asks whether a run is needed at all.
+LOOK = STATES / "_modules/backfill_look.py"
 PLACE = "opt/salt"  # in the guest; found by PYTHONPATH, so it may stand anywhere
 # Never imported by a minion with these states: half of the size, and all of their byte code.
 _LEFT_OUT = ("libcloud", "cherrypy", "cheroot", "virtualenv", "setuptools", "git", "gitdb")
@@ -38,7 +40,7 @@ def ingredients() -> str:
     """What the baked image depends on, as text: it becomes part of the recipe's name."""
     texts = [saltenv.lock_hash(), Path(__file__).read_text(), Path(saltenv.__file__).read_text()]
     texts += [p.read_text() for p in sorted((STATES / "image").iterdir())]
-    texts += [(STATES / "backfill/people.sls").read_text(), json.dumps(_pillar())]
+    texts += [(STATES / "backfill/people.sls").read_text(), LOOK.read_text(), json.dumps(_pillar())]
     return "\0".join(texts)
 
 
@@ -50,6 +52,7 @@ def bake(root: Path) -> None:
         shutil.rmtree(target / name, ignore_errors=True)
     for folder, names in _KEPT.items():
         _keep(target / "salt" / folder, ("__init__", *names.split()))
+    shutil.copy(LOOK, target / "salt/modules")
     for cached in target.rglob("__pycache__"):
         shutil.rmtree(cached)
     _apply_image_role(root)

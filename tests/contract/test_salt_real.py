@@ -6,12 +6,16 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
+from backfill.lab.saltimage import STATES
 from backfill.lab.waiting import wait_until
 from tests.contract.provisioner import PEM, ProvisionerContract
 from tests.real.salt_rig import LIMIT_S, SaltRig, salt_lab
 
 pytestmark = pytest.mark.real
+
+SAMPLE = yaml.safe_load((STATES / "pillar/backfill.sls").read_text())["backfill"]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +45,37 @@ def test_bare_metal_is_in_the_report(rig: SaltRig) -> None:
     found = rig.provisioner.apply(["bm1"], test=True)["bm1"]
     assert [name for name, _ in found.changed] == [state]
     rig.stop("bm1")
+
+
+def test_states_are_run_only_where_a_look_is_not_enough(rig: SaltRig) -> None:
+    """A node that is as its states say is looked at; another munge key, which no list holds, and
+    states that come to something else since the node was made are found and put right by a run.
+    """
+    rig.start("vn11", rig.provisioner.enrol("vn11", 1, "10.77.1.11/16"))
+    ordered = runs_ordered(rig)
+    fine = rig.provisioner.apply(["vn11"], test=False)["vn11"]
+    assert (fine.ok, fine.changed, fine.looked) == (True, (), True)
+    assert runs_ordered(rig) == ordered
+    rig.in_minion("vn11", "echo another >/etc/munge/munge.key")
+    for test in (True, False):
+        found = rig.provisioner.apply(["vn11"], test)["vn11"]
+        assert [name for name, _ in found.changed] == ["munge-key"]
+    assert rig.provisioner.apply(["vn11"], test=True)["vn11"].looked
+    rig.pillar(limits={"nofile": 17})
+    try:
+        found = rig.provisioner.apply(["vn11"], test=False)["vn11"]
+        assert (found.ok, found.looked) == (True, False)
+        assert [name for name, _ in found.changed] == ["limits"]
+        assert "nofile 17" in rig.in_minion("vn11", "cat /etc/security/limits.d/90-backfill.conf")
+    finally:
+        rig.pillar(limits=SAMPLE["limits"])
+    rig.stop("vn11")
+
+
+def runs_ordered(rig: SaltRig) -> list[str]:
+    """Every order to run states that the master has given."""
+    orders = (rig.lab.dir / "salt/cache/jobs").glob("*/*/.load.p")
+    return sorted(str(path) for path in orders if b"state.apply" in path.read_bytes())
 
 
 def test_a_deleted_key_cannot_come_back(rig: SaltRig) -> None:

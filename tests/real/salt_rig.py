@@ -15,8 +15,9 @@ from backfill.drivers.salt import inside
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.salt.stated import whole_files
 from backfill.lab.cluster import Lab
+from backfill.lab.image import GUEST_FILES
 from backfill.lab.saltenv import salt_python
-from backfill.lab.saltimage import STATES
+from backfill.lab.saltimage import LOOK, STATES
 from backfill.lab.spec import LabSpec
 from backfill.lab.waiting import wait_until
 from backfill.ports import DriverError
@@ -51,22 +52,27 @@ class SaltRig:
         self.provisioner = self.connect()
         self._minions: dict[str, subprocess.Popen[str]] = {}
         rendered = inside_render({"backfill": {"role": "image", "kind": "virtual"}})
-        self._config = whole_files(rendered)["/etc/salt/minion"]
+        self._baked = {
+            "/etc/salt/minion": whole_files(rendered)["/etc/salt/minion"],
+            # Where Salt looks for modules that are not its own.
+            f"/var/cache/salt/minion/extmods/modules/{LOOK.name}": LOOK.read_bytes(),
+        }
 
     def connect(self, within_s: float = 20.0) -> SaltProvisioner:
         """A provisioner whose Salt process lives in the lab's controller."""
-        made = SaltProvisioner(salt_python(), str(self.lab.dir / "etc/salt/master"), within_s)
-        argv = made._link._argv
-        made._link._argv = self.lab.command("ctl", argv)
-        return made
+        return connect(self.lab, within_s)
 
     def start(self, node: str, files: dict[str, bytes], wait: bool = True) -> None:
         """Start a minion with these files; returns when its states hold."""
         home = self.lab.dir / "minions" / node
-        for path, content in {**files, "/etc/salt/minion": self._config}.items():
+        for path, content in {**files, **self._baked}.items():
             place = home / "files" / path.lstrip("/")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
+        program = home / "files/usr/local/sbin/backfill-stated"
+        program.parent.mkdir(parents=True)
+        argv = ["gcc", "-Wall", "-Werror", "-o", str(program), str(GUEST_FILES / "stated.c")]
+        subprocess.run(argv, check=True)
         key = home / "files/etc/munge/munge.key"
         key.parent.mkdir(exist_ok=True)
         key.write_bytes(self.lab.munge_key.read_bytes())
@@ -87,8 +93,7 @@ class SaltRig:
 
     def answers(self, minion: str) -> bool:
         """Whether anybody answers under this id."""
-        found: list[str] = self.provisioner._ask("ping", ids=[minion], within_s=5.0)["answers"]
-        return bool(found)
+        return answers(self.provisioner, minion)
 
     def spoil(self, node: str) -> str:
         """Change a file that a state holds."""
@@ -140,6 +145,19 @@ class SaltRig:
         for node in list(self._minions):
             self.stop(node)
         self.provisioner.close()
+
+
+def connect(lab: Lab, within_s: float = 20.0) -> SaltProvisioner:
+    """A provisioner whose Salt process lives in the lab's controller."""
+    made = SaltProvisioner(salt_python(), str(lab.dir / "etc/salt/master"), within_s)
+    made._link._argv = lab.command("ctl", made._link._argv)
+    return made
+
+
+def answers(provisioner: SaltProvisioner, minion: str) -> bool:
+    """Whether anybody answers under this id."""
+    found: list[str] = provisioner._ask("ping", ids=[minion], within_s=5.0)["answers"]
+    return bool(found)
 
 
 def inside_render(grains: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The line to Salt's process: answers, errors, silence, death, hints; results read strictly."""
+"""The line to Salt's process: answers, errors, silence, death, hints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from queue import SimpleQueue
 import pytest
 
 from backfill.drivers.salt import inside
-from backfill.drivers.salt.driver import minion_id, node_of
 from backfill.drivers.salt.link import SaltLink
 from backfill.ports import DriverError, UnreachableError
 
@@ -114,34 +113,3 @@ def test_a_process_that_ends_before_a_word_is_no_salt(tmp_path: Path) -> None:
 def test_an_interpreter_that_is_not_there_is_named() -> None:
     with pytest.raises(DriverError, match=r"/nowhere/python cannot be run.*set salt\.python"):
         SaltLink("/nowhere/python", "/etc/salt/master").ask("keys", 5.0)
-
-
-@pytest.mark.parametrize(("node", "generation"), [("vn1", 7), ("bm1", 0), ("a.g2", 3)])
-def test_a_minions_name_tells_node_and_generation(node: str, generation: int) -> None:
-    assert node_of(minion_id(node, generation)) == (node, generation)
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("Minion did not return. [No response]", (False, "")),
-        ({"out": "no_return", "ret": "Minion did not return", "retcode": 1}, (False, "")),
-        (
-            {"ret": ["Rendering SLS failed: no key\nx.sls(3):\n---\nTraceback\n\n"], "retcode": 1},
-            (True, "Rendering SLS failed: no key"),
-        ),
-        ({"ret": {}, "retcode": 0}, (True, "it answered '{}' instead of states")),
-        ({"ret": {"a": {"result": True}}, "retcode": 0}, (True, "")),
-        ({"ret": {"a": {"result": True}}, "retcode": 2}, (True, "it ended with status 2")),
-        (
-            {"ret": {"a": {"__id__": "hosts", "result": False, "comment": "no"}}, "retcode": 2},
-            (True, "hosts: no"),
-        ),
-    ],
-)
-def test_only_states_that_all_hold_are_a_success(
-    answer: object, expected: tuple[bool, str]
-) -> None:
-    """For silence Salt returns a text, which is true; for bad states a list."""
-    found = inside._summary(answer)
-    assert (found["answered"], found["problem"]) == expected

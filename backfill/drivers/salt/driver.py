@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
 from collections.abc import Callable, Sequence
 
+from backfill.drivers.salt import results
+from backfill.drivers.salt.doubt import doubt
 from backfill.drivers.salt.link import Answer, SaltLink
 from backfill.drivers.salt.stated import PLACE, stated, whole_files
 from backfill.ports import DriverError, NotFoundError, StateRun
@@ -15,6 +18,9 @@ _log = logging.getLogger(__name__)
 _KEY_S = 30.0
 # How long beyond the states' own time the master may take to say that somebody was silent.
 _GRACE_S = 30.0
+# What rendering the states of one machine may take, several times what it does.
+_RENDER_S = 5.0
+_OTHERS = "what ext_pillar or another file server than the master's own roots brings"
 _ID = re.compile(r"(?P<node>.+)\.g(?P<generation>[1-9][0-9]*)")
 
 
@@ -64,7 +70,8 @@ class SaltProvisioner:
                 "address": address.split("/")[0],
             }
         }
-        states = self._ask("states", grains=grains)["states"]
+        rendered = self._ask("states", id=own, grains=grains)
+        states = rendered["states"]
         key = self._ask("make_key", id=own)
         if not key["master"]:
             raise DriverError(
@@ -72,7 +79,7 @@ class SaltProvisioner:
             )
         pki = "/etc/salt/pki/minion"
         return whole_files(states) | {
-            PLACE: stated(states),
+            PLACE: _listed(rendered),
             "/etc/salt/minion_id": f"{own}\n".encode(),
             "/etc/salt/grains": json.dumps(grains).encode() + b"\n",
             f"{pki}/minion.pem": key["private"].encode(),
@@ -98,16 +105,36 @@ class SaltProvisioner:
             if node not in known:
                 raise NotFoundError(node, "has no accepted key at the Salt master")
         ids = {minion_id(node, known[node]): node for node in nodes}
+        found = self._look(ids)
+        rest = {own: node for own, node in ids.items() if node not in found}
+        answers = self._call("apply", rest, test=test)
+        return found | {
+            node: results.state_run(node, answers.get(own)) for own, node in rest.items()
+        }
+
+    def _look(self, ids: dict[str, str]) -> dict[str, StateRun]:
+        """Of which nodes a look is enough: all is as their states say, or nobody is there."""
+        try:
+            known = self._link.ask("again", _KEY_S + _RENDER_S * len(ids), ids=list(ids))["answers"]
+        except DriverError:  # states that do not render: the run says what is wrong with them
+            return {}
+        asked = {
+            own: [hashlib.sha256(_listed(rendered)).hexdigest(), rendered["seals"]]
+            for own, rendered in known.items()
+        }
+        looked = {own: node for own, node in ids.items() if own in asked}
+        answers = self._call("look", looked, asked=asked)
+        runs = {node: results.look(node, answers.get(own)) for own, node in looked.items()}
+        return {node: run for node, run in runs.items() if run is not None}
+
+    def _call(self, verb: str, ids: dict[str, str], **arguments: object) -> Answer:
+        """Let these minions do something, all at once; nothing for nobody."""
         if not ids:
             return {}
-        answers = self._link.ask(
-            "apply",
-            self._within_s + _GRACE_S,
-            ids=list(ids),
-            test=test,
-            within_s=self._within_s,
+        answers: Answer = self._link.ask(
+            verb, self._within_s + _GRACE_S, ids=list(ids), within_s=self._within_s, **arguments
         )["answers"]
-        return {node: _run(node, answers.get(own)) for own, node in ids.items()}
+        return answers
 
     def close(self) -> None:
         """End Salt's process."""
@@ -128,8 +155,7 @@ class SaltProvisioner:
             self._on_event(node)
 
 
-def _run(node: str, answer: Answer | None) -> StateRun:
-    if answer is None or not answer["answered"]:
-        return StateRun(node, answered=False, problem="it did not answer")
-    changed = tuple((str(state), str(comment)) for state, comment in answer["changed"])
-    return StateRun(node, True, str(answer["problem"]), changed)
+def _listed(rendered: Answer) -> bytes:
+    """The list of what states come to that were rendered at the master."""
+    why = _OTHERS if rendered["others"] else doubt(rendered["folders"])
+    return stated(rendered["states"], why)

@@ -7,10 +7,13 @@ carry the key `event` are hints and may come at any time.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import logging
 import os
+import secrets
 import sys
 import tempfile
 import threading
@@ -71,12 +74,26 @@ class Master:
             "master": master.read_text() if master.exists() else "",
         }
 
-    def states(self, grains: dict[str, Any]) -> dict[str, Any]:
+    def states(self, id: str, grains: dict[str, Any]) -> dict[str, Any]:  # noqa: A002
         """This machine's low state, rendered here from the master's own tree and pillar."""
-        found = render(self._base("file_roots"), self._base("pillar_roots"), grains)
+        files, pillar = self._base("file_roots"), self._base("pillar_roots")
+        found = render(files, pillar, grains, id=id)
         if found["errors"]:
             raise RenderError(_first_lines(found["errors"]))
-        return {"states": found["states"]}
+        place = self._place(id)
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        place.write_text(json.dumps(grains))
+        others = bool(self.opts["ext_pillar"]) or self.opts["fileserver_backend"] != ["roots"]
+        return {**found, "folders": [*files, *pillar], "others": others}
+
+    def again(self, ids: list[str]) -> dict[str, Any]:
+        """What `states` answers now, of machines for which it was asked before."""
+        known = {i: self._place(i) for i in ids if self._place(i).exists()}
+        return {"answers": {i: self.states(i, json.loads(p.read_text())) for i, p in known.items()}}
+
+    def _place(self, id: str) -> Path:  # noqa: A002
+        """Where a machine's grains are kept as long as its key is."""
+        return Path(self.opts["cachedir"], "backfill", id)
 
     def _base(self, roots: str) -> list[str]:
         """Directories of the environment base; gitfs or an ext_pillar are not rendered here."""
@@ -88,31 +105,27 @@ class Master:
         """Forget the key; `cut`: whoever still uses it is thrown out at once, too."""
         self._wheel.opts["rotate_aes_key"] = cut
         self._turn("key.delete", match=id)
+        self._place(id).unlink(missing_ok=True)
         return {}
 
     def keys(self) -> dict[str, Any]:
-        """Ids by what the master thinks of them."""
-        found = self._turn("key.list_all")
-        return {
-            "accepted": list(found.get("minions", [])),
-            "other": [
-                i for k in ("minions_pre", "minions_rejected", "minions_denied")
-                for i in found.get(k, [])
-            ],
-        }  # fmt: skip
+        """Whose key the master has accepted."""
+        return {"accepted": list(self._turn("key.list_all").get("minions", []))}
+
+    def look(self, ids: list[str], asked: dict[str, Any], within_s: float) -> dict[str, Any]:
+        """What these minions see of what their states come to; Salt's full returns."""
+        return self._call(ids, "backfill_look.look", {"asked": asked}, within_s)
 
     def apply(self, ids: list[str], test: bool, within_s: float) -> dict[str, Any]:
-        """Run the states of these minions; what did not answer is absent."""
-        answers = self._client.cmd(
-            ids,
-            "state.apply",
-            kwarg={"test": test},
-            tgt_type="list",
-            timeout=int(within_s),
-            gather_job_timeout=5,
-            full_return=True,
-        )
-        return {"answers": {i: _summary(a) for i, a in answers.items()}}
+        """Run the states of these minions; Salt's full returns."""
+        return self._call(ids, "state.apply", {"test": test}, within_s)
+
+    def _call(self, ids: list[str], function: str, words: Any, within_s: float) -> dict[str, Any]:
+        found = self._client.cmd(
+            ids, function, kwarg=words, tgt_type="list", timeout=int(within_s),
+            gather_job_timeout=5, full_return=True,
+        )  # fmt: skip
+        return {"answers": found}
 
     def ping(self, ids: list[str], within_s: float) -> dict[str, Any]:
         """Which of these minions answer."""
@@ -135,11 +148,13 @@ def render(
     pillar: str | list[str],
     grains: dict[str, Any],
     given: dict[str, Any] | None = None,
+    id: str = "machine",  # noqa: A002
 ) -> dict[str, Any]:
     """Render a machine's states in process, without master or minion: its low state, or errors.
 
     `grains` has the key `backfill` with at least `role` and `kind`; `given` replaces the pillar
-    that is found below `pillar`.
+    that is found below `pillar`. `seals`: by path of a secret from the pillar some random text, and
+    the checksum of both.
     """
     import salt.client
     import salt.config
@@ -153,7 +168,7 @@ def render(
         # Grains are read from a file only.
         config = Path(place, "minion")
         settings = {
-            "id": grains["backfill"].get("node", "machine"),
+            "id": id,
             "root_dir": place,
             "file_client": "local",
             "file_roots": {"base": [states] if isinstance(states, str) else states},
@@ -166,9 +181,24 @@ def render(
         }
         config.write_text(json.dumps(settings))
         opts = salt.config.minion_config(str(config))
-        found = salt.client.Caller(mopts=opts).cmd("state.show_lowstate")
+        caller = salt.client.Caller(mopts=opts)
+        found = caller.cmd("state.show_lowstate")
+        known = caller.opts["pillar"]
     errors = [line for line in found if isinstance(line, str)]
-    return {"errors": errors, "states": [] if errors else found}
+    if errors:
+        return {"errors": errors, "states": [], "seals": {}}
+    return {"errors": [], "states": found, "seals": dict(_seals(found, known))}
+
+
+def _seals(states: list[dict[str, Any]], pillar: Any) -> Iterator[tuple[str, list[str]]]:
+    for state in states:
+        if "contents_pillar" in state and state["fun"] == "decode":
+            value = pillar
+            for step in state["contents_pillar"].split(":"):
+                value = value[step]
+            mix = secrets.token_hex(16)
+            content = mix.encode() + base64.b64decode(value)
+            yield state["name"], [mix, hashlib.sha256(content).hexdigest()]
 
 
 def problem_in(answer: object) -> str:
@@ -201,22 +231,6 @@ def heard(data: dict[str, Any]) -> dict[str, str]:
     return {"id": str(data.get("id", "")), "problem": problem}
 
 
-def _summary(answer: object) -> dict[str, Any]:
-    """Of a full return: was there an answer, what is wrong, what (would have) changed."""
-    if not isinstance(answer, dict) or answer.get("out") == "no_return":
-        return {"answered": False, "problem": "", "changed": []}
-    states = answer.get("ret")
-    changed = []
-    for key, state in states.items() if isinstance(states, dict) else ():
-        # None is what a state says in a test run that would change something.
-        if isinstance(state, dict) and (state.get("result") is None or state.get("changes")):
-            changed.append([str(state.get("__id__", key)), str(state.get("comment", ""))])
-    problem = problem_in(states)
-    if not problem and answer.get("retcode") not in (0, None):
-        problem = f"it ended with status {answer['retcode']}"
-    return {"answered": True, "problem": problem, "changed": changed}
-
-
 _INIT = {"virtual": "busybox", "metal": "systemd"}
 
 
@@ -243,13 +257,13 @@ def serve(config: str, requests: Iterator[str], stream: Any) -> None:
         ).start()
 
 
-_VERBS = ("make_key", "delete_key", "keys", "states", "apply", "ping")
+_VERBS = ("make_key", "delete_key", "keys", "states", "again", "look", "apply", "ping")
 
 
 def _warm(master: Master) -> None:
     grains = {"role": "node", "kind": "virtual", "node": "nobody", "address": "0.0.0.0"}  # noqa: S104
     with contextlib.suppress(Exception):
-        master.states({"backfill": grains})
+        render(master._base("file_roots"), master._base("pillar_roots"), {"backfill": grains})
 
 
 def _answer(work: Callable[..., dict[str, Any]], request: Any, number: int, stream: Any) -> None:

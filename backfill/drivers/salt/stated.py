@@ -17,6 +17,24 @@ _MARKS = "/run/"
 
 State = Mapping[str, object]
 
+# What any state may say without changing what it comes to.
+_FRAME = {
+    "state", "fun", "name", "order", "failhard", "require", "require_in", "watch", "watch_in",
+    "onchanges", "onchanges_in", "__id__", "__env__", "__sls__",
+}  # fmt: skip
+# Beside that, what of a kind the guest compares, or what has no outcome of its own. A state that
+# says anything else (`unless`, `groups`, `recurse`, a template) is proven by a run only.
+_UNDERSTOOD = {
+    "file.managed": "contents mode user group makedirs replace show_changes",
+    "file.decode": "contents_pillar checksum",
+    "file.directory": "mode user group makedirs",
+    "mount.mounted": "device fstype opts persist mkmnt mount extra_mount_invisible_options",
+    "group.present": "gid",
+    "user.present": "uid gid home shell createhome",
+    "cmd.run": "onchanges shell cwd env",
+    "test.nop": "",
+}
+
 
 def whole_files(states: Sequence[State]) -> dict[str, bytes]:
     """The files that the states write out of nothing but their own text, by path."""
@@ -24,10 +42,19 @@ def whole_files(states: Sequence[State]) -> dict[str, bytes]:
     return {path: text for path, text in texts.items() if text}
 
 
-def stated(states: Sequence[State]) -> bytes:
-    """The list for the guest."""
-    lines = (_SEEN.get(_kind(state), _unseen)(state) for state in _lasting(states))
+def stated(states: Sequence[State], doubt: str = "") -> bytes:
+    """The list for the guest. `doubt`: why the states may be others where they are run."""
+    lines = [_line(state) for state in _lasting(states)]
+    if doubt:
+        lines.append(f"run {doubt}\n".encode())
     return b"".join(lines) + b"end\n"
+
+
+def _line(state: State) -> bytes:
+    kind = _kind(state)
+    if state.keys() - _FRAME - set(_UNDERSTOOD.get(kind, "").split()):
+        return _unseen(state)
+    return _SEEN.get(kind, _unseen)(state)
 
 
 def _lasting(states: Sequence[State]) -> list[State]:
@@ -56,18 +83,27 @@ def _folder(state: State) -> bytes:
 def _mount(state: State) -> bytes:
     if not state.get("mount", True):
         return _unseen(state)
-    return f"mount {state['device']} {_name(state)}\n".encode()
+    # Of the options only this one can be told for every file system, and matters to every job.
+    given = state.get("opts", "")
+    options = given if isinstance(given, list) else str(given).split(",")
+    way = "ro" if "ro" in options else "rw"
+    return f"mount {state['device']} {way} {_name(state)}\n".encode()
 
 
 def _group(state: State) -> bytes:
-    return f"group {state['gid']} {_name(state)}\n".encode() if "gid" in state else _unseen(state)
+    if not isinstance(state.get("gid"), int):
+        return _unseen(state)
+    return f"group {state['gid']} {_name(state)}\n".encode()
 
 
 def _user(state: State) -> bytes:
     wanted = ("uid", "gid", "home", "shell")
-    if not state.keys() >= set(wanted):
+    numbers = (state.get("uid"), state.get("gid"))
+    if not state.keys() >= set(wanted) or not all(isinstance(n, int) for n in numbers):
         return _unseen(state)
-    return f"user {' '.join(str(state[key]) for key in wanted)} {_name(state)}\n".encode()
+    home = f"folder - - - {state['home']}\n" if state.get("createhome", True) else ""
+    line = f"user {' '.join(str(state[key]) for key in wanted)} {_name(state)}\n"
+    return (line + home).encode()
 
 
 def _command(state: State) -> bytes:

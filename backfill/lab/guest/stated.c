@@ -5,7 +5,7 @@
  * after its line, and `end` last:
  *   file MODE USER GROUP LENGTH PATH    LENGTH - : whatever its content; MODE, USER, GROUP - : any
  *   folder MODE USER GROUP PATH
- *   mount SOURCE PATH
+ *   mount SOURCE rw|ro PATH
  *   group GID NAME
  *   user UID GID HOME SHELL NAME
  *   run NAME                            a state whose outcome cannot be seen from outside
@@ -100,13 +100,14 @@ static int file(const char *line, FILE *list) {
 }
 
 static int mounted(const char *line) {
-    char source[512], path[512];
-    if (sscanf(line, "%511s %511[^\n]", source, path) != 2) return 2;
+    char source[512], way[4], path[512];
+    if (sscanf(line, "%511s %3s %511[^\n]", source, way, path) != 3) return 2;
     FILE *all = setmntent("/proc/self/mounts", "r");
     struct mntent *one;
     int found = 0;
     while (all && (one = getmntent(all)))
-        if (!strcmp(one->mnt_dir, path)) found = !strcmp(one->mnt_fsname, source); /* the last is on top */
+        if (!strcmp(one->mnt_dir, path)) /* the last is on top */
+            found = !strcmp(one->mnt_fsname, source) && hasmntopt(one, way);
     if (all) endmntent(all);
     return found ? 0 : no(path, "is not mounted as it shall be");
 }

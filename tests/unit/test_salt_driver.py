@@ -1,0 +1,169 @@
+"""The driver of Salt: names, results read strictly, and when a look is enough instead of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill.drivers.salt import results
+from backfill.drivers.salt.driver import SaltProvisioner, minion_id, node_of
+
+# Answers as the master would: what it is told to say, by verb; and notes what it was asked.
+_STUB = """
+import json, sys
+told = json.load(open(sys.argv[1]))
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    open(sys.argv[1] + ".asked", "a").write(line)
+    print(json.dumps({"number": asked["number"], **told[asked["verb"]]}), flush=True)
+"""
+RENDERED = {"states": [], "seals": {"/etc/munge/munge.key": ["text", "sum"]}, "folders": [],
+            "others": False}  # fmt: skip
+FINE = {"ret": {"a": {"result": True}}, "retcode": 0}
+SAME = {"ret": {"same": True, "told": ""}, "retcode": 0}
+
+Connect = Callable[[dict[str, Any]], SaltProvisioner]
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Connect]:
+    made: list[SaltProvisioner] = []
+    (tmp_path / "stub.py").write_text(_STUB)
+
+    def work(told: dict[str, Any]) -> SaltProvisioner:
+        (tmp_path / "told").write_text(json.dumps(told))
+        one = SaltProvisioner(sys.executable, "", within_s=5.0)
+        one._link._argv = [sys.executable, str(tmp_path / "stub.py"), str(tmp_path / "told")]
+        made.append(one)
+        return one
+
+    yield work
+    for one in made:
+        one.close()
+
+
+def asked(tmp_path: Path) -> list[dict[str, Any]]:
+    """The requests after the first, which asks for the keys."""
+    lines = (tmp_path / "told.asked").read_text().splitlines()
+    return [json.loads(line) for line in lines][1:]
+
+
+def test_where_a_look_is_enough_nothing_is_run(connect: Connect, tmp_path: Path) -> None:
+    """Each guest is asked about its own list; it has no part in what the others are asked."""
+    salt = connect({
+        "keys": {"accepted": ["vn1.g2"]},
+        "again": {"answers": {"vn1.g2": RENDERED}},
+        "look": {"answers": {"vn1.g2": SAME}},
+    })  # fmt: skip
+    run = salt.apply(["vn1"], test=False)["vn1"]
+    assert (run.ok, run.changed, run.looked) == (True, (), True)
+    again, look = asked(tmp_path)
+    assert again["ids"] == look["ids"] == ["vn1.g2"]
+    checksum, seals = look["asked"]["vn1.g2"]
+    assert len(checksum) == 64
+    assert seals == RENDERED["seals"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"ret": {"same": False, "told": "/etc/hosts differs"}, "retcode": 0},
+        {"ret": "'backfill_look.look' is not available.", "retcode": 254},
+        {"ret": {"same": True}, "retcode": 1},
+        {"ret": None, "retcode": 0},
+    ],
+)
+def test_whatever_is_not_seen_is_run(
+    connect: Connect, tmp_path: Path, answer: dict[str, Any]
+) -> None:
+    """Also bare metal, of which nobody has a list, and an image that cannot look."""
+    salt = connect({
+        "keys": {"accepted": ["vn1.g2", "bm1"]},
+        "again": {"answers": {"vn1.g2": RENDERED}},
+        "look": {"answers": {"vn1.g2": answer}},
+        "apply": {"answers": {"vn1.g2": FINE, "bm1": FINE}},
+    })  # fmt: skip
+    runs = salt.apply(["bm1", "vn1"], test=True)
+    assert [(run.node, run.ok, run.looked) for run in runs.values()] == [
+        ("bm1", True, False),
+        ("vn1", True, False),
+    ]
+    assert [(a["verb"], a["ids"]) for a in asked(tmp_path)][1:] == [
+        ("look", ["vn1.g2"]),
+        ("apply", ["bm1", "vn1.g2"]),
+    ]
+
+
+@pytest.mark.parametrize("answer", [None, {"out": "no_return", "ret": "silence", "retcode": 1}])
+def test_whoever_does_not_even_look_is_silent(
+    connect: Connect, tmp_path: Path, answer: Any
+) -> None:
+    """Nobody waits for a second silence."""
+    salt = connect({
+        "keys": {"accepted": ["vn1.g2"]},
+        "again": {"answers": {"vn1.g2": RENDERED}},
+        "look": {"answers": {"vn1.g2": answer} if answer else {}},
+    })  # fmt: skip
+    run = salt.apply(["vn1"], test=True)["vn1"]
+    assert (run.ok, run.answered, run.problem) == (False, False, "it did not answer")
+
+
+def test_states_that_do_not_render_are_told_by_the_run(connect: Connect, tmp_path: Path) -> None:
+    salt = connect({
+        "keys": {"accepted": ["vn1.g2"]},
+        "again": {"error": "RenderError: no sentinel"},
+        "apply": {"answers": {"vn1.g2": {"ret": ["no sentinel"], "retcode": 1}}},
+    })  # fmt: skip
+    assert salt.apply(["vn1"], test=False)["vn1"].problem == "no sentinel"
+
+
+def test_what_others_bring_to_the_master_is_never_seen(connect: Connect) -> None:
+    """States from a git server or a pillar from elsewhere: the list says that only a run proves."""
+    key = {"private": "p", "public": "q", "master": "m"}
+    salt = connect({
+        "keys": {"accepted": []},
+        "states": {**RENDERED, "others": True},
+        "make_key": key,
+    })  # fmt: skip
+    listed = salt.enrol("vn1", 1, "10.0.0.1/16")["/etc/backfill/stated"]
+    assert listed.startswith(b"run what ext_pillar or another file server")
+
+
+@pytest.mark.parametrize(("node", "generation"), [("vn1", 7), ("bm1", 0), ("a.g2", 3)])
+def test_a_minions_name_tells_node_and_generation(node: str, generation: int) -> None:
+    assert node_of(minion_id(node, generation)) == (node, generation)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Minion did not return. [No response]", (False, "it did not answer")),
+        (
+            {"out": "no_return", "ret": "Minion did not return", "retcode": 1},
+            (False, "it did not answer"),
+        ),
+        (
+            {"ret": ["Rendering SLS failed: no key\nx.sls(3):\n---\nTraceback\n\n"], "retcode": 1},
+            (True, "Rendering SLS failed: no key"),
+        ),
+        ({"ret": {}, "retcode": 0}, (True, "it answered '{}' instead of states")),
+        ({"ret": {"a": {"result": True}}, "retcode": 0}, (True, "")),
+        ({"ret": {"a": {"result": True}}, "retcode": 2}, (True, "it ended with status 2")),
+        (
+            {"ret": {"a": {"__id__": "hosts", "result": False, "comment": "no"}}, "retcode": 2},
+            (True, "hosts: no"),
+        ),
+    ],
+)
+def test_only_states_that_all_hold_are_a_success(
+    answer: object, expected: tuple[bool, str]
+) -> None:
+    """For silence Salt returns a text, which is true; for bad states a list."""
+    found = results.state_run("vn1", answer)
+    assert (found.answered, found.problem) == expected
