@@ -207,14 +207,16 @@ def problems(folder: Path) -> list[str]:
     if not listed.exists():
         return [f"{folder} has no checksums; remove it and build it again"]
     try:
+        then = listed.read_text(errors="replace").splitlines()
         now = checksums(folder).splitlines()
     except FileNotFoundError as error:
         return [f"{error.filename} is missing; remove {folder} and build it again"]
-    then = listed.read_text().splitlines()
+    except OSError as error:
+        return [f"{error.filename} cannot be read: {error.strerror}; run this as root"]
     return [
-        f"{folder / old.split()[1]} is not what was built; remove {folder} and build it again"
-        for old, new in zip(then, now, strict=True)
-        if old != new
+        f"{folder / line.split()[1]} is not what was built; remove {folder} and build it again"
+        for line in now
+        if line not in then
     ]
 
 

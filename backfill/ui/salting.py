@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from backfill.ports import DriverError, Provisioner, StateRun
+from backfill.ports import DriverError, Provisioner, RefusedError, StateRun
 from backfill.ui.client import print_json
-from backfill.ui.codes import BAD_DATA, NO, OK, UNAVAILABLE
+from backfill.ui.codes import BAD_DATA, NO, NO_PERMISSION, OK, UNAVAILABLE
 from backfill.ui.parser import say
 from backfill.ui.terminal import table
 
@@ -43,7 +43,7 @@ def with_provisioner(args: argparse.Namespace, work: Callable[[Provisioner], int
         return work(salt)
     except DriverError as error:
         say(str(error))
-        return UNAVAILABLE
+        return NO_PERMISSION if isinstance(error, RefusedError) else UNAVAILABLE
     finally:
         salt.close()
 
@@ -57,6 +57,9 @@ def report(runs: dict[str, StateRun], as_json: bool, changed: str, same: str) ->
     if as_json:
         print_json({"nodes": [{**asdict(r), "ok": r.ok} for _, r in sorted(runs.items())]})
         return OK if ok else NO
+    if not runs:
+        print("no node has a key at the Salt master, so there is nothing to look at")
+        return OK
     rows = []
     for node, run in sorted(runs.items()):
         if not run.ok:

@@ -156,8 +156,9 @@ def connect(lab: Lab, within_s: float = 20.0) -> SaltProvisioner:
 
 def answers(provisioner: SaltProvisioner, minion: str) -> bool:
     """Whether anybody answers under this id."""
-    found: list[str] = provisioner._ask("ping", ids=[minion], within_s=5.0)["answers"]
-    return bool(found)
+    # A look at nothing: whoever says anything is there.
+    asked = provisioner._ask("look", ids=[minion], asked={}, within_s=5.0)["answers"]
+    return asked.get(minion, {"out": "no_return"}).get("out") != "no_return"
 
 
 def inside_render(grains: dict[str, Any]) -> list[dict[str, Any]]:

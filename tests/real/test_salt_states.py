@@ -48,15 +48,19 @@ class Renderer:
 
     def __call__(self, role: str, kind: str, pillar: object = None) -> dict[str, Any]:
         """The low state, or errors; `pillar` replaces the sample."""
+        self.order({"role": role, "kind": kind}, pillar)
+        answer: dict[str, Any] = self._read()
+        return answer
+
+    def order(self, grains: dict[str, str], pillar: object = None, number: int = 1) -> None:
+        """Ask for a rendering and wait for nothing."""
         request = {
-            "number": 1, "verb": "render", "grains": {"backfill": {"role": role, "kind": kind}},
+            "number": number, "verb": "render", "grains": {"backfill": grains},
             "states": str(_STATES), "pillar": str(_STATES / "pillar"), "given": pillar,
         }  # fmt: skip
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        answer: dict[str, Any] = self._read()
-        return answer
 
     def close(self) -> None:
         """End it."""
@@ -88,6 +92,23 @@ def test_the_key_is_in_no_rendering(render: Renderer) -> None:
     key = _PILLAR["backfill"]["munge"]["key_base64"]
     for role, kind in _MATRIX:
         assert key not in json.dumps(render(role, kind))
+
+
+def test_machines_that_are_rendered_at_once_do_not_meet(render: Renderer) -> None:
+    """Nodes are enrolled from several threads; each gets states of its own, and all of them do."""
+    for number in range(6):
+        grains = {
+            "role": "node",
+            "kind": "virtual",
+            "node": f"vn{number}",
+            "address": f"10.0.0.{number}",
+        }
+        render.order(grains, number=number)
+    for _ in range(6):
+        found = render._read()
+        assert found["errors"] == []
+        hosts = next(s["contents"] for s in found["states"] if s["__id__"] == "hosts")
+        assert f"10.0.0.{found['number']} vn{found['number']}\n" in hosts
 
 
 def test_kinds_differ_where_they_must(render: Renderer) -> None:

@@ -90,3 +90,17 @@ def test_only_a_success_counts_as_one(output: str, said: str) -> None:
 def test_a_lab_knows_its_extras_after_a_round_trip() -> None:
     spec = LabSpec(time=True, files=True, salt=True)
     assert LabSpec.from_json(spec.to_json()) == spec
+
+
+def test_half_a_list_of_checksums_and_a_part_that_cannot_be_read_are_sentences(
+    folder: Path,
+) -> None:
+    """An image that was copied by half is told like one that was changed, without a traceback."""
+    whole = (folder / "checksums").read_text()
+    (folder / "checksums").write_text(whole[: len(whole) // 2])
+    assert all("is not what was built" in line for line in image.problems(folder))
+    assert image.problems(folder)
+    (folder / "initrd").unlink()
+    (folder / "initrd").mkdir()
+    (said,) = image.problems(folder)
+    assert said.endswith("cannot be read: Is a directory; run this as root")

@@ -11,7 +11,7 @@ import pytest
 
 from backfill.drivers.salt import inside
 from backfill.drivers.salt.link import SaltLink
-from backfill.ports import DriverError, UnreachableError
+from backfill.ports import DriverError, RefusedError, UnreachableError
 
 _STUB = """
 import json, sys
@@ -103,6 +103,18 @@ def test_why_salt_does_not_start_is_told(tmp_path: Path) -> None:
     """Another interpreter has no Salt; a file that is not there is not replaced by defaults."""
     with pytest.raises(DriverError, match="did not start Salt: ModuleNotFoundError: No module"):
         SaltLink(sys.executable, str(tmp_path / "master")).ask("keys", 20.0)
+
+
+def test_whoever_may_not_read_the_masters_files_is_told(tmp_path: Path) -> None:
+    """It must not go on with defaults, nor look like a master that is down."""
+    stub = tmp_path / "stub.py"
+    stub.write_text(
+        _STUB.replace('{"ready": True}', '{"refused": "PermissionError: [Errno 13] no: x"}')
+    )
+    link = SaltLink(sys.executable, "")
+    link._argv = [sys.executable, str(stub)]
+    with pytest.raises(RefusedError, match=r"^salt: no: x; run this as root"):
+        link.ask("keys", 5.0)
 
 
 def test_a_process_that_ends_before_a_word_is_no_salt(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ Check = Callable[[bytes], tuple[int, str]]
 def state(kind: str, name: str, **more: Any) -> dict[str, Any]:
     """One state of a low state, as Salt shows it."""
     module, _, function = kind.partition(".")
-    return {"state": module, "fun": function, "name": name, "__id__": f"id-{name}", **more}
+    own = {"__id__": f"id-{name}", "__sls__": "node", "__sls_included_from__": ["node"]}
+    return {"state": module, "fun": function, "name": name, "order": 1, **own, **more}
 
 
 @pytest.fixture(scope="module")

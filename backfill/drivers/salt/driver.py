@@ -73,10 +73,6 @@ class SaltProvisioner:
         rendered = self._ask("states", id=own, grains=grains)
         states = rendered["states"]
         key = self._ask("make_key", id=own)
-        if not key["master"]:
-            raise DriverError(
-                "salt", "the master has no key of its own yet", "start salt-master once"
-            )
         pki = "/etc/salt/pki/minion"
         return whole_files(states) | {
             PLACE: _listed(rendered),

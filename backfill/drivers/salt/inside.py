@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import secrets
+import socket
 import sys
 import tempfile
 import threading
@@ -24,6 +25,8 @@ from typing import Any
 _KEY_BITS = 2048
 _TAGS = ("salt/minion/", "salt/job/")
 _out = threading.Lock()
+# One at a time: Salt's renderers share what they keep, and would render one machine from another's.
+_rendering = threading.Lock()
 
 
 def say(line: dict[str, Any], stream: Any) -> None:
@@ -52,7 +55,11 @@ class Master:
         # Without its file Salt would be the master of a machine that has none, with defaults.
         if not Path(config).is_file():
             raise FileNotFoundError(f"there is no master's configuration {config}")
+        Path(config).open("rb").close()  # nor of one whose file it may not read
         self.opts: dict[str, Any] = salt.config.master_config(config)
+        self._public = Path(self.opts["pki_dir"], "master.pub")
+        if not self._public.exists():
+            raise FileNotFoundError(f"no master has run with {config} yet: start salt-master once")
         # Deleting a key makes a new cluster key by default, and every minion would sign in again.
         self._wheel = salt.wheel.WheelClient(self.opts)
         self._client = salt.client.LocalClient(mopts=self.opts)
@@ -67,12 +74,9 @@ class Master:
     def make_key(self, id: str) -> dict[str, Any]:  # noqa: A002
         """A fresh accepted key pair, whatever was there; with the master's own public key."""
         made = self._turn("key.gen_accept", id_=id, keysize=_KEY_BITS, force=True)
-        master = Path(self.opts["pki_dir"], "master.pub")
         return {
-            "private": made["priv"],
-            "public": made["pub"],
-            "master": master.read_text() if master.exists() else "",
-        }
+            "private": made["priv"], "public": made["pub"], "master": self._public.read_text()
+        }  # fmt: skip
 
     def states(self, id: str, grains: dict[str, Any]) -> dict[str, Any]:  # noqa: A002
         """This machine's low state, rendered here from the master's own tree and pillar."""
@@ -121,16 +125,17 @@ class Master:
         return self._call(ids, "state.apply", {"test": test}, within_s)
 
     def _call(self, ids: list[str], function: str, words: Any, within_s: float) -> dict[str, Any]:
+        # Salt would wait for a master that is not there as long as for its minions.
+        at = (self.opts["interface"], self.opts["ret_port"])
+        try:
+            socket.create_connection(at, timeout=5).close()
+        except OSError as error:
+            raise ConnectionError(f"no master listens on {at[0]}:{at[1]}: {error}") from error
         found = self._client.cmd(
             ids, function, kwarg=words, tgt_type="list", timeout=int(within_s),
             gather_job_timeout=5, full_return=True,
         )  # fmt: skip
         return {"answers": found}
-
-    def ping(self, ids: list[str], within_s: float) -> dict[str, Any]:
-        """Which of these minions answer."""
-        found = self._client.cmd(ids, "test.ping", tgt_type="list", timeout=int(within_s))
-        return {"answers": [i for i, answer in found.items() if answer is True]}
 
     def listen(self, stream: Any) -> None:
         """Pass on starts and results, for ever."""
@@ -159,7 +164,7 @@ def render(
     import salt.client
     import salt.config
 
-    with tempfile.TemporaryDirectory(prefix="backfill-salt-") as place:
+    with _rendering, tempfile.TemporaryDirectory(prefix="backfill-salt-") as place:
         if given is not None:
             pillar = str(Path(place, "pillar"))
             Path(pillar).mkdir()
@@ -257,7 +262,7 @@ def serve(config: str, requests: Iterator[str], stream: Any) -> None:
         ).start()
 
 
-_VERBS = ("make_key", "delete_key", "keys", "states", "again", "look", "apply", "ping")
+_VERBS = ("make_key", "delete_key", "keys", "states", "again", "look", "apply")
 
 
 def _warm(master: Master) -> None:

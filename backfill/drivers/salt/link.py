@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from backfill.ports import DriverError, UnreachableError
+from backfill.ports import DriverError, RefusedError, UnreachableError
 
 _INSIDE = Path(__file__).with_name("inside.py")
 _START_S = 60.0
@@ -109,6 +109,11 @@ class SaltLink:
             refused = f"it said nothing for {_START_S:g} s"
         if refused:
             process.kill()
+            if refused.startswith("PermissionError"):
+                raise RefusedError(
+                    "salt", refused.partition("] ")[2] or refused,
+                    "run this as root, or as the user of Salt's master",
+                )  # fmt: skip
             raise DriverError(
                 "salt", f"{self._argv[0]} did not start Salt: {refused}",
                 "see the section salt of the policy file",

@@ -20,7 +20,7 @@ State = Mapping[str, object]
 # What any state may say without changing what it comes to.
 _FRAME = {
     "state", "fun", "name", "order", "failhard", "require", "require_in", "watch", "watch_in",
-    "onchanges", "onchanges_in", "__id__", "__env__", "__sls__",
+    "onchanges", "onchanges_in",
 }  # fmt: skip
 # Beside that, what of a kind the guest compares, or what has no outcome of its own. A state that
 # says anything else (`unless`, `groups`, `recurse`, a template) is proven by a run only.
@@ -52,7 +52,8 @@ def stated(states: Sequence[State], doubt: str = "") -> bytes:
 
 def _line(state: State) -> bytes:
     kind = _kind(state)
-    if state.keys() - _FRAME - set(_UNDERSTOOD.get(kind, "").split()):
+    words = {word for word in state if not word.startswith("__")}  # the others are Salt's own
+    if words - _FRAME - set(_UNDERSTOOD.get(kind, "").split()):
         return _unseen(state)
     return _SEEN.get(kind, _unseen)(state)
 
