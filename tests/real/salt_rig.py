@@ -70,7 +70,7 @@ class SaltRig:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
         program = home / "files/usr/local/sbin/backfill-stated"
-        program.parent.mkdir(parents=True)
+        program.parent.mkdir(parents=True, exist_ok=True)
         argv = ["gcc", "-Wall", "-Werror", "-o", str(program), str(GUEST_FILES / "stated.c")]
         subprocess.run(argv, check=True)
         key = home / "files/etc/munge/munge.key"
@@ -81,6 +81,9 @@ class SaltRig:
         with (home / "log").open("w") as log:
             self._minions[node] = self.lab.popen("bm1", argv, stdout=log, stderr=log)
         if wait:
+            # An order to somebody who does not listen yet is lost, and waited for in full.
+            own = files["/etc/salt/minion_id"].decode().strip()
+            assert wait_until(lambda: self.answers(own), LIMIT_S), (home / "log").read_text()
             assert wait_until(lambda: self.settled(node), LIMIT_S), (home / "log").read_text()
 
     def settled(self, node: str) -> bool:
@@ -157,7 +160,10 @@ def connect(lab: Lab, within_s: float = 20.0) -> SaltProvisioner:
 def answers(provisioner: SaltProvisioner, minion: str) -> bool:
     """Whether anybody answers under this id."""
     # A look at nothing: whoever says anything is there.
-    asked = provisioner._ask("look", ids=[minion], asked={}, within_s=5.0)["answers"]
+    try:
+        asked = provisioner._ask("look", ids=[minion], asked={}, within_s=2.0)["answers"]
+    except DriverError:  # a master that has just come up takes no orders yet
+        return False
     return asked.get(minion, {"out": "no_return"}).get("out") != "no_return"
 
 
