@@ -85,7 +85,7 @@ class Round:
         wait_for(cached.exists, _PATIENCE_S, "the minion's first word to the master")
         master = connect(self.bed.lab)
         try:
-            wait_for(lambda: answers(master, minion), _PATIENCE_S, "the minion's first answer")
+            wait_for(lambda: answers(master, minion, 60.0), _PATIENCE_S, "the minion's answer")
         finally:
             master.close()
         return time.time() - self._s

@@ -15,7 +15,7 @@ from backfill.drivers.salt import inside
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.salt.stated import whole_files
 from backfill.lab.cluster import Lab
-from backfill.lab.image import GUEST_FILES
+from backfill.lab.guestroot import GUEST_FILES
 from backfill.lab.saltenv import salt_python
 from backfill.lab.saltimage import LOOK, STATES
 from backfill.lab.spec import LabSpec
@@ -157,14 +157,15 @@ def connect(lab: Lab, within_s: float = 20.0) -> SaltProvisioner:
     return made
 
 
-def answers(provisioner: SaltProvisioner, minion: str) -> bool:
-    """Whether anybody answers under this id."""
+def answers(provisioner: SaltProvisioner, minion: str, within_s: float = 2.0) -> bool:
+    """Whether anybody answers under this id. Whoever is asked too often gets to nothing else."""
     # A look at nothing: whoever says anything is there.
+    wait_s = within_s + LIMIT_S
     try:
-        asked = provisioner._ask("look", ids=[minion], asked={}, within_s=2.0)["answers"]
+        told = provisioner._link.ask("look", wait_s, ids=[minion], asked={}, within_s=within_s)
     except DriverError:  # a master that has just come up takes no orders yet
         return False
-    return asked.get(minion, {"out": "no_return"}).get("out") != "no_return"
+    return bool(told["answers"].get(minion, {"out": "no_return"}).get("out") != "no_return")
 
 
 def inside_render(grains: dict[str, Any]) -> list[dict[str, Any]]:

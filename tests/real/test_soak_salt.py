@@ -101,7 +101,7 @@ def converges(rig: DaemonRig, name: str) -> None:
     own = f"{name}.g{rig.nodes()[name]['generation']}"
     master = connect(rig.lab)
     try:
-        rig.until(lambda: answers(master, own), LIMIT_S, "an answer of the node's minion")
+        rig.until(lambda: answers(master, own, 60.0), LIMIT_S, "an answer of the node's minion")
     finally:
         master.close()
     (found,) = json.loads(rig.with_policy("drift", "--json", limit_s=LIMIT_S))["nodes"]
