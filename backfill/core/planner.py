@@ -167,7 +167,7 @@ def _step_claim(draft: Draft, claim: Claim) -> None:
     limit_s = claim.since_s + draft.policies.answer_within_s
     draft.wake_at(limit_s)
     if not busy:
-        why = "no instance uses the hosts" if claim.hosts else "its devices are there"
+        why = "no instance uses the hosts" if claim.hosts else "nothing is awaited in its nodes"
         draft.add(AnswerClaim(claim.job_id, True, why))
     elif draft.now_s >= limit_s:
         draft.add(AnswerClaim(claim.job_id, False, "; ".join(busy)))

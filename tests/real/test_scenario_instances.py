@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 
 from backfill.lab.policyfile import policy
-from tests.real.daemon_rig import PAUSE, REQUEUE, DaemonRig, daemon_lab
+from tests.real.daemon_rig import PAUSE, REQUEUE, SUSPEND, DaemonRig, daemon_lab
 
 pytestmark = pytest.mark.real
 
-# Waits until the guest that it runs in shows the region (1af4:1110), says how often, and goes on
-# until it is told.
-_AWAIT_REGION = """#!/bin/bash
+# Looks at once how many regions (1af4:1110) the guest shows, says so, and goes on until it is told.
+_LOOK_AT_ONCE = """#!/bin/bash
+count=$(grep -l 0x1110 /sys/bus/pci/devices/*/device 2>/dev/null | wc -l)
 trap 'exit 0' USR1
-count() { grep -l 0x1110 /sys/bus/pci/devices/*/device 2>/dev/null | wc -l; }
-until [ "$(count)" -gt 0 ]; do sleep 0.1; done
-scontrol update JobId=$SLURM_JOB_ID Comment="regions:$(count)"
+scontrol update JobId=$SLURM_JOB_ID Comment="regions:$count"
 while :; do sleep 0.1; done
 """
 
@@ -65,24 +63,30 @@ def test_a_parent_is_made_ahead_given_up_for_a_job_and_cloned(rig: DaemonRig) ->
 
 @pytest.mark.soak
 def test_a_job_has_its_region_while_it_runs(rig: DaemonRig) -> None:
-    """Plugged in because it asks for it, whenever the daemon dies; gone when the job has ended."""
+    """There at its first command, and again after it was on disk; gone when the job has ended."""
     rig.restart(scale={"idle_s": 0})  # what is there has other hardware and other features
     rig.until(lambda: not rig.nodes(), what="the removal of all instances")
     hardware = policy(rig.lab, rig.image)["libvirt"]["hardware"]
     rig.restart(
         libvirt={"hardware": {**hardware, "machine": "pc"}},
         devices={"entries": [{"name": "shm16", "region_mb": 16}]},
-        ladder=[PAUSE, REQUEUE], limits={"max_instances": 1},
+        ladder=[SUSPEND, REQUEUE], limits={"max_instances": 1},
     )  # fmt: skip
     rig.finish(rig.low())  # slurmctld knows a feature when a node has it
     script = Path(rig.lab.shared, "region.sh")
-    script.write_text(_AWAIT_REGION)
+    script.write_text(_LOOK_AT_ONCE)
     job = rig.submit("-p", "htc", "-C", "shm16", str(script))
-    rig.until(lambda: rig.state(job) == "RUNNING", what="the start of the job that asks")
+    rig.until(lambda: rig.show(job).get("Comment"), what="its first command")
+    assert rig.show(job)["Comment"] == "regions:1"
+    name, host = rig.where(job)
     rig.kill()
     rig.start(**rig.changes)
-    rig.until(lambda: rig.show(job).get("Comment") == "regions:1", what="its region")
-    name, host = rig.where(job)
+    assert "<shmem" in rig.virsh(host, "dumpxml", name)
+    high = rig.high(host)
+    rig.becomes(name, "displaced")
+    rig.until(lambda: rig.instances().get(name) == (host, "suspended"), what="its memory on disk")
+    rig.release(high)
+    rig.becomes(name, "ready")
     assert "<shmem" in rig.virsh(host, "dumpxml", name)
     rig.until(partial(_told_to_end, rig, job), what="its end")
     rig.until(lambda: "<shmem" not in rig.virsh(host, "dumpxml", name), what="its return")

@@ -8,7 +8,7 @@ from backfill.core.devices import Wanted
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import Claim
-from backfill.core.lifecycle import ManagedNode
+from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.policies.devices import DeviceRule
 
 _CALLS = tuple(f"{kind.__name__}:" for kind in (HoldDevices, PlugDevices))
@@ -85,7 +85,9 @@ def lacking(draft: Draft, name: str, claim: Claim) -> str:
     """
     world, devices = draft.world, draft.policies.devices
     node, known = world.managed.get(name), world.jobs.get(claim.job_id)
-    if node is None or (known is not None and devices.asked(known) is None):
+    if node is None or node.phase not in (Phase.READY, Phase.DRAINING):
+        return ""  # nothing is plugged there now
+    if known is not None and devices.asked(known) is None:
         return ""
     # A hook knows an array task or a component of a heterogeneous job by its raw number only.
     here = [j for j in world.jobs_on(name) if claim.job_id in (j.id, str(j.raw_id))]
