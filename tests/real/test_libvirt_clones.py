@@ -32,6 +32,10 @@ _FREE_MUCH = (
     "dd if=/dev/urandom of=/dev/shm/y bs=1M count=40 2>/dev/null; rm /dev/shm/y;"
     " echo 3 >/proc/sys/vm/drop_caches; echo 1 >/proc/sys/vm/compact_memory"
 )
+_NEW_MUNGED = (
+    "/usr/local/sbin/backfill-service restart munged && munge -n | unmunge >/dev/null"
+    " && ps -C munged -o user="
+)
 _SUM = re.compile(rb"[0-9a-f]{32}  -\n")
 
 
@@ -73,6 +77,8 @@ def test_siblings_are_nobodys_twins(rig: LibvirtRig) -> None:
     for answers in zip(*(lines[:6] for lines in who), strict=True):
         assert len(set(answers)) == len(names), answers
     assert len(parents(rig)) == 1
+    # As Salt does when the key changes: munged works again, as its own user.
+    assert rig.in_guest(host, names[0], _NEW_MUNGED).split() == ["munge"]
 
 
 def test_memory_that_one_clone_gives_up_is_not_taken_from_its_siblings(rig: LibvirtRig) -> None:
