@@ -42,11 +42,11 @@ class BareReplay:
     def run(self) -> None:
         """From the first arrival to the last end."""
         easy, running, openings = self._easy, self._running, self._openings
-        trace = self._trace
+        trace, count = self._trace, len(self._trace)
         first, ticks = trace.submit[0], trace.ticks_per_s
         arrivals = [*(START_S + (at - first) / ticks for at in trace.submit), inf]
         number = 0
-        while number < len(trace) or running or easy.waits:
+        while number < count or running or easy.waits:
             end_s = running[0][0] if running else inf
             now_s = self._now_s = min(arrivals[number], end_s, openings[0])
             while openings[0] <= now_s:
@@ -80,6 +80,6 @@ class BareReplay:
         self._easy.ended(ask)
         tale, now_s = self.tales[ask.order[1]], self._now_s
         tale.end_s, tale.completed, tale.run_s = now_s, True, now_s - tale.start_s
-        where = (tale.host, tale.host)
-        segment = Segment(ask.name, 0, *where, 0.0, tale.start_s, now_s)
+        where = tale.host
+        segment = Segment(ask.name, 0, where, where, 0.0, tale.start_s, now_s)
         self._ledger.attempt(tale, [segment], tale.run_s)

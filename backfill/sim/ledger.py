@@ -65,8 +65,9 @@ class Ledger:
             good_s = min(kept_s, length_s)
             kept_s -= good_s
             turn_s = segment.start_s + good_s
-            good = self.window.part(segment.start_s, turn_s) * tale.cpus
-            bad = self.window.part(turn_s, segment.end_s) * tale.cpus
+            good, bad = self.window.part(segment.start_s, turn_s) * tale.cpus, 0.0
+            if turn_s < segment.end_s:
+                bad = self.window.part(turn_s, segment.end_s) * tale.cpus
             if tale.high:
                 self.high_core_s += good + bad
             else:

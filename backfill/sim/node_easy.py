@@ -72,7 +72,7 @@ class NodeEasy:
     @property
     def waits(self) -> int:
         """Number of waiting jobs."""
-        return len(self._waiting)
+        return len(self._waiting.asks)
 
     def room_on(self, nodes: int) -> bool:
         """Whether any of these nodes has a free CPU."""
@@ -92,7 +92,7 @@ class NodeEasy:
 
     def ended(self, ask: Ask) -> None:
         """A running job has given its nodes back."""
-        at = bisect_left(self._running, ask.end_s, key=_end)
+        at = bisect_left(self._running, (ask.end_s,))
         while self._running[at][2] is not ask:
             at += 1
         del self._running[at]
@@ -101,16 +101,16 @@ class NodeEasy:
 
     def schedule(self, now_s: float, start: Start) -> None:
         """One pass: heads while they fit, then whoever does not delay the head."""
-        waiting = self._waiting
-        while waiting.asks:
-            ask = waiting.asks[0]
+        waiting, asks = self._waiting, self._waiting.asks
+        while asks:
+            ask = asks[0]
             fit = having(self._room, ask.cpus)
             if fit.bit_count() < ask.nodes:
                 break
             waiting.remove(ask)
             self._start(ask, first_of(fit, ask.nodes), now_s, start)
             self._new = None
-        if len(waiting) > 1 and having(self._room, 1):
+        if len(asks) > 1 and having(self._room, 1):
             if self._new is None or self._new:
                 self._backfill(now_s, start)
             self._new = [] if self._single else None
@@ -160,14 +160,19 @@ class NodeEasy:
             yield from (([ask], True) for ask in self._new)
             return
         head = self._waiting.asks[0]
+        counts: dict[int, tuple[int, int]] = {}
         for alike in self._waiting.kinds(self._room[1].bit_count()):
-            fit, nodes = having(self._room, alike.cpus), alike.nodes
-            if fit.bit_count() < nodes:
-                continue
-            lasting = (fit & (~left[0] | having(left, alike.cpus))).bit_count() >= nodes
-            if lasting or now_s + alike.shortest_s <= shadow_s:
+            cpus, nodes = alike.cpus, alike.nodes
+            if cpus not in counts:
+                fit = having(self._room, cpus)
+                lasts = fit & (~left[0] | having(left, cpus))
+                counts[cpus] = (fit.bit_count(), lasts.bit_count())
+            fitting, outlasting = counts[cpus]
+            if nodes <= fitting and (
+                nodes <= outlasting or now_s + alike.estimates_s[0] <= shadow_s
+            ):
                 asks = alike.asks
-                yield asks[1:] if asks[0] is head else list(asks), lasting
+                yield asks[1:] if asks[0] is head else list(asks), nodes <= outlasting
 
     def _reserve(self, head: Ask) -> tuple[float, list[int]]:
         """When by estimates the head fits, and the room that it then leaves over on its nodes.
@@ -260,7 +265,3 @@ def _next(asks: list[Ask], at: int, now_s: float, by_s: float | None) -> int:
         return at if at < len(asks) else -1
     ends = (i for i in range(at, len(asks)) if now_s + asks[i].estimate_s <= by_s)
     return next(ends, -1)
-
-
-def _end(entry: tuple[float, int, Ask]) -> float:
-    return entry[0]

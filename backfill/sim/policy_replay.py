@@ -162,8 +162,8 @@ class _Replay:
 
     def _feed_high(self) -> None:
         trace, number, now_s = self.setting.high, self._next_high, self.sim.now_s
-        ticks, first = trace.ticks_per_s, trace.submit[0]
-        while number < len(trace):
+        ticks, first, count = trace.ticks_per_s, trace.submit[0], len(trace)
+        while number < count:
             at_s = START_S + (trace.submit[number] - first) / ticks
             if at_s > now_s:
                 self.sim.at(at_s, self._feed_high)

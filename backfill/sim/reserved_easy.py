@@ -58,7 +58,7 @@ class ReservedEasy(NodeEasy):
                 break
             waiting.remove(head)
             self._start(head, first_of(fit, head.nodes), now_s, start)
-        if len(waiting) > 1:
+        if len(waiting.asks) > 1:
             self._overtake(now_s, start)
 
     def _closed(self, at_s: float, ask: Ask) -> int:
