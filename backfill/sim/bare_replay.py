@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
 
-from backfill.drivers.simulated.hardware import Segment
 from backfill.sim.ledger import Ledger
 from backfill.sim.reserved_easy import easy_on
 from backfill.sim.scenario import ReservationEntry
@@ -80,6 +79,4 @@ class BareReplay:
         self._easy.ended(ask)
         tale, now_s = self.tales[ask.order[1]], self._now_s
         tale.end_s, tale.completed, tale.run_s = now_s, True, now_s - tale.start_s
-        where = tale.host
-        segment = Segment(ask.name, 0, where, where, 0.0, tale.start_s, now_s)
-        self._ledger.attempt(tale, [segment], tale.run_s)
+        self._ledger.ran(tale, tale.start_s, now_s)

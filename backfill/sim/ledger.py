@@ -75,6 +75,10 @@ class Ledger:
                 self.saving_core_s += good * saving
                 self.lost_core_s += bad
 
+    def ran(self, tale: JobTale, start_s: float, end_s: float) -> None:
+        """Book a high-priority job that ran to its end undisturbed."""
+        self.high_core_s += self.window.part(start_s, end_s) * tale.cpus
+
     # --- instances -----------------------------------------------------------------------------
 
     def change(self, world: World, change: ch.Change) -> None:

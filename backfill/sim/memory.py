@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_OBJECTS = 100_000
+_OBJECTS = 500_000
 
 
 @contextmanager

@@ -39,7 +39,8 @@ class EventQueue:
     def at(self, at_s: float, action: Callable[[], None]) -> Event:
         """Do `action` at `at_s`, or now if that is past."""
         self._count += 1
-        at_s = max(at_s, self.now_s)
+        if at_s < self.now_s:
+            at_s = self.now_s
         event = Event(at_s, action)
         heapq.heappush(self._heap, (at_s, self._count, event))
         return event

@@ -35,9 +35,9 @@ class Viewed:
     _view: object = None
 
     def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-        if name != "_view":
-            object.__setattr__(self, "_view", None)
+        own = self.__dict__
+        own["_view"] = None
+        own[name] = value
 
 
 @dataclass(eq=False)
