@@ -31,6 +31,8 @@ from backfill.core.world import World
 
 T = TypeVar("T")
 
+_MAINTENANCE = ("of the maintenance",)  # what takes a host, where it is no job
+
 
 class Progress(Enum):
     """How far a wanted action is."""
@@ -156,7 +158,7 @@ class Draft:
         self._set[node.name] = phase if phase is not node.phase else None
         if phase is not node.phase:
             fields.setdefault("since_s", self.now_s)
-        after = replace(node, phase=phase, reason=reason, **fields)  # type: ignore[arg-type]
+        after = replace(node, phase=phase, reason=reason, **plain_times(fields))
         self.add(SetNode(after, reason))
 
     def becoming(self, phase: Phase) -> int:
@@ -169,13 +171,11 @@ class Draft:
         if node.name in self._set:
             return
         self._set[node.name] = None
-        self.add(SetNode(replace(node, **fields), reason))  # type: ignore[arg-type]
+        self.add(SetNode(replace(node, **plain_times(fields)), reason))
 
     def add(self, action: Action) -> None:
-        """Add a step of our own."""
+        """Add a step of our own. A record in it has plain times."""
         self._trace.acted = True
-        if isinstance(action, SetNode) and self._lens is not None:
-            action = SetNode(plain_times(action.node), action.reason)
         self._actions.append(action)
 
     def forget(self, node: ManagedNode, reason: str) -> None:
@@ -247,22 +247,22 @@ class Draft:
     def taken(self, host: str) -> tuple[str, ...]:
         """Ids of the jobs to which Slurm gave the host, or what else takes it as a whole."""
         found = self.world.takers(host)
-        due_s = maintenance_s(self.world, host)
-        if not found and due_s is not None:
-            clear_s = self.policies.gaps.clear_at_s(due_s)
-            if self.now_s >= clear_s:
-                return ("of the maintenance",)
-            self.wake_at(clear_s)
-        return found
+        due_s = None if found else maintenance_s(self.world, host)
+        if due_s is None:
+            return found
+        clear_s = self.policies.gaps.clear_at_s(due_s)
+        if self.now_s >= clear_s:
+            return _MAINTENANCE
+        self.wake_at(clear_s)
+        return ()
 
     def must_leave(self, node: ManagedNode) -> bool:
         """Whether a node at work has to leave its host now."""
         if node.name in self.world.closed or node.name in self.above_budget():
             return True
-        if not self.taken(node.host):
-            return False
-        if not self.world.takers(node.host):
-            return True  # the whole host is maintained
+        found = self.taken(node.host)
+        if not found or found is _MAINTENANCE:
+            return bool(found)
         names = leavers(self.world, self.policies, node.host)
         if names is not None and not names:
             own = self.world.hosts[node.host].node

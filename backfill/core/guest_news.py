@@ -19,6 +19,13 @@ class GuestNews(Doubting):
         self.findings.suspects.add(node.name)
         self._look_ready(node.name)
 
+    def _silence(self, name: str, since_s: float | None) -> None:
+        """A node answers Slurm no more since then, or (None) does so again or is gone."""
+        self.silent.pop(name, None)
+        if since_s is not None:
+            self.silent[name] = since_s
+        self._touch("*silent")
+
     def _look_ready(self, name: str) -> None:
         """One of our nodes, as we or as Slurm have it, may count differently now."""
         if self.ready.look(name, self.managed.get(name), self.nodes.get(name)):

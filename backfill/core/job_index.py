@@ -52,7 +52,8 @@ class JobIndex:
 
     def on(self, node: str) -> list[Job]:
         """Jobs that hold `node`, in order of their ids."""
-        return [self.jobs[i] for i in sorted(self._on.get(node, ()))]
+        ids = self._on.get(node)
+        return [self.jobs[i] for i in sorted(ids)] if ids else []
 
     def any_on(self, node: str | None) -> bool:
         """Whether any job holds `node`."""

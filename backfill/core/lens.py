@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from backfill.core.findings import Finding, Findings, Notes
@@ -12,7 +11,7 @@ from backfill.core.now import Now
 if TYPE_CHECKING:
     from backfill.core.cluster import Job
     from backfill.core.fleet import Instance
-    from backfill.core.ledger import Operation
+    from backfill.core.ledger import Claim, Operation
     from backfill.core.lifecycle import ManagedNode, Phase
     from backfill.core.ready_index import ReadyIndex
     from backfill.core.world import World
@@ -23,25 +22,23 @@ T = TypeVar("T")
 
 
 class _Noted(Mapping[K, V]):
-    """A part of the world; `name` says of a key what is looked at, `whole` of all of it."""
+    """A part of the world; a key is what is looked at, `whole` if it is all of it."""
 
-    __slots__ = ("_all", "_lens", "_name", "_whole")
+    __slots__ = ("_all", "_lens", "_whole")
 
-    def __init__(
-        self, lens: Lens, every: Mapping[K, V], name: Callable[[K], str], whole: str
-    ) -> None:
-        self._lens, self._all, self._name, self._whole = lens, every, name, whole
+    def __init__(self, lens: Lens, every: Mapping[K, V], whole: str) -> None:
+        self._lens, self._all, self._whole = lens, every, whole
 
     def __getitem__(self, key: K) -> V:
-        self._lens.notes.reads.add(self._name(key))
+        self._lens.notes.reads.add(key)  # type: ignore[arg-type]  # a text here
         return self._all[key]
 
     def get(self, key: K, default: Any = None) -> Any:
-        self._lens.notes.reads.add(self._name(key))
+        self._lens.notes.reads.add(key)  # type: ignore[arg-type]  # likewise
         return self._all.get(key, default)
 
     def __contains__(self, key: object) -> bool:
-        self._lens.notes.reads.add(self._name(key))  # type: ignore[arg-type]  # as in a dict
+        self._lens.notes.reads.add(key)  # type: ignore[arg-type]  # likewise
         return key in self._all
 
     def __iter__(self) -> Iterator[K]:
@@ -61,6 +58,30 @@ class _Noted(Mapping[K, V]):
         return self._all.items()
 
 
+class _Renamed(_Noted[K, V]):
+    """The same where `name` says of a key what is looked at."""
+
+    __slots__ = ("_name",)
+
+    def __init__(
+        self, lens: Lens, every: Mapping[K, V], name: Callable[[K], str], whole: str
+    ) -> None:
+        super().__init__(lens, every, whole)
+        self._name = name
+
+    def __getitem__(self, key: K) -> V:
+        self._lens.notes.reads.add(self._name(key))
+        return self._all[key]
+
+    def get(self, key: K, default: Any = None) -> Any:
+        self._lens.notes.reads.add(self._name(key))
+        return self._all.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._lens.notes.reads.add(self._name(key))  # type: ignore[arg-type]  # as in a dict
+        return key in self._all
+
+
 class Lens:
     """Looks like a World to steps and policies. What it does not know it reads unnoted: then what
     came of it is not kept.
@@ -70,20 +91,20 @@ class Lens:
         self._world = world
         self._findings = findings
         self.notes = Notes()
-        self.nodes = _Noted(self, world.nodes, _itself, "*nodes")
-        self.silent = _Noted(self, world.silent, _itself, "*silent")
-        self.jobs = _Noted(self, world.jobs, "job {}".format, "*jobs")
-        self.hosts = _Noted(self, world.hosts, _itself, "*hosts")
-        self.instances = _Noted(self, world.instances, _name_of, "*instances")
-        self.managed = _Noted(self, world.managed, _itself, "*managed")
-        self.claims = _Noted(self, world.claims, "claim {}".format, "*claims")
-        self.operations = _Noted(self, world.operations, _node_of, "*operations")
-        self.closed = _Noted(self, world.closed, _itself, "*closed")
-        self.off = _Noted(self, world.off, _itself, "*closed")
-        self.kept = _Noted(self, world.kept, _itself, "*closed")
-        self.generations = _Noted(self, world.generations, _itself, "*managed")
-        self.rates = _Noted(self, world.rates, "rate {}".format, "*rates")
-        self.streaks = _Noted(self, world.streaks, "streak {}".format, "*streaks")
+        self.nodes = _Noted(self, world.nodes, "*nodes")
+        self.silent = _Noted(self, world.silent, "*silent")
+        self.jobs = _Renamed(self, world.jobs, "job {}".format, "*jobs")
+        self.hosts = _Noted(self, world.hosts, "*hosts")
+        self.instances = _Renamed(self, world.instances, _name_of, "*instances")
+        self.managed = _Noted(self, world.managed, "*managed")
+        self.claims = _Renamed(self, world.claims, "claim {}".format, "*claims")
+        self.operations = _Renamed(self, world.operations, _node_of, "*operations")
+        self.closed = _Noted(self, world.closed, "*closed")
+        self.off = _Noted(self, world.off, "*closed")
+        self.kept = _Noted(self, world.kept, "*closed")
+        self.generations = _Noted(self, world.generations, "*managed")
+        self.rates = _Renamed(self, world.rates, "rate {}".format, "*rates")
+        self.streaks = _Renamed(self, world.streaks, "streak {}".format, "*streaks")
         self.begin()
 
     def __getattr__(self, name: str) -> Any:
@@ -174,6 +195,10 @@ class Lens:
         self.notes.reads.add(host)
         return self._world.takers(host)
 
+    def claims_on(self, host: str) -> list[Claim]:
+        self.notes.reads.add(host)
+        return self._world.claims_on(host)
+
     def in_phase(self, *phases: Phase) -> set[str]:
         self.notes.reads.update(map("phase {}".format, phases))
         return self._world.in_phase(*phases)
@@ -236,10 +261,6 @@ class Lens:
         return True
 
 
-def _itself(key: str) -> str:
-    return key
-
-
 def _name_of(key: tuple[str, str]) -> str:
     return key[1]
 
@@ -248,11 +269,6 @@ def _node_of(key: str) -> str:
     return key.partition(":")[2].partition(":")[0]
 
 
-def plain_times(node: ManagedNode) -> ManagedNode:
-    """The same record with plain numbers where the present time was put in."""
-    found = {
-        field.name: float(value)
-        for field in fields(node)
-        if type(value := getattr(node, field.name)) is Now
-    }
-    return replace(node, **found) if found else node  # type: ignore[arg-type]  # all of them floats
+def plain_times(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a record with plain numbers where the present time was put in."""
+    return {name: float(v) if type(v) is Now else v for name, v in values.items()}

@@ -118,6 +118,10 @@ class Picture:
             found.add("of the operator")
         return tuple(sorted(found))
 
+    def claims_on(self, host: str) -> list[Claim]:
+        """Claims on the host."""
+        return [self.claims[job_id] for job_id in self._claims.on(host)]
+
     def running(self, key: str) -> bool:
         """Whether the operation is in flight."""
         operation = self.operations.get(key)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 from backfill.core.actions import (
     CancelJob,
@@ -97,34 +100,25 @@ class Plan:
 
 def key_of(action: DriverAction) -> str:
     """Identity of an operation: kind, node, generation, and the job or target where it has one."""
-    extra = ""
-    match action:
-        case (
-            SuspendJob()
-            | ResumeJob()
-            | RequeueJob()
-            | CancelJob()
-            | TellJob()
-            | KickJob()
-            | HoldDevices()
-            | PlugDevices()
-        ):
-            extra = f":{action.job_id}"
-        case MigrateInstance():
-            extra = f":{action.target}"
-        case SetAddress():
-            extra = f":{action.address}"
-        case ThrottleInstance():
-            extra = f":{action.percent or 'off'}"
-        case MakeParent():
-            extra = f":{action.image}"
-        case PutBackCheckpoint():
-            extra = f":{action.id}"
-        case KeepCheckpoint():
-            extra = f":{action.wanted.id}"
-        case _:
-            pass
-    return f"{type(action).__name__}:{action.name}:{action.generation}{extra}"
+    kind = type(action)
+    extra = _EXTRAS.get(kind)
+    more = "" if extra is None else f":{extra(action)}"
+    return f"{kind.__name__}:{action.name}:{action.generation}{more}"
+
+
+# What tells two actions of one kind about one node apart.
+_EXTRAS: dict[type, Callable[[Any], object]] = {
+    **dict.fromkeys(
+        (SuspendJob, ResumeJob, RequeueJob, CancelJob, TellJob, KickJob, HoldDevices, PlugDevices),
+        attrgetter("job_id"),
+    ),
+    MigrateInstance: attrgetter("target"),
+    SetAddress: attrgetter("address"),
+    ThrottleInstance: lambda action: action.percent or "off",
+    MakeParent: attrgetter("image"),
+    PutBackCheckpoint: attrgetter("id"),
+    KeepCheckpoint: attrgetter("wanted.id"),
+}
 
 
 def subject_of(action: Action) -> str:

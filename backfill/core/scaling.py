@@ -136,14 +136,15 @@ def _grow(draft: Draft, want: Want) -> bool:
         return True  # an instance moves there: the next plan, which follows at once, sees more
     name, address, failures = slot
     generation = draft.world.generations.get(name, 0) + 1
+    now_s = float(draft.now_s)
     node = ManagedNode(
         name,
         address,
         host,
         generation,
         Phase.BOOTING,
-        draft.now_s,
-        draft.now_s,
+        now_s,
+        now_s,
         reason=reason,
         failures=failures,
         image=own_image(draft.policies, image),

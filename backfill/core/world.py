@@ -63,7 +63,9 @@ class World(GuestNews):
     def _node_seen(self, change: ch.NodeSeen) -> None:
         name = change.node.name
         if self._newer("node", name, change.seen_s):
-            self.nodes[name] = change.node
+            known, self.nodes[name] = self.nodes.get(name), change.node
+            if known == change.node:
+                return  # whoever looked at it would see the same
             if change.node.silent is not (name in self.silent):
                 self._silence(name, change.seen_s if change.node.silent else None)
             self._node_moved(name)
@@ -73,12 +75,6 @@ class World(GuestNews):
             self.nodes.pop(change.name, None)
             self._silence(change.name, None)
             self._node_moved(change.name)
-
-    def _silence(self, name: str, since_s: float | None) -> None:
-        self.silent.pop(name, None)
-        if since_s is not None:
-            self.silent[name] = since_s
-        self._touch("*silent")
 
     def _node_moved(self, name: str) -> None:
         self._touch(name)
@@ -93,7 +89,8 @@ class World(GuestNews):
 
     def _job_seen(self, change: ch.JobSeen) -> None:
         if self._newer("job", change.job.id, change.seen_s):
-            self._job_moved(self.jobs.get(change.job.id), change.job)
+            if (known := self.jobs.get(change.job.id)) != change.job:
+                self._job_moved(known, change.job)
             self._queue.put(change.job)
 
     def _job_gone(self, change: ch.JobGone) -> None:

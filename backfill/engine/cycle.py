@@ -35,6 +35,10 @@ _LOG = logging.getLogger("backfill.cycle")
 # A plan whose own steps still bring new steps after so many rounds will never settle.
 _ROUNDS = 200
 
+# Steps of our own, after which there may be more to decide at once; and all that call no driver.
+_OWN = (SetNode, ForgetNode, SetFleet, EndClaim)
+_NO_CALLS = (*_OWN, AnswerClaim)
+
 # Changes that say nothing new; they are not worth a line in the journal.
 _SILENT = (ch.Tick, ch.SourceSeen, ch.NodesRead)
 
@@ -122,7 +126,7 @@ class Cycle:
 
     def _carry_out(self, steps: Sequence[Action]) -> bool:
         """Journal, then do. True when a step of our own changed the world, so plan again."""
-        own = [s for s in steps if isinstance(s, SetNode | ForgetNode | SetFleet | EndClaim)]
+        own = [s for s in steps if isinstance(s, _OWN)]
         answers = [s for s in steps if isinstance(s, AnswerClaim)]
         for step in steps:
             self._tell(step)
@@ -132,7 +136,7 @@ class Cycle:
         for answered in answers:
             self._answer(answered)
         for step in steps:
-            if not isinstance(step, SetNode | ForgetNode | SetFleet | EndClaim | AnswerClaim):
+            if not isinstance(step, _NO_CALLS):
                 self._start(step)
         return bool(own)
 

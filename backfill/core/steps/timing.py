@@ -18,8 +18,7 @@ def job_starts(draft: Draft, node: ManagedNode) -> bool:
     They take slurmctld's locks and processor time in those milliseconds; the instance stands still
     already, and nothing is lost when Slurm hears of it a little later.
     """
-    claims = draft.world.claims.values()
-    came_s = max((c.since_s for c in claims if node.host in c.hosts), default=0.0)
+    came_s = max((claim.since_s for claim in draft.world.claims_on(node.host)), default=0.0)
     draft.wake_at(came_s + _JOB_STARTS_S)
     return draft.now_s < came_s + _JOB_STARTS_S
 
