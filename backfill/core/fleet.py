@@ -20,6 +20,17 @@ class InstanceState(StrEnum):
     BUILDING = "building"
 
 
+# States in which an instance takes memory of its host.
+IN_MEMORY = frozenset(
+    {
+        InstanceState.RUNNING,
+        InstanceState.BUILDING,
+        InstanceState.PAUSED,
+        InstanceState.MIGRATING,
+    }
+)
+
+
 class CloneMethod(StrEnum):
     """How an instance comes from its master image; afterwards all three behave alike."""
 
@@ -130,12 +141,7 @@ class Instance:
 
     @property
     def occupies_memory(self) -> bool:
-        return self.state in (
-            InstanceState.RUNNING,
-            InstanceState.BUILDING,
-            InstanceState.PAUSED,
-            InstanceState.MIGRATING,
-        )
+        return self.state in IN_MEMORY
 
 
 @dataclass(frozen=True, slots=True)

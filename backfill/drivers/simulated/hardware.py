@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from backfill.core.fleet import CloneParent, Host, Instance, InstanceSpec, InstanceState
+from backfill.core.fleet import IN_MEMORY, CloneParent, Host, Instance, InstanceSpec, InstanceState
 from backfill.core.quantities import Resources
 from backfill.drivers.simulated.events import Event
 
@@ -98,27 +98,24 @@ class SimInstance:
     created_s: float
 
     def view(self) -> Instance:
-        memory_mb = self.spec.flavour.memory_mb
-        memory_mb = min(memory_mb, self.machine.kept_mb or memory_mb)
-        instance = Instance(
+        return Instance(
             name=self.spec.name,
             host=self.host,
             state=self.state,
             tag=self.spec.tag,
             resources=self.spec.flavour.resources,
+            rss_mb=self.rss_mb,
             boot_s=self.created_s,
+            throttled=self.machine.throttled,
         )
-        rss_mb = memory_mb if instance.occupies_memory else 0
-        return Instance(
-            instance.name,
-            instance.host,
-            instance.state,
-            instance.tag,
-            instance.resources,
-            rss_mb,
-            instance.boot_s,
-            self.machine.throttled,
-        )
+
+    @property
+    def rss_mb(self) -> int:
+        """Memory of its host that it has now, MB."""
+        if self.state not in IN_MEMORY:
+            return 0
+        memory_mb = self.spec.flavour.memory_mb
+        return min(memory_mb, self.machine.kept_mb or memory_mb)
 
 
 @dataclass(slots=True, eq=False)
@@ -135,15 +132,18 @@ class SimHost:
     instances: dict[str, SimInstance] = field(default_factory=dict)
     parents: list[CloneParent] = field(default_factory=list)
 
+    @property
+    def answers(self) -> bool:
+        """Whether its hypervisor can be reached."""
+        return self.reachable and self.powered
+
     def view(self) -> Host:
-        answers = self.reachable and self.powered
-        problem = "" if answers else self.problem
+        problem = "" if self.answers else self.problem
         return Host(
-            self.name, self.node, self.capacity, answers, problem, self.saves_paused,
+            self.name, self.node, self.capacity, self.answers, problem, self.saves_paused,
             parents=tuple(self.parents),
         )  # fmt: skip
 
     @property
     def free_memory_mb(self) -> int:
-        used = sum(i.view().rss_mb or 0 for i in self.instances.values())
-        return self.capacity.memory_mb - used
+        return self.capacity.memory_mb - sum(i.rss_mb for i in self.instances.values())

@@ -154,8 +154,8 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
         """The host uses so much less at once."""
         with self._call("give_memory", host, name) as found:
             self._need(instance := self._instance(found, name), InstanceState.RUNNING)
-            before_mb, instance.machine.kept_mb = instance.view().rss_mb or 0, keep_mb
-            return max(0, before_mb - (instance.view().rss_mb or 0))
+            before_mb, instance.machine.kept_mb = instance.rss_mb, keep_mb
+            return max(0, before_mb - instance.rss_mb)
 
     def suspend(self, host: str, name: str) -> float:
         """RUNNING or PAUSED to SUSPENDED; its memory is free. Returns MB."""
@@ -249,7 +249,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
 
     def _reachable(self, host: str) -> SimHost:
         found = self._known(host)
-        if not found.view().reachable:
+        if not found.answers:
             raise UnreachableError(host, found.problem or "its hypervisor does not answer")
         return found
 
