@@ -51,7 +51,9 @@ class LabStage:
         self._home.mkdir()
         self._began_s = time.time()
         self._asks: dict[str, JobAsk] = {}
-        self._manager = SlurmManager(Commands(prefix=tuple(lab.command("ctl", []))))
+        self._manager = SlurmManager(
+            Commands(prefix=tuple(lab.command("ctl", [])), bin_dir=lab.tools)
+        )
         self._journal = JournalReader(lab.dir / "daemon/journal.db")
 
     def close(self) -> None:
