@@ -81,7 +81,7 @@ class Round:
         (node,) = self.bed.ask("nodes")["nodes"]
         minion = f"{node['name']}.g{node['generation']}"
         # It is not asked before it has come for its pillar: each question would take CPU time.
-        cached = self.bed.lab.dir / f"salt/cache/minions/{minion}"
+        cached = self.bed.lab.dir / f"salt/cache/pillar/{minion}.p"
         wait_for(cached.exists, _PATIENCE_S, "the minion's first word to the master")
         master = connect(self.bed.lab)
         try:
