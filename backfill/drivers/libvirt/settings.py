@@ -133,7 +133,7 @@ class LibvirtConfig:
         """Whether a running guest runs on while its memory is sent to another host.
 
         Measured (QEMU 7.2): an emulated CPU's write is lost now and then when it meets the look for
-        changed pages, and a guest that moves while it writes much crashes: 3 of some 40 moves.
+        changed pages, and a guest that moves while it writes much crashes: in 2 of 35 moves.
         """
         return self.hardware.domain_type != "qemu" if self.moves.live is None else self.moves.live
 
