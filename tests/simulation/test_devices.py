@@ -10,6 +10,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports import UnreachableError
+from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import (
     cluster,
     ended,
@@ -80,14 +81,20 @@ def test_a_start_is_held_until_its_devices_are_there() -> None:
     assert sim.audit() == []
 
 
-def test_a_start_is_held_no_longer_where_the_host_is_wanted() -> None:
-    """Slurm cannot suspend a job that is being started: it must not wait for what will not come."""
+def never_plugged() -> tuple[SimulatedWorld, Rehearsal, str]:
+    """A job's start is held for devices that cannot be plugged."""
     sim = cluster()
     functions(sim, "bm1", "bm2")
     sim.faults.fail("plug", UnreachableError("vn1", "libvirtd died"), times=-1)
     run = play(sim, policies(devices=RULES, answer_within_s=30.0))
     job = sim.submit("htc", 60.0, features="vf")
     run.until(lambda: job in held(sim), 100)
+    return sim, run, job
+
+
+def test_a_start_is_held_no_longer_where_the_host_is_wanted() -> None:
+    """Slurm cannot suspend a job that is being started: it must not wait for what will not come."""
+    sim, run, job = never_plugged()
     taker = sim.submit("batch", 60.0, required_nodes=(held(sim)[job].host,))
     run.until(lambda: running(sim, taker), 10)
     assert job not in run.world.claims or not run.world.claims[job].waiting
@@ -97,12 +104,7 @@ def test_a_start_is_held_no_longer_where_the_host_is_wanted() -> None:
 
 def test_a_job_that_leaves_while_its_start_is_held_is_waited_for_no_more() -> None:
     """Nothing is left of its claim, and its devices are free again."""
-    sim = cluster()
-    functions(sim, "bm1", "bm2")
-    sim.faults.fail("plug", UnreachableError("vn1", "libvirtd died"), times=-1)
-    run = play(sim, policies(devices=RULES, answer_within_s=30.0))
-    job = sim.submit("htc", 60.0, features="vf")
-    run.until(lambda: job in held(sim), 100)
+    sim, run, job = never_plugged()
     sim.user_cancel(job)
     run.until(lambda: not run.world.claims and not held(sim), 60)
 

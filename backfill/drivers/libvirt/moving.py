@@ -189,15 +189,16 @@ def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
     running = instance.state is InstanceState.RUNNING
     live = running and pool.config.moves_live
     with carrying.for_guest(pool, host, name, target) as carriage:
-        pool.store.claim(name, {host, target})
         if running and not live:
             # Should the move fail it is left so: who wants its room has it, and a return is proven.
             pool.on(host).pause(name, pool.config.cluster)
+        pool.store.claim(name, {host, target})
         # When libvirtd here loses the answer of the one there at the very end, it lets the guest go
         # on here, and relies on the lock of the disk that both share. Where each has its own disk
         # the guest arrives standing still, and we let it go on when it is certainly gone here.
         still = not live or carriage is not None
-        _go_over(pool, host, name, target, still, _terms(pool, running, still), carriage)
+        failure = _send(pool, host, name, target, still, _terms(pool, running, still), carriage)
+        _see_it_there(pool, host, name, target, failure)
     _finish(pool, host, name, target)
     if running and still:
         pool.on(target).resume(name)
@@ -212,29 +213,6 @@ def _terms(pool: Pool, running: bool, still: bool) -> MoveTerms:
     if running and not pool.config.moves_live:
         terms = replace(terms, within_s=min(terms.within_s, _STILL_S))
     return terms
-
-
-def _go_over(
-    pool: Pool,
-    host: str,
-    name: str,
-    target: str,
-    paused: bool,
-    terms: MoveTerms,
-    carriage: Carriage | None,
-) -> None:
-    """It is on `target` when this returns, and stays where it was when this raises."""
-    failure = _send(pool, host, name, target, paused, terms, carriage)
-    # The error code does not tell where the instance is now; the hosts do.
-    mine, theirs = pool.find(host, name), pool.find(target, name)
-    if _is_over(mine, theirs):
-        return
-    if theirs is not None and not theirs.active:
-        pool.on(target).undefine(name)
-        theirs = None
-    if theirs is None:
-        pool.store.claim(name, {host})
-    raise failure or BusyError(name, f"it did not leave {host}, although libvirt reported success")
 
 
 def _send(
@@ -263,6 +241,22 @@ def _send(
             )
         return error
     return None
+
+
+def _see_it_there(
+    pool: Pool, host: str, name: str, target: str, failure: DriverError | None
+) -> None:
+    """It is on `target` when this returns, and stays where it was when this raises."""
+    # The error code does not tell where the instance is now; the hosts do.
+    mine, theirs = pool.find(host, name), pool.find(target, name)
+    if _is_over(mine, theirs):
+        return
+    if theirs is not None and not theirs.active:
+        pool.on(target).undefine(name)
+        theirs = None
+    if theirs is None:
+        pool.store.claim(name, {host})
+    raise failure or BusyError(name, f"it did not leave {host}, although libvirt reported success")
 
 
 def data_uri(uri: str) -> str | None:
