@@ -6,6 +6,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Protocol
 from zipfile import BadZipFile, ZipFile
@@ -45,7 +46,7 @@ def open_lines(path: Path) -> Iterator[ByteLines]:
                     yield lines
             else:
                 yield raw
-    except (EOFError, zlib.error, gzip.BadGzipFile, BadZipFile) as error:
+    except (EOFError, zlib.error, LZMAError, gzip.BadGzipFile, BadZipFile) as error:
         raise TraceError(path, 0, f"the archive is damaged ({error}); fetch it again") from error
     except OSError as error:
         remedy = next((r for kind, r in _REMEDIES if isinstance(error, kind)), _OTHER_REMEDY)
@@ -63,6 +64,6 @@ def _member(path: Path, pack: ZipFile) -> IO[bytes]:
         )
     try:
         return pack.open(wanted[0])
-    except (RuntimeError, NotImplementedError) as error:  # a password, an unknown compression
+    except RuntimeError as error:  # how zipfile names a password or a compression it does not know
         problem = f"the archive cannot be unpacked ({error}); unpack it and name the file"
         raise TraceError(path, 0, problem) from error

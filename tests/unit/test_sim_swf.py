@@ -169,6 +169,41 @@ def test_files_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
         read_swf(two)
 
 
+@pytest.mark.parametrize(
+    ("at", "value", "problem"),
+    [(6, 1, "password required"), (8, 99, "compression method is not supported")],
+)
+def test_an_archive_that_cannot_be_unpacked_is_one_sentence(
+    tmp_path: Path, at: int, value: int, problem: str
+) -> None:
+    """Its flags, or its method of compression, are those of another program's archive."""
+    path = tmp_path / "sealed.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.swf", PLAIN)
+    data = bytearray(path.read_bytes())
+    for offset in (
+        at,
+        data.index(b"PK\1\2") + at + 2,
+    ):  # the member's own head, and the directory's
+        data[offset] = value
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match=f"cannot be unpacked .*{problem}.*; unpack it and name"):
+        read_swf(path)
+
+
+def test_a_damaged_member_is_one_sentence(tmp_path: Path) -> None:
+    """Whatever the archive was packed with."""
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        path = tmp_path / f"{method}.zip"
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("a.swf", PLAIN * 1000)
+        data = bytearray(path.read_bytes())
+        data[60:120] = bytes(range(100, 160))
+        path.write_bytes(data)
+        with pytest.raises(TraceError, match=r"damaged|cannot be"):
+            read_swf(path)
+
+
 def test_written_jobs_are_read_back(tmp_path: Path) -> None:
     """What the writer writes, the reader reads, comments aside."""
     jobs = [Job(0, 10, 2, 30), Job(4, 5, 1)]
