@@ -11,6 +11,7 @@ from pathlib import Path
 from backfill.sim.machine import Cluster
 from backfill.sim.outfile import OutputError, require_writable, write_text
 from backfill.sim.replay import SCHEDULERS, TIES, replay
+from backfill.sim.reserved_pool import PoolEntry
 from backfill.sim.shipped import located
 from backfill.sim.summary import as_json, measure, text_lines
 from backfill.sim.trace import TraceError, describe_counts
@@ -20,7 +21,17 @@ OK, BAD_INPUT, MISUSE = 0, 2, 64
 # What each way of replaying understands; anything else that is given would be ignored.
 _JOURNAL = frozenset({"journal", "policy", "learn", "json"})
 _BARE = frozenset(
-    {"trace", "cluster", "scheduler", "tie", "format", "no_instances", "jobs_csv", "json"}
+    {
+        "trace",
+        "cluster",
+        "scheduler",
+        "tie",
+        "format",
+        "no_instances",
+        "reservations",
+        "jobs_csv",
+        "json",
+    }
 )
 _NOT_WITH_POLICY = {
     "no_instances": "--no-instances contradicts --policy; leave one of them out",
@@ -28,6 +39,10 @@ _NOT_WITH_POLICY = {
     "tie": "a replay with --policy is --tie batch; eventwise is for one with --no-instances",
     "learn": "--learn needs --journal FILE, a daemon's journal to learn from",
 }
+
+
+class _InputError(Exception):
+    """What stands in a file beside the trace is wrong: a line for each problem."""
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +89,12 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs-csv", type=Path, metavar="OUT", help="write job_id,submit,start,end,processors"
     )
+    parser.add_argument(
+        "--reservations",
+        type=Path,
+        metavar="FILE",
+        help="what Slurm keeps: nodes, or without a policy processors (YAML)",
+    )
     parser.add_argument("--json", action="store_true", help="print the measures as JSON")
     _add_policy_arguments(parser)
 
@@ -86,12 +107,6 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         "--backlog",
         metavar="WORK",
         help="low-priority work: a trace, or htc:JOBS or htc:SEED:JOBS drawn from the model",
-    )
-    group.add_argument(
-        "--reservations",
-        type=Path,
-        metavar="FILE",
-        help="nodes that Slurm keeps for others or for maintenance, as in a scenario (YAML)",
     )
     group.add_argument("--costs", type=Path, metavar="FILE", help="durations of steps (YAML)")
     group.add_argument("--seed", type=int, default=1, help="of all that is drawn (1)")
@@ -155,13 +170,14 @@ def run_replay_command(args: argparse.Namespace) -> int:
 
 def _run_bare(args: argparse.Namespace) -> int:
     try:
-        require_writable([args.jobs_csv], [args.trace])
+        require_writable([args.jobs_csv], [args.trace, args.reservations])
+        kept = _kept(args)
         trace = read_trace(located(args.trace), args.format)
-        result = replay(trace, args.cluster, args.scheduler, args.tie)
+        result = replay(trace, args.cluster, args.scheduler, args.tie, kept)
         if args.jobs_csv is not None:
             write_text(args.jobs_csv, result.csv_chunks())
-    except (TraceError, OutputError) as error:
-        sys.stderr.write(f"backfill: {error}\n")
+    except (TraceError, _InputError, OutputError) as error:
+        sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
         return BAD_INPUT
     for title, counts in (("left out", result.trace.left_out), ("noted", result.trace.noted)):
         if counts:
@@ -172,6 +188,19 @@ def _run_bare(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write("\n".join(text_lines(result, measures)) + "\n")
     return OK
+
+
+def _kept(args: argparse.Namespace) -> Sequence[PoolEntry]:
+    if args.reservations is None:
+        return ()
+    # Imported here, as they know all of a policy file: a bare replay is to start at once.
+    from backfill.config.problems import ConfigError
+    from backfill.sim.reservation_file import load_kept
+
+    try:
+        return load_kept(args.reservations, args.cluster)
+    except ConfigError as error:
+        raise _InputError(str(error)) from error
 
 
 def _given(args: argparse.Namespace) -> list[str]:

@@ -5,15 +5,16 @@ Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from backfill.core.timeline import Timeline
 from backfill.sim.machine import NEVER, Cluster, Machine
+from backfill.sim.reserved_pool import Span, timeline_of
 from backfill.sim.trace import Trace
 
 
 class Conservative:
-    """Reservations lie in one timeline with the running jobs' estimates.
+    """Reservations lie in one timeline with the running jobs' estimates and what is `kept`.
 
     A job that ends before its estimate leaves a hole. Then the waiting jobs, one after the other
     in queue order, give up their place and take the earliest one there is, which is never later.
@@ -21,11 +22,12 @@ class Conservative:
 
     __slots__ = ("_early", "_estimate", "_machine", "_reserved", "_timeline", "_wakes")
 
-    def __init__(self, trace: Trace, cluster: Cluster, machine: Machine) -> None:
-        begin = trace.submit[0] if len(trace) else 0
+    def __init__(
+        self, trace: Trace, cluster: Cluster, machine: Machine, kept: Sequence[Span] = ()
+    ) -> None:
         self._machine = machine
         self._estimate = trace.estimate
-        self._timeline: Timeline[int] = Timeline(cluster.processors, begin)
+        self._timeline = timeline_of(trace, cluster, kept)
         self._reserved: dict[int, int] = {}  # job -> start; in queue order, as they arrive so
         self._wakes: list[tuple[int, int]] = []  # (start, job); outdated where it differs
         self._early = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, TypeAlias, assert_never, get_args
@@ -12,6 +12,7 @@ from backfill.sim.conservative import Conservative
 from backfill.sim.easy import Easy
 from backfill.sim.fcfs import Fcfs
 from backfill.sim.machine import NEVER, Cluster, Machine, Scheduler
+from backfill.sim.reserved_pool import PoolEntry, ReservedPool, Span, spans_of
 from backfill.sim.trace import Trace
 
 SchedulerName: TypeAlias = Literal["easy", "fcfs", "conservative"]
@@ -34,6 +35,7 @@ class ReplayResult:
     scheduler: SchedulerName
     tie: Tie
     starts: array[int]
+    reservations: int = 0
 
     def csv_chunks(self) -> Iterator[str]:
         """Yield the file `job_id,submit,start,end,processors` (seconds) in queue order."""
@@ -66,7 +68,11 @@ def quoted(text: str) -> str:
 
 
 def replay(
-    trace: Trace, cluster: Cluster, scheduler: SchedulerName = "easy", tie: Tie = "batch"
+    trace: Trace,
+    cluster: Cluster,
+    scheduler: SchedulerName = "easy",
+    tie: Tie = "batch",
+    reservations: Sequence[PoolEntry] = (),
 ) -> ReplayResult:
     """Decide every job's start; jobs that need more than the cluster has are left out.
 
@@ -75,20 +81,24 @@ def replay(
     """
     trace = trace.fitting(cluster.processors)
     machine = Machine(trace, cluster)
-    model = _make(scheduler, trace, cluster, machine)
+    model = _make(scheduler, trace, cluster, machine, spans_of(reservations, trace, cluster))
     run = _run_batch if tie == "batch" else _run_eventwise
     run(trace.submit, machine, model)
-    return ReplayResult(trace, cluster, scheduler, tie, machine.starts)
+    return ReplayResult(trace, cluster, scheduler, tie, machine.starts, len(reservations))
 
 
-def _make(name: SchedulerName, trace: Trace, cluster: Cluster, machine: Machine) -> Scheduler:
+def _make(
+    name: SchedulerName, trace: Trace, cluster: Cluster, machine: Machine, kept: Sequence[Span]
+) -> Scheduler:
     match name:
+        case "conservative":
+            return Conservative(trace, cluster, machine, kept)
+        case "fcfs" | "easy" if kept:
+            return ReservedPool(trace, cluster, machine, kept, overtakes=name == "easy")
         case "fcfs":
             return Fcfs(machine)
         case "easy":
             return Easy(trace, machine)
-        case "conservative":
-            return Conservative(trace, cluster, machine)
         case _:
             assert_never(name)
 

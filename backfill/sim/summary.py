@@ -29,6 +29,7 @@ def as_json(result: ReplayResult, measures: JobMeasures) -> dict[str, object]:
         "processors": result.cluster.processors,
         "scheduler": result.scheduler,
         "tie": result.tie,
+        "reservations": result.reservations,
         "left_out": dict(result.trace.left_out),
         "noted": dict(result.trace.noted),
         **asdict(measures),
@@ -38,9 +39,10 @@ def as_json(result: ReplayResult, measures: JobMeasures) -> dict[str, object]:
 def text_lines(result: ReplayResult, measures: JobMeasures) -> Iterator[str]:
     """Yield the lines of a table for a terminal."""
     cluster = result.cluster
+    kept = f", {result.reservations} reservations" if result.reservations else ""
     yield (
         f"{measures.jobs} jobs on {cluster.nodes} x {cluster.cpus} processors,"
-        f" {result.scheduler}, {result.tie}"
+        f" {result.scheduler}, {result.tie}{kept}"
     )
     yield (
         f"makespan {measures.makespan_s:.0f} s, {measures.core_h:.1f} core hours,"

@@ -55,6 +55,45 @@ def test_json(trace: Path, capsys: pytest.CaptureFixture[str], scheduler: str, s
     assert printed["makespan_s"] >= start
 
 
+def test_processors_that_are_kept(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing starts that would run into a maintenance, or needs what somebody else has then."""
+    kept, out = tmp_path / "kept.yaml", tmp_path / "jobs.csv"
+    kept.write_text(
+        "reservations: [{at_s: 90s, for_s: 30s}, {processors: 1, at_s: 160s, for_s: 40s}]\n"
+    )
+    command = [str(trace), "--cluster", "4x1", "--reservations", str(kept)]
+    assert main([*command, "--jobs-csv", str(out)]) == 0
+    assert out.read_text(encoding="utf-8").splitlines()[1:] == [
+        "1,0,120,220,3",
+        "2,10,10,60,4",
+        "3,20,200,260,1",
+        "4,20,220,290,1",
+    ]
+    assert "4 jobs on 4 x 1 processors, easy, batch, 2 reservations" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("reservations:\n- {processors: 5, at_s: 0, for_s: 1h}", "2:4: reservations[0].processors"),
+        ("reservations:\n- {nodes: bm1, at_s: 0, for_s: 1h}", "known keys here: at_s, for_s, proc"),
+        ("reservations:\n- {at_s: 1h}", "k.yaml:2:3: reservations[0].for_s is missing"),
+        ("reservations: [", "k.yaml:1:16: "),
+    ],
+)
+def test_a_wrong_file_of_reservations(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, sentence: str
+) -> None:
+    """It is refused with file, line and remedy before anything is played."""
+    (tmp_path / "k.yaml").write_text(content)
+    assert main([str(trace), "--cluster", "4", "--reservations", str(tmp_path / "k.yaml")]) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+
+
 def test_fractions_stay_exact(tmp_path: Path) -> None:
     """A trace with fractions of seconds is written with them, and only where there are any."""
     trace, out = tmp_path / "t.swf", tmp_path / "o.csv"
