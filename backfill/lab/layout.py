@@ -15,6 +15,7 @@ from pathlib import Path
 from backfill.drivers.slurm.hooks import HookError, build_hook
 from backfill.lab import slurmconf
 from backfill.lab.extras import extra_services, write_extras
+from backfill.lab.roots import hypervisor_usr
 from backfill.lab.service import Service
 from backfill.lab.spec import (
     CONTROLLER_ADDRESS,
@@ -102,7 +103,7 @@ def write(spec: LabSpec, lab_dir: Path, cgroups: bool) -> None:
         home = lab_dir / "machines" / machine
         for directory in ("spool/slurmctld", "spool/slurmd", "log/slurm", "munge-lib", "munge-log"):
             (home / directory).mkdir(parents=True)
-        if machine.startswith("bm") and spec.hypervisor:
+        if spec.hypervisor_of(machine):
             write_libvirt(home, cgroups)
         plan_path(lab_dir, machine).write_text(json.dumps(asdict(plan), indent=2) + "\n")
 
@@ -183,7 +184,7 @@ def write_libvirt(home: Path, cgroups: bool) -> None:
     (home / "libvirt-etc/qemu.conf").write_text(
         'user = "root"\ngroup = "root"\ndynamic_ownership = 0\nremember_owner = 0\n'
         f'security_driver = "none"\nnamespaces = []\ncgroup_controllers = {controllers}\n'
-        'stdio_handler = "file"\nseccomp_sandbox = 0\n'
+        'stdio_handler = "file"\nseccomp_sandbox = 0\nmax_core = 0\n'
     )
 
 
@@ -192,7 +193,7 @@ def _plan(spec: LabSpec, lab_dir: Path, machine: str, cgroups: bool) -> MachineP
     if machine == "ctl":
         services = (_munged(), *_controller_services(spec, lab_dir))
     elif machine != "switch":
-        services = (_munged(), *_host_services(spec, cgroups))
+        services = (_munged(), *_host_services(spec.hypervisor_of(machine), cgroups))
     return MachinePlan(
         name=machine,
         lab_dir=str(lab_dir),
@@ -200,7 +201,7 @@ def _plan(spec: LabSpec, lab_dir: Path, machine: str, cgroups: bool) -> MachineP
         address="" if machine == "switch" else f"{host_address(machine)}/16",
         bridge=machine.startswith("bm"),
         cgroups=cgroups,
-        binds=_binds(lab_dir, machine, spec.hypervisor),
+        binds=_binds(lab_dir, machine, bool(spec.hypervisor_of(machine))),
         services=services,
     )
 
@@ -217,7 +218,7 @@ def _binds(lab_dir: Path, machine: str, hypervisor: bool) -> tuple[tuple[str, st
         (home / "munge-lib", "/var/lib/munge"),
         (home / "munge-log", "/var/log/munge"),
     ]
-    if machine.startswith("bm") and hypervisor:
+    if hypervisor:
         binds += [
             (home / "libvirt-etc", "/etc/libvirt"),
             (home / "libvirt-lib", "/var/lib/libvirt"),
@@ -252,13 +253,15 @@ def _controller_services(spec: LabSpec, lab_dir: Path) -> tuple[Service, ...]:
     return (slurmctld, *((tally,) if spec.tally else ()), *extras)
 
 
-def _host_services(spec: LabSpec, cgroups: bool) -> tuple[Service, ...]:
+def _host_services(hypervisor: str, cgroups: bool) -> tuple[Service, ...]:
     slurmd = Service(
         "slurmd",
         ("/usr/sbin/slurmd", "-D"),
         after=f"tcp:{CONTROLLER_ADDRESS}:{SLURMCTLD_PORT}",
         ready=f"tcp:127.0.0.1:{SLURMD_PORT}",
     )
+    if not hypervisor:
+        return (slurmd,)
     libvirtd = Service(
         "libvirtd",
         ("/usr/sbin/libvirtd", "--listen"),
@@ -268,5 +271,6 @@ def _host_services(spec: LabSpec, cgroups: bool) -> tuple[Service, ...]:
         chroot=False,
         # Without control groups niceness keeps the guests below the host's own jobs.
         nice=0 if cgroups else 19,
+        usr=hypervisor_usr(hypervisor),
     )
-    return (slurmd, libvirtd) if spec.hypervisor else (slurmd,)
+    return (slurmd, libvirtd)

@@ -6,7 +6,6 @@ Runs as process 1 of fresh namespaces. Standard input is a pipe held by the supe
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import pwd
@@ -21,19 +20,11 @@ from typing import Any
 
 from backfill.lab import cgroups, control
 from backfill.lab.layout import ROOT_MOUNT, MachinePlan
+from backfill.lab.mounts import MS_REC, bind, mount, show_to_later
 from backfill.lab.services import Services
 from backfill.lab.spec import LabError
 
-MS_BIND, MS_REC = 4096, 16384
 GUEST_SHARES = 2
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """mount(2), with the error as an OSError that names the target."""
-    if _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), target)
 
 
 def mount_all(plan: MachinePlan) -> None:
@@ -53,6 +44,8 @@ def mount_all(plan: MachinePlan) -> None:
     home = Path(plan.lab_dir, "machines", plan.name)
     for path in ("/run/munge", home / "munge-lib", home / "munge-log"):
         os.chown(path, owner.pw_uid, owner.pw_gid)
+    if any(service.usr for service in plan.services):
+        show_to_later()
 
 
 def _mount_root(plan: MachinePlan) -> str:
@@ -65,21 +58,6 @@ def _mount_root(plan: MachinePlan) -> str:
         bind(shared, ROOT_MOUNT + shared, MS_REC)
     bind("/run", ROOT_MOUNT + "/run")
     return ROOT_MOUNT
-
-
-def bind(source: str, target: str, flags: int = 0) -> None:
-    """Show a file or directory at another place, too."""
-    # A missing mount point is made: it is empty, and the packages make the same one.
-    place = Path(target)
-    if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if Path(source).is_dir():
-            place.mkdir()
-        elif place.is_symlink():
-            return  # such as resolv.conf pointing into the /run that is now empty
-        else:
-            place.touch()
-    mount(source, target, flags=MS_BIND | flags)
 
 
 def _mount_cgroups() -> None:

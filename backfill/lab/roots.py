@@ -1,4 +1,8 @@
-"""Root directories with other Slurm releases, each from its Debian suite, built once and cached."""
+"""Root directories with other releases of Slurm or of libvirt and QEMU, built once and cached.
+
+Each comes from a later Debian suite than this machine's. A machine runs its Slurm in such a root;
+of a hypervisor's, libvirtd and its guests see /usr alone, and all else as the machine has it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backfill.lab import debian
-from backfill.lab.spec import LabError, LabSpec, cache_root
+from backfill.lab.spec import HYPERVISORS, LabError, LabSpec, cache_root
 from backfill.lab.stale import clear_builds
 
 # The release that comes with Debian 12 is installed on the machine itself and needs no root.
@@ -31,9 +35,31 @@ PACKAGES = (
     "mount",
     "hostname",
 )
+HYPERVISOR_PACKAGES = (
+    "libvirt-daemon",
+    "libvirt-daemon-driver-nodedev",
+    "libvirt-daemon-driver-qemu",
+    "libvirt-clients",
+    "qemu-system-x86",
+    "qemu-utils",
+)
 _LEFT_OUT = ("man", "doc", "locale", "info")
 
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    what: str
+    suite: str
+    packages: tuple[str, ...]
+
+
+_RECIPES = {
+    **{name: _Recipe(f"Slurm {name}", suite, PACKAGES) for name, suite in SUITES.items()},
+    "debian-13": _Recipe("the hypervisor of Debian 13", "trixie", HYPERVISOR_PACKAGES),
+}
+NAMES = tuple(_RECIPES)
 
 
 def equip(spec: LabSpec, progress: Progress = lambda line: None) -> LabSpec:
@@ -42,52 +68,66 @@ def equip(spec: LabSpec, progress: Progress = lambda line: None) -> LabSpec:
     A lab of the installed release is returned as it is. Raises LabError for a release that no
     suite has, and when a root cannot be built.
     """
+    for name in sorted({spec.hypervisor_of(host) for host in spec.host_names}):
+        if name in _RECIPES:
+            build(name, progress)
     if spec.slurm_version == INSTALLED:
         return spec
     root = str(build(spec.slurm_version, progress))
     return replace(spec, roots=tuple((machine, root) for machine in spec.machines[1:]))
 
 
-def find(release: str) -> Path | None:
+def hypervisor_usr(release: str) -> str:
+    """The /usr of a host's libvirtd and its guests; "" where it is the machine's own."""
+    if release == HYPERVISORS[0]:
+        return ""
+    root = find(release)
+    if root is None:
+        raise LabError(f"{release}'s hypervisor is not here yet; run: backfill lab roots {release}")
+    return str(root / "usr")
+
+
+def find(name: str) -> Path | None:
     """The cached root of the present recipe, or None when it has to be built first."""
-    place = _place(release)
+    place = _place(name)
     return place if place.exists() else None
 
 
-def build(release: str, progress: Progress = lambda line: None) -> Path:
-    """Return the release's root, building it when the cache has none of this recipe."""
-    if (root := find(release)) is not None:
+def build(name: str, progress: Progress = lambda line: None) -> Path:
+    """Return the root of a Slurm release or hypervisor, building it when the cache has none."""
+    if (root := find(name)) is not None:
         return root
+    recipe = _RECIPES[name]
     if os.geteuid() != 0 or shutil.which("mmdebstrap") is None:
         raise LabError(
-            f"a root with Slurm {release} needs root and mmdebstrap: run scripts/setup.sh as root"
+            f"a root with {recipe.what} needs root and mmdebstrap: run scripts/setup.sh as root"
         )
-    place = _place(release)
+    place = _place(name)
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (root := find(release)) is not None:
+        if (root := find(name)) is not None:
             return root
         clear_builds(place.parent)
-        progress(f"Slurm {release}: installing Debian {SUITES[release]} into a root of its own")
+        progress(f"{recipe.what}: installing Debian {recipe.suite} into a root of its own")
         began_s = time.monotonic()
         work = place.parent / f".building-{place.name}"
-        suite = SUITES[release]
-        how = debian.options(suite, *_LEFT_OUT)
-        debian.install(suite, PACKAGES, how, work, place.parent / f"{release}.log")
+        how = debian.options(recipe.suite, *_LEFT_OUT)
+        debian.install(recipe.suite, recipe.packages, how, work, place.parent / f"{name}.log")
         work.rename(place)
-        progress(f"Slurm {release}: ready ({time.monotonic() - began_s:.0f} s)")
+        progress(f"{recipe.what}: ready ({time.monotonic() - began_s:.0f} s)")
     return place
 
 
-def _place(release: str) -> Path:
-    if release not in SUITES:
-        known = ", ".join(RELEASES)
-        raise LabError(f"no Debian suite is known for Slurm {release}; there are {known}")
-    suite = SUITES[release]
-    recipe = repr((suite, PACKAGES, debian.options(suite, *_LEFT_OUT)))
-    name = hashlib.sha256(recipe.encode()).hexdigest()[:16]
-    return cache_root() / "roots" / f"{release}-{name}"
+def _place(name: str) -> Path:
+    if name not in _RECIPES:
+        known = ", ".join((*RELEASES, *HYPERVISORS))
+        raise LabError(f"no Debian suite is known for {name}; there are {known}")
+    recipe = _RECIPES[name]
+    options = debian.options(recipe.suite, *_LEFT_OUT)
+    told = repr((recipe.suite, recipe.packages, options))
+    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+    return cache_root() / "roots" / f"{name}-{digest}"
 
 
 def _to_stderr(line: str) -> None:
@@ -97,13 +137,13 @@ def _to_stderr(line: str) -> None:
 
 def main() -> int:
     """`python -m backfill.lab.roots`: build the roots that are missing; print where all are."""
-    for release in SUITES:
+    for name in NAMES:
         try:
-            root = build(release, _to_stderr)
+            root = build(name, _to_stderr)
         except LabError as error:
             sys.stderr.write(f"error: {error}\n")
             return 1
-        sys.stdout.write(f"{release} {root}\n")
+        sys.stdout.write(f"{name} {root}\n")
     return 0
 
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A foreground program of a machine; `after` and `ready` are conditions (see `services`)."""
+    """A foreground program of a machine; `after` and `ready` are conditions (see `services`).
+
+    `usr`: the directory that it and its children have as their /usr, where it is another one.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -17,3 +20,4 @@ class Service:
     warm: tuple[str, ...] = ()
     chroot: bool = True
     nice: int = 0
+    usr: str = ""

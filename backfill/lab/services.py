@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from backfill.lab.layout import SLURM_TOOLS_PATH
+from backfill.lab.mounts import see_usr
 from backfill.lab.service import Service
 from backfill.lab.spec import LabError
 from backfill.lab.waiting import accepts, wait_until
@@ -152,6 +153,8 @@ class Services:
             os.dup2(source, target)
         if service.chroot and self._root != "/":
             os.chroot(self._root)
+        if service.usr:
+            see_usr(service.usr)
         os.chdir("/")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # "/" is the whole machine's
         os.nice(service.nice)

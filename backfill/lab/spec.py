@@ -20,6 +20,10 @@ HOOK_PORT = 830  # where the daemon hears hooks on the hosts
 VIRTUAL_NODES = 250
 MAX_HOSTS = 100
 
+# Debian 12's is installed on the machine itself; each later one lives in a root of its own.
+HYPERVISORS = ("debian-12", "debian-13")
+NO_HYPERVISOR = "none"
+
 HookPlace = Literal["none", "slurmctld", "host"]
 
 
@@ -34,6 +38,8 @@ class LabSpec:
     `hooks` says where Slurm calls a hook at a job's start and end, if at all; without a path in
     `hook` (and `hook_epilog`) the lab builds one that talks to `Lab.daemon_socket` and gives up
     after `hook_timeout_ms`; `hook_limit_s` is Slurm's PrologEpilogTimeout, 0 for none.
+    `hypervisor` names the release whose libvirt and QEMU the hosts run, or one for each host with
+    commas in between, or "none".
     `slurm_version` steers the differences of slurm.conf between releases and `roots` maps a
     machine's name to the root directory whose Slurm it runs ("/" otherwise).
     `time`, `files` and `salt` add a time server, a file server and a Salt master to the controller.
@@ -43,7 +49,7 @@ class LabSpec:
     hosts: int = 2
     cpus: int = 2
     memory_mb: int = 2000
-    hypervisor: bool = True
+    hypervisor: str = HYPERVISORS[0]
     hooks: HookPlace = "none"
     hook: str = ""
     hook_epilog: str = ""
@@ -68,6 +74,14 @@ class LabSpec:
             raise LabError(f"hosts={self.hosts}: a lab has between 1 and {MAX_HOSTS} hosts")
         if self.cpus < 1 or self.memory_mb < 1:
             raise LabError("cpus and memory_mb of a lab's hosts must be at least 1")
+        names = self.hypervisor.split(",")
+        if names != [NO_HYPERVISOR] and (
+            set(names) - set(HYPERVISORS) or len(names) not in (1, self.hosts)
+        ):
+            raise LabError(
+                f"hypervisor={self.hypervisor!r}: use none, {' or '.join(HYPERVISORS)}, or one for "
+                f"each host, as in {','.join(HYPERVISORS)}"
+            )
         if self.hooks not in ("none", "slurmctld", "host"):
             raise LabError(f"hooks={self.hooks!r}: use none, slurmctld or host")
         for path in filter(None, (self.hook, self.hook_epilog)):
@@ -83,6 +97,13 @@ class LabSpec:
     def machines(self) -> tuple[str, ...]:
         """Every machine, in the order in which they start."""
         return ("switch", "ctl", *self.host_names)
+
+    def hypervisor_of(self, machine: str) -> str:
+        """The release whose hypervisor `machine` runs; "" where there is none."""
+        if machine not in self.host_names or self.hypervisor == NO_HYPERVISOR:
+            return ""
+        names = self.hypervisor.split(",")
+        return names[self.host_names.index(machine) % len(names)]
 
     def root_of(self, machine: str) -> str:
         """The root directory whose programs `machine` runs."""

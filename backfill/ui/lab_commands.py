@@ -11,7 +11,7 @@ from pathlib import Path
 from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
 from backfill.lab.policyfile import write_policy
-from backfill.lab.spec import LabError, LabSpec, lab_root
+from backfill.lab.spec import HYPERVISORS, LabError, LabSpec, lab_root
 from backfill.ui import lab_cloud
 from backfill.ui.codes import NO, OK
 from backfill.ui.parser import add_verbs, did_you_mean, say
@@ -25,7 +25,7 @@ _VERBS = {
     "run": "run one command on a machine of the lab",
     "list": "the labs of this machine",
     "cloud": "a real OpenStack on this machine",
-    "roots": "build what labs of other Slurm releases need, and show where it is",
+    "roots": "build what labs of other Slurm releases and hypervisors need, and show where it is",
 }
 
 
@@ -46,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_shape(verbs["up"])
     lab_cloud.add_arguments(verbs["cloud"])
     verbs["roots"].add_argument(
-        "releases", metavar="RELEASE", nargs="*", help="such as 24.11; all when left out"
+        "releases",
+        metavar="RELEASE",
+        nargs="*",
+        help="such as 24.11 or debian-13; all when left out",
     )
 
 
@@ -61,6 +64,13 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
         default=roots.INSTALLED,
         choices=roots.RELEASES,
         help=f"release of controller, hosts and guests ({roots.INSTALLED})",
+    )
+    up.add_argument(
+        "--hypervisor",
+        default=HYPERVISORS[0],
+        metavar="RELEASE",
+        help=f"whose libvirt and QEMU the hosts run: {' or '.join(HYPERVISORS)}, or one for each"
+        f" host with commas in between ({HYPERVISORS[0]})",
     )
     for name, what in (
         ("time", "a time server"), ("files", "a file server"), ("salt", "a Salt master")
@@ -99,6 +109,7 @@ def _up(args: argparse.Namespace) -> int:
         hosts=args.hosts,
         cpus=args.cpus,
         memory_mb=args.memory_mb,
+        hypervisor=args.hypervisor,
         hooks="slurmctld",
         slurm_version=args.slurm,
         time=args.time,
@@ -199,8 +210,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _roots(args: argparse.Namespace) -> int:
-    for release in args.releases or roots.SUITES:
-        if release == roots.INSTALLED:
+    for release in args.releases or roots.NAMES:
+        if release in (roots.INSTALLED, HYPERVISORS[0]):
             print(f"{release} /")
         else:
             print(f"{release} {roots.build(release, _tell)}")

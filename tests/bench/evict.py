@@ -57,8 +57,8 @@ class Rows:
             stack.callback(made.close)
             return made
 
-        self.bare = bed(Bed(spec("bare", hypervisor=False, tally=False)))
-        self.native = bed(Bed(spec("native", hypervisor=False, tally=False, extra_conf=NATIVE)))
+        self.bare = bed(Bed(spec("bare", hypervisor="none", tally=False)))
+        self.native = bed(Bed(spec("native", hypervisor="none", tally=False, extra_conf=NATIVE)))
         self.pause = bed(Bed(spec("pause", hooks="slurmctld", hosts=2), CALM))
         self.suspend = bed(
             Bed(spec("suspend", hooks="slurmctld", hook_timeout_ms=9000), SUSPEND_FIRST)

@@ -24,9 +24,9 @@ from backfill.drivers.libvirt.settings import (
     Limits,
     Surroundings,
 )
-from backfill.lab import image
+from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
-from backfill.lab.spec import LabSpec
+from backfill.lab.spec import HYPERVISORS, LabSpec
 from tests.contract.instance_rig import BALLOON, CLUSTER, DEVICES, EVERYTHING
 
 IMAGE = "tiny"
@@ -60,10 +60,11 @@ def network_of(pid: int) -> Iterator[None]:
 
 
 @contextmanager
-def running_lab(name: str) -> Iterator[Lab]:
+def running_lab(name: str, hypervisor: str = HYPERVISORS[0]) -> Iterator[Lab]:
     """A lab of two hosts that ends with us; inside, connections are made from its controller."""
     image.build()
-    lab = Lab.up(LabSpec(name=f"{name}-{os.getpid()}", hosts=2, tally=False), tied=True)
+    spec = LabSpec(f"{name}-{os.getpid()}", hosts=2, hypervisor=hypervisor, tally=False)
+    lab = Lab.up(roots.equip(spec), tied=True)
     try:
         with network_of(lab.status().machines["ctl"].pid):
             yield lab

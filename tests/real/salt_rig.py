@@ -190,7 +190,7 @@ def inside_render(grains: dict[str, Any]) -> list[dict[str, Any]]:
 @contextmanager
 def salt_lab(name: str) -> Iterator[SaltRig]:
     """A lab with a master, no hypervisor; states there leave services alone."""
-    spec = LabSpec(name=f"{name}-{os.getpid()}", hosts=1, hypervisor=False, salt=True)
+    spec = LabSpec(name=f"{name}-{os.getpid()}", hosts=1, hypervisor="none", salt=True)
     lab = Lab.up(spec, tied=True)
     try:
         rig = SaltRig(lab)

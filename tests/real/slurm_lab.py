@@ -91,7 +91,7 @@ def slurm_lab(
     """A lab without hypervisors that ends with the test run, in whatever way that ends."""
     extra = (*EXTRA_CONF, *options.pop("extra_conf", ()))  # type: ignore[misc]  # always a tuple
     spec = LabSpec(
-        name=f"{name}-{os.getpid()}", hosts=hosts, cpus=4, hypervisor=False, tally=False,
+        name=f"{name}-{os.getpid()}", hosts=hosts, cpus=4, hypervisor="none", tally=False,
         slurm_version=release, extra_conf=extra,
         **options,  # type: ignore[arg-type]  # LabSpec checks them
     )  # fmt: skip

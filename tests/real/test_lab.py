@@ -64,7 +64,7 @@ def test_services_restart(lab: Lab) -> None:
 
 def test_two_labs_side_by_side(lab: Lab, lab_name: Callable[[str], str]) -> None:
     """A second lab has the same addresses and does not disturb the first."""
-    other = Lab.up(LabSpec(name=lab_name("other"), hosts=1, hypervisor=False), tied=True)
+    other = Lab.up(LabSpec(name=lab_name("other"), hosts=1, hypervisor="none"), tied=True)
     spaces = namespaces(other)
     assert other.run("ctl", ["srun", "uname", "-n"]).stdout.strip() == "bm1"
     assert lab.run("ctl", ["srun", "-w", "bm2", "uname", "-n"]).stdout.strip() == "bm2"
@@ -111,7 +111,7 @@ def test_owner_killed(lab: Lab, lab_name: Callable[[str], str]) -> None:
     name = lab_name("tied")
     script = (
         "import sys; from backfill.lab.cluster import Lab; from backfill.lab.spec import LabSpec;"
-        f"Lab.up(LabSpec(name={name!r}, hosts=1, hypervisor=False), tied=True);"
+        f"Lab.up(LabSpec(name={name!r}, hosts=1, hypervisor='none'), tied=True);"
         "sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"
     )
     argv = [sys.executable, "-c", script]
@@ -126,7 +126,7 @@ def test_owner_killed(lab: Lab, lab_name: Callable[[str], str]) -> None:
 
 def test_bad_configuration_is_one_sentence(lab: Lab, lab_name: Callable[[str], str]) -> None:
     """A slurm.conf that slurmctld refuses ends the start with the reason and leaves nothing."""
-    spec = LabSpec(name=lab_name("bad"), hosts=1, hypervisor=False, extra_conf=("Nonsense=1",))
+    spec = LabSpec(name=lab_name("bad"), hosts=1, hypervisor="none", extra_conf=("Nonsense=1",))
     with pytest.raises(LabError, match="slurmctld did not come up"):
         Lab.up(spec, tied=True)
     assert traces(Lab(spec)) == []
@@ -137,7 +137,7 @@ def test_hook_that_reaches_nobody_lets_jobs_run(
     place: HookPlace, lab: Lab, lab_name: Callable[[str], str]
 ) -> None:
     """With the lab's own hook in place and no daemon, a job runs and the hook says so."""
-    spec = LabSpec(name=lab_name(place), hosts=1, hypervisor=False, hooks=place)
+    spec = LabSpec(name=lab_name(place), hosts=1, hypervisor="none", hooks=place)
     hooked = Lab.up(spec, tied=True)
     assert hooked.run("ctl", ["srun", "uname", "-n"]).stdout.strip() == "bm1"
     assert "the job goes on" in (hooked.dir / "hook/hook.log").read_text()

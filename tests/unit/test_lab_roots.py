@@ -22,7 +22,7 @@ def test_the_installed_release_needs_no_root() -> None:
 
 def test_a_release_without_a_suite_is_refused() -> None:
     """One sentence that names the releases that there are."""
-    with pytest.raises(LabError, match=r"Slurm 23\.02; there are 22\.05, 24\.11, 26\.05"):
+    with pytest.raises(LabError, match=r"for 23\.02; there are 22\.05, 24\.11, 26\.05"):
         roots.equip(LabSpec(slurm_version="23.02"))
 
 
@@ -47,3 +47,17 @@ def test_tools_enter_the_root_only_from_outside(tmp_path: Path) -> None:
     assert tool.stat().st_mode & 0o777 == 0o755
     assert "[ -d /run/root/usr ] || exec /usr/bin/scontrol" in tool.read_text()
     assert "exec /usr/sbin/slurmd" in (tmp_path / "bin/slurmd").read_text()
+
+
+def test_a_hosts_libvirtd_has_the_root_of_its_hypervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its /usr alone; the machine's own hypervisor needs none, a missing one names the remedy."""
+    monkeypatch.setenv("BACKFILL_CACHE", str(tmp_path))
+    assert roots.hypervisor_usr("debian-12") == ""
+    with pytest.raises(LabError, match="run: backfill lab roots debian-13"):
+        roots.hypervisor_usr("debian-13")
+    cached = roots._place("debian-13")
+    cached.mkdir(parents=True)
+    assert roots.equip(LabSpec(hypervisor="debian-13")).roots == ()
+    assert roots.hypervisor_usr("debian-13") == f"{cached}/usr"

@@ -31,6 +31,9 @@ def test_spec_survives_json() -> None:
         ("hosts", 101, "between 1 and"),
         ("cpus", 0, "at least 1"),
         ("hooks", "everywhere", "use none, slurmctld or host"),
+        ("hypervisor", "debian-11", "use none, debian-12 or debian-13"),
+        ("hypervisor", "debian-12,debian-13,debian-13", "one for each host"),
+        ("hypervisor", "none,debian-12", "one for each host"),
         ("hook", "/no/such/hook", "executable"),
         ("hook", "relative/hook", "absolute"),
     ],
@@ -39,6 +42,14 @@ def test_bad_spec_is_refused(field: str, value: object, told: str) -> None:
     """Nonsense is one sentence before anything is started."""
     with pytest.raises(LabError, match=told):
         LabSpec(**{field: value})  # type: ignore[arg-type]
+
+
+def test_hosts_may_have_unlike_hypervisors() -> None:
+    """One name is all hosts', several are one host's each; no other machine has one."""
+    spec = LabSpec(hypervisor="debian-12,debian-13")
+    assert [spec.hypervisor_of(m) for m in ("bm1", "bm2", "ctl")] == ["debian-12", "debian-13", ""]
+    assert LabSpec(hypervisor="debian-13").hypervisor_of("bm2") == "debian-13"
+    assert LabSpec(hypervisor="none").hypervisor_of("bm1") == ""
 
 
 def test_addresses() -> None:

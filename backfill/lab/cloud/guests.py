@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backfill.lab.image import GuestImage
 from backfill.lab.layout import write_libvirt, write_users
-from backfill.lab.machine import bind, mount
+from backfill.lab.mounts import bind, mount
 from backfill.lab.service import Service
 from backfill.lab.spec import LIBVIRT_PORT, LabError
 

@@ -20,7 +20,7 @@ from select import select
 from typing import Any
 
 from backfill.lab.cloud import files, guests, second
-from backfill.lab.machine import MS_BIND, mount
+from backfill.lab.mounts import MS_BIND, mount
 from backfill.lab.service import Service
 from backfill.lab.services import Services
 from backfill.lab.spec import LabError

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from backfill.lab.layout import write_libvirt
-from backfill.lab.machine import bind
+from backfill.lab.mounts import bind
 from backfill.lab.service import Service
 from backfill.lab.spec import LIBVIRT_PORT
 
