@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from backfill.drivers.salt import inside
+from backfill.drivers.salt.results import problem_in
 from backfill.lab import saltenv
 from backfill.lab.spec import CONTROLLER_ADDRESS, LabError
 
@@ -118,7 +118,7 @@ def verdict(output: str) -> str:
         answer = json.loads(output)["local"]
     except (ValueError, KeyError, TypeError):
         return f"Salt printed {output[-200:]!r}"
-    return inside.problem_in(answer)
+    return problem_in(answer)
 
 
 def _run(*argv: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from backfill.drivers.salt import inside
 from backfill.drivers.salt.link import SaltLink
+from backfill.lab.waiting import wait_until
 from backfill.ports import DriverError, RefusedError, UnreachableError
 
 _STUB = """
@@ -21,7 +24,7 @@ for line in sys.stdin:
     if asked["verb"] == "die":
         sys.exit(1)
     if asked["verb"] == "hint":
-        print(json.dumps({"event": "start", "id": "vn1.g2", "problem": ""}), flush=True)
+        print(json.dumps({"event": "start", "id": "vn1.g2", "failed": False}), flush=True)
     if asked["verb"] == "fail":
         print(json.dumps({"number": asked["number"], "error": "no such key"}), flush=True)
     elif asked["verb"] != "hang":
@@ -92,11 +95,31 @@ def test_hints_come_between_answers(connect: Connect) -> None:
          "no pillar"),
         ({"id": "vn1.g2", "fun": "state.highstate", "retcode": 2,
           "return": {"a": {"__id__": "hosts", "result": False, "comment": "no"}}}, "hosts: no"),
+        ({"id": "vn1.g2", "fun": "state.highstate", "retcode": 2,
+          "return": {"a": {"result": True}}}, "it failed"),
     ],
 )  # fmt: skip
 def test_states_that_fail_by_themselves_are_told(data: dict[str, object], problem: str) -> None:
     """The first run is nobody's request: its end is heard among the master's events."""
-    assert inside.heard(data) == {"id": "vn1.g2", "problem": problem}
+    told: SimpleQueue[tuple[str, str]] = SimpleQueue()
+    link = SaltLink(sys.executable, "", lambda minion, why: told.put((minion, why)))
+    link._take({"event": "x", **inside.heard(data)}, SimpleQueue())
+    assert told.get_nowait() == ("vn1.g2", problem)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, 0])
+def test_what_is_written_for_a_moment_goes_with_the_process(tmp_path: Path, number: int) -> None:
+    """However it ends, amid a rendering or not; 0: its input ends."""
+    with subprocess.Popen(
+        [sys.executable, inside.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={"TMPDIR": str(tmp_path)},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(list(tmp_path.iterdir())) == 1
+        if number:
+            process.send_signal(number)
+    assert wait_until(lambda: not list(tmp_path.iterdir()), 30)
 
 
 def test_why_salt_does_not_start_is_told(tmp_path: Path) -> None:

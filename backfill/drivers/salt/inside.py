@@ -15,6 +15,7 @@ import logging
 import os
 import secrets
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -164,7 +165,7 @@ def render(
     import salt.client
     import salt.config
 
-    with _rendering, tempfile.TemporaryDirectory(prefix="backfill-salt-") as place:
+    with _rendering, tempfile.TemporaryDirectory() as place:
         if given is not None:
             pillar = str(Path(place, "pillar"))
             Path(pillar).mkdir()
@@ -206,34 +207,15 @@ def _seals(states: list[dict[str, Any]], pillar: Any) -> Iterator[tuple[str, lis
             yield state["name"], [mix, hashlib.sha256(content).hexdigest()]
 
 
-def problem_in(answer: object) -> str:
-    """Why a minion's answer to `state.apply` is no success; empty when it is one.
-
-    A list is what a state file that does not render gives; a text is what Salt gives for no answer;
-    and an empty answer means that nothing was done.
-    """
-    if isinstance(answer, list):
-        return _first_lines(answer)[:500]
-    if not isinstance(answer, dict) or not answer:
-        return f"it answered {str(answer)[:200]!r} instead of states"
-    failed = [
-        f"{state.get('__id__', key)}: {state.get('comment', '')}"
-        for key, state in answer.items()
-        if not isinstance(state, dict) or state.get("result") is False
-    ]
-    return "; ".join(failed)[:500]
-
-
 def _first_lines(errors: list[Any]) -> str:
     """What is wrong: below it Salt shows the template and a trace."""
     return "; ".join(str(error).strip().partition("\n")[0] for error in errors)
 
 
-def heard(data: dict[str, Any]) -> dict[str, str]:
-    """Of an event: whose it is, and what is wrong where it tells of states that did not succeed."""
+def heard(data: dict[str, Any]) -> dict[str, Any]:
+    """Of an event: whose it is, and the answer where it tells of states that did not succeed."""
     failed = str(data.get("fun", "")).startswith("state.") and data.get("retcode") not in (0, None)
-    problem = (problem_in(data.get("return")) or "it failed") if failed else ""
-    return {"id": str(data.get("id", "")), "problem": problem}
+    return {"id": str(data.get("id", "")), "failed": failed, "return": failed and data["return"]}
 
 
 _INIT = {"virtual": "busybox", "metal": "systemd"}
@@ -284,12 +266,24 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}"
 
 
+def _own_place() -> None:
+    """Let all that is written for a moment vanish with this process, however that ends."""
+    tempfile.tempdir = tempfile.mkdtemp(prefix="backfill-salt-")
+    # It waits for what we never write, and so learns of our end.
+    ours, _ = os.pipe()
+    script = 'trap "" TERM INT HUP; read -r nothing; exec rm -rf "$0"'
+    argv = ["/bin/sh", "-c", script, tempfile.tempdir]
+    subprocess.Popen(argv, stdin=ours, stdout=subprocess.DEVNULL, start_new_session=True)
+    os.close(ours)
+
+
 def main() -> int:
     """`python inside.py [MASTER_CONFIG]`."""
     # Salt and its libraries print; our answers have a stream of their own.
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     logging.getLogger().setLevel(logging.ERROR)
+    _own_place()
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         serve(sys.argv[1] if len(sys.argv) > 1 else "", iter(sys.stdin.readline, ""), stream)
     # Threads that wait for minions must not keep us.

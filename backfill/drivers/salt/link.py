@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from backfill.drivers.salt.results import problem_in
 from backfill.ports import DriverError, RefusedError, UnreachableError
 
 _INSIDE = Path(__file__).with_name("inside.py")
@@ -143,6 +144,7 @@ class SaltLink:
             greeting.put(line["refused"])
         elif "event" in line:
             if self._on_event is not None:
-                self._on_event(line["id"], line["problem"])
+                problem = problem_in(line["return"]) or "it failed" if line["failed"] else ""
+                self._on_event(line["id"], problem)
         elif (reply := self._waiting.get(line["number"])) is not None:
             reply.put(line)

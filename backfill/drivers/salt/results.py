@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from backfill.drivers.salt.inside import problem_in
 from backfill.ports import StateRun
 
 _SILENT = "it did not answer"
@@ -32,3 +31,21 @@ def look(node: str, answer: object) -> StateRun | None:
     if answer.get("retcode") == 0 and isinstance(seen, dict) and seen.get("same") is True:
         return StateRun(node, answered=True, looked=True)
     return None
+
+
+def problem_in(answer: object) -> str:
+    """Why a minion's answer to `state.apply` is no success; empty when it is one.
+
+    A list is what a state file that does not render gives; a text is what Salt gives for no answer;
+    and an empty answer means that nothing was done.
+    """
+    if isinstance(answer, list):
+        return "; ".join(str(error).strip().partition("\n")[0] for error in answer)[:500]
+    if not isinstance(answer, dict) or not answer:
+        return f"it answered {str(answer)[:200]!r} instead of states"
+    failed = [
+        f"{state.get('__id__', key)}: {state.get('comment', '')}"
+        for key, state in answer.items()
+        if not isinstance(state, dict) or state.get("result") is False
+    ]
+    return "; ".join(failed)[:500]
