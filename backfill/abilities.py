@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted
 from backfill.core.fleet import Checkpoint, Flavour, Leak
-from backfill.core.readiness import GuestReport
+from backfill.core.readiness import GuestReport, Stated
 
 
 @runtime_checkable
@@ -52,6 +52,25 @@ class Prover(Protocol):
         value was made in the guest, for the controller. Both empty: munge is not to be proven.
         `register`: slurmd reports to Slurm again. One call, harmless when repeated.
         """
+
+
+@runtime_checkable
+class StateTeller(Protocol):
+    """A provisioner that knows what the states of a node come to, without running them."""
+
+    def stated(self, nodes: Mapping[str, int]) -> dict[str, Stated]:
+        """Of these nodes, by generation, what it would be now; absent: only a run can tell.
+
+        DriverError: the states do not render.
+        """
+
+
+@runtime_checkable
+class StateSeer(Protocol):
+    """A provider that can look whether an instance is what its states come to."""
+
+    def differs(self, host: str, name: str, stated: Stated) -> str:
+        """The first thing that is not so, in one sentence; empty: all is. Nothing is changed."""
 
 
 @runtime_checkable

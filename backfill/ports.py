@@ -245,8 +245,13 @@ class Provisioner(Protocol):
     def enrolled(self) -> dict[str, int]:
         """Every node that may be configured, with its generation; 0 for bare metal."""
 
-    def apply(self, nodes: Sequence[str], test: bool) -> dict[str, StateRun]:
-        """Run the states on these nodes, within the configured time; `test`: change nothing."""
+    def apply(
+        self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()
+    ) -> dict[str, StateRun]:
+        """See that the states hold on these nodes, by a run where a look is not enough.
+
+        `test`: change nothing. `must_run`: nodes at which no look is worth while.
+        """
 
     def close(self) -> None:
         """Give back connections."""

@@ -67,6 +67,17 @@ _REMEDIES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a node's states come to, as checksums (SHA-256, hex): of the list that its guest has.
+
+    `seals`: path of a secret, a text, and the checksum of that text with the secret behind it.
+    """
+
+    listed: str
+    seals: tuple[tuple[str, str, str], ...] = ()
+
+
 def figure(text: str) -> float:
     """A number that a guest told. ValueError also for what cannot be reckoned with: inf, nan."""
     value = float(text)

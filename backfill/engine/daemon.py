@@ -77,7 +77,7 @@ class Daemon:
         self.world = World()
         self.journal = journal
         self.cycle = Cycle(self.world, policies, journal, self._begin, self._answer)
-        self._outside = outside
+        self.outside = outside
         self._pace = pace
         self.policyfile = policyfile if policyfile is not None else PolicyFile()
         self._tidy = tidy  # what is to be done once an hour, such as pruning the journal
@@ -107,7 +107,7 @@ class Daemon:
         """Work until a Stop message comes; returns its reason."""
         # A waiting hook must not wait for a long slice of another thread.
         sys.setswitchinterval(0.001)
-        self.cycle.tick(self._outside.clock.now())
+        self.cycle.tick(self.outside.clock.now())
         known = self.recall()
         self.cycle.record("daemon", "cluster", {"event": "start", "managed": known})
         _LOG.info("started; %d managed nodes are known from the journal", known)
@@ -181,7 +181,7 @@ class Daemon:
 
     def _time(self) -> float:
         """What time it is. RuntimeError when the machine's clock went back too far to bridge."""
-        clock = self._outside.clock
+        clock = self.outside.clock
         if clock.ahead() > TOO_FAR_S:
             why = (
                 f"the machine's clock went back by more than {TOO_FAR_S:.0f} s: start the daemon "
@@ -193,7 +193,7 @@ class Daemon:
 
     def _next(self) -> list[Message]:
         """Wait for something to do; take everything that is there."""
-        now_s = self._outside.clock.now()
+        now_s = self.outside.clock.now()
         wait_s = min(_LONGEST_WAIT_S, self._watch.due_in_s(now_s))
         wait_s = min(wait_s, self._desk.due_in_s(now_s, self.cycle.policies.answer_within_s))
         wake_s = self.cycle.last.wake_at_s

@@ -18,6 +18,7 @@ from backfill.engine.fleet_order import told
 from backfill.engine.messages import Question
 from backfill.engine.narrate import sentence, story_line
 from backfill.engine.orders import Body, Orders
+from backfill.engine.sight import look
 from backfill.engine.summary import summary
 from backfill.ports import DriverError
 
@@ -47,7 +48,9 @@ class Questions:
         self._tellers: dict[str, Callable[[Body], Body]] = {
             "events": self._events,
         }
-        self._writers = {**Orders(daemon).known, "reload": self._reload}
+        # Likewise, and for those alone who may act: they read files, or take guests' time.
+        self._apart = {"reload": self._reload, "look": self._look}
+        self._writers = {**Orders(daemon).known, **self._apart}
 
     def answer(self, body: Body, uid: int) -> Body:
         """The answer, or `{"error": sentence}`. Never raises."""
@@ -55,10 +58,9 @@ class Questions:
         act = self._writers.get(name)
         if act is not None and not trusted(uid):
             return {"error": f"'{name}' is for root and the daemon's own user only"}
-        if name == "reload":
-            return self._reload(body)
-        if name in self._tellers:
-            return _told_safely(self._tellers[name], body)
+        apart = self._apart.get(name) or self._tellers.get(name)
+        if apart is not None:
+            return _told_safely(apart, body)
         ask = act if act is not None else self._readers.get(name)
         if ask is None:
             known = ", ".join(sorted({*self._readers, *self._writers, *self._tellers}))
@@ -250,6 +252,18 @@ class Questions:
     def _fleets(self, body: Body) -> Body:
         found = sorted(self._world.fleets.values(), key=lambda f: (f.ordered_s, f.id))
         return {"now_s": self._world.now_s, "fleets": [told(self._world, f) for f in found]}
+
+    def _look(self, body: Body) -> Body:
+        """Which of `nodes` are as their states say (an empty text), and which differ, and how."""
+        places: dict[str, tuple[str, int]] = {}
+
+        def find(body: Body) -> Body:
+            names, ours = str(body["nodes"]).split(), self._world.managed
+            places.update({n: (ours[n].host, ours[n].generation) for n in names if n in ours})
+            return {}
+
+        failed = self._in_the_daemon(find, body)
+        return failed or {"nodes": look(self._daemon.outside, places)}
 
     def _reload(self, body: Body) -> Body:
         """Read the policy file again, in this thread; the daemon's own puts it into force."""

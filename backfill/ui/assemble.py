@@ -39,14 +39,12 @@ def credentials(manager: SlurmManager) -> Credentials | None:
 
 def provisioner(
     config: Config, on_event: Callable[[str], None] | None = None
-) -> Provisioner | None:
-    """Salt, where the policy file has the section; its process is being started."""
+) -> SaltProvisioner | None:
+    """Salt, where the policy file has the section."""
     if config.salt is None:
         return None
     entry = config.salt
-    made = SaltProvisioner(entry.python, entry.config, entry.within_s, on_event)
-    made.warm()
-    return made
+    return SaltProvisioner(entry.python, entry.config, entry.within_s, on_event)
 
 
 def providers(

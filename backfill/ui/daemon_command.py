@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     pokes: list[Daemon] = []
 
     salt = provisioner(config, lambda node: _poke(pokes))
+    if salt is not None:
+        salt.warm()  # beside everything else
     try:
         by_host = providers(config, lambda host, name: _poke(pokes, host), salt)
         problems = _against_the_cluster(config, manager, by_host)

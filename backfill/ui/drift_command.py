@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from backfill.ports import Provisioner
 from backfill.ui import salting
 from backfill.ui.codes import NO
 
@@ -17,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """A test run over all nodes with a key: nothing is changed by asking."""
 
-    def work(salt: Provisioner) -> int:
-        runs = salt.apply(list(salt.enrolled()), test=True)
+    def work(site: salting.Salting) -> int:
+        nodes = list(site.salt.enrolled())
+        runs = site.apply(nodes, True, site.look(nodes))
         status = salting.report(runs, args.json, "DRIFTED", "as they should be")
         return NO if any(run.changed for run in runs.values()) else status
 

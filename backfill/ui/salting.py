@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from backfill.ports import DriverError, Provisioner, RefusedError, StateRun
-from backfill.ui.client import print_json
+from backfill.ui.client import AskError, Client, print_json
 from backfill.ui.codes import BAD_DATA, NO, NO_PERMISSION, OK, UNAVAILABLE
 from backfill.ui.parser import say
 from backfill.ui.terminal import table
 
 _POLICY = "/etc/backfill/policy.yaml"
+# What a look may take: the daemon's Salt may have to be started first, and renders one by one.
+_LOOK_S, _LOOK_EACH_S = 90.0, 5.0
+_LOOKED = "seen to be so, nothing was run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +28,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def with_provisioner(args: argparse.Namespace, work: Callable[[Provisioner], int]) -> int:
+class Salting:
+    """The provisioner of the policy file, and the daemon that can look into its guests."""
+
+    def __init__(self, salt: Provisioner, socket: str) -> None:
+        self.salt = salt
+        self._socket = socket
+
+    def look(self, nodes: Sequence[str]) -> dict[str, str]:
+        """What the daemon sees to differ, by node, empty: nothing; absent: it cannot look there."""
+        daemon = Client(self._socket, _LOOK_S + _LOOK_EACH_S * len(nodes))
+        try:
+            found: dict[str, str] = daemon.ask("look", nodes=" ".join(nodes))["nodes"]
+        except AskError:  # it is down, or of another version: minions can look, too
+            return {}
+        return found
+
+    def apply(self, nodes: Sequence[str], test: bool, seen: dict[str, str]) -> dict[str, StateRun]:
+        """Runs for all but those that were seen to be as they should."""
+        same = {n: StateRun(n, answered=True, looked=True) for n in nodes if seen.get(n) == ""}
+        rest = [node for node in nodes if node not in same]
+        return same | (self.salt.apply(rest, test, must_run=seen) if rest else {})
+
+
+def with_provisioner(args: argparse.Namespace, work: Callable[[Salting], int]) -> int:
     """Call `work` with the provisioner of the policy file; trouble becomes one sentence."""
     from backfill.config import ConfigError, load
     from backfill.ui.assemble import provisioner
@@ -40,7 +66,7 @@ def with_provisioner(args: argparse.Namespace, work: Callable[[Provisioner], int
         say(f"{args.config} has no section salt: nothing configures nodes here")
         return NO
     try:
-        return work(salt)
+        return work(Salting(salt, config.daemon.socket))
     except DriverError as error:
         say(str(error))
         return NO_PERMISSION if isinstance(error, RefusedError) else UNAVAILABLE
@@ -65,7 +91,7 @@ def report(runs: dict[str, StateRun], as_json: bool, changed: str, same: str) ->
         if not run.ok:
             rows.append((node, "FAILED" if run.answered else "SILENT", "-", run.problem))
         elif not run.changed:
-            rows.append((node, same, "-", "-"))
+            rows.append((node, same, "-", _LOOKED if run.looked else "-"))
         for state, comment in run.changed if run.ok else ():
             rows.append((node, changed, state, " ".join(comment.split())))
     table(("NODE", "STATES", "STATE", "WHAT"), rows)

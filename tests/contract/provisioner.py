@@ -6,6 +6,7 @@ from typing import Protocol
 
 import pytest
 
+from backfill.abilities import StateTeller
 from backfill.ports import NotFoundError, Provisioner
 
 PEM = "/etc/salt/pki/minion/minion.pem"
@@ -59,6 +60,18 @@ class ProvisionerContract:
             assert [name for name, _ in found.changed] == [state]
         assert rig.provisioner.apply(["vn8"], test=False)["vn8"].ok
         assert rig.provisioner.apply(["vn8"], test=True)["vn8"].changed == ()
+
+    def test_what_a_node_comes_to_is_known_while_it_has_its_key(self, rig: ProvisionerRig) -> None:
+        """The same each time, of that generation alone, and of nobody else."""
+        salt = rig.provisioner
+        assert isinstance(salt, StateTeller)
+        salt.enrol("vn12", 3, "10.77.1.12/16")
+        first = salt.stated({"vn12": 3})
+        assert set(first) == {"vn12"}
+        assert salt.stated({"vn12": 3, "vn9": 1})["vn12"].listed == first["vn12"].listed
+        assert salt.stated({"vn12": 2}) == {}
+        salt.expel("vn12", 3)
+        assert salt.stated({"vn12": 3}) == {}
 
     def test_no_answer_is_no_success(self, rig: ProvisionerRig) -> None:
         """A node that hangs is told apart from one whose states hold."""

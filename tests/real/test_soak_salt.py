@@ -104,10 +104,17 @@ def converges(rig: DaemonRig, name: str) -> None:
         rig.until(lambda: answers(master, own, 60.0), LIMIT_S, "an answer of the node's minion")
     finally:
         master.close()
+    given = orders(rig)
     (found,) = json.loads(rig.with_policy("drift", "--json", limit_s=LIMIT_S))["nodes"]
     assert (found["node"], found["ok"], found["changed"]) == (name, True, [])
     assert found["looked"]
+    assert orders(rig) == given  # the daemon looked by itself
     assert [key.name for key in (rig.lab.dir / "salt/pki/minions").iterdir()] == [own]
+
+
+def orders(rig: DaemonRig) -> int:
+    """How many orders the master has given to minions."""
+    return sum(1 for _ in (rig.lab.dir / "salt/cache/jobs").glob("*/*/.load.p"))
 
 
 def seen(rig: DaemonRig, name: str) -> str:

@@ -17,6 +17,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.provisioner import SimulatedProvisioner
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.daemon import Daemon, Pace
@@ -70,12 +71,15 @@ class LivingDaemon:
         self.socket = directory / "daemon.sock"
         self._policy = policy if policy is not None else policies()
         self.journal = MemoryJournal()
+        self.provisioner = SimulatedProvisioner()
         self.start()
 
     def start(self) -> None:
         """Start the daemon, with what the journal remembers."""
         by_host = dict.fromkeys(HOSTS, self.sim.provider)
-        outside = Outside(self.sim.slurm, by_host, self._clock, by_host)
+        outside = Outside(
+            self.sim.slurm, by_host, self._clock, by_host, provisioner=self.provisioner
+        )
         pace = Pace(poll_s=0.1, host_poll_s=0.1, watch_s=0.01, workers=4, policy_s=0.05)
         self.daemon = Daemon(self._policy, outside, self.journal, pace, policyfile=self._policyfile)
         self._listener = Listener(self.daemon.inbox, Questions(self.daemon).answer, 30.0)

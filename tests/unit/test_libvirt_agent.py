@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backfill.core.readiness import Stated
 from backfill.drivers.libvirt import agent
 from backfill.drivers.libvirt.asking import AgentSilentError
 from backfill.ports import BadOutputError, DriverError, UnreachableError
@@ -83,6 +87,47 @@ def test_nonsense_is_not_taken_for_an_answer(call: Callable[[Agent], Any], outpu
     """A guest of another image must not be believed."""
     with pytest.raises(BadOutputError, match="answered"):
         call(Agent(output))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("ok 7 things are as the states say\n", ""),
+        ("/etc/hosts differs\n", "/etc/hosts differs"),
+        ("", "it cannot be seen"),
+    ],
+)
+def test_only_a_guest_that_says_so_is_as_its_states_say(said: str, told: str) -> None:
+    stated = Stated("sum", (("/etc/key", "text", "sum of both"),))
+    guest = Agent(said)
+    assert agent.differs(guest, "vn1", stated, 5.0) == told
+    ((_, words),) = guest.commands
+    assert words[2:] == ["sum", "/etc/key", "text", "sum of both"]
+
+
+def test_the_look_compares_list_and_secrets(tmp_path: Path) -> None:
+    """What the guest's shell does, with a list, a secret and a program of this machine."""
+    (tmp_path / "list").write_bytes(b"end\n")
+    (tmp_path / "key").write_bytes(b"key")
+    program = tmp_path / "stated"
+    program.write_text("#!/bin/sh\necho ok 1 things\n")
+    program.chmod(0o755)
+    script = agent._LOOK.replace("/etc/backfill/stated", str(tmp_path / "list"))
+    script = script.replace("/usr/local/sbin/backfill-stated", str(program))
+
+    def told(listed: bytes, key: bytes) -> str:
+        sums = [hashlib.sha256(text).hexdigest() for text in (listed, b"text" + key)]
+        argv = ["sh", "-c", script, sums[0], str(tmp_path / "key"), "text", sums[1]]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert told(b"end\n", b"key") == "ok 1 things"
+    assert told(b"end\n", b"another") == f"{tmp_path}/key differs"
+    assert "something else now" in told(b"folder\nend\n", b"key")
+    (tmp_path / "key").unlink()
+    assert told(b"end\n", b"key") == f"{tmp_path}/key differs"
+    program.write_text("#!/bin/sh\necho /etc/hosts differs\nexit 1\n")
+    (tmp_path / "key").write_bytes(b"key")
+    assert told(b"end\n", b"key") == "/etc/hosts differs"
 
 
 def test_job_processes_are_counted() -> None:

@@ -13,7 +13,7 @@ import pytest
 from backfill.drivers.salt.stated import stated, whole_files
 from backfill.lab.guestroot import GUEST_FILES
 
-Check = Callable[[bytes], tuple[int, str]]
+Check = Callable[[bytes | None], tuple[int, str]]
 
 
 def state(kind: str, name: str, **more: Any) -> dict[str, Any]:
@@ -31,8 +31,10 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Check:
     source = str(GUEST_FILES / "stated.c")
     subprocess.run(["gcc", "-Wall", "-Werror", "-o", str(program), source], check=True)
 
-    def work(listed: bytes) -> tuple[int, str]:
-        (folder / "list").write_bytes(listed)
+    def work(listed: bytes | None) -> tuple[int, str]:
+        (folder / "list").unlink(missing_ok=True)
+        if listed is not None:
+            (folder / "list").write_bytes(listed)
         done = subprocess.run(
             [program, folder / "list"], capture_output=True, text=True, check=False
         )
@@ -111,7 +113,17 @@ def test_a_file_that_is_not_as_it_shall_be_is_named(
 def test_whatever_differs_is_told_in_one_sentence(
     check: Check, what: dict[str, Any], told: str
 ) -> None:
-    assert check(stated([what])) == (1, told)
+    assert check(stated([what])) == (3 if what["state"] == "mount" else 1, told)
+
+
+def test_only_what_a_mount_may_bring_is_worth_waiting_for(check: Check) -> None:
+    """A run that must come is not put off; below a mount that is missing so is what is there."""
+    mount = state("mount.mounted", "/nowhere", device="10.0.0.1:/x")
+    folder = state("file.directory", "/nowhere/below")
+    assert check(stated([folder, mount])) == (3, "/nowhere/below No such file or directory")
+    for sure in (state("group.present", "strangers", gid=1), state("cmd.run", "make")):
+        assert check(stated([mount, sure]))[0] == 1
+    assert check(None)[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -164,6 +176,14 @@ def test_a_doubt_waits_for_a_run(check: Check) -> None:
         1,
         "its states have not succeeded yet, and only a run proves top.sls",
     )
+
+
+def test_states_that_say_more_than_is_compared_have_another_list() -> None:
+    """So that a change of the tree is never taken for none, whatever it changes."""
+    said = [state("mount.mounted", "/home", device="x:/home", opts=o) for o in ("rw", "rw,soft")]
+    one, other = (stated([mount]) for mount in said)
+    assert one != other
+    assert one.split(b"end\n")[0] == other.split(b"end\n")[0]
 
 
 def test_whole_files_are_those_that_states_write_by_themselves() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from backfill.core.readiness import GuestReport, figure
+from backfill.core.readiness import GuestReport, Stated, figure
 from backfill.drivers.libvirt.asking import AgentSilentError, Ask
 from backfill.drivers.libvirt.report import read_report
 from backfill.ports import BadOutputError, DriverError, UnreachableError
@@ -77,6 +77,25 @@ def prove(ask: Ask, name: str, request: ProofRequest, limit_s: float) -> tuple[G
     # Between asking and hearing the guest read its clock once more: that bounds its offset, too.
     window = (request.now_s + asked_s - began_s, request.now_s + heard_s - began_s)
     return read_report(name, output, window)
+
+
+# What Salt's module `backfill_look` does, without a minion that makes all its loaders for it.
+_LOOK = """
+[ "$(sha256sum </etc/backfill/stated)" = "$0  -" ] ||
+    { echo "its states come to something else now than when it was made"; exit; }
+while [ $# -gt 0 ]; do
+    [ "$({ printf %s "$2"; cat "$1"; } | sha256sum)" = "$3  -" ] || { echo "$1 differs"; exit; }
+    shift 3
+done
+/usr/local/sbin/backfill-stated || :
+"""
+
+
+def differs(ask: Ask, name: str, stated: Stated, limit_s: float) -> str:
+    """The first thing in the guest that is not as its states say; empty when all is."""
+    seals = [word for seal in stated.seals for word in seal]
+    told = _ask_until(ask, name, lambda: ["/bin/sh", "-c", _LOOK, stated.listed, *seals], limit_s)
+    return "" if told.startswith("ok ") else told or "it cannot be seen"
 
 
 def hook(ask: Ask, name: str, when: str, limit_s: float) -> None:

@@ -16,7 +16,7 @@ from backfill.core.fleet import (
     Leak,
 )
 from backfill.core.quantities import NOTHING, Resources
-from backfill.core.readiness import GuestReport
+from backfill.core.readiness import GuestReport, Stated
 from backfill.drivers.libvirt import agent, balloon, keeping, leaks, making, moving, nursing, trial
 from backfill.drivers.libvirt.asking import Ask
 from backfill.drivers.libvirt.holder import LibvirtHolder
@@ -195,6 +195,11 @@ class LibvirtProvider(LibvirtHolder):
         return self._ask_guest(
             host, name, lambda ask: agent.prove(ask, name, request, limits.agent_s)
         )
+
+    def differs(self, host: str, name: str, stated: Stated) -> str:
+        """What in the guest is not as its states say; empty when all is."""
+        limit_s = self._config.limits.agent_s
+        return self._ask_guest(host, name, lambda ask: agent.differs(ask, name, stated, limit_s))
 
     def job_processes(self, host: str, name: str) -> tuple[int, int]:
         """Count the processes of Slurm jobs in the guest: (going, stopped)."""

@@ -6,8 +6,9 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from backfill.core.readiness import Stated
 from backfill.drivers.salt import results
 from backfill.drivers.salt.doubt import doubt
 from backfill.drivers.salt.link import Answer, SaltLink
@@ -94,31 +95,49 @@ class SaltProvisioner:
         """Nodes with an accepted key."""
         return dict(sorted(node_of(minion) for minion in self._minions()))
 
-    def apply(self, nodes: Sequence[str], test: bool) -> dict[str, StateRun]:
-        """Run the states on all of these at once."""
+    def apply(
+        self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()
+    ) -> dict[str, StateRun]:
+        """Run the states on all of these at once, where a look by their minions is not enough."""
         known = self.enrolled()
         for node in nodes:
             if node not in known:
                 raise NotFoundError(node, "has no accepted key at the Salt master")
         ids = {minion_id(node, known[node]): node for node in nodes}
-        found = self._look(ids)
+        found = self._look({own: node for own, node in ids.items() if node not in must_run})
         rest = {own: node for own, node in ids.items() if node not in found}
         answers = self._call("apply", rest, test=test)
         return found | {
             node: results.state_run(node, answers.get(own)) for own, node in rest.items()
         }
 
+    def stated(self, nodes: Mapping[str, int]) -> dict[str, Stated]:
+        """What the states of these nodes come to, rendered now; of bare metal nobody knows."""
+        return self._stated({minion_id(node, g): node for node, g in nodes.items()})
+
+    def _stated(self, ids: Mapping[str, str]) -> dict[str, Stated]:
+        if not ids:
+            return {}
+        known = self._link.ask("again", _KEY_S + _RENDER_S * len(ids), ids=list(ids))["answers"]
+        return {
+            ids[own]: Stated(
+                hashlib.sha256(_listed(rendered)).hexdigest(),
+                tuple((path, *seal) for path, seal in rendered["seals"].items()),
+            )
+            for own, rendered in known.items()
+        }
+
     def _look(self, ids: dict[str, str]) -> dict[str, StateRun]:
         """Of which nodes a look is enough: all is as their states say, or nobody is there."""
         try:
-            known = self._link.ask("again", _KEY_S + _RENDER_S * len(ids), ids=list(ids))["answers"]
+            known = self._stated(ids)
         except DriverError:  # states that do not render: the run says what is wrong with them
             return {}
+        looked = {own: node for own, node in ids.items() if node in known}
         asked = {
-            own: [hashlib.sha256(_listed(rendered)).hexdigest(), rendered["seals"]]
-            for own, rendered in known.items()
+            own: [known[node].listed, {path: seal for path, *seal in known[node].seals}]
+            for own, node in looked.items()
         }
-        looked = {own: node for own, node in ids.items() if own in asked}
         answers = self._call("look", looked, asked=asked)
         runs = {node: results.look(node, answers.get(own)) for own, node in looked.items()}
         return {node: run for node, run in runs.items() if run is not None}

@@ -7,6 +7,8 @@ stands in it as one that only a run proves, so that a tree that grows is never b
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 
 PLACE = "/etc/backfill/stated"
@@ -47,7 +49,9 @@ def stated(states: Sequence[State], doubt: str = "") -> bytes:
     lines = [_line(state) for state in _lasting(states)]
     if doubt:
         lines.append(f"run {doubt}\n".encode())
-    return b"".join(lines) + b"end\n"
+    # All that the states say, also what nobody compares: a tree in which that was changed is run.
+    whole = json.dumps(_lasting(states), sort_keys=True)
+    return b"".join(lines) + f"end\nof {hashlib.sha256(whole.encode()).hexdigest()}\n".encode()
 
 
 def _line(state: State) -> bytes:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, InstanceState
-from backfill.core.readiness import Fact, GuestReport
+from backfill.core.readiness import Fact, GuestReport, Stated
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
@@ -49,6 +49,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
         self.boot_s = 5.0
         self.fork_s = 1.2  # instead of that, for an instant clone
         self.ailments: dict[str, tuple[Fact, ...]] = {}  # by instance: what it cannot prove
+        self.unlike: dict[str, str] = {}  # by instance: what is not as its states say
         self.watch: Callable[[SimInstance], None] = lambda instance: None
         self.woken: Callable[[Machine], None] = lambda machine: None
         self._events = events
@@ -229,6 +230,14 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
                 flavour.cpus, flavour.memory_mb, (address,), facts,
             )  # fmt: skip
             return report, credential
+
+    def differs(self, host: str, name: str, stated: Stated) -> str:
+        """Nothing does, but for what stands in `unlike`, and where another list was meant."""
+        with self._call("differs", host, name) as found:
+            self._need(instance := self._instance(found, name), InstanceState.RUNNING)
+            if stated.listed != f"{name}.g{instance.spec.tag.generation}":
+                return "its states come to something else now than when it was made"
+            return self.unlike.get(name, "")
 
     def job_processes(self, host: str, name: str) -> tuple[int, int]:
         """One process for every job that computes there; none is ever stopped by a signal."""

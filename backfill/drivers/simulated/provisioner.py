@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from backfill.core.readiness import Stated
 from backfill.ports import NotFoundError, StateRun
 
 
@@ -45,8 +46,15 @@ class SimulatedProvisioner:
         """Whether somebody with this key would be heard."""
         return any(known == key for _, known in self._keys.values())
 
-    def apply(self, nodes: Sequence[str], test: bool) -> dict[str, StateRun]:
-        """Runs take no time."""
+    def stated(self, nodes: Mapping[str, int]) -> dict[str, Stated]:
+        """A list for each node that has this generation's key."""
+        known = self.enrolled()
+        return {n: Stated(f"{n}.g{g}") for n, g in nodes.items() if g and known.get(n) == g}
+
+    def apply(
+        self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()
+    ) -> dict[str, StateRun]:
+        """Runs take no time, so that nobody looks first."""
         for node in nodes:
             if node not in self._keys:
                 raise NotFoundError(node, "has no accepted key")
