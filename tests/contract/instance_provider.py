@@ -30,6 +30,7 @@ from tests.contract.instance_rig import (
     spec,
     state,
 )
+from tests.contract.instance_sight import InstanceSightContract
 from tests.contract.instance_throttle import InstanceThrottleContract
 
 __all__ = [
@@ -294,5 +295,6 @@ class InstanceProviderContract(
     InstanceThrottleContract,
     InstanceDevicesContract,
     InstanceMemoryContract,
+    InstanceSightContract,
 ):
     """With the abilities beside the port: simulated, libvirt's test driver and real libvirt."""
