@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.cluster import Job
-from backfill.core.plan import Action, AnswerClaim, Refusal, key_of, subject_of
+from backfill.core.plan import AnswerClaim, key_of
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.events import Event
-from backfill.drivers.store.memory import MemoryJournal
-from backfill.engine.cycle import Cycle
 from backfill.engine.looking import Outside
-from backfill.engine.narrate import sentence
 from backfill.engine.observe import host_changes, node_changes
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
+from backfill.sim.minutes import Minutes
 from backfill.sim.replay_costs import ReplayCosts, Transfers, call_of
 from backfill.sim.rest import Rest
 from backfill.sim.trace_cluster import TraceCluster
@@ -30,56 +26,7 @@ from backfill.sim.trace_cluster import TraceCluster
 _SIGHT_S = 14.0
 # After a failed call the daemon reads the host at once, which takes so long (libvirt, a few ms).
 _LOOK_S = 0.01
-_KEPT_STEPS = 20_000
 _OF_INSTANCES = frozenset({ch.InstanceSeen, ch.InstanceStopped, ch.InstanceGone})
-_NUMBERS = re.compile(r"\d+")
-
-
-class Minutes(Cycle):
-    """A cycle that keeps its latest steps for stories instead of a journal for restarts."""
-
-    def __init__(
-        self,
-        world: World,
-        policies: PolicySet,
-        start: Callable[[act.DriverAction], None],
-        answer: Callable[[AnswerClaim], None],
-    ) -> None:
-        super().__init__(world, policies, MemoryJournal(), start, answer)
-        self.steps: deque[tuple[float, Action]] = deque(maxlen=_KEPT_STEPS)
-        self.refusals: dict[
-            tuple[str, str], int
-        ] = {}  # how often, by what and why, without numbers
-        self.on_step: Callable[[float, Action], None] = lambda at_s, step: None
-        self._told: dict[tuple[str, str], Refusal] = {}
-
-    def _apply(self, change: ch.Change) -> None:
-        self.world.apply(change)
-
-    def _mark(self, steps: int) -> None:
-        """Nobody will read it."""
-
-    def _tell(self, step: Action) -> None:
-        self.steps.append((self.world.now_s, step))
-        self.on_step(self.world.now_s, step)
-
-    def _note_refusals(self, refusals: Iterable[Refusal]) -> None:
-        """Count a refusal when it begins, not in every cycle."""
-        now = {(r.subject, r.what): r for r in refusals}
-        for key, refusal in now.items():
-            if key not in self._told:
-                gist = (_NUMBERS.sub("N", refusal.what), _NUMBERS.sub("N", refusal.reason))
-                self.refusals[gist] = self.refusals.get(gist, 0) + 1
-        self._told = now
-
-    def story(self, subject: str, until_s: float) -> list[str]:
-        """The latest steps about a node or job, one sentence each with its time."""
-        told = ((at_s, step, sentence(step)) for at_s, step in self.steps if at_s <= until_s)
-        return [
-            f"{at_s:.3f} {text}"
-            for at_s, step, text in told
-            if subject_of(step) == subject or subject in text.split()
-        ]
 
 
 class Steward:
@@ -143,12 +90,16 @@ class Steward:
         self._decide_soon()
 
     def _stir(self) -> None:
-        """Slurm changed: the next regular reading will see it."""
+        """Slurm changed: the next regular reading will see it, the latest one has not."""
         if self._poll_due or self.sim.calm.on:
             return
         self._poll_due = True
         past = math.floor((self.sim.now_s - self._start_s) / self.poll_s)
-        self.sim.at(self._start_s + (past + 1) * self.poll_s, self._poll)
+        latest_s = self._start_s + past * self.poll_s
+        next_s = latest_s + self.poll_s
+        if self._sight_s < min(latest_s, next_s - self._sight_every_s):
+            self._in_sight(latest_s)
+        self.sim.at(next_s, self._poll)
 
     def _poll(self) -> None:
         self._poll_due = False
@@ -176,13 +127,21 @@ class Steward:
         self._sight_s = self.sim.now_s
 
     def _tick(self) -> None:
-        """It is now; readings without news, left out until now, have kept us in the picture."""
+        """It is now; readings without news, left out until now, have kept us in the picture.
+
+        None of them lies between news and the reading that will tell it: what Slurm has just
+        allocated would look as if it had been let go.
+        """
         now_s, every_s = self.sim.now_s, self._sight_every_s
-        if now_s - self._sight_s > every_s:
-            first_s = self._sight_s + every_s
-            self._sight_s += (now_s - self._sight_s) // every_s * every_s
-            self.world.apply(ch.SourceSeen("slurm", self._sight_s, first_s))
+        if not self._poll_due and now_s - self._sight_s > every_s:
+            self._in_sight(self._sight_s + (now_s - self._sight_s) // every_s * every_s)
         self.world.apply(ch.Tick(now_s))
+
+    def _in_sight(self, until_s: float) -> None:
+        """Readings without news were made again and again, the last of them then."""
+        first_s = min(self._sight_s + self._sight_every_s, until_s)
+        self._sight_s = until_s
+        self.world.apply(ch.SourceSeen("slurm", until_s, first_s))
 
     def _take(self, changes: Iterable[ch.Change]) -> None:
         world = self.world

@@ -176,3 +176,12 @@ def test_a_broken_promise_ends_the_run_with_its_story() -> None:
     story = "\n".join(broken.value.lines)
     assert "pause instance vn1" in story
     assert "was given to job" in story
+
+
+def test_no_reading_is_made_up_between_news_and_the_reading_that_tells_it() -> None:
+    """A job that has just been allocated has not left its nodes because nobody has read of it."""
+    costs = ReplayCosts(StepCosts(delete_s=1.5))
+    # Slurm was last read at an odd second, and readings without news are left out 14 s at a time.
+    high = [Job(0, 101, 1, 101), Job(101 + 27, 50, 2, 50)]
+    given, policies = setting(high, Cluster(2, 1), policy(KILL), [Job(0, 1000, 1, 1000)], costs)
+    assert len(played(given, policies)[0].high_starts()) == len(high)
