@@ -45,7 +45,7 @@ def free_since_s(world: World, host: str) -> float:
     known = world.hosts.get(host)
     if known is None or known.node is None:
         return 0.0
-    return world.seen_s("node", known.node)
+    return world.node_since_s(known.node)
 
 
 def end_s(job: Job) -> float | None:

@@ -211,6 +211,10 @@ class Lens:
         self.notes.reads.add(name)
         return self._world.operations_of(name)
 
+    def node_since_s(self, name: str) -> float:
+        self.notes.reads.add(name)
+        return self._world.node_since_s(name)
+
     def node_read_s(self, name: str) -> float:
         self.notes.reads.update((f"read {name}", "*read"))
         return self._world.node_read_s(name)

@@ -57,6 +57,7 @@ class Picture:
         # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
         self.sighted_since_s = 0.0
         self._node_read: dict[str, float] = {}
+        self._node_since: dict[str, float] = {}
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -156,6 +157,10 @@ class Picture:
     def seen_s(self, kind: str, name: str) -> float:
         """When the subject was last read; 0 if never. Kinds: node, job, host, instance."""
         return self._seen.get((kind, name), 0.0)
+
+    def node_since_s(self, name: str) -> float:
+        """Since when the node looks as it does now, or is gone; 0 if it was never seen."""
+        return self._node_since.get(name, 0.0)
 
     def node_read_s(self, name: str) -> float:
         """When the node and the jobs on it were last read, changed or not."""

@@ -68,15 +68,16 @@ class World(GuestNews):
                 return  # whoever looked at it would see the same
             if change.node.silent is not (name in self.silent):
                 self._silence(name, change.seen_s if change.node.silent else None)
-            self._node_moved(name)
+            self._node_moved(name, change.seen_s)
 
     def _node_gone(self, change: ch.NodeGone) -> None:
         if self._newer("node", change.name, change.seen_s):
             self.nodes.pop(change.name, None)
             self._silence(change.name, None)
-            self._node_moved(change.name)
+            self._node_moved(change.name, change.seen_s)
 
-    def _node_moved(self, name: str) -> None:
+    def _node_moved(self, name: str, seen_s: float) -> None:
+        self._node_since[name] = seen_s
         self._touch(name)
         self._touch("*nodes")
         if name in self.managed:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backfill.core.guards import Limits
+from backfill.core.lens import Lens
 from backfill.core.lifecycle import Rung
+from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
@@ -21,6 +25,9 @@ LADDERS = (
     (RungRule(Rung.MIGRATE, 5.0), RungRule(Rung.PAUSE, 1.0, 1000.0)),
     (RungRule(Rung.REQUEUE),),
 )
+# What only steps look at that are taken in every plan until they are done: orders of fleets, and
+# whether a host was read since an instance of it is to be gone.
+FLEETING = frozenset({"fleet", "sources", "seen_s"})
 
 
 def rules(ladder: tuple[RungRule, ...], warm: int) -> PolicySet:
@@ -29,6 +36,7 @@ def rules(ladder: tuple[RungRule, ...], warm: int) -> PolicySet:
         hosts=(*HOSTS, "bm4"),  # the last one is never seen
         scale=Scale(idle_s=20, boot_within_s=30, retry_after_s=5, give_up_after=3, warm=warm),
         limits=Limits(stale_after_s=10.0),
+        comeback=Comeback(settle_s=3.0 * warm),
         saving=Saving(automatic=warm == 2, expected_s=100.0, least_s=5.0, cost_s=2.0),
     )
 
@@ -46,6 +54,31 @@ def test_a_plan_that_goes_on_from_findings_is_the_plan(
     day = Day(rules(ladder, warm))
     day.fill(low, high, wrong, odd=True)
     day.run.run(200.0)
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(LADDERS), st.integers(0, 2), lows, highs, accidents())
+def test_what_a_step_looks_at_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+    ladder: tuple[RungRule, ...],
+    warm: int,
+    low: Work,
+    high: Work,
+    wrong: list[Accident],
+) -> None:
+    """A step that waits looks at nothing of which no change tells: else it is taken each time."""
+    unnoted: set[str] = set()
+    look = Lens.__getattr__
+
+    def note(lens: Lens, name: str) -> Any:
+        unnoted.add(name)
+        return look(lens, name)
+
+    monkeypatch.setattr(Lens, "__getattr__", note)
+    day = Day(rules(ladder, warm))
+    day.fill(low, high, wrong, odd=True)
+    day.run.run(200.0)
+    assert unnoted <= FLEETING
 
 
 def test_another_policy_is_followed_at_once(findings_kept: list[int]) -> None:

@@ -63,6 +63,18 @@ def test_a_host_settles_before_work_returns(settle_s: float, least: float, most:
     assert sim.audit() == []
 
 
+def test_who_waits_for_a_host_to_settle_is_not_asked_again() -> None:
+    """The host looks the same all the time, so nothing but the time makes a difference."""
+    sim = cluster()
+    run = play(sim, policies(comeback=Comeback(settle_s=60.0)))
+    low = taken_once(run, sim)
+    run.run(20.0)
+    node = sim.job(low).nodes[0]
+    assert f"node {node}" in run.world.findings
+    assert node not in run.world.findings.nodes
+    run.until(lambda: running(sim, low), 60)
+
+
 def test_work_does_not_return_for_a_moment() -> None:
     """Slurm plans the host's next job in 30 s: a return would not pay, so it waits that out."""
     sim = cluster()

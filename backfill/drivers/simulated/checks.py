@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from backfill.core.cluster import ACTIVE, ENDED, JobState
 from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hardware import Count, Machine, Run, SimHost, SimInstance, Violation
+from backfill.drivers.simulated.hardware import (
+    Count,
+    Machine,
+    Marks,
+    Run,
+    SimHost,
+    SimInstance,
+    Violation,
+)
 from backfill.drivers.simulated.machines import ROUNDING, Machines
 from backfill.drivers.simulated.model import SimJob
 
@@ -23,6 +31,7 @@ class Checks:
         self._events = events
         self._books = books
         self._hosts = hosts
+        self.marks = Marks()  # of whoever is on one of the hosts
 
     def complain(self, kind: str, text: str) -> None:
         """Note a broken promise."""
@@ -78,13 +87,8 @@ class Checks:
 
     def when_running(self, instance: SimInstance) -> None:
         """An instance was made, thawed or moved: it must be alone of its kind, and have room."""
-        name, address, node = _marks(instance)
-        for host in self._hosts.values():
-            for other in host.instances.values():
-                its_name, its_address, its_node = _marks(other)
-                alike = name == its_name or address == its_address or node == its_node
-                if alike and other is not instance:
-                    self._compare(instance, other)
+        for other in self.marks.alike(instance, self._hosts):
+            self._compare(instance, other)
         if instance.machine.alive:
             self._crowds(instance)
             self._overfills(self._hosts[instance.host])
@@ -163,12 +167,6 @@ class Checks:
                 )
             if text:
                 yield Violation(self._events.now_s, "lost", text)
-
-
-def _marks(instance: SimInstance) -> tuple[str, str, str]:
-    """What no two instances have in common."""
-    spec = instance.spec
-    return spec.name, spec.address, spec.tag.node
 
 
 def _started(job: SimJob) -> bool:

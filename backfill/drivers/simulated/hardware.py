@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from backfill.core.fleet import IN_MEMORY, CloneParent, Host, Instance, InstanceSpec, InstanceState
@@ -118,6 +119,49 @@ class SimInstance:
         return min(memory_mb, self.machine.kept_mb or memory_mb)
 
 
+class Marks:
+    """All instances by what no two of them may have in common: name, address and node."""
+
+    def __init__(self) -> None:
+        self._having: dict[tuple[str, str], list[SimInstance]] = {}
+
+    def add(self, instance: SimInstance) -> None:
+        """It has come to a host."""
+        for mark in _marks(instance):
+            self._having.setdefault(mark, []).append(instance)
+
+    def alike(self, instance: SimInstance, hosts: Mapping[str, SimHost]) -> list[SimInstance]:
+        """Others that are on any of these hosts, which all are; who has left is forgotten."""
+        found: dict[int, SimInstance] = {}
+        for mark in _marks(instance):
+            there = {
+                id(one): one
+                for one in self._having[mark]
+                if hosts[one.host].instances.get(one.spec.name) is one
+            }
+            self._having[mark] = list(there.values())
+            found |= there
+        found.pop(id(instance), None)
+        return list(found.values())
+
+
+class Roster(dict[str, SimInstance]):
+    """The instances on one host, by name."""
+
+    def __init__(self, marks: Marks) -> None:
+        super().__init__()
+        self._marks = marks
+
+    def __setitem__(self, name: str, instance: SimInstance) -> None:
+        super().__setitem__(name, instance)
+        self._marks.add(instance)
+
+
+def _marks(instance: SimInstance) -> tuple[tuple[str, str], ...]:
+    spec = instance.spec
+    return ("name", spec.name), ("address", spec.address), ("node", spec.tag.node)
+
+
 @dataclass(slots=True, eq=False)
 class SimHost:
     """A hypervisor; `node` is the Slurm node of the same hardware, or None."""
@@ -125,11 +169,11 @@ class SimHost:
     name: str
     node: str | None
     capacity: Resources
+    instances: Roster
     reachable: bool = True
     powered: bool = True
     problem: str = ""
     saves_paused: bool = True
-    instances: dict[str, SimInstance] = field(default_factory=dict)
     parents: list[CloneParent] = field(default_factory=list)
 
     @property

@@ -17,6 +17,7 @@ from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.hardware import (
     Count,
     Machine,
+    Roster,
     Segment,
     SimHost,
     SimInstance,
@@ -113,9 +114,9 @@ class SimulatedWorld:
         address: str = "",
     ) -> None:
         """A hypervisor; with `node` it is a bare-metal Slurm node of the same name as well."""
-        self.hosts[name] = SimHost(
-            name, name if node else None, Resources(cpus, memory_mb), problem="no route to host"
-        )
+        own, capacity = name if node else None, Resources(cpus, memory_mb)
+        roster = Roster(self.checks.marks)
+        self.hosts[name] = SimHost(name, own, capacity, roster, problem="no route to host")
         if not node:
             return
         address = address or f"10.0.255.{len(self.hosts)}"
