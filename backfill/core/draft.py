@@ -31,7 +31,7 @@ from backfill.core.world import World
 
 T = TypeVar("T")
 
-_MAINTENANCE = ("of the maintenance",)  # what takes a host, where it is no job
+_MAINTENANCE = ("maintenance",)  # what takes a host, where it is no job
 
 
 class Progress(Enum):

@@ -97,6 +97,44 @@ def test_an_instance_leaves_for_the_maintenance_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
+    "first", [RungRule(Rung.PAUSE, for_s=None), RungRule(Rung.THROTTLE, for_s=None)]
+)
+def test_nothing_waits_in_the_memory_of_a_host_in_maintenance(first: RungRule) -> None:
+    """Work on the host may well include its power: the work goes to disk before that begins."""
+    sim = cluster(hosts=("bm1",))
+    gaps = Gaps(boot_pays_s=10.0, clear_before_s=20.0)
+    ladder = Ladder((first, RungRule(Rung.MIGRATE), RungRule(Rung.SUSPEND, for_s=None)))
+    policy = replace(policies(ladder), hosts=("bm1",), gaps=gaps)
+    run = Rehearsal(sim, policy, MemoryJournal())
+    start_s = sim.now_s + 100.0
+    reserve(sim, 100.0, 50.0)
+    low = sim.submit("htc", 150.0)
+    run.until(lambda: running(run, low), 30)
+    run.until(lambda: sim.instance("vn1").state is InstanceState.SUSPENDED, 100)
+    assert sim.now_s < start_s
+    assert run.world.managed["vn1"].reason.startswith("host bm1 is left for its maintenance")
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_a_ladder_without_a_way_to_disk_keeps_its_rung() -> None:
+    """To requeue at once would lose for certain what the maintenance only may cost."""
+    sim = cluster(hosts=("bm1",))
+    ladder = Ladder((RungRule(Rung.PAUSE, for_s=None), RungRule(Rung.REQUEUE)))
+    policy = replace(policies(ladder), hosts=("bm1",), gaps=Gaps(boot_pays_s=10.0))
+    run = Rehearsal(sim, policy, MemoryJournal())
+    reserve(sim, 60.0, 50.0)
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: running(run, low), 30)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 100)
+    run.run(20.0)
+    assert sim.instance("vn1").state is InstanceState.PAUSED
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 0
+
+
+@pytest.mark.parametrize(
     ("whole_jobs", "limit_s", "made"),
     [(False, 150.0, True), (True, 150.0, False), (True, 30, True)],
 )

@@ -18,7 +18,8 @@ class Gaps:
     whole_jobs: bool = False
     # Nothing returns or moves to a host that is known to be wanted again sooner.
     return_pays_s: float = 10.0
-    # Instances leave a host so long before its maintenance begins.
+    # Instances leave a host so long before its maintenance begins; what a ladder with `suspend`
+    # keeps in the host's memory goes to disk then, however long that rung would last otherwise.
     clear_before_s: float = 0.0
     # Leave a rung at once when the host is known, by time limits, to stay busy until after it.
     foresee: bool = False

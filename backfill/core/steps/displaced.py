@@ -19,6 +19,7 @@ from backfill.core.steps.evict import climb, suspend_jobs
 from backfill.core.steps.let_go import let_go
 from backfill.core.steps.put_back import step_ordered
 from backfill.core.steps.rungs import next_rung, rule_after
+from backfill.core.steps.taken import unsafe
 from backfill.core.steps.to_disk import suspend
 
 
@@ -167,6 +168,9 @@ def _hopeless(draft: Draft, node: ManagedNode, rule: RungRule) -> str:
     """Say why to wait on here would be in vain, as far as the hours ahead are known, or ""."""
     if not draft.taken(node.host):
         return ""
+    danger = unsafe(draft, node)
+    if danger:
+        return danger
     world = draft.world
     free_s = free_again_s(world, node.host)
     over_s = None if rule.for_s is None else node.rung_since_s + rule.for_s

@@ -19,6 +19,7 @@ from backfill.core.notice import tell
 from backfill.core.placement import candidates, functions_of, pick
 from backfill.core.steps.devices import unplug_first
 from backfill.core.steps.rungs import next_rung, on_rung, rule_after
+from backfill.core.steps.taken import why_taken
 from backfill.core.steps.throttle import held_back, hold_back
 from backfill.core.steps.timing import drained, job_starts
 from backfill.core.steps.to_disk import suspend
@@ -28,11 +29,11 @@ _PAUSED = "paused, because its node's hardware is needed; it goes on by itself a
 
 def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> None:
     """Start to push `node` off its host."""
-    jobs = ", ".join(draft.taken(node.host))
+    taken = why_taken(draft, node.host)
     by_hand = draft.world.closed.get(node.name, "")
     reason = "its instance was found stopped"
-    if jobs:
-        reason = f"host {node.host} was given to job {jobs}"
+    if taken:
+        reason = f"host {node.host} {taken}"
     elif by_hand:
         reason = f"it was closed by hand: {by_hand}"
     elif node.name in draft.above_budget():

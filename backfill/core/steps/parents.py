@@ -9,6 +9,7 @@ from backfill.core.draft import Draft, Progress
 from backfill.core.guards import may_create
 from backfill.core.placement import candidates
 from backfill.core.policies.cloning import Choice
+from backfill.core.steps.taken import why_taken
 
 
 def hosts_with_parents(draft: Draft) -> Sequence[str]:
@@ -27,10 +28,10 @@ def step_parents(draft: Draft, host: str) -> None:
     known = world.hosts.get(host)
     if known is None or known.parents is None or not known.reachable:
         return
-    takers = draft.taken(host)
-    if takers:
+    taken = why_taken(draft, host)
+    if taken:
         if world.nursing(host):
-            draft.do(EndNursing(host, 0, f"{host} was given to job {', '.join(takers)}"))
+            draft.do(EndNursing(host, 0, f"{host} {taken}"))
         return
     flavour = draft.policies.instances.flavour
     for rule in draft.policies.environments.rules:

@@ -8,6 +8,7 @@ from backfill.core.fleet import Instance
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.placement import closed
 from backfill.core.steps.rungs import next_rung
+from backfill.core.steps.taken import unsafe, why_taken
 from backfill.core.steps.timing import drained
 
 
@@ -54,6 +55,8 @@ def step_throttled(draft: Draft, node: ManagedNode) -> None:
         return
     busy = closed(draft.world, node.host, draft.policies.limits)
     busy = busy or draft.world.closed.get(node.name, "")
+    if not busy and draft.taken(node.host):
+        busy = f"{node.host} {why_taken(draft, node.host)}"
     if busy:
         draft.refuse(node.name, "all of its CPUs", busy)
         _wait(draft, node)
@@ -64,6 +67,10 @@ def step_throttled(draft: Draft, node: ManagedNode) -> None:
 def _wait(draft: Draft, node: ManagedNode) -> None:
     """Stay on the rung for its time."""
     rule = draft.rule(node)
+    danger = unsafe(draft, node)
+    if danger:
+        _climb(draft, node, danger)
+        return
     if rule.for_s is None or rule.rung is not Rung.THROTTLE:
         return
     over_s = node.rung_since_s + rule.for_s

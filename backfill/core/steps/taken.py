@@ -1,0 +1,33 @@
+"""What takes a host from us: jobs, or its maintenance, which asks more of the ladder."""
+
+from __future__ import annotations
+
+from backfill.core.draft import Draft
+from backfill.core.foresight import maintenance_s
+from backfill.core.lifecycle import ManagedNode, Rung
+
+# Rungs on which the work is in the host's memory, which no work on the host itself leaves alone.
+_IN_MEMORY = (Rung.THROTTLE, Rung.PAUSE)
+
+
+def why_taken(draft: Draft, host: str) -> str:
+    """`was given to job 7`, or what else takes the host as a whole; empty where nothing does."""
+    takers = draft.world.takers(host)
+    if takers:
+        return f"was given to job {', '.join(takers)}"
+    return "is left for its maintenance" if draft.taken(host) else ""
+
+
+def unsafe(draft: Draft, node: ManagedNode) -> str:
+    """Say why the node's work must not stay in its host's memory, or return an empty text.
+
+    Empty as well where the ladder has no rung to disk after this one: to stay is then less bad.
+    """
+    due_s = maintenance_s(draft.world, node.host)
+    if due_s is None or draft.now_s < draft.policies.gaps.clear_at_s(due_s):
+        return ""
+    rule, ladder = draft.rule(node), draft.policies.ladder
+    later = ladder.rungs[ladder.place(node.rung, node.rung_kind) + 1 :]
+    if rule.rung not in _IN_MEMORY or all(after.rung is not Rung.SUSPEND for after in later):
+        return ""
+    return f"what is in the memory of {node.host} may not outlast its maintenance"
