@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from backfill.core.lifecycle import Rung
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 
@@ -39,7 +40,11 @@ class Check(StrEnum):
     COUNTERS_WHOLE = "counters-whole"  # every counter reached its number: no gap, no duplicate
     ENDED_ONCE = "ended-once"  # every job completed, and none was started a second time
     WAITED_LONGER = "waited-longer"  # `job` started at most `within_s` later than `than` did
+    BEGAN_WITHIN = "began-within"  # every copy of `job` began `within_s` after it was submitted
     MOVED = "moved"  # every copy of `job` was evicted and went on at host `to`
+    PUSHED_ASIDE = "pushed-aside"  # every copy of `job` was stopped by the rung `by`
+    NEVER_STOPPED = "never-stopped"  # no copy of `job` was stopped by any rung
+    RESTARTED_AT_MOST = "restarted-at-most"  # every copy of `job` completed, with so many restarts
     NOTHING_LEFT = "nothing-left"  # no instance and no node of ours is there any more
 
 
@@ -130,11 +135,13 @@ class Expectation:
     than: str = field(default="", metadata={"form": "name"})
     within_s: float = 0.5
     to: str = field(default="", metadata={"form": "name"})
+    by: Rung | None = None
+    times: int = 0
 
     @property
     def title(self) -> str:
         """The same before it is judged and afterwards: what a test is called."""
-        parts = ((self.job, ""), (self.than, "than "), (self.to, "to "))
+        parts = ((self.job, ""), (self.than, "than "), (self.to, "to "), (self.by or "", "by "))
         return " ".join([self.check, *(f"{word}{name}" for name, word in parts if name)])
 
 

@@ -8,10 +8,11 @@ from statistics import median
 
 from backfill.core import changes as ch
 from backfill.core.cluster import Job, JobState
-from backfill.core.lifecycle import Phase
+from backfill.core.lifecycle import Phase, Rung
 from backfill.core.records import decode
 from backfill.ports import Record
 from backfill.sim.scenario import Check, Expectation, Scenario
+from backfill.sim.scenario_rungs import rungs_of_jobs
 
 _AT_WORK = frozenset({Phase.READY, Phase.DRAINING})
 
@@ -144,6 +145,68 @@ def _moved(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdi
     return Verdict(True, f"every {wanted.job} was pushed aside and went on at {wanted.to}")
 
 
+def _began_within(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+    waits_s = {}
+    for name in scenario.entry(wanted.job).all_names:
+        job = evidence.jobs.get(name)
+        if job is None or not job.start_s:
+            return Verdict(False, f"{name} never began")
+        waits_s[name] = job.start_s - job.submit_s
+    longest = max(waits_s, key=waits_s.__getitem__)
+    text = f"{longest} began {waits_s[longest]:.1f} s after it was submitted"
+    if len(waits_s) > 1:
+        text += f", the longest wait of {len(waits_s)}"
+    return Verdict(waits_s[longest] <= wanted.within_s, f"{text} (allowed: {wanted.within_s:g} s)")
+
+
+def _pushed_aside(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+    wrong = [
+        f"{name} was stopped by {', '.join(sorted(rungs)) or 'no rung'}"
+        for name, rungs in _rungs(scenario, wanted, evidence)
+        if wanted.by not in rungs
+    ]
+    if wrong:
+        return Verdict(False, f"not every {wanted.job} was stopped by {wanted.by}", tuple(wrong))
+    return Verdict(True, f"every {wanted.job} was stopped by {wanted.by}")
+
+
+def _never_stopped(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+    wrong = [
+        f"{name} was stopped by {', '.join(sorted(rungs))}"
+        for name, rungs in _rungs(scenario, wanted, evidence)
+        if rungs
+    ]
+    if wrong:
+        return Verdict(False, f"not every {wanted.job} was left alone", tuple(wrong))
+    return Verdict(True, f"no {wanted.job} was stopped")
+
+
+def _rungs(
+    scenario: Scenario, wanted: Expectation, evidence: Evidence
+) -> Iterator[tuple[str, set[Rung]]]:
+    """Each copy of the job, and the rungs that stopped it."""
+    rungs = rungs_of_jobs(evidence.records)
+    for name in scenario.entry(wanted.job).all_names:
+        job = evidence.jobs.get(name)
+        yield name, set() if job is None else rungs.get(job.id, set())
+
+
+def _restarted_at_most(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+    names = scenario.entry(wanted.job).all_names
+    jobs = [(name, evidence.jobs[name]) for name in names if name in evidence.jobs]
+    wrong = [
+        f"{name} (job {job.id}) is {job.state.lower()} after {job.restarts} restarts"
+        for name, job in jobs
+        if job.state is not JobState.COMPLETED or job.restarts > wanted.times
+    ]
+    if wrong or len(jobs) < len(names):
+        text = f"not every {wanted.job} completed with {wanted.times} restarts at most"
+        return Verdict(False, text, tuple(wrong) or ("not all of them were submitted",))
+    most = max(job.restarts for _, job in jobs)
+    text = f"every {wanted.job} completed, with {most} restarts at most (allowed: {wanted.times})"
+    return Verdict(True, text)
+
+
 def _nothing_left(_: Scenario, __: Expectation, evidence: Evidence) -> Verdict:
     if evidence.left:
         return Verdict(False, f"still there: {', '.join(evidence.left)}")
@@ -154,6 +217,10 @@ _CHECKS: dict[Check, Callable[[Scenario, Expectation, Evidence], Verdict]] = {
     Check.COUNTERS_WHOLE: _counters_whole,
     Check.ENDED_ONCE: _ended_once,
     Check.WAITED_LONGER: _waited_longer,
+    Check.BEGAN_WITHIN: _began_within,
     Check.MOVED: _moved,
+    Check.PUSHED_ASIDE: _pushed_aside,
+    Check.NEVER_STOPPED: _never_stopped,
+    Check.RESTARTED_AT_MOST: _restarted_at_most,
     Check.NOTHING_LEFT: _nothing_left,
 }

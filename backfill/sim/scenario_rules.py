@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 from backfill.sim.replay_costs import MAY_FAIL
 from backfill.sim.scenario import (
@@ -22,7 +23,20 @@ Contradiction = tuple[str, str, str]
 # Every look at a play looks at every job.
 MOST_JOBS = 10_000
 # The fields that an assertion cannot do without.
-_NEEDS = {Check.WAITED_LONGER: ("job", "than"), Check.MOVED: ("job", "to")}
+_NEEDS = {
+    Check.WAITED_LONGER: ("job", "than"),
+    Check.BEGAN_WITHIN: ("job",),
+    Check.MOVED: ("job", "to"),
+    Check.PUSHED_ASIDE: ("job", "by"),
+    Check.NEVER_STOPPED: ("job",),
+    Check.RESTARTED_AT_MOST: ("job",),
+}
+# Those that it can do without.
+_MAY_HAVE = {
+    Check.WAITED_LONGER: ("within_s",),
+    Check.BEGAN_WITHIN: ("within_s",),
+    Check.RESTARTED_AT_MOST: ("times",),
+}
 _FAULT_NEEDS = {
     Mishap.SLURM_SILENT: ("for_s",),
     Mishap.HOST_CUT: ("host", "for_s"),
@@ -190,9 +204,14 @@ def _expectation(
     scenario: Scenario, expectation: Expectation, path: str
 ) -> Iterator[Contradiction]:
     known = [job.name for job in scenario.jobs]
-    for key in _NEEDS.get(expectation.check, ()):
+    needed = _NEEDS.get(expectation.check, ())
+    for key in needed:
         if not getattr(expectation, key):
             yield f"{path}.{key}", f"is missing for {expectation.check}", "add it"
+    useful = ("check", *needed, *_MAY_HAVE.get(expectation.check, ()))
+    for given in fields(expectation):
+        if given.name not in useful and getattr(expectation, given.name) != given.default:
+            yield f"{path}.{given.name}", f"means nothing for {expectation.check}", "leave it out"
     for key in ("job", "than"):
         name = getattr(expectation, key)
         if name and name not in known:

@@ -27,7 +27,15 @@ _PACE = 6.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `backfill demo` and of `backfill replay` for scenarios."""
+    """Options of `backfill demo`."""
+    add_play_arguments(parser)
+    parser.add_argument(
+        "--report", type=Path, default=_REPORT, metavar="PATH", help=f"the report ({_REPORT})"
+    )
+
+
+def add_play_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `backfill demo` and `backfill replay` have in common for scenarios."""
     parser.add_argument(
         "scenario",
         nargs="?",
@@ -38,9 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--simulated", action="store_true", help="in simulated time: no root, nothing to set up"
-    )
-    parser.add_argument(
-        "--report", type=Path, default=_REPORT, metavar="PATH", help=f"the report ({_REPORT})"
     )
     parser.add_argument(
         "--policy", type=Path, metavar="FILE", help="simulated, with the rules of this policy file"

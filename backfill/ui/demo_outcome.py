@@ -25,13 +25,15 @@ def conclude(args: argparse.Namespace, plays: Sequence[Play], *, live: bool) -> 
     """
     if args.junit is not None:
         write_text(args.junit, junit_lines([(play.name, play.outcome) for play in plays]))
-    _page(args.report, plays[0].outcome, live=live)
+    if args.report is not None:
+        _page(args.report, plays[0].outcome, live=live)
     if args.json:
         print(json.dumps(_document(plays, live=live)))
     else:
         for line in _lines(plays):
             print(line)
-        print(f"\nThe report with the picture: {args.report}")
+        if args.report is not None:
+            print(f"\nThe report with the picture: {args.report}")
         _beside_the_paper(plays)
     return OK if all(play.outcome.ok for play in plays) else NO
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from backfill.ui.commands import BY_NAME
+from backfill.ui import demo
 from backfill.ui.replay_command import LIVE_HELP
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The demo's arguments."""
+    """The demo's arguments, but that no report is written unasked."""
     parser.add_argument("--live", action="store_true", help=LIVE_HELP)
-    BY_NAME["demo"].add_arguments(parser)
+    demo.add_play_arguments(parser)
+    parser.add_argument(
+        "--report", type=Path, metavar="OUT.html", help="write a page with the timelines"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Play it."""
-    return BY_NAME["demo"].run(args)
+    return demo.run(args)

@@ -259,6 +259,8 @@ class TimelineBuilder:
                 return self._job_states.get(job.id) is not job.state
             case ForgetNode() | AnswerClaim() | ch.Claimed() | ch.HoldSet() | ch.SourceFailed():
                 return True
+            case act.SuspendInstance() | act.RestoreInstance():
+                return True  # the next rung of a node that stays displaced, and the way back
             case _:
                 return False
 

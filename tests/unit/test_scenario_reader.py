@@ -39,7 +39,13 @@ def test_the_shipped_scenario_is_right() -> None:
     """The demo's own scenario has no mistakes and says what the demo promises."""
     scenario = load_scenario(FIRST_DAY)
     assert scenario.host_names == ("bm1", "bm2")
-    assert [e.check for e in scenario.expect] == list(Check)
+    assert [e.check for e in scenario.expect] == [
+        Check.COUNTERS_WHOLE,
+        Check.ENDED_ONCE,
+        Check.WAITED_LONGER,
+        Check.MOVED,
+        Check.NOTHING_LEFT,
+    ]
     assert scenario.entry("counter").all_names == ("counter-1", "counter-2")
     assert [r.rung for r in scenario.policies.ladder.rungs][:2] == [Rung.PAUSE, Rung.MIGRATE]
 
@@ -101,6 +107,17 @@ def test_an_expectation_needs_its_fields(tmp_path: Path) -> None:
     assert problems(tmp_path, text) == [
         "11: expect[0].to is missing for moved; add it",
         "12: expect[1].job is missing for waited-longer; add it",
+    ]
+
+
+def test_what_a_check_does_not_look_at_is_refused(tmp_path: Path) -> None:
+    """It would be believed to be checked."""
+    text = SMALL + "expect:\n  - {check: ended-once, job: low}\n"
+    text += "  - {check: moved, job: low, to: bm1, by: pause, times: 2}\n"
+    assert problems(tmp_path, text) == [
+        "11: expect[0].job means nothing for ended-once; leave it out",
+        "12: expect[1].by means nothing for moved; leave it out",
+        "12: expect[1].times means nothing for moved; leave it out",
     ]
 
 
