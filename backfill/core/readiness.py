@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-CLOCK, MUNGE, FILES, RESOURCES, ADDRESS, SALT = (
+from backfill.core.cluster import Node
+
+CLOCK, MUNGE, FILES, RESOURCES, ADDRESS, SALT, SLURMD = (
     "clock",
     "munge",
     "files",
     "resources",
     "address",
     "salt",
+    "slurmd",
 )
 
 
@@ -57,11 +60,14 @@ class Check:
     took_s: float = 0.0
 
 
+_CONSOLE = "when it fails `backfill explain NODE` tells how its console ended"
+_MORE = "give the flavour more, or promise less of it (memory_margin_mb)"
 _REMEDIES = {
     CLOCK: "see that chronyd runs on the controller and that guests reach its UDP port 123",
-    MUNGE: "compare the munge keys of controller and guest, and their clocks",
+    MUNGE: "see that munged runs on both sides, with the controller's key (surroundings.munge_key)",
     FILES: "see that the file server runs and exports the path to the guest's address",
-    RESOURCES: "give the flavour more, or promise less of it (memory_margin_mb)",
+    RESOURCES: _MORE,
+    SLURMD: _MORE,
     ADDRESS: "look for a second machine with this address, and at the image's network set-up",
     SALT: "`backfill provision NODE` shows which state fails",
 }
@@ -104,8 +110,33 @@ def judge_report(
     )
 
 
+# What a finding says when the check's usual remedy would lead astray.
+_SPECIAL = {
+    "not know the time itself": "give chronyd on the controller a source, or `local stratum 10`",
+    "from the daemon's clock": "set libvirt.surroundings.time_server, since the guest's agent is "
+    "too slow to measure by, or a longer clock_offset_s",
+    "cannot be written: Permission denied": "export it with no_root_squash, or mount it with `ro`",
+    "cannot be written: Read-only": "export it for writing, or mount it with `ro`",
+    "cannot be written: No space": "make room on the file server",
+}
+
+
 def _check(name: str, ok: bool, sentence: str, took_s: float = 0.0) -> Check:
-    return Check(name, ok, sentence, "" if ok else _REMEDIES.get(kind_of(name), ""), took_s)
+    special = (remedy for found, remedy in _SPECIAL.items() if found in sentence)
+    remedy = "" if ok else next(special, _REMEDIES.get(kind_of(name), ""))
+    return Check(name, ok, sentence, remedy, took_s)
+
+
+def judge_registration(node: Node, cpus: int, memory_mb: int) -> Check:
+    """Hold what slurmd has told Slurm to what was promised."""
+    if node.slurmd_start_s <= 0:
+        return Check(SLURMD, False, "it has not registered with Slurm yet", _CONSOLE)
+    if node.cpus >= cpus and node.memory_mb >= memory_mb:
+        return _check(SLURMD, True, f"{node.cpus} CPUs and {node.memory_mb} MB")
+    return _check(
+        SLURMD, False, f"it registered with {node.cpus} CPUs and {node.memory_mb} MB instead of "
+        f"{cpus} and {memory_mb}",
+    )  # fmt: skip
 
 
 def _clock(report: GuestReport, limit_s: float) -> Check:

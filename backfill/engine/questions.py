@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.planner import plan
-from backfill.core.readiness import Check, judge_report
+from backfill.core.readiness import Check, judge_registration, judge_report
 from backfill.core.records import encode
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import OrderError
@@ -131,14 +131,16 @@ class Questions:
         }
 
     def _checks(self, node: ManagedNode) -> tuple[Check, ...]:
-        """What the node's last report proves by the rules of now."""
+        """What Slurm knows of its slurmd, and what its last report proves by the rules of now."""
         policies = self._daemon.cycle.policies
         flavour, rules = policies.instances.flavour, policies.readiness
+        cpus, memory_mb = flavour.cpus, flavour.node_memory_mb
+        seen = self._world.nodes.get(node.name)
+        slurmd = () if seen is None else (judge_registration(seen, cpus, memory_mb),)
         if node.report is None:
-            return ()
-        return judge_report(
-            node.report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s
-        )
+            return slurmd
+        offset_s = rules.clock_offset_s
+        return slurmd + judge_report(node.report, node.address, cpus, memory_mb, offset_s)
 
     def _hosts(self, body: Body) -> Body:
         world = self._world

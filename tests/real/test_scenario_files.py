@@ -55,7 +55,7 @@ def test_a_new_node_proves_all_of_it(rig: DaemonRig) -> None:
     checks = {c["name"]: c for c in node["checks"]}
     assert set(checks) == {
         "clock", "munge:to the guest", "munge:from the guest", "files:/home", "files:/software",
-        "resources", "address",
+        "resources", "address", "slurmd",
     }  # fmt: skip
     assert all(c["ok"] for c in checks.values())
     assert "the controller's time server" in checks["clock"]["sentence"]

@@ -88,7 +88,8 @@ def test_nodes_are_told_with_phase_and_reason(
     assert row.split()[:2] == ["vn1", "displaced"]
     assert row.endswith(f"host bm1 was given to job {story.high}")
     assert [line.split()[:2] for line in proof] == [
-        ["clock", "yes"], ["munge:to", "the"], ["resources", "yes"], ["address", "yes"]
+        ["slurmd", "yes"], ["clock", "yes"], ["munge:to", "the"], ["resources", "yes"],
+            ["address", "yes"],
     ]  # fmt: skip
 
 

@@ -13,8 +13,9 @@ from backfill.core.cluster import OUR_REASON, NodeBase
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.readiness import judge_registration
 from backfill.core.steps.evict import begin_eviction
-from backfill.core.steps.prove import proven
+from backfill.core.steps.prove import proven, sentence
 from backfill.core.wants import image_of
 
 _MINUTE_S = 60.0
@@ -43,13 +44,9 @@ def step_booting(draft: Draft, node: ManagedNode) -> None:
     if seen is None or seen.slurmd_start_s <= 0 or not seen.responding:
         return
     flavour = draft.policies.instances.flavour
-    if seen.cpus < flavour.cpus or seen.memory_mb < flavour.node_memory_mb:
-        _fail(
-            draft,
-            node,
-            f"it registered with {seen.cpus} CPUs and {seen.memory_mb} MB instead of "
-            f"{flavour.cpus} and {flavour.node_memory_mb}",
-        )
+    registered = judge_registration(seen, flavour.cpus, flavour.node_memory_mb)
+    if not registered.ok:
+        _fail(draft, node, sentence(registered))
         return
     prove(draft, node)
 
@@ -189,7 +186,9 @@ def _why_late(draft: Draft, node: ManagedNode) -> str:
     state = instance.state.value if instance is not None else "missing"
     problems = [o.problem for o in draft.world.operations_of(node.name) if o.problem]
     why = f": {problems[-1]}" if problems else ""
-    return f"it did not register with Slurm within {within_s:.0f} s (its guest is {state}){why}"
+    tells = f"; `backfill explain {node.name}` tells how its console ended" if instance else ""
+    late = f"it did not register with Slurm within {within_s:.0f} s"
+    return f"{late} (its guest is {state}){why}{tells}"
 
 
 def _fail(draft: Draft, node: ManagedNode, problem: str, *, will_pass: bool = False) -> None:

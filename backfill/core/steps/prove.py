@@ -36,13 +36,13 @@ def proven(draft: Draft, node: ManagedNode, reason: str, register: bool = True) 
     for check in failing:
         limit_s = began_s + draft.policies.readiness.within_s(check.name)
         if draft.now_s >= limit_s:
-            return False, _sentence(check)
+            return False, sentence(check)
         draft.wake_at(limit_s)
     # Each try costs the guest some of the CPU that it needs to become ready.
     pause_s = max(draft.policies.readiness.retry_s, (node.woken_s - began_s) * _PATIENCE)
     again_s = node.woken_s + pause_s
     draft.wake_at(again_s)
-    draft.refuse(node.name, "release", _sentence(failing[0]))
+    draft.refuse(node.name, "release", sentence(failing[0]))
     if draft.now_s >= again_s:
         return False, _ask(draft, node, f"again: {failing[0].name}", register=False)
     return False, ""
@@ -57,6 +57,7 @@ def _ask(draft: Draft, node: ManagedNode, reason: str, register: bool) -> str:
     return operation.problem if operation else "its clock could not be set"
 
 
-def _sentence(check: Check) -> str:
+def sentence(check: Check) -> str:
+    """What a check found wrong, and what to do."""
     remedy = f"; {check.remedy}" if check.remedy else ""
     return f"{check.name} is not proven: {check.sentence}{remedy}"
