@@ -12,6 +12,7 @@ import pytest
 
 from backfill.drivers.salt import results
 from backfill.drivers.salt.driver import SaltProvisioner, minion_id, node_of
+from backfill.ports import DriverError
 
 # Answers as the master would: what it is told to say, by verb; and notes what it was asked.
 _STUB = """
@@ -23,8 +24,10 @@ for line in sys.stdin:
     open(sys.argv[1] + ".asked", "a").write(line)
     print(json.dumps({"number": asked["number"], **told[asked["verb"]]}), flush=True)
 """
-RENDERED = {"states": [], "seals": {"/etc/munge/munge.key": ["text", "sum"]}, "folders": [],
-            "others": False}  # fmt: skip
+STATE = {"state": "test", "fun": "nop", "name": "done", "__id__": "done"}
+RENDERED = {"errors": [], "states": [STATE], "folders": [], "others": False,
+            "seals": {"/etc/munge/munge.key": ["text", "sum"]}}  # fmt: skip
+SILENT = "it did not answer; see that its minion runs and reaches the master"
 FINE = {"ret": {"a": {"result": True}}, "retcode": 0}
 SAME = {"ret": {"same": True, "told": ""}, "retcode": 0}
 
@@ -111,13 +114,13 @@ def test_whoever_does_not_even_look_is_silent(
         "look": {"answers": {"vn1.g2": answer} if answer else {}},
     })  # fmt: skip
     run = salt.apply(["vn1"], test=True)["vn1"]
-    assert (run.ok, run.answered, run.problem) == (False, False, "it did not answer")
+    assert (run.ok, run.answered, run.problem) == (False, False, SILENT)
 
 
 def test_states_that_do_not_render_are_told_by_the_run(connect: Connect, tmp_path: Path) -> None:
     salt = connect({
         "keys": {"accepted": ["vn1.g2"]},
-        "again": {"error": "RenderError: no sentinel"},
+        "again": {"answers": {"vn1.g2": {**RENDERED, "errors": ["no sentinel"]}}},
         "apply": {"answers": {"vn1.g2": {"ret": ["no sentinel"], "retcode": 1}}},
     })  # fmt: skip
     assert salt.apply(["vn1"], test=False)["vn1"].problem == "no sentinel"
@@ -135,6 +138,79 @@ def test_what_others_bring_to_the_master_is_never_seen(connect: Connect) -> None
     assert listed.startswith(b"run what ext_pillar or another file server")
 
 
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"errors": ["Rendering SLS 'base:node.limits' failed: a tab"]},
+         "do not render: {folder}/node/limits.sls: a tab; mend that"),
+        ({"states": []}, "names no states for a node.*see top.sls in .*{folder}"),
+    ],
+)  # fmt: skip
+def test_nothing_is_made_of_states_that_are_wrong_or_none(
+    connect: Connect, tmp_path: Path, found: dict[str, Any], told: str
+) -> None:
+    """A node of which nobody has said what it shall be would prove all of that."""
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node/limits.sls").touch()
+    rendered = {**RENDERED, **found, "folders": [str(tmp_path)]}
+    salt = connect({"keys": {"accepted": []}, "states": rendered})
+    with pytest.raises(DriverError, match=told.format(folder=tmp_path)):
+        salt.enrol("vn1", 1, "10.0.0.1/16")
+
+
+_INCLUDED = """Rendering SLS 'base:node' failed: Jinja syntax error: Expected an expression
+/tmp/x/var/cache/salt/minion/files/base/node/map.jinja(30):
+---
+[...]
+key: secret
+{% if %}    <======================
+---"""
+_RAISED = """Rendering SLS 'base:node' failed: Jinja error: the pillar has no key backfill
+/tmp/x/var/cache/salt/minion/files/base/backfill/guard.jinja(7):
+---"""
+_CALLED = """Rendering SLS 'base:a' failed: Jinja error: division by zero
+Traceback (most recent call last):
+  File "<template>", line 35, in top-level template code
+ZeroDivisionError: division by zero
+
+; line 35
+
+---
+key: secret    <======================
+---"""
+_YAML = """Rendering SLS 'base:a' failed: while constructing a mapping
+  in "<unicode string>", line 2, column 1
+found conflicting ID 'limits'
+  in "<unicode string>", line 12, column 1"""
+_PILLAR = """Pillar failed to render. Additional info follows:
+
+- Rendering SLS 'backfill' failed, render error:
+while parsing a flow sequence
+  in "<unicode string>", line 43, column 8
+did not find expected ',' or ']'
+  in "<unicode string>", line 44, column 1
+Traceback (most recent call last):"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Rendering SLS 'base:a' failed: no b; line 3\n\n---\nkey: secret\n---", "a: no b; line 3"),
+        (_INCLUDED, "node: Jinja syntax error: Expected an expression; node/map.jinja line 30"),
+        (_RAISED, "node: Jinja error: the pillar has no key backfill"),
+        (_CALLED, "a: Jinja error: division by zero; line 35"),
+        (_YAML, "a: while constructing a mapping; found conflicting ID 'limits'; "
+         "line 12 of what it renders to"),
+        (_PILLAR, "the pillar: backfill: while parsing a flow sequence; did not find expected ',' "
+         "or ']'; line 44 of what it renders to"),
+        ("Specified SLS a is not available", "Specified SLS a is not available"),
+    ],
+)  # fmt: skip
+def test_what_does_not_render_is_told_with_its_place(text: str, told: str) -> None:
+    """As Salt 3008 says it; the lines of the file, which may have secrets, are left out."""
+    assert results.rendering_error(text) == told
+
+
 @pytest.mark.parametrize(("node", "generation"), [("vn1", 7), ("bm1", 0), ("a.g2", 3)])
 def test_a_minions_name_tells_node_and_generation(node: str, generation: int) -> None:
     assert node_of(minion_id(node, generation)) == (node, generation)
@@ -143,14 +219,17 @@ def test_a_minions_name_tells_node_and_generation(node: str, generation: int) ->
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        ("Minion did not return. [No response]", (False, "it did not answer")),
+        ("Minion did not return. [No response]", (False, SILENT)),
         (
             {"out": "no_return", "ret": "Minion did not return", "retcode": 1},
-            (False, "it did not answer"),
+            (False, SILENT),
         ),
         (
-            {"ret": ["Rendering SLS failed: no key\nx.sls(3):\n---\nTraceback\n\n"], "retcode": 1},
-            (True, "Rendering SLS failed: no key"),
+            {
+                "ret": ["Rendering SLS 'base:x' failed: no key\nx.sls(3):\n---\nTraceback\n\n"],
+                "retcode": 1,
+            },
+            (True, "x: no key"),
         ),
         ({"ret": {}, "retcode": 0}, (True, "it answered '{}' instead of states")),
         ({"ret": {"a": {"result": True}}, "retcode": 0}, (True, "")),

@@ -12,6 +12,7 @@ from backfill.core.readiness import Stated
 from backfill.drivers.salt import results
 from backfill.drivers.salt.doubt import doubt
 from backfill.drivers.salt.link import Answer, SaltLink
+from backfill.drivers.salt.results import rendering_error
 from backfill.drivers.salt.stated import PLACE, stated, whole_files
 from backfill.ports import DriverError, NotFoundError, StateRun
 
@@ -72,11 +73,11 @@ class SaltProvisioner:
             }
         }
         rendered = self._ask("states", id=own, grains=grains)
-        states = rendered["states"]
+        listed = _listed(rendered)
         key = self._ask("make_key", id=own)
         pki = "/etc/salt/pki/minion"
-        return whole_files(states) | {
-            PLACE: _listed(rendered),
+        return whole_files(rendered["states"]) | {
+            PLACE: listed,
             "/etc/salt/minion_id": f"{own}\n".encode(),
             "/etc/salt/grains": json.dumps(grains).encode() + b"\n",
             f"{pki}/minion.pem": key["private"].encode(),
@@ -172,5 +173,16 @@ class SaltProvisioner:
 
 def _listed(rendered: Answer) -> bytes:
     """The list of what states come to that were rendered at the master."""
+    if rendered["errors"]:
+        told = "; ".join(rendering_error(e, rendered["folders"]) for e in rendered["errors"])
+        raise DriverError(
+            "salt", f"the states of a node do not render: {told}",
+            "mend that, and the node is made without another word",
+        )  # fmt: skip
+    if not rendered["states"]:
+        raise DriverError(
+            "salt", "the top file names no states for a node, whose grain backfill:role is 'node'",
+            f"see top.sls in the master's file_roots, {' '.join(rendered['folders'][:1])}",
+        )  # fmt: skip
     why = _OTHERS if rendered["others"] else doubt(rendered["folders"])
     return stated(rendered["states"], why)

@@ -37,12 +37,8 @@ def say(line: dict[str, Any], stream: Any) -> None:
         stream.flush()
 
 
-class WheelError(Exception):
-    """A function of the master's wheel has failed."""
-
-
-class RenderError(Exception):
-    """The states do not render, or the pillar is not whole."""
+class PlainError(Exception):
+    """Its text says all that is to be said."""
 
 
 class Master:
@@ -55,12 +51,12 @@ class Master:
 
         # Without its file Salt would be the master of a machine that has none, with defaults.
         if not Path(config).is_file():
-            raise FileNotFoundError(f"there is no master's configuration {config}")
+            raise PlainError(f"there is no master's configuration {config}")
         Path(config).open("rb").close()  # nor of one whose file it may not read
         self.opts: dict[str, Any] = salt.config.master_config(config)
         self._public = Path(self.opts["pki_dir"], "master.pub")
         if not self._public.exists():
-            raise FileNotFoundError(f"no master has run with {config} yet: start salt-master once")
+            raise PlainError(f"no master has run with {config} yet: start salt-master once")
         # Deleting a key makes a new cluster key by default, and every minion would sign in again.
         self._wheel = salt.wheel.WheelClient(self.opts)
         self._client = salt.client.LocalClient(mopts=self.opts)
@@ -69,7 +65,7 @@ class Master:
         """One function of the wheel, whose failures are texts: the last line says what is wrong."""
         found = self._wheel.cmd(function, kwarg=words)
         if isinstance(found, str):
-            raise WheelError(found.strip().splitlines()[-1])
+            raise PlainError(found.strip().splitlines()[-1])
         return dict(found or {})
 
     def make_key(self, id: str) -> dict[str, Any]:  # noqa: A002
@@ -83,8 +79,6 @@ class Master:
         """This machine's low state, rendered here from the master's own tree and pillar."""
         files, pillar = self._base("file_roots"), self._base("pillar_roots")
         found = render(files, pillar, grains, id=id)
-        if found["errors"]:
-            raise RenderError(_first_lines(found["errors"]))
         place = self._place(id)
         place.parent.mkdir(mode=0o700, exist_ok=True)
         place.write_text(json.dumps(grains))
@@ -103,7 +97,7 @@ class Master:
     def _base(self, roots: str) -> list[str]:
         """Directories of the environment base; gitfs or an ext_pillar are not rendered here."""
         if "base" not in self.opts[roots]:
-            raise RenderError(f"{roots} of the master has no environment base")
+            raise PlainError(f"{roots} of the master has no environment base")
         return list(self.opts[roots]["base"])
 
     def delete_key(self, id: str, cut: bool = False) -> dict[str, Any]:  # noqa: A002
@@ -131,7 +125,7 @@ class Master:
         try:
             socket.create_connection(at, timeout=5).close()
         except OSError as error:
-            raise ConnectionError(f"no master listens on {at[0]}:{at[1]}: {error}") from error
+            raise PlainError(f"no master listens on {at[0]}:{at[1]}, start it") from error
         found = self._client.cmd(
             ids, function, kwarg=words, tgt_type="list", timeout=int(within_s),
             gather_job_timeout=5, full_return=True,
@@ -164,6 +158,7 @@ def render(
     """
     import salt.client
     import salt.config
+    import salt.exceptions
 
     with _rendering, tempfile.TemporaryDirectory() as place:
         if given is not None:
@@ -183,13 +178,16 @@ def render(
             "enable_gpu_grains": False,
             "enable_fqdns_grains": False,
             "autoload_dynamic_modules": False,
+            "pillar_safe_render_error": False,  # there is no log in which the reason would be
             "log_level": "error",
         }
         config.write_text(json.dumps(settings))
         opts = salt.config.minion_config(str(config))
-        caller = salt.client.Caller(mopts=opts)
-        found = caller.cmd("state.show_lowstate")
-        known = caller.opts["pillar"]
+        try:
+            caller = salt.client.Caller(mopts=opts)
+            found, known = caller.cmd("state.show_lowstate"), caller.opts["pillar"]
+        except salt.exceptions.CommandExecutionError as error:  # the pillar
+            found, known = [str(error)], {}
     errors = [line for line in found if isinstance(line, str)]
     if errors:
         return {"errors": errors, "states": [], "seals": {}}
@@ -205,11 +203,6 @@ def _seals(states: list[dict[str, Any]], pillar: Any) -> Iterator[tuple[str, lis
             mix = secrets.token_hex(16)
             content = mix.encode() + base64.b64decode(value)
             yield state["name"], [mix, hashlib.sha256(content).hexdigest()]
-
-
-def _first_lines(errors: list[Any]) -> str:
-    """What is wrong: below it Salt shows the template and a trace."""
-    return "; ".join(str(error).strip().partition("\n")[0] for error in errors)
 
 
 def heard(data: dict[str, Any]) -> dict[str, Any]:
@@ -262,8 +255,8 @@ def _answer(work: Callable[..., dict[str, Any]], request: Any, number: int, stre
 
 
 def _told(error: BaseException) -> str:
-    text = str(error).strip().splitlines()[-1:] or [""]
-    return f"{type(error).__name__}: {text[0]}"
+    text = (str(error).strip().splitlines() or [""])[-1]
+    return text if isinstance(error, PlainError) else f"{type(error).__name__}: {text}"
 
 
 def _own_place() -> None:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
 from backfill.ports import StateRun
 
-_SILENT = "it did not answer"
+_SILENT = "it did not answer; see that its minion runs and reaches the master"
+# Salt tells of a pillar before what is wrong with it.
+_PREFACE = "Additional info follows:\n\n- "
+_SLS = re.compile(r"Rendering SLS '(?:\w+:)?([\w.-]+)' failed(?:, render error)?:\s*")
+# Where something is wrong: in a file that another one took in, in the template, in what came of it.
+# Our own guard is never wrong itself: it tells of the pillar.
+_INCLUDED = re.compile(r"/files/\w+/(?!backfill/guard)(\S+)\((\d+)\):$", re.MULTILINE)
+_TEMPLATE = re.compile(r"; (line \d+)$", re.MULTILINE)
+_RENDERED = re.compile(r'in "<unicode string>", (line \d+)')
 
 
 def state_run(node: str, answer: object) -> StateRun:
@@ -40,7 +52,7 @@ def problem_in(answer: object) -> str:
     and an empty answer means that nothing was done.
     """
     if isinstance(answer, list):
-        return "; ".join(str(error).strip().partition("\n")[0] for error in answer)[:500]
+        return "; ".join(rendering_error(str(error)) for error in answer)[:500]
     if not isinstance(answer, dict) or not answer:
         return f"it answered {str(answer)[:200]!r} instead of states"
     failed = [
@@ -49,3 +61,27 @@ def problem_in(answer: object) -> str:
         if not isinstance(state, dict) or state.get("result") is False
     ]
     return "; ".join(failed)[:500]
+
+
+def rendering_error(text: str, folders: Sequence[str] = ()) -> str:
+    """What is wrong and where, in one sentence: Salt adds templates, with secrets, and traces.
+
+    `folders`: of states and pillar, in which a file's whole path is looked for.
+    """
+    _, preface, told = text.rpartition(_PREFACE)
+    of_pillar = "the pillar: " if preface else ""
+    told = _SLS.sub(lambda found: f"{_file(found[1], folders)}: ", told.strip(), count=1)
+    first, *rest = (line.strip() for line in told.splitlines())
+    places = [f"{name} line {line}" for name, line in _INCLUDED.findall(told)]
+    places += _TEMPLATE.findall(told) if not _TEMPLATE.search(first) else []
+    if lines := _RENDERED.findall(told):
+        first = "; ".join([first, *(x for x in rest if not x.startswith(("in ", "Trace")))][:2])
+        places.append(f"{lines[-1]} of what it renders to")
+    return "; ".join([of_pillar + first, *places[:1]])
+
+
+def _file(name: str, folders: Sequence[str]) -> str:
+    """Of a state or pillar file as Salt names it: its path where that is found."""
+    ways = [name.replace(".", "/") + end for end in (".sls", "/init.sls")]
+    paths = [Path(folder, way) for folder in folders for way in ways]
+    return next((str(path) for path in paths if path.is_file()), name)
