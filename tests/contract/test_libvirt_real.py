@@ -9,13 +9,14 @@ import pytest
 from backfill.lab.cluster import Lab
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.real.libvirt_rig import LibvirtRig, running_lab
+from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with running_lab("libvirt-contract") as up:
+@pytest.fixture(scope="module", params=HYPERVISORS)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    with running_lab("libvirt-contract", request.param) as up:
         yield up
 
 

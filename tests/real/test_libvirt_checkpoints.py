@@ -11,13 +11,14 @@ from backfill.core.fleet import Checkpoint, InstanceState
 from backfill.ports import BadOutputError
 from tests.real.libvirt_guest import NAME, Guest, counting_guest
 from tests.real.libvirt_rig import LibvirtRig, running_lab
+from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def rig() -> Iterator[LibvirtRig]:
-    with running_lab("libvirt-ckpt") as lab:
+@pytest.fixture(scope="module", params=HYPERVISORS)
+def rig(request: pytest.FixtureRequest) -> Iterator[LibvirtRig]:
+    with running_lab("libvirt-ckpt", request.param) as lab:
         made = LibvirtRig(lab)
         yield made
         made.end()

@@ -18,6 +18,7 @@ from backfill.lab.cluster import Lab
 from backfill.ports import BusyError, DriverError
 from tests.contract.instance_rig import CLUSTER, SMALL, spec, state
 from tests.real.libvirt_rig import LibvirtRig, running_lab
+from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
 
@@ -39,9 +40,9 @@ _NEW_MUNGED = (
 _SUM = re.compile(rb"[0-9a-f]{32}  -\n")
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with running_lab("libvirt-clones") as up:
+@pytest.fixture(scope="module", params=HYPERVISORS)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    with running_lab("libvirt-clones", request.param) as up:
         yield up
 
 

@@ -14,6 +14,7 @@ from tests.contract.instance_devices import InstanceDevicesContract
 from tests.contract.instance_memory import InstanceMemoryContract
 from tests.contract.instance_rig import EVERYTHING, born
 from tests.real.libvirt_rig import LibvirtRig, running_lab
+from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
 _COUNT = "grep -l 0x1110 /sys/bus/pci/devices/*/device 2>/dev/null | wc -l"
@@ -27,9 +28,9 @@ class DeviceRig(LibvirtRig):
         return int(self.in_guest(host, name, _COUNT))
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with running_lab("libvirt-dev") as up:
+@pytest.fixture(scope="module", params=HYPERVISORS)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    with running_lab("libvirt-dev", request.param) as up:
         yield up
 
 

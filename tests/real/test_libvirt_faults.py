@@ -22,13 +22,14 @@ from tests.real.libvirt_guest import (
     strike_a_move,
 )
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab
+from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def rig() -> Iterator[LibvirtRig]:
-    with running_lab("libvirt-faults") as lab:
+@pytest.fixture(scope="module", params=HYPERVISORS)
+def rig(request: pytest.FixtureRequest) -> Iterator[LibvirtRig]:
+    with running_lab("libvirt-faults", request.param) as lab:
         made = LibvirtRig(lab)
         yield made
         made.end()

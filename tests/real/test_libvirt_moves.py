@@ -13,15 +13,16 @@ from backfill.ports import BusyError, DriverError
 from tests.contract.instance_rig import spec
 from tests.real.libvirt_guest import NAME, Guest, counting_guest, in_background, patiently
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab
+from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
 
 SLOW_MB_S = 8
 
 
-@pytest.fixture(scope="module")
-def rig() -> Iterator[LibvirtRig]:
-    with running_lab("libvirt-moves") as lab:
+@pytest.fixture(scope="module", params=HYPERVISORS)
+def rig(request: pytest.FixtureRequest) -> Iterator[LibvirtRig]:
+    with running_lab("libvirt-moves", request.param) as lab:
         made = LibvirtRig(lab)
         yield made
         made.end()

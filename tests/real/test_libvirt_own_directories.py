@@ -18,6 +18,7 @@ from backfill.ports import DriverError, RefusedError
 from tests.contract.instance_rig import CLUSTER, spec
 from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest, strike_a_move
 from tests.real.libvirt_rig import LibvirtRig, running_lab
+from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
 
@@ -61,15 +62,17 @@ class SeparateRig(LibvirtRig):
         return Path(self.config.directories[host], CLUSTER, NAME)
 
 
-@pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeparateRig]:
+@pytest.fixture(scope="module", params=HYPERVISORS)
+def rig(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SeparateRig]:
     root = tmp_path_factory.mktemp("own")
     small = root / "bm2"
     small.mkdir()
     size = f"size={_DISK_MB}m"
     subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(small)], check=True)
     try:
-        with running_lab("libvirt-own") as lab:
+        with running_lab("libvirt-own", request.param) as lab:
             made = SeparateRig(
                 lab,
                 directories={host: str(root / host) for host in lab.hosts},

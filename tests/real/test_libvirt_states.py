@@ -13,13 +13,14 @@ from backfill.core.fleet import InstanceState
 from backfill.ports import BusyError, DriverError, NotFoundError
 from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest, counting_guest, in_background
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab
+from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def rig() -> Iterator[LibvirtRig]:
-    with running_lab("libvirt-states") as lab:
+@pytest.fixture(scope="module", params=HYPERVISORS)
+def rig(request: pytest.FixtureRequest) -> Iterator[LibvirtRig]:
+    with running_lab("libvirt-states", request.param) as lab:
         made = LibvirtRig(lab)
         yield made
         made.end()

@@ -9,14 +9,15 @@ import pytest
 from backfill.core.fleet import InstanceState
 from tests.contract.instance_provider import spec
 from tests.real.libvirt_rig import LibvirtRig, running_lab
+from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
 NAME = "vn1"
 
 
-@pytest.fixture(scope="module")
-def rig() -> Iterator[LibvirtRig]:
-    with running_lab("libvirt-still") as lab:
+@pytest.fixture(scope="module", params=HYPERVISORS)
+def rig(request: pytest.FixtureRequest) -> Iterator[LibvirtRig]:
+    with running_lab("libvirt-still", request.param) as lab:
         made = LibvirtRig(lab)
         host = made.provider.hosts[0]
         made.provider.create(spec(made, NAME))

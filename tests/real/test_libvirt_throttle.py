@@ -11,14 +11,15 @@ import pytest
 from backfill.core.fleet import InstanceState
 from tests.real.libvirt_guest import NAME, Guest, counting_guest
 from tests.real.libvirt_rig import LibvirtRig, running_lab
+from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
 _SPIN = "(while :; do :; done) >/dev/null 2>&1 </dev/null &"
 
 
-@pytest.fixture(scope="module")
-def guest() -> Iterator[Guest]:
-    with running_lab("libvirt-slow") as lab:
+@pytest.fixture(scope="module", params=HYPERVISORS)
+def guest(request: pytest.FixtureRequest) -> Iterator[Guest]:
+    with running_lab("libvirt-slow", request.param) as lab:
         rig = LibvirtRig(lab)
         made = counting_guest(rig)
         rig.in_guest(made.host, NAME, _SPIN)

@@ -14,6 +14,8 @@ from backfill.ports import (
     UnreachableError,
 )
 
+# libvirt 11.2 tells it apart from an agent that is not there; our binding may be older.
+AGENT_COMMAND_TIMEOUT = 112
 _BY_CODE: dict[int, type[DriverError]] = {
     libvirt.VIR_ERR_NO_DOMAIN: NotFoundError,
     libvirt.VIR_ERR_DOM_EXIST: AlreadyThereError,
@@ -23,6 +25,7 @@ _BY_CODE: dict[int, type[DriverError]] = {
     libvirt.VIR_ERR_OPERATION_ABORTED: BusyError,
     libvirt.VIR_ERR_AGENT_UNRESPONSIVE: UnreachableError,
     libvirt.VIR_ERR_AGENT_UNSYNCED: UnreachableError,
+    AGENT_COMMAND_TIMEOUT: UnreachableError,
     libvirt.VIR_ERR_NO_CONNECT: UnreachableError,
     libvirt.VIR_ERR_INVALID_CONN: UnreachableError,
     libvirt.VIR_ERR_UNKNOWN_HOST: UnreachableError,
