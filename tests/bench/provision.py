@@ -4,8 +4,10 @@ Rounds with and without Salt take turns. `salt_added_s`: from the decision to re
 and its gate minus without Salt: the guest has seen that all is as its states say. `open_added_s`:
 the same without the gate. `seen_s`: what the guest took for that look. `heard_s`: from the
 decision until its minion answers, beside the job. `nochange_s`: CPU time in the guest of an order
-(`backfill provision`) that finds nothing to do; `change_s`: of one that puts a file right;
-`nochange_wall_s`, `change_wall_s`: the same by the clock.
+(`backfill provision`) that finds nothing to do: of the guest agent and what it runs, since the
+minion gets no order then. `change_s`: of one that puts a file right: of the minion, and what it
+takes in that time anyhow. `nochange_wall_s`, `change_wall_s`: the same by the clock. `rest_share`:
+the part of the guest's CPU that its minion takes while nobody asks for anything.
 Prints one line of JSON last; seconds, medians.
 """
 
@@ -32,14 +34,15 @@ OPEN = int(os.environ.get("BACKFILL_OPEN_TRIALS", "2"))
 # The last so many of the trials wait for the minion and give orders to it: minutes in software.
 RUNS = int(os.environ.get("BACKFILL_RUNS", "2"))
 _PATIENCE_S = 900.0
-# Utime and stime of the minion's and the guest agent's processes and of their children that have
-# ended, in hundredths of a second: whoever may have to do with an order. Nothing else in the guest
-# is Python; a program's own name for itself may have blanks.
+_REST_S = 60.0
+# Utime and stime of the processes of these programs and of their children that have ended, in
+# hundredths of a second; a program's own name for itself may have blanks.
 _CPU = (
-    "sum=0; for pid in /proc/[0-9]*; do case $(readlink $pid/exe) in */python3*|*/qemu-ga) "
-    "set -- $(sed 's/.*) //' $pid/stat); sum=$((sum + ${12} + ${13} + ${14} + ${15}));; esac; "
-    "done; echo $sum"
+    "sum=0; for pid in /proc/[0-9]*; do case $(readlink $pid/exe) in {}) "
+    "set -- $(sed 's/.*) //' $pid/stat); "
+    "sum=$((sum + ${{12}} + ${{13}} + ${{14}} + ${{15}}));; esac; done; echo $sum"
 )
+_MINION, _AGENT = "*/python3*", "*/qemu-ga"  # nothing else in the guest is Python
 
 
 def policy(**salt: Any) -> dict[str, Any]:
@@ -91,11 +94,16 @@ class Round:
             master.close()
         return time.time() - self._s
 
-    def provision_s(self, changed: list[str]) -> tuple[float, float]:
-        """CPU time in the guest and time by the clock of an order that changes these states."""
-        before = int(self.in_guest(_CPU))
-        if not before:
-            raise RuntimeError("no process of the minion was found in the guest")
+    def cpu_s(self, program: str) -> float:
+        """CPU time that a program has taken in the guest so far."""
+        found = int(self.in_guest(_CPU.format(program))) / 100
+        if not found:
+            raise RuntimeError(f"no process {program} was found in the guest")
+        return found
+
+    def provision_s(self, changed: list[str], program: str) -> tuple[float, float]:
+        """CPU time of that program and time by the clock of an order that changes these states."""
+        before_s = self.cpu_s(program)
         env = {"PYTHONPATH": str(Path(backfill.__file__).parents[1])}
         argv = [sys.executable, "-m", "backfill", "provision", "vn1", "--json",
                 "--config", str(self.bed.lab.dir / "policy.yaml")]  # fmt: skip
@@ -105,15 +113,26 @@ class Round:
         told = json.loads(done.stdout)["nodes"] if done.returncode == 0 else []
         if [[state for state, _ in node["changed"]] for node in told] != [changed]:
             raise RuntimeError(f"backfill provision: {done.stdout}{done.stderr}")
-        return (int(self.in_guest(_CPU)) - before) / 100, took_s
+        return self.cpu_s(program) - before_s, took_s
+
+    def rest_share(self) -> float:
+        """Which part of its CPU the minion takes in a minute in which nobody wants anything."""
+        before_s, began_s = self.cpu_s(_MINION), time.monotonic()
+        time.sleep(_REST_S)
+        return (self.cpu_s(_MINION) - before_s) / (time.monotonic() - began_s)
 
     def orders(self) -> dict[str, float]:
         """What the node's minion costs when it is given orders."""
         heard_s = self.heard_s()
-        same, same_wall = self.provision_s([])
+        rest = self.rest_share()
+        orders = self.bed.lab.dir / "salt/cache/jobs"
+        given = len(list(orders.glob("*/*/.load.p")))
+        same, same_wall = self.provision_s([], _AGENT)
+        if len(list(orders.glob("*/*/.load.p"))) != given:
+            raise RuntimeError("the minion was asked, although the daemon can look")
         self.in_guest("echo spoilt >>/etc/security/limits.d/90-backfill.conf")
-        more, more_wall = self.provision_s(["limits"])
-        return {"heard": heard_s, "nochange": same, "nochange_wall": same_wall,
+        more, more_wall = self.provision_s(["limits"], _MINION)
+        return {"heard": heard_s, "rest": rest, "nochange": same, "nochange_wall": same_wall,
                 "change": more, "change_wall": more_wall}  # fmt: skip
 
     def end(self) -> None:
@@ -196,6 +215,7 @@ def main() -> int:
         "ready_without_s": middle(gated["plain"]),
         "ready_with_s": middle(gated["salted"]),
         "heard_s": middle(gated["heard"]),
+        "rest_share": middle(gated["rest"]),
         "open_added_s": more(free["salted"], gated["plain"]),
     }
     whys = {f"why_{k}": why or "no trial of it was ordered" for k, v in rows.items() if v is None}
