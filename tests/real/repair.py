@@ -6,7 +6,7 @@ import signal
 
 from backfill.lab.cluster import Lab
 
-_STOPPABLE = ("slurmctld", "slurmd", "libvirtd")
+_STOPPABLE = ("slurmctld", "slurmd", "libvirtd", "ganesha", "salt-master")
 
 
 def revive(lab: Lab) -> None:
