@@ -77,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         by_host = providers(config, lambda host, name: _poke(pokes, host), salt)
         problems = _against_the_cluster(config, manager, by_host)
+        if salt is not None and args.check:
+            salt.check()
     except DriverError as error:
         return _refuse(f"{args.config}: {error}", UNAVAILABLE)
     if problems:

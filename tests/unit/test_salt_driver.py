@@ -156,6 +156,8 @@ def test_nothing_is_made_of_states_that_are_wrong_or_none(
     salt = connect({"keys": {"accepted": []}, "states": rendered})
     with pytest.raises(DriverError, match=told.format(folder=tmp_path)):
         salt.enrol("vn1", 1, "10.0.0.1/16")
+    with pytest.raises(DriverError, match=told.format(folder=tmp_path)):
+        salt.check()
 
 
 _INCLUDED = """Rendering SLS 'base:node' failed: Jinja syntax error: Expected an expression

@@ -55,6 +55,10 @@ class SaltProvisioner:
         """Start Salt now, beside everything else: its imports take seconds."""
         self._link.warm()
 
+    def check(self) -> None:
+        """DriverError when there is no Salt or master, or no node's states can be made of them."""
+        _listed(self._ask("states", id="nobody", grains=_grains("nobody", "127.0.0.1"), keep=False))
+
     def enrol(self, node: str, generation: int, address: str) -> dict[str, bytes]:
         """A new key, what the node's states would write, and the list of all that they come to.
 
@@ -64,14 +68,7 @@ class SaltProvisioner:
         for other in self._minions():
             if node_of(other)[0] == node and other != own:
                 self._ask("delete_key", id=other, cut=True)
-        grains = {
-            "backfill": {
-                "role": "node",
-                "kind": "virtual",
-                "node": node,
-                "address": address.split("/")[0],
-            }
-        }
+        grains = _grains(node, address)
         rendered = self._ask("states", id=own, grains=grains)
         listed = _listed(rendered)
         key = self._ask("make_key", id=own)
@@ -171,13 +168,19 @@ class SaltProvisioner:
             self._on_event(node)
 
 
+def _grains(node: str, address: str) -> Answer:
+    """By what the states know a virtual node from others."""
+    own = {"role": "node", "kind": "virtual", "node": node, "address": address.split("/")[0]}
+    return {"backfill": own}
+
+
 def _listed(rendered: Answer) -> bytes:
     """The list of what states come to that were rendered at the master."""
     if rendered["errors"]:
         told = "; ".join(rendering_error(e, rendered["folders"]) for e in rendered["errors"])
         raise DriverError(
             "salt", f"the states of a node do not render: {told}",
-            "mend that, and the node is made without another word",
+            "mend that, and nodes are made without another word",
         )  # fmt: skip
     if not rendered["states"]:
         raise DriverError(

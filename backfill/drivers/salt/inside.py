@@ -75,13 +75,17 @@ class Master:
             "private": made["priv"], "public": made["pub"], "master": self._public.read_text()
         }  # fmt: skip
 
-    def states(self, id: str, grains: dict[str, Any]) -> dict[str, Any]:  # noqa: A002
-        """This machine's low state, rendered here from the master's own tree and pillar."""
+    def states(self, id: str, grains: dict[str, Any], keep: bool = True) -> dict[str, Any]:  # noqa: A002
+        """This machine's low state, rendered here from the master's own tree and pillar.
+
+        `keep`: so that `again` can be asked for it.
+        """
         files, pillar = self._base("file_roots"), self._base("pillar_roots")
         found = render(files, pillar, grains, id=id)
         place = self._place(id)
-        place.parent.mkdir(mode=0o700, exist_ok=True)
-        place.write_text(json.dumps(grains))
+        if keep:
+            place.parent.mkdir(mode=0o700, exist_ok=True)
+            place.write_text(json.dumps(grains))
         others = bool(self.opts["ext_pillar"]) or self.opts["fileserver_backend"] != ["roots"]
         return {**found, "folders": [*files, *pillar], "others": others}
 
