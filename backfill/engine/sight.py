@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from backfill.abilities import StateSeer, StateTeller
-from backfill.core.readiness import Stated
 from backfill.engine.looking import Outside
 from backfill.ports import DriverError
 
-# A guest takes a fraction of a second, and one that is silent the whole of its time.
+# So many hosts at once, and on each one guest after the other: whoever has to pause an instance
+# there must not wait behind questions to silent agents.
 _AT_ONCE = 8
 
 Place = tuple[str, int]
@@ -28,13 +29,13 @@ def look(outside: Outside, places: Mapping[str, Place]) -> dict[str, str]:
     seers = {host: p for host, p in outside.providers.items() if isinstance(p, StateSeer)}
     known = salt.stated({node: gen for node, (host, gen) in places.items() if host in seers})
 
-    def differs(node: str, stated: Stated) -> str | None:
-        host, _ = places[node]
-        try:
-            return seers[host].differs(host, node, stated)
-        except DriverError:  # it does not run, or its agent is silent
-            return None
+    def on(host: str) -> dict[str, str]:
+        found = {}
+        for node in (n for n in known if places[n][0] == host):
+            with suppress(DriverError):  # it does not run, or its agent is silent
+                found[node] = seers[host].differs(host, node, known[node])
+        return found
 
+    hosts = sorted({places[node][0] for node in known})
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sight") as threads:
-        found = dict(zip(known, threads.map(differs, known, known.values()), strict=True))
-    return {node: told for node, told in found.items() if told is not None}
+        return {node: told for found in threads.map(on, hosts) for node, told in found.items()}
