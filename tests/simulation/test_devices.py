@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from backfill.core.devices import Holding, Sharing, VirtualFunction
-from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import Phase, Rung
-from backfill.core.policies.devices import DeviceRule, Devices
+from backfill.core.policies.devices import Devices
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
+from tests.simulation.device_cluster import RULES, functions, held, plugged
 from tests.simulation.policy_cluster import (
     cluster,
     ended,
@@ -20,25 +19,6 @@ from tests.simulation.policy_cluster import (
     policies,
     running,
 )
-
-REGION = DeviceRule("shm", region_mb=16, sharing=Sharing.ANYONE)
-CARD = DeviceRule("vf", functions=1, sharing=Sharing.ANYONE)
-RULES = Devices((REGION, CARD))
-
-
-def held(sim: SimulatedWorld) -> dict[str, Holding]:
-    return {holding.job: holding for holding in sim.provider.holdings()}
-
-
-def plugged(sim: SimulatedWorld, job: str) -> bool:
-    there = held(sim).get(job)
-    return there is not None and there.plugged
-
-
-def functions(sim: SimulatedWorld, *hosts: str, each: int = 1) -> None:
-    sim.provider.functions += [
-        VirtualFunction(host, f"0000:3b:02.{n}") for host in hosts for n in range(each)
-    ]
 
 
 def test_a_job_has_what_it_asks_for_while_it_is_there() -> None:
@@ -204,79 +184,3 @@ def test_its_devices_move_with_the_job() -> None:
     run.until(lambda: ended(sim, job) and not held(sim), 400)
     # A guest that runs takes longer to leave than a hook waits: such is this ladder.
     assert {violation.kind for violation in sim.audit()} <= {"room"}
-
-
-ON_DISK = Ladder((RungRule(Rung.SUSPEND, within_s=60.0), RungRule(Rung.REQUEUE)))
-
-
-def saved(sim: SimulatedWorld, job: str) -> bool:
-    """Whether the instance of the job is on disk."""
-    (name,) = sim.job(job).nodes
-    return sim.instance(name).state is InstanceState.SUSPENDED
-
-
-def test_an_instance_with_a_device_goes_to_disk_and_gets_it_again() -> None:
-    """Guest told, unplugged, saved; restored, plugged, told: and only then its job goes on."""
-    sim = cluster()
-    functions(sim, "bm1", "bm2")
-    run = play(sim, policies(devices=RULES, ladder=ON_DISK))
-    job = sim.submit("htc", 120.0, features="vf")
-    run.until(lambda: running(sim, job), 100)
-    mine = held(sim)[job]
-    taker = sim.submit("batch", 60.0, required_nodes=(mine.host,))
-    run.until(lambda: saved(sim, job), 60)
-    assert held(sim)[job].functions == mine.functions  # it keeps its right to it
-    assert not plugged(sim, job)
-    run.until(lambda: ended(sim, taker), 200)
-    run.until(lambda: running(sim, job), 60)
-    assert plugged(sim, job)
-    assert [when for _, _, when in sim.provider.hooks] == ["before-move", "after-move"]
-    assert sim.job(job).restarts == 0
-    run.until(lambda: ended(sim, job) and not held(sim), 400)
-    assert {violation.kind for violation in sim.audit()} <= {"room"}
-
-
-def test_a_guest_that_does_not_let_go_has_its_device_and_the_next_rung_is_taken() -> None:
-    """It is told that all is as before; its memory is not written, so its job starts anew."""
-    sim = one_host()
-    functions(sim, "bm1")
-    sim.faults.fail("unplug", UnreachableError("vn1", "it does not let go"), times=-1)
-    run = play(sim, policies(hosts=("bm1",), devices=RULES, ladder=ON_DISK))
-    job = sim.submit("htc", 120.0, features="vf")
-    run.until(lambda: running(sim, job), 100)
-    sim.submit("batch", 60.0, required_nodes=("bm1",))
-    run.until(lambda: len(sim.provider.hooks) == 2, 60)
-    assert [when for _, _, when in sim.provider.hooks] == ["before-move", "after-move"]
-    assert plugged(sim, job)
-    run.until(lambda: sim.job(job).restarts == 1, 60)
-    sim.faults.clear()
-    run.until(lambda: ended(sim, job) and not held(sim), 600)
-
-
-def killed_after(fatal: int) -> bool:
-    """The way to disk and back with a daemon that dies after so many steps; whether it did."""
-    sim = one_host()
-    functions(sim, "bm1")
-    run = play(sim, policies(hosts=("bm1",), devices=RULES, ladder=ON_DISK))
-    job = sim.submit("htc", 40.0, features="vf")
-    run.until(lambda: running(sim, job), 100)
-    sim.submit("batch", 30.0, required_nodes=("bm1",))
-    last = run.steps + fatal
-    run.on_step = lambda _what: run.steps == last
-    run.until(lambda: not run.alive or ended(sim, job), 400)
-    died = not run.alive
-    if died:
-        sim.step_to(sim.now_s + 3.0)
-        run.start()
-    run.until(lambda: ended(sim, job) and not held(sim), 400)
-    assert sim.job(job).restarts == 0, fatal
-    assert {violation.kind for violation in sim.audit()} <= {"room"}, fatal
-    return died
-
-
-def test_a_daemon_that_dies_at_any_step_of_it_loses_neither_job_nor_device() -> None:
-    """Killed after each step of the way to disk and back, it goes on as if nothing had been."""
-    fatal = 1
-    while killed_after(fatal):
-        fatal += 1
-    assert fatal > 20

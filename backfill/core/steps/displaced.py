@@ -20,7 +20,7 @@ from backfill.core.steps.let_go import let_go
 from backfill.core.steps.put_back import step_ordered
 from backfill.core.steps.rungs import next_rung, rule_after
 from backfill.core.steps.taken import unsafe
-from backfill.core.steps.to_disk import suspend
+from backfill.core.steps.to_disk import kept_in_memory, suspend
 
 
 def step_displaced(draft: Draft, node: ManagedNode) -> None:
@@ -62,7 +62,10 @@ def _put_right(draft: Draft, node: ManagedNode, kept: Sequence[HeldJob]) -> bool
 def _wait_aside(draft: Draft, node: ManagedNode, instance: Instance) -> None:
     """Its own host is busy: go on elsewhere, or by the ladder."""
     movable = draft.policies.ladder.migrates and node.name not in draft.world.closed
-    if movable and _move(draft, node):
+    kept = kept_in_memory(instance) if movable else ""
+    if kept:
+        draft.refuse(node.name, "move", kept)
+    elif movable and _move(draft, node):
         return
     _climb(draft, node, instance)
 
@@ -145,7 +148,7 @@ def _climb(draft: Draft, node: ManagedNode, instance: Instance) -> None:
             _suspend(draft, node)
             return
         case Rung.MIGRATE:
-            climb(draft, node, "no other host has room")
+            climb(draft, node, kept_in_memory(instance) or "no other host has room")
             return
         case Rung.REQUEUE | Rung.CANCEL:
             _give_to_queue(draft, node)
@@ -190,7 +193,7 @@ def _suspend(draft: Draft, node: ManagedNode) -> None:
     progress = suspend(draft, node, reason)
     draft.wake_at(node.rung_since_s + rule.within_s)
     if progress is Progress.FINAL:
-        climb(draft, node, "suspend did not work")
+        climb(draft, node, kept_in_memory(draft.instance(node)) or "suspend did not work")
 
 
 def _give_to_queue(draft: Draft, node: ManagedNode) -> None:

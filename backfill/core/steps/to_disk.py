@@ -13,8 +13,22 @@ _KIND = f"{SuspendInstance.__name__}:"
 _STILL = (InstanceState.PAUSED, InstanceState.SUSPENDED)
 
 
+def kept_in_memory(instance: Instance | None) -> str:
+    """Say why an instance that stands still can neither be saved nor moved, or return "".
+
+    To let go of devices its guest would have to run, on a host that others were given.
+    """
+    if instance is None or instance.state is not InstanceState.PAUSED or not instance.plugged:
+        return ""
+    return f"a guest that stands still cannot let go of the devices of job {instance.devices_of}"
+
+
 def suspend(draft: Draft, node: ManagedNode, reason: str) -> Progress:
     """Write the instance's memory to disk when it is its turn."""
+    kept = kept_in_memory(draft.instance(node))
+    if kept:
+        draft.refuse(node.name, "suspend", kept)
+        return Progress.FINAL
     world, queue = draft.world, draft.policies.disk_queue
     expected_s = _expected_s(draft, node)
     action = SuspendInstance(node.name, node.generation, node.host, reason, expected_s)
@@ -64,7 +78,8 @@ def keep_checkpoint(draft: Draft, node: ManagedNode, instance: Instance) -> None
         return
     if instance.state is InstanceState.PAUSED:
         if suspend(draft, node, f"for checkpoint {node.checkpoint}") is Progress.FINAL:
-            _no_checkpoint(draft, node, "its memory could not be written")
+            why = kept_in_memory(instance) or "its memory could not be written"
+            _no_checkpoint(draft, node, why)
         return
     action = KeepCheckpoint(
         node.name,
