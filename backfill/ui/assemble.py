@@ -135,6 +135,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             cpu_shares=hardware.cpu_shares,
             disk_cache=hardware.disk_cache,
             balloon=hardware.balloon,
+            slots=config.policies.devices.most,
             translation_cache_mb=hardware.translation_cache_mb,
         ),
         limits=lv.Limits(

@@ -8,11 +8,12 @@ import pytest
 
 from backfill.core.devices import Sharing, Wanted
 from backfill.drivers.libvirt.settings import Hardware
+from backfill.engine.choreography import move_with_devices
 from backfill.lab.cluster import Lab
 from backfill.ports import NoCapacityError, RefusedError
 from tests.contract.instance_devices import InstanceDevicesContract
 from tests.contract.instance_memory import InstanceMemoryContract
-from tests.contract.instance_rig import EVERYTHING, born
+from tests.contract.instance_rig import CLUSTER, EVERYTHING, born
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
@@ -27,6 +28,11 @@ class DeviceRig(LibvirtRig):
         """How many ivshmem devices (1af4:1110) the guest sees."""
         return int(self.in_guest(host, name, _COUNT))
 
+    def shared_files(self, host: str) -> list[str]:
+        """What the host keeps in memory for guests that share it."""
+        listed = self.lab.run(host, ["ls", "/dev/shm"], check=True).stdout.split()
+        return [name for name in listed if name.startswith("backfill-")]
+
 
 @pytest.fixture(scope="module", params=HYPERVISORS)
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
@@ -34,9 +40,10 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         yield up
 
 
-@pytest.fixture
-def rig(lab: Lab) -> Iterator[DeviceRig]:
-    hardware = Hardware(domain_type=lab.domain_type, machine="pc", balloon=True)
+@pytest.fixture(params=["q35"])
+def rig(lab: Lab, request: pytest.FixtureRequest) -> Iterator[DeviceRig]:
+    kind = lab.domain_type
+    hardware = Hardware(domain_type=kind, machine=request.param, balloon=True, slots=1)
     made = DeviceRig(lab, hardware=hardware)
     yield made
     made.end()
@@ -66,10 +73,33 @@ def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> Non
     rig.provider.give_back(host, "vn1")
     rig.until(lambda: rig.regions(host, "vn1") == 0)
     assert rig.regions(host, "vn2") == 1
+    assert rig.shared_files(host) == [theirs.region]
     rig.provider.delete(host, "vn2")
     assert rig.provider.holdings() == ()
+    assert rig.shared_files(host) == []
 
 
+def test_memory_that_is_shared_no_more_is_given_back_to_every_host(rig: DeviceRig) -> None:
+    """After a move the source keeps nothing; what a crash left goes with the next one that does.
+
+    What another cluster's or nobody's files are called may look like ours: they stay.
+    """
+    source, target = born(rig), rig.provider.hosts[1]
+    rig.booted("vn1")
+    rig.provider.hold(Wanted("vn1", source, "7_3", "ann", region_mb=4), Sharing.ANYONE)
+    (region,) = rig.shared_files(source)
+    theirs = [f"backfill-{CLUSTER}-2-8-{source}", f"backfill-{CLUSTER}-8-{target}"]
+    for name in (*theirs, f"backfill-{CLUSTER}-6-{source}"):
+        rig.lab.run(source, ["touch", f"/dev/shm/{name}"], check=True)
+    move_with_devices(rig.provider, source, "vn1", target)
+    assert rig.shared_files(source) == theirs
+    rig.provider.give_back(target, "vn1")
+    assert region not in rig.shared_files(target)
+    assert rig.shared_files(target) == []
+    rig.lab.run(source, ["rm", *(f"/dev/shm/{name}" for name in theirs)], check=True)
+
+
+@pytest.mark.parametrize("rig", ["pc"], indirect=True)
 def test_a_holding_outlives_the_driver_and_libvirtd(rig: DeviceRig) -> None:
     """Another daemon sees it, plugs nothing twice, and gives it back."""
     host = born(rig)

@@ -79,7 +79,7 @@ def test_what_was_paused_with_a_device_takes_the_next_rung_that_it_can_take() ->
     run.until(lambda: running(sim, job), 100)
     (name,) = sim.job(job).nodes
     sim.submit("batch", 300.0, required_nodes=(held(sim)[job].host,))
-    said = set()
+    said: set[str] = set()
 
     def gone() -> bool:
         said.update(r.reason for r in run.cycle.last.refusals if r.subject == name)

@@ -13,6 +13,7 @@ from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, all
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.libvirt.device_book import DeviceBook
 from backfill.drivers.libvirt.device_xml import (
+    free_port,
     from_node_device,
     from_sysfs,
     hostdev_xml,
@@ -72,6 +73,22 @@ def test_what_is_asked_for_is_found_again_in_the_domain() -> None:
     assert present_in("<domain/>") == (set(), set())
     with pytest.raises(ValueError, match="no PCI address"):
         hostdev_xml("eth0")
+
+
+def test_a_region_is_put_on_a_port_that_is_free() -> None:
+    """libvirt finds none by itself for a plain PCI device; without ports it is left to it."""
+    ports = "".join(
+        f"<controller type='pci' index='{i}' model='pcie-root-port'>"
+        f"<address type='pci' domain='0x0' bus='0x00' slot='0x01' function='0x{i}'/></controller>"
+        for i in (1, 2, 16)
+    )
+    used = "<disk><address type='pci' domain='0x0' bus='0x01' slot='0x00' function='0x0'/></disk>"
+    domain = f"<domain><devices>{ports}{used}{hostdev_xml('0000:02:00.1')}</devices></domain>"
+    assert free_port(domain) == 2  # what a function is on the host says nothing about the guest
+    where = '<address type="pci" domain="0x0" bus="0x10" slot="0x0" function="0x0"'
+    assert where in shmem_xml("backfill-c1-7-bm1", 4, 16)
+    assert free_port("<domain><devices/></domain>") is None
+    assert "address" not in shmem_xml("backfill-c1-7-bm1", 4)
 
 
 def test_the_book_survives_and_goes_with_the_instance(tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def test_hardware_can_be_chosen() -> None:
     assert domain.find("devices/disk/driver[@cache='writeback']") is not None
 
 
+@pytest.mark.parametrize(("machine", "balloon", "ports"), [("q35", False, 7), ("pc", True, 0)])
+def test_ports_are_left_where_devices_are_to_be_plugged(
+    machine: str, balloon: bool, ports: int
+) -> None:
+    """On PCI Express each device needs one: five for its own, two to spare. `pc` has slots."""
+    domain = document(Hardware("qemu", machine, slots=2, balloon=balloon))
+    assert len(domain.findall("devices/controller[@model='pcie-root-port']")) == ports
+    assert document(Hardware("qemu", machine)).find("devices/controller[@type='pci']") is None
+
+
 def test_a_named_processor_may_get_further_features() -> None:
     """What the named model lacks is required by name."""
     domain = document(Hardware("qemu", cpu_model="qemu64", cpu_features=("rdrand",)))

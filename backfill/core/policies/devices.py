@@ -48,6 +48,11 @@ class Devices:
         return tuple(rule.name for rule in self.entries)
 
     @property
+    def most(self) -> int:
+        """The most devices that one node can hold at a time: it holds those of one job."""
+        return max((rule.functions + bool(rule.region_mb) for rule in self.entries), default=0)
+
+    @property
     def scarce(self) -> bool:
         """Whether nodes differ in what they offer, because hosts have few of it."""
         return not self.fixed and any(rule.functions for rule in self.entries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -55,6 +55,14 @@ class DeviceBook:
         """The instance holds nothing any more."""
         with self._alone(), suppress(FileNotFoundError):
             (self._store.home(name) / _NAME).unlink()
+
+    def for_unheld(self, regions: Iterable[str], work: Callable[[str], None]) -> None:
+        """Do this with each of the regions that nobody holds; nobody is given one meanwhile."""
+        with self._alone():
+            held = {holding.region for holding in self.all()}
+            for region in regions:
+                if region not in held:
+                    work(region)
 
     def _write(self, name: str, given: Holding) -> None:
         """Under the lock."""

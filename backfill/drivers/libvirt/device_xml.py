@@ -53,12 +53,28 @@ def hostdev_xml(address: str) -> str:
     return tostring(device, encoding="unicode")
 
 
-def shmem_xml(region: str, size_mb: int) -> str:
-    """A shared memory region for libvirt's attach and detach."""
+def shmem_xml(region: str, size_mb: int, port: int | None = None) -> str:
+    """A shared memory region for libvirt's attach and detach. `port`: see `free_port`."""
     device = Element("shmem", {"name": region})
     SubElement(device, "model", {"type": "ivshmem-plain"})
     SubElement(device, "size", {"unit": "M"}).text = str(size_mb)
+    if port is not None:
+        # A plain PCI device: libvirt puts it on a port of PCI Express only when told to.
+        where = {"type": "pci", "domain": "0x0", "bus": f"{port:#x}", "slot": "0x0"}
+        SubElement(device, "address", {**where, "function": "0x0"})
     return tostring(device, encoding="unicode")
+
+
+def free_port(domain: str) -> int | None:
+    """A PCI Express port of a running domain that nothing is plugged into; None: it has none."""
+    devices = fromstring(domain).find("devices")  # noqa: S314 - libvirtd's answer
+    if devices is None:
+        return None
+    used = devices.findall("*/address[@type='pci']")
+    taken = {int(found.get("bus", "0x0"), 0) for found in used}
+    ports = devices.findall("controller[@model='pcie-root-port']")
+    free = {int(port.get("index", "0")) for port in ports} - taken
+    return min(free, default=None)
 
 
 def present_in(domain: str) -> tuple[set[str], set[str]]:

@@ -225,6 +225,17 @@ def _devices(
           {"model": "random"})  # fmt: skip
     model = {"model": "virtio", "freePageReporting": "off"} if balloon else {"model": "none"}
     SubElement(devices, "memballoon", model)
+    if hardware.slots and "q35" in hardware.machine:
+        _ports(devices, hardware.slots)
+
+
+def _ports(devices: Element, spare: int) -> None:
+    """On this board every device needs a port; libvirt makes as many as there are devices at the
+    start, and of those that are there it uses the first."""
+    used = sum(len(devices.findall(kind)) for kind in ("disk", "interface", "channel", "rng"))
+    used += len(devices.findall("memballoon[@model='virtio']"))
+    for model in ("pcie-root", *("pcie-root-port",) * (used + spare)):
+        SubElement(devices, "controller", {"type": "pci", "model": model})
 
 
 def _disk(devices: Element, path: str, target: str, driver: dict[str, str]) -> Element:

@@ -16,6 +16,7 @@ from backfill.drivers.libvirt.domain_xml import Memory, domain_xml, mac_address
 from backfill.drivers.libvirt.forking import fork
 from backfill.drivers.libvirt.parents import parent_of
 from backfill.drivers.libvirt.pool import Pool
+from backfill.drivers.libvirt.regions import sweep
 from backfill.drivers.libvirt.seed import ENTROPY_BYTES, MOST_USER_DATA, Identity, seed_tar
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.ports import (
@@ -239,4 +240,7 @@ def _clear_files(pool: Pool, host: str, name: str) -> None:
             elsewhere.add(other)
     if elsewhere:
         pool.store.claim(name, elsewhere)
+    holding = pool.devices.of(name)
     pool.remove_files(name, but_for=elsewhere)
+    if holding is not None and holding.region and not elsewhere:
+        sweep(pool, holding.host)

@@ -6,8 +6,9 @@ import time
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.fleet import InstanceState
-from backfill.drivers.libvirt.device_xml import hostdev_xml, present_in, shmem_xml
+from backfill.drivers.libvirt.device_xml import free_port, hostdev_xml, present_in, shmem_xml
 from backfill.drivers.libvirt.pool import Pool
+from backfill.drivers.libvirt.regions import sweep
 from backfill.ports import BusyError, NoCapacityError, UnreachableError
 
 _POLL_S = 0.02
@@ -41,18 +42,20 @@ def _plugged(pool: Pool, host: str, name: str) -> Holding:
 def plug(pool: Pool, host: str, name: str) -> None:
     """Attach what it holds. See `DeviceHolder.plug`."""
     need_running(pool, host, name)
-    holding = pool.devices.of(name)
-    if holding is None:
+    before = pool.devices.of(name)
+    if before is None:
         return
-    if holding.host != host:
-        holding = _move_holding(pool, holding, host)
+    holding = before if before.host == host else _move_holding(pool, before, host)
     functions, regions = present_in(pool.on(host).live_document(name))
     for address in holding.functions:
         if address not in functions:
             pool.on(host).attach(name, hostdev_xml(address))
     if holding.region and holding.region not in regions:
-        pool.on(host).attach(name, shmem_xml(holding.region, holding.region_mb))
+        port = free_port(pool.on(host).live_document(name))
+        pool.on(host).attach(name, shmem_xml(holding.region, holding.region_mb, port))
     pool.devices.note(name, plugged=True)
+    if before.region and before.host != host:
+        sweep(pool, before.host)
 
 
 def _move_holding(pool: Pool, old: Holding, host: str) -> Holding:
@@ -124,7 +127,10 @@ def give_back(pool: Pool, host: str, name: str) -> None:
     domain = pool.find(host, name)
     if domain is not None and domain.active:
         unplug(pool, host, name)
+    holding = pool.devices.of(name)
     pool.devices.forget(name)
+    if holding is not None and holding.region:
+        sweep(pool, host)
 
 
 def plugged(pool: Pool, host: str, name: str) -> bool:

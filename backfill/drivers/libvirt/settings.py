@@ -78,6 +78,8 @@ class Hardware:
     disk_cache: str = "none"
     # Whether guests that boot by themselves get a balloon, with which they can give memory back.
     balloon: bool = False
+    # So many devices can be plugged into a guest that runs, where the board has no slots to spare.
+    slots: int = 0
     # Translated guest code that QEMU keeps where there is no KVM. When it is full all of it is made
     # anew: 64 MiB are right for slurmd and small jobs, Salt needs several hundred.
     translation_cache_mb: int = 64
