@@ -1,0 +1,109 @@
+"""Virtual functions of a card that a real kernel runs: found, given, taken back, seen in a guest.
+
+They run inside the machine of `sriov_machine`, which is emulated, and their guests once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backfill.core.devices import Sharing, VirtualFunction, Wanted
+from backfill.drivers.libvirt.device_xml import from_sysfs
+from backfill.drivers.libvirt.settings import Hardware, Limits
+from backfill.lab.cluster import Lab
+from backfill.ports import NoCapacityError
+from tests.contract.instance_rig import born
+from tests.real.libvirt_rig import LibvirtRig, running_lab
+from tests.real.sriov_machine import CARD
+
+pytestmark = pytest.mark.inside
+SYS = Path("/sys")
+ADDRESSES = ("0000:01:10.0", "0000:01:10.2")
+_COUNT = "grep -l 0x10ca /sys/bus/pci/devices/*/device 2>/dev/null | wc -l"
+_PATIENT = Limits(connect_s=120, call_s=300, start_s=300, agent_s=300, keepalive_s=60)
+
+
+class CardRig(LibvirtRig):
+    """As ever, but all takes a hundred times as long."""
+
+    def until(self, holds, limit_s: float = 1200.0) -> None:  # type: ignore[no-untyped-def]
+        super().until(holds, limit_s)
+
+    def functions(self, host: str, name: str) -> int:
+        """How many functions of such a card (8086:10ca) the guest sees."""
+        return int(self.in_guest(host, name, _COUNT))
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with running_lab("sriov") as up:
+        yield up
+
+
+@pytest.fixture
+def rig(lab: Lab) -> Iterator[CardRig]:
+    # The disk that others boot from lies on a file system without direct access.
+    hardware = Hardware(domain_type=lab.domain_type, disk_cache="writeback", slots=1)
+    made = CardRig(lab, hardware=hardware, limits=_PATIENT)
+    yield made
+    made.end()
+
+
+def driver_of(address: str) -> str:
+    """Who has it: the machine itself, or guests."""
+    return (SYS / "bus/pci/devices" / address / "driver").resolve().name
+
+
+def test_functions_are_found_as_the_kernel_shows_them(rig: CardRig) -> None:
+    """By libvirt's node devices and in sysfs: the same, and nothing else is one."""
+    expected = [VirtualFunction("bm1", address, CARD) for address in ADDRESSES]
+    assert from_sysfs("bm1", SYS) == expected
+    assert list(rig.provider.virtual_functions("bm1")) == expected
+    assert rig.provider.observe("bm1").host.functions == len(expected)
+
+
+def test_a_function_belongs_to_one_instance_until_that_is_gone(rig: CardRig) -> None:
+    """It leaves the machine for a guest's emulator, whatever that guest does; nobody else has it.
+
+    What is held outlives libvirtd and the driver, and an instance that is deleted returns it.
+    """
+    host = born(rig)
+    wanted = Wanted("vn1", host, "7", "ann", functions=1)
+    held = rig.provider.hold(wanted, Sharing.ANYONE)
+    assert held.functions == ADDRESSES[:1]
+    assert [driver_of(address) for address in ADDRESSES] == ["vfio-pci", "igbvf"]
+    rig.kill_libvirtd(host)
+    rig.revive_libvirtd(host)
+    other = CardRig(rig.lab, hardware=rig.config.hardware, limits=_PATIENT)
+    try:
+        assert other.provider.hold(wanted, Sharing.ANYONE) == held
+        born(rig, "vn2")
+        with pytest.raises(NoCapacityError, match="1 of 2 virtual functions free, 2 are asked"):
+            other.provider.hold(Wanted("vn2", host, "8", "bob", functions=2), Sharing.ANYONE)
+        theirs = other.provider.hold(Wanted("vn2", host, "8", "bob", functions=1), Sharing.ANYONE)
+        assert theirs.functions == ADDRESSES[1:]
+    finally:
+        other.provider.close()
+    for name in ("vn1", "vn2"):
+        rig.provider.delete(host, name)
+    rig.until(lambda: [driver_of(address) for address in ADDRESSES] == ["igbvf", "igbvf"])
+    assert rig.provider.holdings() == ()
+
+
+def test_a_guest_sees_its_function_come_and_go(rig: CardRig) -> None:
+    """Plugged in, taken out as before a move, put in again, given back."""
+    host = born(rig)
+    rig.booted("vn1")
+    rig.provider.hold(Wanted("vn1", host, "7", "ann", functions=1), Sharing.ANYONE)
+    rig.until(lambda: rig.functions(host, "vn1") == 1)
+    rig.provider.unplug(host, "vn1")
+    assert driver_of(ADDRESSES[0]) == "igbvf"
+    rig.provider.plug(host, "vn1")
+    rig.until(lambda: rig.functions(host, "vn1") == 1)
+    rig.provider.give_back(host, "vn1")
+    rig.until(lambda: rig.functions(host, "vn1") == 0)
+    assert driver_of(ADDRESSES[0]) == "igbvf"
+    assert rig.provider.holdings() == ()
