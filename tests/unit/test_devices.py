@@ -25,42 +25,88 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.choreography import move_with_devices, put_in, take_out
 from backfill.ports import BusyError, DriverError, NotFoundError, UnreachableError
 
-# As `virsh nodedev-dumpxml` shows a virtual function and its card (libvirt, docs/formatnode).
+# As `virsh nodedev-dumpxml` of libvirt 9.0 showed a function of QEMU's igb and its card.
 FUNCTION = """
-<device><name>pci_0000_3b_02_1</name><capability type='pci'><domain>0</domain><bus>59</bus>
-<slot>2</slot><function>1</function><product id='0x10ca'>82576 Virtual Function</product>
-<capability type='phys_function'>
-<address domain='0x0000' bus='0x3b' slot='0x00' function='0x1'/></capability></capability></device>
+<device>
+  <name>pci_0000_01_10_2</name>
+  <path>/sys/devices/pci0000:00/0000:00:03.0/0000:01:10.2</path>
+  <parent>pci_0000_00_03_0</parent>
+  <driver><name>igbvf</name></driver>
+  <capability type='pci'>
+    <class>0x020000</class>
+    <domain>0</domain> <bus>1</bus> <slot>16</slot> <function>2</function>
+    <product id='0x10ca'/> <vendor id='0x8086'/>
+    <capability type='phys_function'>
+      <address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>
+    </capability>
+    <iommuGroup number='7'>
+      <address domain='0x0000' bus='0x01' slot='0x10' function='0x2'/>
+    </iommuGroup>
+    <pci-express>
+      <link validity='cap' port='0' speed='2.5' width='1'/>
+      <link validity='sta' speed='2.5' width='1'/>
+    </pci-express>
+  </capability>
+</device>
 """
 CARD = """
-<device><name>pci_0000_3b_00_1</name><capability type='pci'><domain>0</domain><bus>59</bus>
-<slot>0</slot><function>1</function><capability type='virt_functions' maxCount='7'>
-<address domain='0x0000' bus='0x3b' slot='0x02' function='0x1'/></capability></capability></device>
+<device>
+  <name>pci_0000_01_00_0</name>
+  <path>/sys/devices/pci0000:00/0000:00:03.0/0000:01:00.0</path>
+  <parent>pci_0000_00_03_0</parent>
+  <driver><name>igb</name></driver>
+  <capability type='pci'>
+    <class>0x020000</class>
+    <domain>0</domain> <bus>1</bus> <slot>0</slot> <function>0</function>
+    <product id='0x10c9'/> <vendor id='0x8086'/>
+    <capability type='virt_functions' maxCount='7'>
+      <address domain='0x0000' bus='0x01' slot='0x10' function='0x0'/>
+      <address domain='0x0000' bus='0x01' slot='0x10' function='0x2'/>
+    </capability>
+    <iommuGroup number='5'>
+      <address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>
+    </iommuGroup>
+  </capability>
+</device>
 """
+# The links of the same machine's sysfs, Linux 6.12: below bus/pci/devices, and of each device.
+LINKS = {
+    "0000:00:03.0": "pci0000:00/0000:00:03.0",
+    "0000:00:1f.2": "pci0000:00/0000:00:1f.2",
+    "0000:01:00.0": "pci0000:00/0000:00:03.0/0000:01:00.0",
+    "0000:01:10.0": "pci0000:00/0000:00:03.0/0000:01:10.0",
+    "0000:01:10.2": "pci0000:00/0000:00:03.0/0000:01:10.2",
+}
+OF_DEVICES = {
+    "0000:01:00.0/virtfn0": "../0000:01:10.0",
+    "0000:01:00.0/virtfn1": "../0000:01:10.2",
+    "0000:01:10.0/physfn": "../0000:01:00.0",
+    "0000:01:10.2/physfn": "../0000:01:00.0",
+    "0000:01:10.2/driver": "../../../../bus/pci/drivers/igbvf",
+}
 
 
 def test_functions_are_found_among_node_devices() -> None:
     """A card is none, and neither is what cannot be read."""
     assert from_node_device("bm1", FUNCTION) == VirtualFunction(
-        "bm1", "0000:3b:02.1", "0000:3b:00.1"
+        "bm1", "0000:01:10.2", "0000:01:00.0"
     )
     assert from_node_device("bm1", CARD) is None
     assert from_node_device("bm1", "<device>") is None
 
 
 def test_functions_are_found_in_sysfs(tmp_path: Path) -> None:
-    """In a tree as Linux makes it for a card with two functions."""
-    devices = tmp_path / "bus/pci/devices"
-    real = tmp_path / "devices/pci0000:3a"
-    for name in ("0000:3b:00.0", "0000:3b:02.0", "0000:3b:02.2", "0000:00:1f.3"):
-        (real / name).mkdir(parents=True)
-        devices.mkdir(parents=True, exist_ok=True)
-        (devices / name).symlink_to(real / name)
-    for name in ("0000:3b:02.0", "0000:3b:02.2"):
-        (real / name / "physfn").symlink_to("../0000:3b:00.0")
+    """Of a card with two of them, as recorded."""
+    listed = tmp_path / "bus/pci/devices"
+    listed.mkdir(parents=True)
+    for name, where in LINKS.items():
+        (tmp_path / "devices" / where).mkdir(parents=True, exist_ok=True)
+        (listed / name).symlink_to(f"../../../devices/{where}")
+    for name, where in OF_DEVICES.items():
+        (listed / name).symlink_to(where)
     found = from_sysfs("bm1", tmp_path)
     assert [(f.address, f.card) for f in found] == [
-        ("0000:3b:02.0", "0000:3b:00.0"), ("0000:3b:02.2", "0000:3b:00.0")
+        ("0000:01:10.0", "0000:01:00.0"), ("0000:01:10.2", "0000:01:00.0")
     ]  # fmt: skip
     assert from_sysfs("bm1", tmp_path / "nothing") == []
 
