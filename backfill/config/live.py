@@ -16,6 +16,7 @@ from backfill.core.quantities import Resources
 # Of the releases that the contract suites run on.
 _NEWEST = (26, 5)
 _OLDEST_PYSLURM = (25, 11)
+_WITHOUT_DEVICES = (Rung.SUSPEND, Rung.MIGRATE)
 _LAST_STEP = re.compile(r"(\.[^.\[\]]*|\[[^\[\]]*\])$")
 
 
@@ -60,7 +61,39 @@ def hints(
             "neither Prolog nor PrologSlurmctld is set in slurm.conf, so hosts are given back only "
             "after the high-priority job has started; install the eviction hook"
         )
-    return [*found, *_release(config, settings)]
+    return [*found, *_release(config, settings), *_devices(config, settings, hosts)]
+
+
+def _devices(config: Config, settings: SlurmSettings, hosts: Mapping[str, Host]) -> Iterator[str]:
+    """What jobs with devices will miss."""
+    entries = config.policies.devices.entries
+    if not entries:
+        return
+    if not settings.prolog_slurmctld:
+        yield (
+            f"{_at(config, 'devices.entries')}: a job's first command may come before its devices, "
+            "because only a hook in PrologSlurmctld holds its start; write slurm.hooks.place: "
+            "slurmctld and install it"
+        )
+    seen = [host for host in hosts.values() if host.reachable]
+    for index, rule in enumerate(entries):
+        most = max((host.functions for host in seen), default=rule.functions)
+        if rule.functions > most:
+            yield (
+                f"{_at(config, f'devices.entries[{index}].functions')} is {rule.functions}, and "
+                f"libvirt shows no more than {most} on any host: jobs that ask for {rule.name} "
+                "will wait; write to sriov_numvfs of the cards there, and see that libvirt has "
+                "its driver for node devices"
+            )
+    kinds = [rule.rung for rule in config.policies.ladder.rungs]
+    if Rung.PAUSE in kinds:
+        in_vain = [kind for kind in kinds[kinds.index(Rung.PAUSE) :] if kind in _WITHOUT_DEVICES]
+        if in_vain:
+            yield (
+                f"{_at(config, 'ladder')}: jobs with devices skip {' and '.join(in_vain)} after "
+                f"pause, since a guest that stands still cannot let go of them; put "
+                f"{in_vain[0]} first where they must not start anew"
+            )
 
 
 def _release(config: Config, settings: SlurmSettings) -> Iterator[str]:

@@ -179,3 +179,18 @@ def test_what_a_release_cannot_do_is_said_at_the_start(tmp_path: Path, config: C
     (found,) = hints(library, SETTINGS, NODES, HOSTS)
     assert "slurm.read is pyslurm, which talks to Slurm 25.11 and later" in found
     assert hints(library, replace(SETTINGS, version=SlurmVersion(26, 5, 5)), NODES, HOSTS) == []
+
+
+def test_what_jobs_with_devices_will_miss_is_said_at_the_start(tmp_path: Path) -> None:
+    """A start that nobody holds, functions that no host has, rungs that a paused guest skips."""
+    devices = "devices: [{name: vf, functions: 2}, {name: shm, region_mb: 64}]"
+    config = loaded(tmp_path, text(devices))
+    early, few, ladder = hints(config, SETTINGS, NODES, HOSTS)
+    assert "first command may come before its devices" in early
+    assert "devices.entries[0].functions is 2, and libvirt shows no more than 0 on any" in few
+    assert "jobs with devices skip suspend after pause" in ladder
+    held = replace(SETTINGS, prolog_slurmctld="/usr/lib/backfill/hook")
+    with_cards = {name: replace(host, functions=2) for name, host in HOSTS.items()}
+    assert hints(config, held, NODES, with_cards) == [ladder]
+    on_disk = loaded(tmp_path, text(f"{devices}\nladder: [{{rung: suspend}}, {{rung: requeue}}]"))
+    assert hints(on_disk, held, NODES, with_cards) == []
