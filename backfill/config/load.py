@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from backfill.config import catalogue, rules
 from backfill.config.files import read_keys, read_text
-from backfill.config.model import Config, RegistrationKind, SlurmSettingsFile
+from backfill.config.model import Config
 from backfill.config.problems import ConfigError, Problem
 from backfill.config.reader import BAD, Reader
 from backfill.config.shapes import root
-from backfill.core.policies.devices import Devices
 from backfill.core.policy import PolicySet
 
 
@@ -59,9 +58,6 @@ def _config(reader: Reader, text: str) -> Config | None:
 def _assemble(reader: Reader, found: dict[str, Any]) -> Config:
     hosts = found.pop("hosts")
     of_policy = {f.name for f in fields(PolicySet)}
-    slurm, devices = found.get("slurm", SlurmSettingsFile()), found.get("devices", Devices())
-    fixed = slurm.registration is not RegistrationKind.DYNAMIC
-    found["devices"] = replace(devices, fixed=fixed and bool(devices.entries))
     policies = PolicySet(
         hosts=tuple(host.name for host in hosts),
         **{name: value for name, value in found.items() if name in of_policy},

@@ -143,7 +143,8 @@ def _features(config: Config, name: str) -> tuple[str, ...]:
     policies = config.policies
     image = policies.environments.image_for(name) or policies.instances.image
     own = policies.environments.features_of(image)
-    return tuple(dict.fromkeys([*policies.instances.features, *own, *policies.devices.features]))
+    offered = policies.devices.offered(())  # what few of them have is told to Slurm when they come
+    return tuple(dict.fromkeys([*policies.instances.features, *own, *offered]))
 
 
 def hooks(config: Config) -> Hooks:

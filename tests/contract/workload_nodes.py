@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -83,6 +84,22 @@ class NodeContract:
         rig.manager.delete_node("vn1")
         rig.manager.create_node(spec())
         assert node(rig, "vn1").base is rig.fresh_base
+
+    def test_a_node_may_offer_something_else_each_time_it_is_made(self, rig: Rig) -> None:
+        """More than before, which its slurmd's registering does not change, and less again."""
+        more = replace(spec(), features=("backfill", "vf"))
+        for wanted in (spec(), more):
+            rig.manager.create_node(wanted)
+            assert sorted(node(rig, "vn1").features) == sorted(wanted.features)
+            rig.manager.delete_node("vn1")
+        rig.manager.create_node(more)
+        rig.register(more)
+        rig.until(lambda: node(rig, "vn1").responding)
+        rig.manager.undrain("vn1")
+        assert sorted(node(rig, "vn1").features) == ["backfill", "vf"]
+        rig.manager.delete_node("vn1")
+        rig.manager.create_node(spec())
+        assert node(rig, "vn1").features == ("backfill",)
 
     def test_many_come_and_go_at_once(self, rig: Rig) -> None:
         """Each gets an answer of its own: one with a job and one of others keep nobody back."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from backfill.core.cluster import JobState, Node, NodeBase, SlurmVersion
 from backfill.drivers.slurm.conf.dry import Verdict, judge
-from backfill.drivers.slurm.conf.managed import (
-    LineState,
-    parse,
-)
+from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
+from backfill.drivers.slurm.conf.wanted import Method, Wanted
 from backfill.ports import BusyError, NodeSpec, RefusedError
 from tests.unit.conf_cluster import ConfCluster, CrashError, line, with_node, without_nodes
 
@@ -45,6 +44,20 @@ def test_apply_writes_keeps_a_copy_and_reloads(cluster: ConfCluster) -> None:
     assert cluster.reloads() == 2
     again = cluster.transactions.apply(with_node("vn2"), dry=False)
     assert (again.diff, again.reloaded, cluster.reloads()) == ("", "", 2)
+
+
+def test_apply_leaves_a_line_what_its_node_offers_just_now(cluster: ConfCluster) -> None:
+    """Not what jobs may not ask for any more, and not what belongs to all."""
+    base = NodeSpec("vn1", "10.1.0.1", 2, 500, ("backfill",))
+    asked = NodeSpec("backfill-features", "127.0.0.1", 2, 500, ("backfill", "vf"))
+    wanted = Wanted(Method.CONF, [base], "/bin/true", 60, asked)
+    transactions = cluster.transactions
+    for lent, kept in ((("vf",), ("vf",)), (("gpu",), ()), (("vf",), ("vf",)), ((), ())):
+        line = NodeLine(replace(base, features=("backfill", *lent)), LineState.UNKNOWN)
+        after = wanted.change(Managed((line,)), transactions.site())
+        kept_line = after.node("vn1")
+        assert kept_line is not None
+        assert kept_line.spec.features == ("backfill", *kept)
 
 
 def test_preview_changes_nothing(cluster: ConfCluster) -> None:

@@ -49,11 +49,24 @@ class Lines:
                 lambda now: now.with_nodes(*_other_state(now, names, state))
             )
 
+    def set_features(self, spec: NodeSpec) -> None:
+        """What it offers after slurmctld's next start; it is not told now."""
+        if _other_features(salvage(read_or_empty(self.transactions.place.managed)), spec):
+            self.transactions.note_states(lambda now: now.with_nodes(*_other_features(now, spec)))
+
 
 def _other_state(managed: Managed, names: Sequence[str], state: LineState) -> list[NodeLine]:
     """The lines of those of these nodes whose state is another, with this one."""
     lines = [line for name in names if (line := managed.node(name)) is not None]
     return [NodeLine(line.spec, state) for line in lines if line.state is not state]
+
+
+def _other_features(managed: Managed, spec: NodeSpec) -> list[NodeLine]:
+    """The node's line with these features, if it has others."""
+    line = managed.node(spec.name)
+    if line is None or line.spec.features == spec.features:
+        return []
+    return [replace(line, spec=replace(line.spec, features=spec.features))]
 
 
 class ConfNodes:
@@ -67,7 +80,10 @@ class ConfNodes:
         self._leaving: Together[str] = Together()
 
     def create(self, tools: NodeTools, spec: NodeSpec) -> None:
-        """Only a line that is missing or of an earlier shape costs a transaction."""
+        """Only a line that is missing or of an earlier shape costs a transaction.
+
+        What a node offers may be something else each time it is made: that is told by the way.
+        """
         known = tools.raw_node(spec.name)
         line = self._lines.transactions.current().node(spec.name)
         if known is not None and line is None:
@@ -75,12 +91,12 @@ class ConfNodes:
                 spec.name, "Slurm has another node of this name (not of our file)", "choose another"
             )
         if known is not None and not self._asleep(known):
-            differs = mismatch(known, spec)
+            differs = mismatch(known, replace(spec, features=known.features))
             if differs:
                 raise AlreadyThereError(
                     spec.name, f"Slurm has another node of this name ({differs})", "choose another"
                 )
-        if line is None or line.spec != spec:
+        if line is None or replace(line.spec, features=spec.features) != spec:
             self._lines.want(NodeLine(spec, self.fresh))
             known = tools.raw_node(spec.name)
         if known is None or self._asleep(known):
@@ -89,6 +105,12 @@ class ConfNodes:
                 address = f"NodeAddr={spec.address}"
                 tools.scontrol(spec.name, "update", f"NodeName={spec.name}", address)
             self._fetch(tools, spec.name, known)
+        if known is not None and sorted(known.features) != sorted(spec.features):
+            told = ",".join(spec.features)
+            both = (f"AvailableFeatures={told}", f"ActiveFeatures={told}")
+            tools.scontrol(spec.name, "update", f"NodeName={spec.name}", *both)
+        with contextlib.suppress(RefusedError):  # others' hands in the file: until the next start
+            self._lines.set_features(spec)
 
     def _fetch(self, tools: NodeTools, name: str, known: Node | None) -> None:
         """From parked to waiting for its slurmd."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine
@@ -46,14 +46,22 @@ class Wanted:
         lines = []
         for spec in specs:
             known = now.node(spec.name)
-            same = known is not None and known.spec == spec
-            keeps = same and known is not None and LineState.CLOUD not in (known.state, fresh)
-            lines.append(known if keeps and known is not None else NodeLine(spec, fresh))
+            if known is not None and self._lends(known.spec, spec):
+                keeps = LineState.CLOUD not in (known.state, fresh)
+                lines.append(known if keeps else NodeLine(known.spec, fresh))
+            else:
+                lines.append(NodeLine(spec, fresh))
         if self.known_by is not None:
             lines.append(NodeLine(self.known_by, LineState.FUTURE))
         made = now.only_nodes(tuple(lines))
         cloud = self._power_saving(site) if self.method is Method.CLOUD else ()
         return made.with_section(CLOUD_SECTION, cloud)
+
+    def _lends(self, known: NodeSpec, spec: NodeSpec) -> bool:
+        """Whether it is this node, be it with more features that jobs may ask for."""
+        more = set(self.known_by.features) if self.known_by is not None else set()
+        same = replace(known, features=spec.features) == spec
+        return same and set(spec.features) <= set(known.features) <= {*spec.features, *more}
 
     def _power_saving(self, site: Site) -> tuple[tuple[str, str], ...]:
         for key in ("ResumeProgram", "SuspendProgram"):
