@@ -60,14 +60,17 @@ def _too_fast(draft: Draft, what: str, most: int) -> bool:
 
 
 def open_rooms(
-    draft: Draft, shortest_s: float = 0.0, functions: int = 0
+    draft: Draft, shortest_s: float = 0.0, functions: int = 0, alone: bool = False
 ) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
     """Hosts on which one more instance may be begun now, and for every other host why not.
 
-    `shortest_s`: the least time limit of the jobs that wait for it. `functions`: see `candidates`.
+    `shortest_s`: the least time limit of the jobs that wait for it. `functions`, `alone`: see
+    `candidates`.
     """
     pays_s = draft.policies.gaps.pays_s(shortest_s)
-    rooms, why_not = candidates(draft.world, draft.policies, pays_s, functions=functions)
+    rooms, why_not = candidates(
+        draft.world, draft.policies, pays_s, functions=functions, alone=alone
+    )
     most = draft.policies.cloning.per_min_per_host
     slow = {host for host, _ in rooms if _too_fast(draft, f"host {host}", most)}
     text = f"cloning.per_min_per_host = {most} is reached on "

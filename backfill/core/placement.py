@@ -103,6 +103,16 @@ def functions_of(world: World, policies: PolicySet, host: str, node: ManagedNode
     return max(held, offered)
 
 
+def _lent(world: World, policies: PolicySet, host: str) -> str:
+    """Say that a node there has devices, or offers some, or return an empty text."""
+    for node in world.managed_on(host):
+        instance = world.instances.get((host, node.name))
+        holds = instance is not None and instance.devices_of
+        if holds or functions_of(world, policies, host, node):
+            return f"devices of {host} are for one job at a time, and {node.name} has some"
+    return ""
+
+
 def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> str:
     """Say why the host cannot give so many more virtual functions, or return an empty text."""
     every = world.hosts[host].functions
@@ -167,15 +177,20 @@ def candidates(
     pays_s: float,
     skip: frozenset[str] = frozenset(),
     functions: int = 0,
+    alone: bool = False,
 ) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
     """Hosts with room for one more instance, and for every other host why not.
 
     `pays_s`: for so long the host must not be wanted again, as far as that is known.
-    `functions`: so many virtual functions it must be able to give.
+    `functions`: so many virtual functions it must be able to give; `alone`: to nobody else.
     """
     rooms, why_not = world.keep(f"rooms {pays_s}", partial(_rooms, policies, pays_s))
     if functions:
-        few = {host: _too_few(world, policies, host, functions) for host, _ in rooms}
+        few = {
+            host: _too_few(world, policies, host, functions)
+            or (_lent(world, policies, host) if alone else "")
+            for host, _ in rooms
+        }
         why_not = why_not | {host: why for host, why in few.items() if why}
         rooms = [(host, left) for host, left in rooms if not few[host]]
     return (

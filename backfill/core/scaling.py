@@ -117,12 +117,14 @@ def _grow(draft: Draft, want: Want) -> bool:
     if want.device:
         what = f"a new instance with {want.device}"
     functions = policies.devices.functions((want.device,))
+    # The instances of a job over several nodes may share a host.
+    alone = want.need.nodes <= 1 and policies.devices.alone(want.device)
     limit = not_admitted(draft, image) or _ramp(draft)
     if limit:
         draft.refuse("cluster", what, limit)
         return False
     shortest_s = want.need.shortest_s if want.need.jobs else 0.0
-    rooms, why_not = open_rooms(draft, shortest_s, functions)
+    rooms, why_not = open_rooms(draft, shortest_s, functions, alone)
     if not rooms:
         for host, why in why_not.items():
             draft.refuse(host, what, why)

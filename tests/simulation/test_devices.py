@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from backfill.core.lifecycle import Phase, Rung
-from backfill.core.policies.devices import Devices
+from backfill.core.policies.demand import Demand
+from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
@@ -108,20 +109,52 @@ def test_a_function_belongs_to_one_job_and_the_other_waits_for_it() -> None:
     assert sim.audit() == []
 
 
-def test_where_all_nodes_have_all_features_a_job_may_find_nothing_left_and_is_told() -> None:
-    """As where Slurm knows the nodes from a file: its start is held for a while, then it begins."""
+def test_devices_of_a_host_that_are_for_one_job_are_waited_for_in_the_queue() -> None:
+    """There are functions for both, but the second begins when the first has gone, with its own."""
+    sim = one_host()
+    functions(sim, "bm1", each=2)
+    rules = Devices((DeviceRule("vf", functions=1),))
+    run = play(sim, policies(hosts=("bm1",), devices=rules))
+    jobs = [sim.submit("htc", 60.0, features="vf") for _ in range(2)]
+    said: set[str] = set()
+    while not ended(sim, *jobs):
+        sim.step_to(sim.now_s + 0.5)
+        going = [job for job in jobs if running(sim, job)]
+        assert len(going) <= 1
+        assert all(plugged(sim, job) for job in going)
+        said.update(refusal.reason for refusal in run.cycle.last.refusals)
+    assert "devices of bm1 are for one job at a time, and vn1 has some" in said
+    assert sim.audit() == []
+
+
+def test_a_job_on_two_nodes_has_the_devices_of_one_host_for_itself() -> None:
+    """The rule is about jobs: its own two instances may share the host."""
+    sim = one_host()
+    functions(sim, "bm1", each=2)
+    rules = Devices((DeviceRule("vf", functions=1),))
+    run = play(sim, policies(hosts=("bm1",), devices=rules, demand=Demand(max_nodes=2)))
+    wide = sim.submit("htc", 60.0, features="vf", num_nodes=2, cpus=2)
+    run.until(lambda: running(sim, wide), 100)
+    assert len(sim.provider.holdings()) == 2
+
+
+def test_a_job_whose_function_is_gone_is_told_and_gets_it_when_it_is_there_again() -> None:
+    """A card that lost its functions: the start is held for a while, then the job begins."""
     sim = one_host()
     functions(sim, "bm1")
-    rules = Devices(RULES.entries, fixed=True)
-    run = play(sim, policies(hosts=("bm1",), devices=rules))
-    one, two = (sim.submit("htc", length, features="vf") for length in (30.0, 90.0))
-    run.until(lambda: running(sim, one, two) and len(held(sim)) == 1, 100)
-    (first,) = held(sim)
-    second = two if first == one else one
+    run = play(sim, policies(hosts=("bm1",), devices=RULES, scale=Scale(idle_s=600)))
+    first = sim.submit("htc", 10.0, features="vf")
+    run.until(lambda: ended(sim, first) and not held(sim), 100)
+    lost = sim.provider.functions[:]
+    sim.provider.functions.clear()
+    second = sim.submit("htc", 90.0, features="vf")
+    run.until(lambda: running(sim, second), 100)
+    assert not held(sim)
     run.until(lambda: any(second in r.what for r in run.cycle.last.refusals), 30)
-    assert "0 of 1 virtual functions free" in str(run.cycle.last.refusals)
-    run.until(lambda: plugged(sim, two), 200)
-    run.until(lambda: ended(sim, one, two) and not held(sim), 400)
+    assert "0 of 0 virtual functions free" in str(run.cycle.last.refusals)
+    sim.provider.functions += lost
+    run.until(lambda: plugged(sim, second), 60)
+    run.until(lambda: ended(sim, second) and not held(sim), 400)
     assert sim.audit() == []
 
 

@@ -91,8 +91,7 @@ def test_a_region_takes_memory_of_its_host_once() -> None:
 
 
 def test_what_a_node_offers() -> None:
-    """Shared memory always, functions where they are its own, all where Slurm's nodes are fixed."""
+    """Shared memory always, functions where they are its own."""
     assert POLICIES.devices.offered(()) == ("shm",)
     assert POLICIES.devices.offered(("vf",)) == ("vf", "shm")
-    assert replace(POLICIES.devices, fixed=True).offered(()) == ("vf", "pair", "shm")
     assert not Devices((SHM,)).scarce

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from backfill.core.cluster import Job
 from backfill.core.devices import Sharing
@@ -32,8 +32,6 @@ class Devices:
 
     # One entry for each kind.
     entries: tuple[DeviceRule, ...] = ()
-    # Slurm knows our nodes from a file, with all features: each of them offers everything.
-    fixed: bool = field(default=False, metadata={"ours": True})
 
     def asked(self, job: Job) -> DeviceRule | None:
         """What the job's constraint asks for."""
@@ -55,7 +53,7 @@ class Devices:
     @property
     def scarce(self) -> bool:
         """Whether nodes differ in what they offer, because hosts have few of it."""
-        return not self.fixed and any(rule.functions for rule in self.entries)
+        return any(rule.functions for rule in self.entries)
 
     def scarce_for(self, job: Job) -> str:
         """The entry that the job asks for, where only some nodes offer it; or an empty text."""
@@ -65,10 +63,12 @@ class Devices:
     def offered(self, scarce: Collection[str]) -> tuple[str, ...]:
         """Features of a node that offers these of what is scarce."""
         return tuple(
-            rule.name
-            for rule in self.entries
-            if self.fixed or not rule.functions or rule.name in scarce
+            rule.name for rule in self.entries if not rule.functions or rule.name in scarce
         )
+
+    def alone(self, name: str) -> bool:
+        """Whether jobs that ask for this share the devices of a host with no other job."""
+        return any(r.name == name and r.sharing is Sharing.ONE_JOB for r in self.entries)
 
     def functions(self, names: Collection[str]) -> int:
         """Virtual functions that a node may hold which offers these: it has one job at a time."""
