@@ -97,6 +97,16 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(str(error), UNAVAILABLE)
 
 
+def _make_room(config: Config, manager: SlurmManager) -> None:
+    """For the jobs of a policy file that was just taken over, which may be wider than before."""
+    try:
+        told = slurm_parts.make_room(config, manager)
+    except DriverError as error:
+        told = [f"Slurm may refuse jobs while it has no node that could run them: {error}"]
+    for sentence in told:
+        _LOG.warning("%s", sentence)
+
+
 def _settle(config: Config, manager: SlurmManager) -> None:
     for sentence in slurm_parts.settle(config, manager):
         _LOG.warning("%s", sentence)
@@ -169,7 +179,11 @@ def _work(config: Config, manager: SlurmManager, outside: Outside, pokes: list[D
     journal = SqliteJournal(Path(settings.state_dir) / "journal.db")
     pace = Pace(settings.poll_s, settings.host_poll_s, settings.watch_s, settings.workers,
                 settings.policy_s)  # fmt: skip
-    reloader = PolicyReloader(config, lambda new: _against_the_cluster(new, manager, by_host))
+    reloader = PolicyReloader(
+        config,
+        lambda new: _against_the_cluster(new, manager, by_host),
+        lambda new: _make_room(new, manager),
+    )
     policyfile = PolicyFile(reloader)
     policyfile.source, policyfile.loaded_s = str(config.source), outside.clock.now()
     daemon = Daemon(

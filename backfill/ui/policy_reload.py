@@ -16,7 +16,7 @@ from backfill.ports import DriverError
 
 _LOG = logging.getLogger("backfill.policy")
 # What the daemon's parts are built from: a restart, which disturbs nothing, takes them over.
-_FIXED_POLICIES = ("cluster", "hosts", "instances")
+_FIXED_POLICIES = ("cluster", "hosts", "instances", "devices")
 _FIXED_SECTIONS = ("hosts", "daemon", "slurm", "libvirt", "openstack", "salt")
 
 # What in a file contradicts the living cluster, a sentence each. Raises DriverError.
@@ -25,12 +25,21 @@ _Stamp = tuple[int, int, int]
 
 
 class PolicyReloader:
-    """The `Reread` of a daemon that was started with a file."""
+    """The `Reread` of a daemon that was started with a file.
 
-    def __init__(self, started: Config, conflicts: Conflicts) -> None:
+    `make_room` is called with each file that is taken over.
+    """
+
+    def __init__(
+        self,
+        started: Config,
+        conflicts: Conflicts,
+        make_room: Callable[[Config], None] = lambda config: None,
+    ) -> None:
         self._path = Path(started.source)
         self._started = started
         self._conflicts = conflicts
+        self._make_room = make_room
         self._catalogue = path_of(self._path, started.libvirt)
         self._stamp = self._stamps()
 
@@ -51,6 +60,7 @@ class PolicyReloader:
             problems = [f"{source}: it could not be compared with the cluster: {error}"]
         if problems:
             return Reading(source, None, tuple(problems))
+        self._make_room(config)
         return Reading(source, config.policies, changed=tuple(differing(policies, config.policies)))
 
     def _stamps(self) -> tuple[_Stamp | None, ...]:

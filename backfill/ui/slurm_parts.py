@@ -84,13 +84,20 @@ def settle(config: Config, manager: SlurmManager) -> list[str]:
         told.append(change.recover())
     except RolledBackError as error:
         told.append(str(error))
+    told += make_room(config, manager)
     nodes = registration(config)
-    if isinstance(nodes, Dynamic) and _AFTER < manager.settings().version.major < _BEFORE:
-        told += nodes.announce(manager, announced(config))
     if isinstance(nodes, CloudNodes):
         closed = nodes.secure(manager, change.slurm.look().nodes)
         told += [f"{name}: was open to jobs although it is not in use; put away" for name in closed]
     return [sentence for sentence in told if sentence]
+
+
+def make_room(config: Config, manager: SlurmManager) -> list[str]:
+    """Let Slurm take jobs for which there is no node yet; what could not be done."""
+    nodes = registration(config)
+    if isinstance(nodes, Dynamic) and _AFTER < manager.settings().version.major < _BEFORE:
+        return nodes.announce(manager, announced(config))
+    return []
 
 
 def slurmd_options(config: Config, options: str) -> str:

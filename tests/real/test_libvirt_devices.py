@@ -29,9 +29,10 @@ class DeviceRig(LibvirtRig):
         return int(self.in_guest(host, name, _COUNT))
 
     def shared_files(self, host: str) -> list[str]:
-        """What the host keeps in memory for guests that share it."""
+        """What the host keeps in memory for guests that share it; all hosts of a lab list all."""
         listed = self.lab.run(host, ["ls", "/dev/shm"], check=True).stdout.split()
-        return [name for name in listed if name.startswith("backfill-")]
+        ours = (f"backfill-{CLUSTER}-", f"backfill-other-{CLUSTER}-")
+        return [n for n in listed if n.startswith(ours) and n.endswith(f"-{host}")]
 
 
 @pytest.fixture(scope="module", params=HYPERVISORS)
@@ -88,7 +89,7 @@ def test_memory_that_is_shared_no_more_is_given_back_to_every_host(rig: DeviceRi
     rig.booted("vn1")
     rig.provider.hold(Wanted("vn1", source, "7_3", "ann", region_mb=4), Sharing.ANYONE)
     (region,) = rig.shared_files(source)
-    theirs = [f"backfill-{CLUSTER}-2-8-{source}", f"backfill-{CLUSTER}-8-{target}"]
+    theirs = [f"backfill-{CLUSTER}-2-8-{source}", f"backfill-other-{CLUSTER}-8-{source}"]
     for name in (*theirs, f"backfill-{CLUSTER}-6-{source}"):
         rig.lab.run(source, ["touch", f"/dev/shm/{name}"], check=True)
     move_with_devices(rig.provider, source, "vn1", target)

@@ -80,6 +80,22 @@ def test_a_changed_file_tells_what_has_changed(file: Path) -> None:
     assert reread(reading.policies, False) is None
 
 
+def test_room_is_made_for_the_jobs_of_what_is_taken_over(file: Path) -> None:
+    """They may be wider than before; never for a file that is refused."""
+    config = load(file)
+    room: list[int] = []
+    refused: list[str] = ["priorities.low: no such partition"]
+    reread = PolicyReloader(
+        config, lambda new: refused, lambda new: room.append(new.policies.demand.max_nodes)
+    )
+    write(file, FILE + "demand: {max_nodes: 7}\n")
+    assert reread(config.policies, True) is not None
+    assert room == []
+    refused.clear()
+    assert reread(config.policies, True) is not None
+    assert room == [7]
+
+
 def test_a_file_that_is_gone_is_waited_for(file: Path) -> None:
     """While it is being replaced there may be none; asked for, its absence is a problem."""
     config = load(file)
@@ -99,6 +115,7 @@ def test_a_file_that_is_gone_is_waited_for(file: Path) -> None:
         (FILE.replace("  - {name: bm2, provider: simulated}\n", ""), "hosts"),
         (FILE + "daemon: {poll_s: 9}\n", "daemon"),
         (FILE + "slurm: {timeout_s: 9}\n", "slurm"),
+        (FILE + "devices: [{name: vf, functions: 1}]\n", "devices"),
         (FILE + "salt: {python: /opt/salt/bin/python}\n", "salt"),
     ],
 )
