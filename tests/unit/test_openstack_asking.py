@@ -12,7 +12,8 @@ from backfill.drivers.openstack.capacity import Gauge
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.link import Answer, Link
 from backfill.drivers.openstack.naming import id_of, own_group
-from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Shape
+from backfill.drivers.openstack.provider import OpenStackProvider
+from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
 from backfill.drivers.openstack.shortage import is_no_room
 from backfill.ports import NotFoundError, RefusedError
 
@@ -174,3 +175,21 @@ def test_a_zone_whose_hosts_are_away_has_no_room() -> None:
     """Nova refuses the request then; for us it is a reason to try the next zone."""
     assert is_no_room("cloud east said 400: The requested availability zone is not available")
     assert not is_no_room("cloud east said 400: Invalid key_name provided.")
+
+
+def test_servers_of_a_host_that_has_another_name_now_are_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody looks after them: no host of the policy file says that it has them."""
+    link = MemoryLink()
+    link.pages["/servers/detail"] = {"servers": [
+        {"id": f"u{i}", "name": f"vn{i}", "status": "ACTIVE",
+         "metadata": {"backfill_cluster": "c1", "backfill_host": host}}
+        for i, host in enumerate(("east", "pool", "pool"))
+    ]}  # fmt: skip
+    config = OpenStackConfig("c1", {"east": Place("east")}, SHAPE, Guest("", ""))
+    provider = OpenStackProvider(config, lambda *given: link)
+    for _ in range(2):
+        provider.observe("east")
+    (told,) = caplog.messages
+    assert told.startswith("cloud east: vn1 (pool), vn2 (pool) carry the name of a host")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
@@ -24,6 +25,7 @@ from backfill.ports import (
     UnreachableError,
 )
 
+_LOG = logging.getLogger("backfill.openstack")
 MakeLink = Callable[[str, str, Patience], Link]
 _CONSOLE_LINES = 60
 
@@ -39,6 +41,7 @@ class OpenStackProvider:
         self._config = config
         self._clouds: dict[str, Cloud] = {}
         self._gauges: dict[str, Gauge] = {}
+        self._strays: dict[str, list[str]] = {}  # as they were told of last, by cloud
         for entry in dict.fromkeys(place.cloud for place in config.places.values()):
             link = make_link(entry, config.clouds_yaml, config.patience)
             computes = {
@@ -61,7 +64,9 @@ class OpenStackProvider:
         cloud = self._cloud(host)
         seen_s = time.time()
         try:
-            servers = [s for s in cloud.board.fresh().values() if self._is_on(cloud, s, host)]
+            every = cloud.board.fresh().values()
+            self._tell_strays(cloud, every)
+            servers = [s for s in every if self._is_on(cloud, s, host)]
             room = self._room(cloud, host)
         except DriverError as error:
             return HostObservation(seen_s, Host(host, None, NOTHING, False, str(error)))
@@ -169,6 +174,22 @@ class OpenStackProvider:
 
     def _is_on(self, cloud: Cloud, server: Server, host: str) -> bool:
         return host_of(server, cloud.computes) == host
+
+    def _tell_strays(self, cloud: Cloud, servers: Iterable[Server]) -> None:
+        """Say once which of ours no host of the policy file accounts for: it had another name."""
+        entry, found = cloud.link.cloud, []
+        for server in servers:
+            host = host_of(server, cloud.computes)
+            if host not in self._config.places:
+                found.append(f"{server['name']} ({host})")
+        found.sort()
+        if found and found != self._strays.get(entry):
+            _LOG.warning(
+                "cloud %s: %s carry the name of a host that is not in the policy file and are "
+                "looked after by nobody; give the host that name again, or delete them there",
+                entry, ", ".join(found),
+            )  # fmt: skip
+        self._strays[entry] = found
 
     def _room(self, cloud: Cloud, host: str) -> Resources:
         """What the host can carry in all; UnreachableError when its compute service is down."""
