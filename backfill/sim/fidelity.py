@@ -12,6 +12,7 @@ from backfill.ports import Record
 
 # An event is predicted if it is so near: this many seconds, or this share of its time.
 NEAR_S, NEAR_SHARE = 0.5, 0.1
+_WAITS, _RUNS = "waits", "runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,39 +28,70 @@ class Deviation:
         return f"{self.event}: at {self.at_s:.2f} s, predicted {told}"
 
 
-def events(records: Iterable[Record], names: Mapping[str, str], start_s: float) -> dict[str, float]:
+def events(
+    records: Iterable[Record], names: Mapping[str, str], came_s: Mapping[str, float], start_s: float
+) -> dict[str, float]:
     """What happened and when, seconds after `start_s`: every job's turns, every node's phases.
 
-    `names`: what to call jobs, by id; other jobs are left out. The n-th time of one kind has its
-    number. Nodes are named as they are, so both runs need the same policy.
+    `names`: what to call jobs, by id; other jobs are left out. `came_s`: when each was submitted.
+    The n-th time of one kind has its number. Nodes are named as they are, so both runs need the
+    same policy.
     """
-    found: dict[str, float] = {}
-    seen: dict[str, str] = {}
+    book = _Turns({names[job_id]: at_s for job_id, at_s in came_s.items()}, start_s)
     for record in records:
         if record.kind != "change":
             continue
         change = decode(record.body)
         match change:
             case ch.NodeManaged():
-                subject, turn = change.node.name, change.node.phase.value
+                book.note(change.node.name, change.node.phase.value, record.at_s)
+            case ch.Claimed() if change.hosts and change.job_id in names:
+                book.given_s[names[change.job_id]] = change.at_s
             case ch.JobSeen() if change.job.id in names:
-                subject, turn = names[change.job.id], _turn(change.job)
+                book.see(names[change.job.id], change.job, record.at_s)
             case _:
-                continue
-        if seen.get(subject) == turn:
-            continue
-        seen[subject] = turn
-        times = sum(1 for known in found if known.startswith(f"{subject} {turn} "))
-        found[f"{subject} {turn} {times + 1}"] = record.at_s - start_s
-    return found
+                pass
+    return book.found
+
+
+class _Turns:
+    """The daemon looks once a second, and a job may wait or run for less: whether such a turn is
+    seen is chance. So a job waits from its submission on, and on a host it runs from the moment at
+    which the hook told of it, seen or not.
+    """
+
+    def __init__(self, came_s: Mapping[str, float], start_s: float) -> None:
+        self.found: dict[str, float] = {}
+        self.given_s: dict[str, float] = {}  # when a hook told that the job has its hosts
+        self._latest: dict[str, str] = {}
+        self._start_s = start_s
+        for name, at_s in came_s.items():
+            self.note(name, _WAITS, at_s)
+
+    def see(self, name: str, job: Job, at_s: float) -> None:
+        """The job was seen."""
+        turn = _turn(job)
+        ran = job.state is JobState.COMPLETED and self._latest.get(name) == _WAITS
+        if turn == _RUNS or ran:
+            begun_s = job.start_s if ran else at_s
+            self.note(name, _RUNS, self.given_s.pop(name, begun_s))
+        self.note(name, turn, at_s)
+
+    def note(self, subject: str, turn: str, at_s: float) -> None:
+        """It turned out so, unless it had before."""
+        if self._latest.get(subject) == turn:
+            return
+        self._latest[subject] = turn
+        times = sum(1 for known in self.found if known.startswith(f"{subject} {turn} "))
+        self.found[f"{subject} {turn} {times + 1}"] = at_s - self._start_s
 
 
 def _turn(job: Job) -> str:
     if job.state in ENDED:
         return "ended"
     if job.state is JobState.PENDING:
-        return "waits"
-    return "stands still" if job.state is JobState.SUSPENDED else "runs"
+        return _WAITS
+    return "stands still" if job.state is JobState.SUSPENDED else _RUNS
 
 
 def deviations(real: Mapping[str, float], predicted: Mapping[str, float]) -> list[Deviation]:

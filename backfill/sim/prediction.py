@@ -28,4 +28,4 @@ def predicted(real: Outcome, known: Rhythm) -> Outcome:
 def told(outcome: Outcome) -> dict[str, float]:
     """The events of a run: what happened, and how many seconds after its beginning."""
     names = {job_id: name for name, job_id in outcome.ids.items()}
-    return events(outcome.records, names, outcome.start_s)
+    return events(outcome.records, names, outcome.came_s, outcome.start_s)

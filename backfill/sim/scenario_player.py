@@ -20,12 +20,16 @@ _LONGEST_STEP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it. `ids`: the Slurm id of each job by its name in the scenario."""
+    """What came of it. `ids`: the Slurm id of each job by its name in the scenario.
+
+    `came_s`: when each was submitted, by its id.
+    """
 
     scenario: Scenario
     verdicts: tuple[Verdict, ...]
     ids: Mapping[str, str]
     records: tuple[Record, ...]
+    came_s: Mapping[str, float]
     start_s: float
     end_s: float
 
@@ -59,7 +63,9 @@ def play(
         late=player.late,
     )
     verdicts = tuple(judge(scenario, evidence))
-    return Outcome(scenario, verdicts, player.ids, tuple(seen), player.start_s, stage.now())
+    return Outcome(
+        scenario, verdicts, player.ids, tuple(seen), player.came_s, player.start_s, stage.now()
+    )
 
 
 @dataclass(slots=True)
@@ -78,6 +84,7 @@ class _Player:
     scenario: Scenario
     stage: Stage
     ids: dict[str, str] = field(default_factory=dict)
+    came_s: dict[str, float] = field(default_factory=dict)
     late: bool = False
 
     def __post_init__(self) -> None:
@@ -146,6 +153,7 @@ class _Player:
         return min([next_s, *due])
 
     def _submit(self, name: str, entry: JobEntry, run_s: float) -> None:
+        came_s = self.stage.now()
         self.ids[name] = self.stage.submit(
             JobAsk(
                 name,
@@ -158,6 +166,7 @@ class _Player:
                 entry.limit_s,
             )
         )
+        self.came_s[self.ids[name]] = came_s
 
     def _finish(self, name: str) -> None:
         self.stage.finish(self.ids[name])

@@ -55,6 +55,28 @@ def test_what_was_learned_predicts_every_event(real: Outcome) -> None:
     assert len(told(real)) > 30
 
 
+@pytest.mark.parametrize(
+    "clocks",
+    [
+        replace(CLOCKS, lead_s=0.76, tick_s=1.0076, tick_at_s=0.47, first_at_s=0.63),
+        replace(CLOCKS, lead_s=0.03, tick_s=1.0087, tick_at_s=0.84, first_at_s=2.29),
+        replace(CLOCKS, lead_s=0.90, tick_s=1.0005, tick_at_s=0.03, first_at_s=1.62),
+    ],
+)
+def test_what_happens_does_not_depend_on_when_the_daemon_looks(
+    scenario: Scenario, real: Outcome, clocks: Rhythm
+) -> None:
+    """It looks once a second: whether it sees a job of 200 ms run, or one wait, is chance."""
+    other = play(scenario, SimulatedStage(scenario, rhythm=clocks))
+    assert set(told(other)) == set(told(real))
+    jobs = [name for name, _ in scenario.copies()]
+    assert {f"{job} {turn} 1" for job in jobs for turn in ("waits", "runs", "ended")} < set(
+        told(other)
+    )
+    known = replace(KNOWN, first_at_s=clocks.first_at_s)
+    assert list(map(str, deviations(told(other), told(predicted(other, known))))) == []
+
+
 def test_learned_costs_go_through_a_file(scenario: Scenario, tmp_path: Path) -> None:
     """The file of `--learn` is one for `--costs`: where the clocks are the same, it is enough."""
     real = play(scenario, SimulatedStage(scenario))
