@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from backfill.sim.ledger import Ledger
-from backfill.sim.reserved_easy import easy_on
+from backfill.sim.metal_queues import NodeScheduler, queue_on
 from backfill.sim.scenario import ReservationEntry
 from backfill.sim.trace import Trace
 from backfill.sim.trace_cluster import START_S, JobTale
@@ -15,7 +15,7 @@ from backfill.sim.waiting_asks import Ask
 
 
 class BareReplay:
-    """EASY on nodes without anything else: a job's script begins at its allocation.
+    """Slurm on nodes without anything else: a job's script begins at its allocation.
 
     The same pass at the same instants as in the simulated slurmctld, after all ends and arrivals,
     so that a job which no instance delays begins at the same time there. Times: see START_S.
@@ -28,10 +28,11 @@ class BareReplay:
         cpus: int,
         ledger: Ledger,
         kept: Sequence[ReservationEntry] = (),
+        scheduler: NodeScheduler = "easy",
     ) -> None:
         self.tales: list[JobTale] = []
         self._trace, self._names, self._cpus, self._ledger = trace, tuple(names), cpus, ledger
-        self._easy = easy_on(names, cpus, kept, START_S)
+        self._queue = queue_on(scheduler, names, cpus, kept, START_S)
         # When nodes that were kept are free again; behind them never.
         self._openings = [*sorted(START_S + entry.at_s + entry.for_s for entry in kept), inf]
         self._running: list[tuple[float, int, Ask]] = []  # a heap: by end, then by start
@@ -40,12 +41,12 @@ class BareReplay:
 
     def run(self) -> None:
         """From the first arrival to the last end."""
-        easy, running, openings = self._easy, self._running, self._openings
+        queue, running, openings = self._queue, self._running, self._openings
         trace, count = self._trace, len(self._trace)
         first, ticks = trace.submit[0], trace.ticks_per_s
         arrivals = [*(START_S + (at - first) / ticks for at in trace.submit), inf]
         number = 0
-        while number < count or running or easy.waits:
+        while number < count or running or queue.waits:
             end_s = running[0][0] if running else inf
             now_s = self._now_s = min(arrivals[number], end_s, openings[0])
             while openings[0] <= now_s:
@@ -55,8 +56,8 @@ class BareReplay:
             while arrivals[number] <= now_s:
                 self._arrive(number)
                 number += 1
-            if easy.waits:
-                easy.schedule(now_s, self._start)
+            if queue.waits:
+                queue.schedule(now_s, self._start)
 
     def _arrive(self, number: int) -> None:
         trace, now_s = self._trace, self._now_s
@@ -64,7 +65,7 @@ class BareReplay:
         nodes = -(-processors // self._cpus)
         each = -(-processors // nodes)
         estimate_s = trace.estimate[number] / trace.ticks_per_s
-        self._easy.add(Ask(str(number), (now_s, number), nodes, each, estimate_s))
+        self._queue.add(Ask(str(number), (now_s, number), nodes, each, estimate_s))
         self.tales.append(JobTale(number, True, each * nodes, now_s))
 
     def _start(self, ask: Ask, nodes: int) -> None:
@@ -76,7 +77,7 @@ class BareReplay:
         heappush(self._running, (self._now_s + run_s, self._started, ask))
 
     def _end(self, ask: Ask) -> None:
-        self._easy.ended(ask)
+        self._queue.ended(ask)
         tale, now_s = self.tales[ask.order[1]], self._now_s
         tale.end_s, tale.completed, tale.run_s = now_s, True, now_s - tale.start_s
         self._ledger.ran(tale, tale.start_s, now_s)

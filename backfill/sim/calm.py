@@ -71,14 +71,14 @@ class Calm:
     def add(self, light: Light) -> None:
         """The job waits from now on."""
         self._jobs[light.ask.name] = light
-        self._cluster.queue.easy.add(light.ask)
+        self._cluster.queue.metal.add(light.ask)
         self._cluster.jobs.kick()
 
     def allocate(self, ask: Ask) -> None:
-        """EASY has found nodes for the job."""
+        """The queue has found nodes for the job."""
         light, sim = self._jobs[ask.name], self._cluster
         light.placed_s = sim.now_s
-        if sim.queue.easy.room_on(ask.placed):
+        if sim.queue.metal.room_on(ask.placed):
             sim.jobs.kick()  # as whenever a node with room has changed
         light.launch_s = light.placed_s + self._delay_s()
         light.end = sim.at(light.launch_s + light.run_s, partial(self._finish, light))
@@ -92,7 +92,7 @@ class Calm:
         self._tell_start(light)
         sim, tale, ask = self._cluster, light.tale, light.ask
         del self._jobs[ask.name]
-        sim.queue.easy.ended(ask)
+        sim.queue.metal.ended(ask)
         sim.jobs.kick()
         start_s, end_s = light.launch_s, sim.now_s
         tale.run_s, tale.end_s, tale.completed = end_s - start_s, end_s, True

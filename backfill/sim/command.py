@@ -33,10 +33,14 @@ _BARE = frozenset(
         "json",
     }
 )
+_NO_PROMISES = (
+    "--scheduler conservative is for a replay with --no-instances: an eviction makes jobs outlast "
+    "their estimates, so that no promise could be kept; choose easy or fcfs"
+)
 _NOT_WITH_POLICY = {
     "no_instances": "--no-instances contradicts --policy; leave one of them out",
-    "scheduler": "a replay with --policy is EASY; --scheduler is for one with --no-instances",
-    "tie": "a replay with --policy is --tie batch; eventwise is for one with --no-instances",
+    "tie": "a replay with --policy is --tie batch, as the daemon hears of all that happens at an "
+    "instant before Slurm's next pass; eventwise is for one with --no-instances",
     "learn": "--learn needs --journal FILE, a daemon's journal to learn from",
 }
 
@@ -72,7 +76,7 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         help="equal nodes and the processors of each, for example 128x1",
     )
     parser.add_argument(
-        "--scheduler", choices=SCHEDULERS, default="easy", help="of the bare cluster (easy)"
+        "--scheduler", choices=SCHEDULERS, default="easy", help="of bare metal (easy)"
     )
     parser.add_argument(
         "--tie",
@@ -221,6 +225,8 @@ def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str:
         return "name a trace to replay, or a daemon's journal by --journal"
     if args.policy is not None:
         wrong = next((_NOT_WITH_POLICY[name] for name in given if name in _NOT_WITH_POLICY), "")
+        if args.scheduler == "conservative":
+            wrong = wrong or _NO_PROMISES
     else:
         why = "needs --policy FILE: without one there are neither nodes nor instances"
         wrong = _surplus([name for name in given if name != "learn"], _BARE, why)

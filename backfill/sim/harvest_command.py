@@ -151,6 +151,7 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         ReplayCosts() if args.costs is None else load_costs(args.costs),
         args.seed,
         _reservations(args, node_names(first, args.cluster)),
+        args.scheduler,
     )
     return setting, policies
 

@@ -17,6 +17,7 @@ from backfill.sim.bare_replay import BareReplay
 from backfill.sim.gantt import Gantt
 from backfill.sim.ledger import Ledger, Window
 from backfill.sim.machine import Cluster
+from backfill.sim.metal_queues import NodeScheduler
 from backfill.sim.replay_costs import ReplayCosts
 from backfill.sim.scenario import ReservationEntry
 from backfill.sim.steward import Steward
@@ -57,6 +58,7 @@ class Setting:
     costs: ReplayCosts = field(default_factory=ReplayCosts)
     seed: int = 0
     kept: tuple[ReservationEntry, ...] = ()  # times count from the first submission
+    scheduler: NodeScheduler = "easy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,9 @@ def reference(setting: Setting, policies: PolicySet) -> Run:
     cluster = setting.cluster
     window = Window(START_S, float("inf"))
     ledger = Ledger(window, cluster.cpus, policies.instances.flavour.cpus)
-    bare = BareReplay(setting.high, setting.node_names, cluster.cpus, ledger, setting.kept)
+    bare = BareReplay(
+        setting.high, setting.node_names, cluster.cpus, ledger, setting.kept, setting.scheduler
+    )
     bare.run()
     window.end_s = max(tale.end_s for tale in bare.tales)
     harvest = ledger.harvest(cluster.processors)
@@ -118,6 +122,7 @@ class _Replay:
             high=policies.priorities.high[0],
             low=policies.priorities.low[0],
             virtual=policies.instances.features[0],
+            scheduler=setting.scheduler,
         )
         costs = setting.costs
         self.sim = TraceCluster(

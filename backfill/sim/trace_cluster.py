@@ -1,4 +1,4 @@
-"""A simulated cluster for traces: bare metal under EASY, instances on it, jobs fed in time."""
+"""A simulated cluster for traces: instances on bare metal that has a queue of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from backfill.drivers.simulated.model import Reservation, SimJob
 from backfill.drivers.simulated.slurm import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.calm import Calm, Light
+from backfill.sim.metal_queues import NodeScheduler, queue_on
 from backfill.sim.node_easy import nodes_in
-from backfill.sim.reserved_easy import easy_on
 from backfill.sim.scenario import ReservationEntry
 from backfill.sim.trace_jobs import News, TraceJobs, TraceNodes, TwoQueues
 from backfill.sim.waiting_asks import Ask
@@ -40,6 +40,7 @@ class MetalShape:
     high: str
     low: str
     virtual: str
+    scheduler: NodeScheduler = "easy"
 
 
 @dataclass(slots=True)
@@ -91,7 +92,8 @@ class TraceCluster(SimulatedWorld):
             self.add_host(name, cpus=shape.cpus, memory_mb=shape.memory_mb, features=(METAL,))
         metal = [self._books.nodes[name] for name in shape.names]
         self.news = News(self._books)
-        self.queue = TwoQueues(frozenset({shape.high}), metal)
+        order = queue_on(shape.scheduler, shape.names, shape.cpus, (), START_S)
+        self.queue = TwoQueues(frozenset({shape.high}), metal, order)
         self.jobs = TraceJobs(self._events, self._machines, self._books, self.queue, self.news)
         self.jobs.before_start = self._started
         self.jobs.on_over = self._over
@@ -112,7 +114,7 @@ class TraceCluster(SimulatedWorld):
     def keep(self, entries: Sequence[ReservationEntry]) -> None:
         """Reserve nodes, as an admin does before the first job; times count from the beginning."""
         shape = self.shape
-        self.queue.easy = easy_on(shape.names, shape.cpus, entries, START_S)
+        self.queue.metal = queue_on(shape.scheduler, shape.names, shape.cpus, entries, START_S)
         for entry in entries:
             start_s = START_S + entry.at_s
             end_s = start_s + entry.for_s

@@ -1,4 +1,4 @@
-"""The simulated slurmctld for traces: EASY on bare metal, and a note of whatever changed."""
+"""The simulated slurmctld for traces: a queue for bare metal, and a note of whatever changed."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ class News:
 
 
 class TwoQueues(PendingQueue):
-    """Jobs for bare metal wait in EASY's queue, the others as Slurm's simulation has it."""
+    """Jobs for bare metal wait in a queue of their own, the others as Slurm's simulation has it."""
 
-    def __init__(self, high: frozenset[str], metal: Sequence[SimNode]) -> None:
+    def __init__(self, high: frozenset[str], nodes: Sequence[SimNode], metal: NodeEasy) -> None:
         super().__init__()
-        self.easy = NodeEasy([node.cpus for node in metal])
+        self.metal = metal
         self._high = high
-        self._metal = tuple(metal)
+        self._nodes = tuple(nodes)
         self._asks: dict[str, tuple[SimJob, Ask]] = {}
-        # EASY has placed a job of which there is no more than what it asked for.
+        # The queue has placed a job of which there is no more than what it asked for.
         self.on_light: Callable[[Ask], None] = lambda ask: None
 
     def push(self, job: SimJob, tier: int) -> None:
@@ -96,13 +96,13 @@ class TwoQueues(PendingQueue):
         order = (job.submit_s, job.order)
         ask = Ask(job.id, order, job.num_nodes, job.cpus_per_node, estimate_s)
         self._asks[job.id] = (job, ask)
-        self.easy.add(ask)
+        self.metal.add(ask)
 
     def schedule_metal(
         self, now_s: float, allocate: Callable[[SimJob, list[SimNode]], None]
     ) -> None:
-        """One pass of EASY."""
-        if not self.easy.waits:
+        """One pass."""
+        if not self.metal.waits:
             return
 
         def start(ask: Ask, nodes: int) -> None:
@@ -112,14 +112,14 @@ class TwoQueues(PendingQueue):
             else:
                 allocate(known[0], self.metal_in(nodes))
 
-        self.easy.schedule(now_s, start)
+        self.metal.schedule(now_s, start)
 
     def metal_in(self, nodes: int) -> list[SimNode]:
         """The nodes in a set of bits."""
-        return [self._metal[node] for node in nodes_in(nodes)]
+        return [self._nodes[node] for node in nodes_in(nodes)]
 
     def take_over(self, job: SimJob, ask: Ask) -> None:
-        """EASY knows the job already."""
+        """The queue knows the job already."""
         self._asks[job.id] = (job, ask)
 
     def leaves(self, job: SimJob) -> None:
@@ -128,9 +128,9 @@ class TwoQueues(PendingQueue):
         if found is None:
             return
         if job.state is JobState.PENDING:
-            self.easy.withdraw(job.id)
+            self.metal.withdraw(job.id)
         else:
-            self.easy.ended(found[1])
+            self.metal.ended(found[1])
 
 
 class TraceJobs(JobControl):
@@ -202,7 +202,7 @@ class TraceJobs(JobControl):
         self._news.forgotten(job)
 
     def take_over(self, job: SimJob, ask: Ask, launch_s: float, *, begun: bool) -> None:
-        """A job of which only EASY knew: it waits, or has its nodes, or has begun on them."""
+        """A job of which only the queue knew: it waits, or has its nodes, or has begun on them."""
         self._books.known[job.id] = job
         self._queue.take_over(job, ask)
         if ask.placed:

@@ -58,6 +58,21 @@ def test_json_of_two_policies(files: Path, capsys: pytest.CaptureFixture[str]) -
     assert printed["window_s"] == 1560
 
 
+def test_bare_metal_without_backfilling(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under FCFS the short job waits behind the wide one, with instances and without."""
+    jobs = [Job(0, 600, 1), Job(10, 600, 2), Job(20, 60, 1)]
+    (files / "t.swf").write_text("".join(swf_lines(jobs, ())))
+    waits = {}
+    for scheduler in ("easy", "fcfs"):
+        assert replayed(files, "--scheduler", scheduler, "--backlog", "htc:9", "--json") == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["scheduler"] == scheduler
+        waits[scheduler] = printed["policies"]["pause.yaml"]["high_wait_mean_s"]
+        assert printed["policies"]["pause.yaml"]["delay_max_s"] < 1.0
+    assert waits["easy"] == pytest.approx(590.0 / 3, abs=1.0)
+    assert waits["fcfs"] == pytest.approx((590.0 + 1180.0) / 3, abs=1.0)
+
+
 def test_the_same_policy_twice(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Same input, same seed, same policy: the same history."""
     same = files / "same.yaml"
@@ -179,7 +194,7 @@ def test_options_that_need_others(
     ("options", "sentence"),
     [
         (["--no-instances"], "--no-instances contradicts --policy"),
-        (["--scheduler", "fcfs"], "a replay with --policy is EASY"),
+        (["--scheduler", "conservative"], "so that no promise could be kept; choose easy or fcfs"),
         (["--tie", "eventwise"], "a replay with --policy is --tie batch"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.command import BAD_INPUT, main
 from backfill.sim.gantt import Gantt, Look
 from backfill.sim.machine import Cluster
+from backfill.sim.metal_queues import NodeScheduler
 from backfill.sim.policy_replay import Run, Setting, reference
 from backfill.sim.policy_replay import run as played
 from backfill.sim.replay_costs import ReplayCosts
@@ -46,17 +48,25 @@ entries = st.lists(
 ).map(tuple)
 
 
-def bare(trace: Trace, cpus: int, kept: tuple[ReservationEntry, ...]) -> Run:
+schedulers = st.sampled_from(get_args(NodeScheduler))
+
+
+def bare(
+    trace: Trace, cpus: int, kept: tuple[ReservationEntry, ...], scheduler: NodeScheduler
+) -> Run:
     fitting = trace.fitting(NODES * cpus)
-    return reference(Setting(Cluster(NODES, cpus), fitting, None, NAMES, 1024, kept=kept), policy())
+    cluster = Cluster(NODES, cpus)
+    setting = Setting(cluster, fitting, None, NAMES, 1024, kept=kept, scheduler=scheduler)
+    return reference(setting, policy())
 
 
 @dataclass(frozen=True)
 class Naive:
-    """EASY with reservations on nodes of one CPU, worked out anew at every second."""
+    """With reservations on nodes of one CPU, worked out anew at every second."""
 
     trace: Trace
     kept: tuple[ReservationEntry, ...]
+    scheduler: NodeScheduler
 
     def fits(self, free: set[str], need: int, at_s: float, estimate_s: float) -> list[str]:
         """The first nodes that are free and not kept meanwhile; too few: none."""
@@ -103,6 +113,8 @@ class Naive:
         need, estimate_s = self.trace.processors[job], self.trace.estimate[job]
         if promised is None:
             return self.fits(free, need, now_s, estimate_s)
+        if self.scheduler == "fcfs":
+            return []
         at_s, nodes = promised
         if now_s + estimate_s > at_s:
             return self.fits(free.difference(nodes), need, now_s, estimate_s)
@@ -130,27 +142,29 @@ class Naive:
 
 
 @settings(max_examples=80, deadline=None)
-@given(jobs, entries)
-def test_it_is_easy_that_looks_ahead(trace: Trace, kept: tuple[ReservationEntry, ...]) -> None:
+@given(jobs, entries, schedulers)
+def test_it_looks_ahead(
+    trace: Trace, kept: tuple[ReservationEntry, ...], scheduler: NodeScheduler
+) -> None:
     """Every job starts when a naive scheduler, which works everything out anew, starts it."""
     fitting = trace.fitting(NODES)
     if not len(fitting):
         return
-    starts = bare(trace, 1, kept).high_starts()
+    starts = bare(trace, 1, kept, scheduler).high_starts()
     found = [starts[i] - START_S for i in range(len(fitting))]
-    assert found == Naive(fitting, kept).starts()
+    assert found == Naive(fitting, kept, scheduler).starts()
 
 
 @settings(max_examples=40, deadline=None)
-@given(jobs, entries, st.integers(1, 3))
+@given(jobs, entries, st.integers(1, 3), schedulers)
 def test_nothing_runs_where_and_while_nodes_are_kept(
-    trace: Trace, kept: tuple[ReservationEntry, ...], cpus: int
+    trace: Trace, kept: tuple[ReservationEntry, ...], cpus: int, scheduler: NodeScheduler
 ) -> None:
     """By its estimate every job is over before; and all of them run in the end."""
     fitting = trace.fitting(NODES * cpus)
     if not len(fitting):
         return
-    for tale in bare(trace, cpus, kept).tales:
+    for tale in bare(trace, cpus, kept, scheduler).tales:
         begin_s, limit_s = tale.start_s - START_S, fitting.estimate[tale.index]
         for one in kept:
             if one.at_s < begin_s + limit_s and one.at_s + one.for_s > begin_s:
@@ -158,16 +172,17 @@ def test_nothing_runs_where_and_while_nodes_are_kept(
 
 
 @settings(max_examples=25, deadline=None)
-@given(jobs, entries, st.integers(1, 2))
+@given(jobs, entries, st.integers(1, 2), schedulers)
 def test_the_simulated_slurm_agrees(
-    trace: Trace, kept: tuple[ReservationEntry, ...], cpus: int
+    trace: Trace, kept: tuple[ReservationEntry, ...], cpus: int, scheduler: NodeScheduler
 ) -> None:
     """With a daemon that has nothing to do every job is where the run without it has it."""
     fitting = trace.fitting(NODES * cpus)
     if not len(fitting):
         return
     costs = ReplayCosts(steps=StepCosts(hook_s=0.0))
-    setting = Setting(Cluster(NODES, cpus), fitting, None, NAMES, 1024, costs=costs, kept=kept)
+    cluster = Cluster(NODES, cpus)
+    setting = Setting(cluster, fitting, None, NAMES, 1024, 0, 0, 0, costs, 0, kept, scheduler)
     alone, whole = reference(setting, policy()), played(setting, policy(), inf)
     told = [[(t.index, t.start_s, t.end_s, t.hosts) for t in one.tales] for one in (alone, whole)]
     assert told[0] == told[1]

@@ -1,13 +1,16 @@
-"""EASY backfill on nodes of which some are kept for others at certain times."""
+"""FCFS, and EASY backfill, on nodes of which some are kept for others at certain times."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from backfill.sim.node_easy import NodeEasy, Start, first_of, give, having, take
 from backfill.sim.scenario import ReservationEntry
 from backfill.sim.waiting_asks import Ask
+
+NodeScheduler: TypeAlias = Literal["easy", "fcfs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +22,15 @@ class Kept:
     nodes: int
 
 
-def easy_on(
-    names: Sequence[str], cpus: int, entries: Sequence[ReservationEntry], start_s: float
+def queue_on(
+    scheduler: NodeScheduler,
+    names: Sequence[str],
+    cpus: int,
+    entries: Sequence[ReservationEntry],
+    start_s: float,
 ) -> NodeEasy:
-    """EASY on these nodes of `cpus` each; the entries' times count from `start_s`."""
-    if not entries:
+    """The queue for these nodes of `cpus` each; the entries' times count from `start_s`."""
+    if not entries and scheduler == "easy":
         return NodeEasy([cpus] * len(names))
     number = {name: i for i, name in enumerate(names)}
     kept = [
@@ -34,7 +41,8 @@ def easy_on(
         )
         for entry in entries
     ]
-    return ReservedEasy([cpus] * len(names), kept)
+    make = ReservedEasy if scheduler == "easy" else NodeFcfs
+    return make([cpus] * len(names), kept)
 
 
 class ReservedEasy(NodeEasy):
@@ -100,3 +108,10 @@ class ReservedEasy(NodeEasy):
                 break
         nodes = self._busiest(fit, head.nodes)
         return shadow_s, [nodes, *(room & nodes for room in then[head.cpus + 1 :])]
+
+
+class NodeFcfs(ReservedEasy):
+    """Nobody overtakes: behind a job that does not fit, all wait."""
+
+    def _overtake(self, now_s: float, start: Start) -> None:
+        """Never."""
