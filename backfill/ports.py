@@ -116,8 +116,8 @@ class WorkloadManager(Protocol):
     def drain(self, name: str, reason: str) -> None:
         """Take no new jobs; `reason` starts with OUR_REASON. RefusedError: another's drain."""
 
-    def undrain(self, name: str) -> None:
-        """Lift our own drain. RefusedError when the drain is somebody else's."""
+    def undrain(self, name: str, *, heard: bool = False) -> bool:
+        """Lift our drain (RefusedError: another's). True: as it was `heard`, jobs may come now."""
 
     def nudge(self, name: str) -> None:
         """Let the scheduler look at a node that was released a moment ago, when it answers."""

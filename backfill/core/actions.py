@@ -49,12 +49,13 @@ class DrainNode:
 
 @dataclass(frozen=True, slots=True)
 class UndrainNode:
-    """Release the node to jobs: it has proven itself. Its slurmd, on `host`, reports at once."""
+    """Release the node to jobs. Its slurmd, on `host`, reports at once, unless just `heard`."""
 
     name: str
     generation: int
     reason: str
     host: str = ""
+    heard: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,20 @@ class NodeContract:
         assert not node(rig, host).drained
         await_state(rig, waiting, JobState.RUNNING)
 
+    def test_a_node_that_was_just_heard_is_open_at_once(self, rig: Rig) -> None:
+        """It need not be heard again, and the scheduler looks at it without another word."""
+        rig.manager.create_node(spec())
+        rig.register(spec())
+        rig.until(lambda: node(rig, "vn1").responding)
+        waiting = rig.submit("vn1")
+        assert rig.manager.undrain("vn1", heard=True)
+        seen = node(rig, "vn1")
+        assert seen.responding
+        assert not seen.drained
+        await_state(rig, waiting, JobState.RUNNING)
+        rig.manager.drain("vn1", REASON)
+        assert not rig.manager.undrain("vn1")
+
     def test_other_peoples_drains_are_never_touched(self, rig: Rig) -> None:
         """We neither lift such a drain nor put our reason in its place."""
         host = rig.hosts[0]

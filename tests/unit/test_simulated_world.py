@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -22,6 +23,10 @@ def test_time_does_not_go_back() -> None:
         world.submit("x", 1.0)
 
 
+def _undrain(world: SimulatedWorld, name: str) -> None:
+    world.slurm.undrain(name)
+
+
 def play(step_s: float) -> list[object]:
     """A busy hour with pauses, requeues and cancels, played in steps of `step_s`."""
     world = cluster(Manners(slurmd_timeout_s=120), hosts=4)
@@ -29,7 +34,7 @@ def play(step_s: float) -> list[object]:
     for i in range(1, 5):
         add_node(world, f"v{i}")
         world.provider.create(spec(f"v{i}", f"n{i}"))
-        world.at(1006.0, lambda i=i: world.slurm.undrain(f"v{i}"))  # type: ignore[misc]
+        world.at(1006.0, partial(_undrain, world, f"v{i}"))
     for _ in range(150):
         at_s = 1000.0 + dice.uniform(0.0, 3000.0)
         world.submit("low", dice.uniform(5.0, 300.0), at_s=at_s, cpus=dice.choice((1, 2)))

@@ -19,6 +19,8 @@ from backfill.core.steps.prove import proven, sentence
 from backfill.core.wants import image_of
 
 _MINUTE_S = 60.0
+# A slurmd that registered so lately is there; one whose proof took longer has to be heard again.
+_JUST_HEARD_S = 30.0
 _TRIES = 3  # attempts at one call before the boot has failed
 
 
@@ -156,7 +158,7 @@ def _method(draft: Draft, image: str) -> CloneMethod:
 def prove(draft: Draft, node: ManagedNode) -> None:
     """The last steps before READY: clock set and everything proven, then undrained.
 
-    Its slurmd has just registered, and reports once more when the node is released.
+    Its slurmd has just registered; only after a long proof it has to report once more.
     """
     holds, problem = proven(draft, node, "let it prove itself", register=False)
     if problem:
@@ -167,7 +169,9 @@ def prove(draft: Draft, node: ManagedNode) -> None:
     if draft.world.node_read_s(node.name) < node.woken_s:
         return  # what we know of the node is from before the proof
     if seen.drained_by_us:
-        draft.do(UndrainNode(node.name, node.generation, "it has proven itself", node.host))
+        heard = seen.responding and 0 <= draft.now_s - seen.slurmd_start_s < _JUST_HEARD_S
+        reason = "it has proven itself"
+        draft.do(UndrainNode(node.name, node.generation, reason, node.host, heard))
         return
     if seen.base is not NodeBase.DOWN:
         draft.become(

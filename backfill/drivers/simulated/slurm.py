@@ -149,14 +149,19 @@ class SimulatedSlurm:
             node.drain = reason
             self._books.refresh(node)
 
-    def undrain(self, name: str) -> None:
+    def undrain(self, name: str, *, heard: bool = False) -> bool:
         """Lift our drain."""
         with self._call("undrain", name):
             node = self._node(name)
             if node.drain is not None and not node.drain.startswith(OUR_REASON):
                 raise RefusedError(name, f"is drained by somebody else: {node.drain}")
+            there = node.registered and not (node.silent or node.down)
+            at_once = heard and there and node.drain is not None
             node.drain = None
             self._books.refresh(node)
+            if at_once:
+                self._jobs.kick()
+            return at_once
 
     def nudge(self, name: str) -> None:
         """Let the scheduler look at the node on its next tick."""

@@ -33,6 +33,7 @@ from backfill.ports import (
 )
 
 _POLL_S = 0.05
+_OPEN = {True: "State=IDLE", False: "State=UNDRAIN"}  # was it heard just now?
 # How much later a requeued job may start whose node has not confirmed the end of the old run.
 _LATER_S = 15
 
@@ -115,28 +116,28 @@ class SlurmManager(SlurmReader):
         if not node.drained or node.reason != reason_text(reason):
             self.set_drain(name, reason)
 
-    def undrain(self, name: str) -> None:
-        """Lift our own drain. RefusedError when the drain is somebody else's."""
+    def undrain(self, name: str, *, heard: bool = False) -> bool:
+        """Lift our own drain. RefusedError when the drain is somebody else's.
+
+        UNDRAIN waits for a registration; IDLE (no jobs there, not DOWN) does not: 22.05 to 26.05.
+        """
         node = self._node(name)
         if node.drained_by_others:
             raise RefusedError(name, f"somebody else drained it: {node.reason}")
         if node.drained:
             self._registration.proven(name)
-            self.scontrol(name, "update", f"NodeName={name}", "State=UNDRAIN")
+            heard = heard and node.responding and node.base is NodeBase.IDLE
+            self.scontrol(name, "update", f"NodeName={name}", _OPEN[heard])
+        return node.drained and heard
 
     def nudge(self, name: str) -> None:
         """Make the scheduler look at an undrained node now instead of at its next full pass.
 
-        Lifting a drain marks the node NOT_RESPONDING until it has answered a ping, and the pass
-        that follows the update finds it so (measured on 22.05: the first job came 2 to 4 s late).
-        Any further update of the node brings another pass; this one changes nothing of it, not
-        even a comment that somebody else has put there.
+        UNDRAIN marks it NOT_RESPONDING until it has answered a ping; the pass that follows finds it
+        so (22.05: the first job came 2 to 4 s late). Another update brings another pass.
         """
         deadline_s = time.monotonic() + self._settle_s
-        while time.monotonic() < deadline_s:
-            node = self._node_or_none(name)
-            if node is None:
-                return
+        while (node := self._node_or_none(name)) and time.monotonic() < deadline_s:
             if node.responding:
                 self.scontrol(name, "update", f"NodeName={name}", f"NodeAddr={node.address}")
                 return
