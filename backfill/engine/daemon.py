@@ -41,7 +41,7 @@ from backfill.engine.observe import cluster_changes, host_changes, node_changes
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.summary import summary
 from backfill.engine.waiting import WaitingRoom
-from backfill.engine.watch import Watch, still_taken
+from backfill.engine.watch import Watch, only_start, still_taken, stirs
 from backfill.engine.workers import Workers
 from backfill.ports import Journal
 
@@ -170,7 +170,8 @@ class Daemon:
                 self.cycle.take(early)
             plan = self.cycle.decide()
             leaving = still_taken(self.world, self._watch.leaving)
-            self._watch.want(plan.watch | leaving, now_s)
+            watched = plan.watch | leaving
+            self._watch.want(watched, now_s, patient=only_start(self.world, watched))
             for question in questions:
                 question.reply.put(question.ask())
             self._look(now_s)
@@ -260,7 +261,8 @@ class Daemon:
         elapsed_s = round(result.elapsed_s, 6)
         body: dict[str, object] = {"key": key, "elapsed_s": elapsed_s, "problem": result.problem}
         self.cycle.record("outcome", result.action.name, body)
-        self._watch.stir(now_s)
+        if stirs(result.action):
+            self._watch.stir(now_s)
         done = ch.OperationDone(key, now_s, result.problem, result.retry)
         return [*result.changes, done]
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from backfill.core import actions as act
+from backfill.core.lifecycle import Phase
 from backfill.core.world import World
 
 _SLOWEST_S = 0.5
+# Where nothing but slurmds that start are awaited: that takes seconds, and those who start need the
+# CPUs. Evictions and returns are a matter of milliseconds.
+_BOOTS_S = 0.1
+# What these led to is in their results; what comes of it takes as long as a boot.
+_MAKING = (act.CreateNode, act.CreateInstance, act.MakeParent)
 _GROWTH = 1.5
 # Asking costs two programs: where that takes long, guests and jobs wait for the same CPUs.
 _REST = 2.0  # times as long as the last answer took
@@ -18,6 +25,7 @@ class Watch:
     def __init__(self, fastest_s: float) -> None:
         self._fastest_s = fastest_s
         self._interval_s = fastest_s
+        self._patient = False
         self._names: frozenset[str] = frozenset()
         self._next_s = 0.0
         self._asked_s: float | None = None  # while an answer is on its way
@@ -25,9 +33,13 @@ class Watch:
         self._rested_s = 0.0
         self.leaving: set[str] = set()  # hosts' nodes whose job is known to have ended
 
-    def want(self, names: frozenset[str], now_s: float) -> None:
-        """Watch these nodes from now on; a new one among them is asked about at once."""
-        if names - self._names:
+    def want(self, names: frozenset[str], now_s: float, *, patient: bool = False) -> None:
+        """Watch these nodes from now on; a new one among them is asked about at once.
+
+        `patient`: all of them are only starting: they are asked about in an even pace.
+        """
+        self._patient = patient
+        if names - self._names and not patient:
             self.stir(now_s)
         self._names = names
         self.leaving &= names
@@ -49,7 +61,8 @@ class Watch:
         took_s = 0.0 if self._asked_s is None else now_s - self._asked_s
         self._asked_s = None
         self._rested_s = now_s + min(_SLOWEST_S, _REST * took_s)
-        self._next_s = max(now_s if self._stirred else now_s + self._interval_s, self._rested_s)
+        pause_s = max(_BOOTS_S, self._fastest_s) if self._patient else self._interval_s
+        self._next_s = max(now_s if self._stirred else now_s + pause_s, self._rested_s)
         if not self._stirred:
             self._interval_s = min(_SLOWEST_S, self._interval_s * _GROWTH)
 
@@ -62,6 +75,17 @@ class Watch:
         """The nodes to ask about now."""
         rests = self._asked_s is not None or now_s < self._next_s
         return () if rests else tuple(sorted(self._names))
+
+
+def only_start(world: World, nodes: Iterable[str]) -> bool:
+    """Whether nothing but the start of these nodes' slurmds is awaited."""
+    managed = (world.managed.get(node) for node in nodes)
+    return all(node is not None and node.phase is Phase.BOOTING for node in managed)
+
+
+def stirs(action: act.DriverAction) -> bool:
+    """Whether Slurm may show something else at once when this is done."""
+    return not isinstance(action, _MAKING)
 
 
 def still_taken(world: World, nodes: Iterable[str]) -> frozenset[str]:

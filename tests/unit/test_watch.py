@@ -53,6 +53,22 @@ def test_without_news_it_becomes_seldom() -> None:
     assert pauses[-1] == pytest.approx(0.5)
 
 
+def test_nodes_that_only_start_are_asked_about_in_an_even_pace() -> None:
+    """A further one brings no question of its own; one whose job waits makes it eager again."""
+    made, now_s = Watch(0.03), 100.0
+    made.want(NODES, now_s, patient=True)
+    for _ in range(12):
+        assert made.due(now_s)
+        made.asked(now_s)
+        made.answered(now_s)
+        assert made.due_in_s(now_s) == pytest.approx(0.1)
+        made.want(NODES | {"vn2"}, now_s, patient=True)
+        assert made.due_in_s(now_s) == pytest.approx(0.1)
+        now_s += 0.1
+    made.want(NODES | {"bm1"}, now_s - 0.09)
+    assert made.due(now_s - 0.09)
+
+
 @pytest.mark.parametrize(("took_s", "rest_s"), [(0.01, 0.03), (0.1, 0.2), (10.0, 0.5)])
 def test_where_asking_takes_long_it_is_done_less_often(took_s: float, rest_s: float) -> None:
     """The CPUs are short there, and those who are awaited need them; never less than twice a
