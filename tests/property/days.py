@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,7 @@ from backfill.core.lifecycle import Phase
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities
 from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports import UnreachableError
@@ -41,6 +43,7 @@ ACCIDENTS = (
     "hook again",
     "never boots",
     "close host",
+    "maintenance",
 )
 Work = list[tuple[float, float]]  # run time and arrival, seconds
 
@@ -82,6 +85,21 @@ def policies(ladder: tuple[RungRule, ...], **rules: object) -> PolicySet:
     return replace(given, **rules)  # type: ignore[arg-type]  # its own fields
 
 
+class _Errors(logging.Handler):
+    """Keeps what the decision loop calls an error, such as a plan that does not settle."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[object] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+
+_ERRORS = _Errors()
+logging.getLogger("backfill.cycle").addHandler(_ERRORS)
+
+
 class Day:
     """One simulated day with its work and its accidents. `shared`: jobs and instances share hosts.
 
@@ -89,6 +107,7 @@ class Day:
     """
 
     def __init__(self, rules: PolicySet, *, shared: bool = False) -> None:
+        _ERRORS.found.clear()
         # The hook is built to wait longer than the daemon takes for its word, as on any cluster.
         self.sim = SimulatedWorld(manners=Manners(hook_timeout_s=rules.answer_within_s + 1))
         self.sim.checks.shared = shared
@@ -227,6 +246,11 @@ class Day:
         if self.run.alive:
             self.run.cycle.take([HoldSet(subject, self.sim.now_s, on, "a test")])
 
+    def _maintenance(self, pick: int) -> None:
+        """Of which one hears some seconds before, or as it begins."""
+        start_s = self.sim.now_s + 5.0 * (pick // 3)
+        self.sim.slurm.reserve([HOSTS[pick % 3]], Reservation(start_s, start_s + 25.0, True))
+
     # --- its end -------------------------------------------------------------------------------
 
     def over(self) -> bool:
@@ -248,9 +272,9 @@ class Day:
             raise
 
     def broken(self) -> list[object]:
-        """Promises that were broken although somebody could act."""
-        found = self.sim.audit()
-        return [v for v in found if not (v.kind == "room" and self._excused(v.at_s))]
+        """Promises that were broken although somebody could act, and plans without an end."""
+        found = [v for v in self.sim.audit() if v.kind != "room" or not self._excused(v.at_s)]
+        return [*found, *_ERRORS.found]
 
     def _excused(self, at_s: float) -> bool:
         return any(begin_s <= at_s <= end_s for begin_s, end_s in self.dead)

@@ -26,6 +26,12 @@ LADDERS = (
     (RungRule(Rung.SUSPEND, 60.0, 30.0), RungRule(Rung.REQUEUE)),
     (RungRule(Rung.REQUEUE),),
 )
+# Hosts are shared with what is only slowed down, for a while.
+THROTTLING = (
+    RungRule(Rung.THROTTLE, 1.0, 15.0),
+    RungRule(Rung.PAUSE, 1.0, 30.0),
+    RungRule(Rung.SUSPEND, 60.0, 600.0),
+)
 # In the first half of every minute only two may work.
 HALF_MINUTES = Budgets((Budget("2", schedule="* * * * *", duration_s=30.0),))
 # A person who closes a host pushes work aside without a job that would excuse it.
@@ -81,7 +87,13 @@ def test_no_promise_is_broken_and_everything_ends(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(ladder=st.sampled_from(LADDERS), low=lows, high=highs, wrong=WRONG, budget=st.booleans())
+@given(
+    ladder=st.sampled_from((*LADDERS, THROTTLING)),
+    low=lows,
+    high=highs,
+    wrong=WRONG,
+    budget=st.booleans(),
+)
 def test_no_promise_is_broken_on_shared_hosts(
     ladder: tuple[RungRule, ...], low: Work, high: Work, wrong: list[Accident], *, budget: bool
 ) -> None:

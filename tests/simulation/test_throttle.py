@@ -7,6 +7,7 @@ from dataclasses import replace
 from backfill.core.cluster import JobState
 from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import Phase, Rung
+from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports import RefusedError
@@ -68,4 +69,42 @@ def test_where_it_cannot_be_done_the_next_rung_follows_at_once() -> None:
     run.until(lambda: running(run, high), 5)
     assert sim.instance("vn1").state is InstanceState.PAUSED
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.audit() == []
+
+
+def test_what_a_budget_throttled_stays_so_while_it_holds() -> None:
+    """Given its CPUs back in the same breath, it would be throttled again, and so on for ever."""
+    sim = cluster(hosts=("bm1",))
+    budget = Budgets((Budget("1", schedule="* * * * *", duration_s=30.0),))
+    ladder = Ladder((replace(THROTTLE, for_s=None), RungRule(Rung.PAUSE)))
+    policy = replace(policies(ladder), hosts=("bm1",), budgets=budget)
+    run = Rehearsal(sim, policy, MemoryJournal())
+    run.until(lambda: run.world.now_s % 60.0 >= 31.0, 70)
+    lows = [sim.submit("htc", 100.0) for _ in range(2)]
+    run.until(lambda: running(run, *lows), 28)
+    run.until(lambda: any(m.phase is Phase.THROTTLED for m in run.world.managed.values()), 60)
+    began_s = run.world.now_s
+    run.until(lambda: ready(run, 2), 60)
+    assert run.world.now_s - began_s > 25.0
+    steps = [r for r in run.journal.read() if r.kind == "intent" and "Throttle" in str(r.body["t"])]
+    assert len(steps) == 2
+    assert sim.audit() == []
+
+
+def test_one_that_somebody_paused_while_it_was_throttled_stands_aside() -> None:
+    """Its rung is to be slow, and it stands still: the plan once went round between the two."""
+    run = rehearsal(THROTTLE, RungRule(Rung.PAUSE, within_s=1.0))
+    sim = run.sim
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: running(run, low), 30)
+    high = sim.submit("batch", 20.0)
+    run.until(lambda: running(run, high), 5)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.THROTTLED, 5)
+    sim.provider.pause("bm1", "vn1")
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 10)
+    assert sim.job(low).state is JobState.SUSPENDED
+    assert len(run.world.managed["vn1"].reason) < 200
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 0
+    assert not sim.instance("vn1").machine.throttled
     assert sim.audit() == []

@@ -62,10 +62,10 @@ def step_evicting(draft: Draft, node: ManagedNode) -> None:
     if problem:
         draft.become(node, Phase.REMOVING, problem, fail=True)
         return
-    if instance.throttled and draft.rule(node).rung is Rung.THROTTLE and not node.checkpoint:
-        held_back(draft, node)
-        return
     if not draft.stopped(instance):
+        if instance.throttled and draft.rule(node).rung is Rung.THROTTLE and not node.checkpoint:
+            held_back(draft, node)
+            return
         free = draft.host_is_free(node.host) and node.name not in draft.world.closed
         free = free and not node.checkpoint
         if free and not node.doomed and not draft.budget_full():

@@ -53,15 +53,20 @@ def step_throttled(draft: Draft, node: ManagedNode) -> None:
     if node.doomed:
         _climb(draft, node, "it is not to come back")
         return
-    busy = closed(draft.world, node.host, draft.policies.limits)
-    busy = busy or draft.world.closed.get(node.name, "")
-    if not busy and draft.taken(node.host):
-        busy = f"{node.host} {why_taken(draft, node.host)}"
+    busy = _wanted(draft, node)
     if busy:
         draft.refuse(node.name, "all of its CPUs", busy)
         _wait(draft, node)
     else:
         draft.become(node, Phase.RETURNING, f"host {node.host} is free again", woken_s=0.0)
+
+
+def _wanted(draft: Draft, node: ManagedNode) -> str:
+    """Say what keeps its CPUs from it: all that would throttle it again; empty: nothing."""
+    busy = closed(draft.world, node.host, draft.policies.limits)
+    if not busy and draft.taken(node.host):
+        busy = f"{node.host} {why_taken(draft, node.host)}"
+    return busy or draft.world.closed.get(node.name, "") or draft.budget_full()
 
 
 def _wait(draft: Draft, node: ManagedNode) -> None:
