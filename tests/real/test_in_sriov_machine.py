@@ -39,8 +39,10 @@ class CardRig(LibvirtRig):
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with running_lab("sriov") as up:
-        yield up
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("backfill.lab.cluster.UP_TIMEOUT_S", 900.0)
+        with running_lab("sriov") as up:
+            yield up
 
 
 @pytest.fixture
