@@ -248,10 +248,7 @@ class Provisioner(Protocol):
     def apply(
         self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()
     ) -> dict[str, StateRun]:
-        """See that the states hold on these nodes, by a run where a look is not enough.
-
-        `test`: change nothing. `must_run`: nodes at which no look is worth while.
-        """
+        """See that the states hold. `test`: change nothing; `must_run`: where no look is enough."""
 
     def close(self) -> None:
         """Give back connections."""

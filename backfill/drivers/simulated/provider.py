@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, InstanceState
-from backfill.core.readiness import Fact, GuestReport, Stated
+from backfill.core.readiness import Fact, GuestReport
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
@@ -16,6 +16,7 @@ from backfill.drivers.simulated.holder import SimulatedHolder
 from backfill.drivers.simulated.keeper import SimulatedKeeper
 from backfill.drivers.simulated.machines import Machines
 from backfill.drivers.simulated.nurse import SimulatedNurse
+from backfill.drivers.simulated.sight import SimulatedSight
 from backfill.ports import (
     AlreadyThereError,
     BusyError,
@@ -31,7 +32,7 @@ _IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
 _ENDED = (InstanceState.OFF, InstanceState.CRASHED)
 
 
-class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
+class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, SimulatedSight):
     """InstanceProvider over the simulation; every call acts at once."""
 
     def __init__(
@@ -46,10 +47,10 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
         SimulatedKeeper.__init__(self, self._reachable)
         SimulatedHolder.__init__(self)
         SimulatedNurse.__init__(self)
+        SimulatedSight.__init__(self)
         self.boot_s = 5.0
         self.fork_s = 1.2  # instead of that, for an instant clone
         self.ailments: dict[str, tuple[Fact, ...]] = {}  # by instance: what it cannot prove
-        self.unlike: dict[str, str] = {}  # by instance: what is not as its states say
         self.watch: Callable[[SimInstance], None] = lambda instance: None
         self.woken: Callable[[Machine], None] = lambda machine: None
         self._events = events
@@ -230,20 +231,6 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse):
                 flavour.cpus, flavour.memory_mb, (address,), facts,
             )  # fmt: skip
             return report, credential
-
-    def differs(self, host: str, name: str, stated: Stated) -> str:
-        """Nothing does, but for what stands in `unlike`, and where another list was meant."""
-        with self._call("differs", host, name) as found:
-            self._need(instance := self._instance(found, name), InstanceState.RUNNING)
-            if stated.listed != f"{name}.g{instance.spec.tag.generation}":
-                return "its states come to something else now than when it was made"
-            return self.unlike.get(name, "")
-
-    def job_processes(self, host: str, name: str) -> tuple[int, int]:
-        """One process for every job that computes there; none is ever stopped by a signal."""
-        with self._call("job_processes", host, name) as found:
-            self._need(instance := self._instance(found, name), InstanceState.RUNNING)
-            return sum(1 for run in instance.machine.runs if run.since_s is not None), 0
 
     def close(self) -> None:
         """Nothing is held."""
