@@ -23,7 +23,7 @@ minion:
         tcp_keepalive_idle: 10
         tcp_keepalive_cnt: 3
         tcp_keepalive_intvl: 5
-        # Each look for the master makes all loaders anew: every 10 s that took a fifth of a guest's
+        # Each look for the master makes all loaders anew: every 10 s that took a tenth of a guest's
         # CPU where guests run in software. A connection that is dead is noticed by keepalive.
         master_alive_interval: 60
         master_tries: -1
