@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 
 from backfill.core.changes import Change
 from backfill.core.lifecycle import Phase
@@ -13,6 +14,7 @@ from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.hardware import Segment
 from backfill.drivers.simulated.model import SimJob
+from backfill.sim.arrivals import Arrivals
 from backfill.sim.bare_replay import BareReplay
 from backfill.sim.gantt import Gantt
 from backfill.sim.ledger import Ledger, Window
@@ -139,11 +141,11 @@ class _Replay:
         self.steward = Steward(self.sim, policies, costs, rests=rests)
         self.steward.on_change = self.ledger.change
         self.steward.cycle.on_step = self.ledger.step
-        self._next_high = self._next_low = 0
+        self._next_low = 0
         self._waiting = 0
         self._closed = False
         self.sim.jobs.on_start = self._refill
-        self._feed_high()
+        self._arrivals = Arrivals(self.sim, setting.high)
         self._feed_low()
 
     def draw(self, gantt: Gantt) -> None:
@@ -164,23 +166,6 @@ class _Replay:
         self.steward.on_change = change
 
     # --- feeding -------------------------------------------------------------------------------
-
-    def _feed_high(self) -> None:
-        trace, number, now_s = self.setting.high, self._next_high, self.sim.now_s
-        ticks, first, count = trace.ticks_per_s, trace.submit[0], len(trace)
-        while number < count:
-            at_s = START_S + (trace.submit[number] - first) / ticks
-            if at_s > now_s:
-                self.sim.at(at_s, self._feed_high)
-                break
-            self.sim.add_high(
-                number,
-                trace.run[number] / ticks,
-                trace.estimate[number] / ticks,
-                trace.processors[number],
-            )
-            number += 1
-        self._next_high = number
 
     def _feed_low(self) -> None:
         trace, number, now_s = self.setting.low, self._next_low, self.sim.now_s
@@ -207,7 +192,7 @@ class _Replay:
 
     def run(self) -> Run:
         window = self.ledger.window
-        while self._next_high < len(self.setting.high) or self.sim.active_high:
+        while self._arrivals.next_s < inf or self.sim.active_high:
             self._step(_CHUNK_S, window.end_s)
             if self.sim.now_s >= window.end_s:
                 break

@@ -106,7 +106,7 @@ class TraceCluster(SimulatedWorld):
         self.provider.woken = self._nodes.register
         self.saves = (0.0, 0.0)  # every so many seconds, and what one takes
         self.active_high = self.active_low = 0
-        self.calm = Calm(self)
+        self.calm = Calm(self, self._events)
         self.queue.on_light = self.calm.allocate
         # (job, its attempt, seconds of it that are kept, share of them spent on saving)
         self.on_attempt: Attempt = lambda tale, segments, kept_s, saving: None

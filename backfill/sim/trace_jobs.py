@@ -84,7 +84,8 @@ class TwoQueues(PendingQueue):
         self._high = high
         self._nodes = tuple(nodes)
         self._asks: dict[str, tuple[SimJob, Ask]] = {}
-        # The queue has placed a job of which there is no more than what it asked for.
+        # The queue has placed a job; a light one is all that there is of it.
+        self.on_metal: Callable[[SimJob, list[SimNode]], None] = lambda job, nodes: None
         self.on_light: Callable[[Ask], None] = lambda ask: None
 
     def push(self, job: SimJob, tier: int) -> None:
@@ -98,21 +99,17 @@ class TwoQueues(PendingQueue):
         self._asks[job.id] = (job, ask)
         self.metal.add(ask)
 
-    def schedule_metal(
-        self, now_s: float, allocate: Callable[[SimJob, list[SimNode]], None]
-    ) -> None:
+    def schedule_metal(self, now_s: float) -> None:
         """One pass."""
-        if not self.metal.waits:
-            return
+        if self.metal.waits:
+            self.metal.schedule(now_s, self._start)
 
-        def start(ask: Ask, nodes: int) -> None:
-            known = self._asks.get(ask.name)
-            if known is None:
-                self.on_light(ask)
-            else:
-                allocate(known[0], self.metal_in(nodes))
-
-        self.metal.schedule(now_s, start)
+    def _start(self, ask: Ask, nodes: int) -> None:
+        known = self._asks.get(ask.name)
+        if known is None:
+            self.on_light(ask)
+        else:
+            self.on_metal(known[0], self.metal_in(nodes))
 
     def metal_in(self, nodes: int) -> list[SimNode]:
         """The nodes in a set of bits."""
@@ -141,6 +138,7 @@ class TraceJobs(JobControl):
     ) -> None:
         super().__init__(events, machines, books)
         self._queue: TwoQueues = queue
+        queue.on_metal = self._allocate
         self._news = news
         self.on_start: Callable[[SimJob], None] = lambda job: None
         # (job, restart that is over, whether its work is done)
@@ -151,8 +149,13 @@ class TraceJobs(JobControl):
         super().submit(job)
         self._news.job(job)
 
+    def schedule_now(self) -> None:
+        """Look at the waiting jobs without waiting for a tick."""
+        if self._books.up:
+            self._schedule()
+
     def _schedule(self) -> None:
-        self._queue.schedule_metal(self._events.now_s, self._allocate)
+        self._queue.schedule_metal(self._events.now_s)
         if self._queue.waits:
             super()._schedule()
 

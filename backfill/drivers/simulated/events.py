@@ -35,15 +35,27 @@ class EventQueue:
         self._heap: list[tuple[float, int, Event]] = []
         self._count = 0
         self._stepping = False
+        self._until_s = start_s
 
-    def at(self, at_s: float, action: Callable[[], None]) -> Event:
-        """Do `action` at `at_s`, or now if that is past."""
-        self._count += 1
+    def at(self, at_s: float, action: Callable[[], None], ticket: int = 0) -> Event:
+        """Do `action` at `at_s`, or now if past. `ticket`: as if asked when it was drawn."""
         if at_s < self.now_s:
             at_s = self.now_s
         event = Event(at_s, action)
-        heapq.heappush(self._heap, (at_s, self._count, event))
+        heapq.heappush(self._heap, (at_s, ticket or self.ticket(), event))
         return event
+
+    def ticket(self) -> int:
+        """A place among the events of whatever instant."""
+        self._count += 1
+        return self._count
+
+    def pass_to(self, at_s: float) -> bool:
+        """Let time pass within a callback; refused where anything may be due until then."""
+        if at_s > self._until_s or (self._heap and self._heap[0][0] <= at_s):
+            return False
+        self.now_s = at_s
+        return True
 
     def after(self, delay_s: float, action: Callable[[], None]) -> Event:
         """Do `action` in `delay_s` seconds."""
@@ -61,7 +73,7 @@ class EventQueue:
             raise ValueError(f"simulated time cannot go back from {self.now_s} to {until_s}")
         if self._stepping:
             raise RuntimeError("a callback must not move simulated time; answer the hook later")
-        self._stepping = True
+        self._stepping, self._until_s = True, until_s
         try:
             heap = self._heap
             while heap and heap[0][0] <= until_s:

@@ -93,9 +93,13 @@ class SimulatedWorld:
         with self._lock:
             self._events.step_to(until_s)
 
-    def at(self, at_s: float, action: Callable[[], None]) -> Event:
+    def at(self, at_s: float, action: Callable[[], None], ticket: int = 0) -> Event:
         """Do `action` at `at_s` (an admin's deed, a fault, an end of a call's duration)."""
-        return self._events.at(at_s, action)
+        return self._events.at(at_s, action, ticket)
+
+    def ticket(self) -> int:
+        """A place among the events of whatever instant."""
+        return self._events.ticket()
 
     # --- building -------------------------------------------------------------------------
 
