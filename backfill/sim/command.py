@@ -225,8 +225,7 @@ def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str:
         return "name a trace to replay, or a daemon's journal by --journal"
     if args.policy is not None:
         wrong = next((_NOT_WITH_POLICY[name] for name in given if name in _NOT_WITH_POLICY), "")
-        if args.scheduler == "conservative":
-            wrong = wrong or _NO_PROMISES
+        wrong = wrong or _contradiction(args, given)
     else:
         why = "needs --policy FILE: without one there are neither nodes nor instances"
         wrong = _surplus([name for name in given if name != "learn"], _BARE, why)
@@ -234,6 +233,17 @@ def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str:
     if not wrong and args.cluster is None and located(args.trace).exists():
         return "a trace needs --cluster NODESxCPUS, for example --cluster 128x1"
     return wrong
+
+
+def _contradiction(args: argparse.Namespace, given: Sequence[str]) -> str:
+    """What does not go together with a policy, or an empty text."""
+    if args.scheduler == "conservative":
+        return _NO_PROMISES
+    if "save_takes" in given and "saves_every" not in given:
+        return "--save-takes needs --saves-every TIME, how often they save themselves"
+    if "seeds" in given and "shake" in given:
+        return "--seeds and --shake both say how often to repeat; give one, --shake draws anew too"
+    return ""
 
 
 def _surplus(given: Sequence[str], known: frozenset[str], why: str) -> str:
@@ -253,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _seeds(text: str) -> int:
     if text.isascii() and text.isdigit() and 0 < int(text) <= 1000:
         return int(text)
-    raise argparse.ArgumentTypeError(f"'{text}' is no number of seeds; give 1 to 1000")
+    raise argparse.ArgumentTypeError(f"'{text}' is no number of repeats; give 1 to 1000")
 
 
 def _cluster(text: str) -> Cluster:

@@ -193,6 +193,9 @@ def _backlog(text: str, seed: int, *, anew: bool = False) -> Trace:
     `anew`: its own seed is counted up together with `seed`.
     """
     match = _HTC.fullmatch(text)
+    if match is None and text.startswith("htc:") and not Path(text).exists():
+        what = "is neither htc:JOBS nor htc:SEED:JOBS, with at least one job"
+        raise MisfitError(f"--backlog: '{text}' {what}; write htc:50000, for example")
     if match is None:
         return read_trace(located(Path(text)))
     jobs = int(match["jobs"])

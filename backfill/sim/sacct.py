@@ -91,6 +91,9 @@ def _header(path: Path, lines: ByteLines) -> tuple[list[str], str]:
 
 
 def _require(path: Path, header: list[str]) -> None:
+    twice = next((name for name in header if name and header.count(name) > 1), "")
+    if twice:
+        raise TraceError(path, 1, f"column {twice} is there twice; {ASK}")
     needs = {
         "Submit or Start": ("Submit", "Start"),
         "ElapsedRaw, Elapsed or End": ("ElapsedRaw", "Elapsed", "End"),

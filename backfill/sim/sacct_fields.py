@@ -65,7 +65,10 @@ def parse_instant_s(text: str) -> int | None:
         return None
     if text.isdecimal() and len(text) <= DIGITS:
         return int(text)
-    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+    try:
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        raise ValueError(f"{text!r} is no time") from None
 
 
 def parse_duration_s(text: str) -> int | None:

@@ -144,6 +144,7 @@ def test_a_broken_promise_is_exit_status_1(files: Path, capsys: pytest.CaptureFi
         (["--against", "other.yaml"], "the two policies differ in hosts"),
         (["--cluster", "1x1"], "the policy has 2 hosts and the cluster 1 nodes"),
         (["--backlog", "no.swf"], "no.swf: "),
+        (["--backlog", "htc:0"], "--backlog: 'htc:0' is neither htc:JOBS nor htc:SEED:JOBS"),
         (["--saves-every", "often"], "--saves-every: 'often' is not a duration"),
         (["--node-memory", "much"], "--node-memory: 'much' is not a size"),
         (["--costs", "bad.yaml"], "bad.yaml:1:9: boot_s is 'soon'"),
@@ -194,6 +195,8 @@ def test_options_that_need_others(
     ("options", "sentence"),
     [
         (["--no-instances"], "--no-instances contradicts --policy"),
+        (["--save-takes", "10s"], "--save-takes needs --saves-every TIME"),
+        (["--seeds", "2", "--shake", "2"], "both say how often to repeat; give one"),
         (["--scheduler", "conservative"], "so that no promise could be kept; choose easy or fcfs"),
         (["--tie", "eventwise"], "a replay with --policy is --tie batch"),
     ],

@@ -193,7 +193,8 @@ def test_submit_falls_back_to_start(tmp_path: Path) -> None:
     [
         ("5|2024-01-01T00:00:00|60", "3 columns where the header has 8"),
         ("x|2024-01-01T00:00:00|Unknown|60|1|1|1|C", "'x' is no Slurm job id"),
-        ("5|yesterday|Unknown|60|1|1|1|C", "yesterday"),
+        ("5|yesterday|Unknown|60|1|1|1|C", "'yesterday' is no time"),
+        ("5|2024-13-01T00:00:00|Unknown|60|1|1|1|C", "'2024-13-01T00:00:00' is no time"),
         ("5|2024-01-01T00:00:00|Unknown|an hour|1|1|1|C", "'an hour' is no duration"),
         ("5|2024-01-01T00:00:00|Unknown|60|many|1|1|C", "ReqCPUS 'many' is not a number"),
         ("5|2024-01-01T00:00:00|Unknown|60|99999999999999|1|1|C", "a number is too large"),
@@ -215,6 +216,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, problem: str) -> None
         ("JobID|ExitCode|State|MaxRSS|Elapsed", "no column Submit or Start"),
         ("JobID|Submit|AllocCPUS", "no column ElapsedRaw, Elapsed or End"),
         ("JobID|Submit|Elapsed", "no column ReqCPUS or AllocCPUS"),
+        ("JobID|Submit|Elapsed|AllocCPUS|AllocCPUS", "column AllocCPUS is there twice"),
         ("5|2024-01-01T00:00:00", "no header with JobID"),
     ],
 )
