@@ -25,6 +25,8 @@ _COLOURS = {
     Look.MOVING: "#c477a8",
 }
 _ORDER = tuple(_COLOURS)
+# Of a difference, where it is not the figure's own.
+_UNITS = {"%": " points", "x": "", "": ""}
 _HERE = Path(__file__).parent
 # Nothing may be fetched, and no script but our own may run.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -62,7 +64,7 @@ def _head(setting: Setting, played: Sequence[Played], names: str) -> str:
     about = (
         f"{first.high_jobs} high-priority jobs on {cluster.nodes} x {cluster.cpus} processors, "
         f"{low} low-priority jobs for instances, {first.window_s:.0f} s observed, "
-        f"seed{'s' if seeds > 1 else ''} {setting.seed}"
+        f"{setting.scheduler}, seed{'s' if seeds > 1 else ''} {setting.seed}"
         + (f" to {setting.seed + seeds - 1}" if seeds > 1 else "")
     )
     body = f'<h1>Replay with {escape(names)}</h1><p class="soft">{about}</p>'
@@ -76,7 +78,7 @@ def _table(played: Sequence[Played]) -> str:
     heads = "".join(f"<th>{escape(one.name)}</th>" for one in played)
     two = len(played) == 2
     rows = "".join(_row(figure, played) for figure in FIGURES)
-    last = "<th>difference</th>" if two else ""
+    last = "<th>" + escape(f"{played[1].name} minus {played[0].name}") + "</th>" if two else ""
     return (
         f'<h2>All figures</h2><div class="scroll"><table><tr><th></th>{heads}{last}</tr>{rows}'
         "</table></div>"
@@ -91,10 +93,14 @@ def _row(figure: Figure, played: Sequence[Played]) -> str:
         text = f"{scale * found.mean:+.4g}"
         if found.count > 1:
             text += f" ± {scale * found.half:.2g}"
+        text += _UNITS.get(figure.unit, f" {figure.unit}")
         good = figure.better * found.mean
         sure = found.sure or (found.count == 1 and found.mean != 0)
-        css = "" if not (good and sure) else ' class="good"' if good > 0 else ' class="bad"'
-        cells += f"<td{css}>{text}</td>"
+        if good and sure:  # said in words too: not everybody tells the colours apart
+            css, word = ("good", "better") if good > 0 else ("bad", "worse")
+            cells += f'<td class="{css}">{text}, {word}</td>'
+        else:
+            cells += f"<td>{text}</td>"
     return f"<tr><td>{escape(figure.title)}</td>{cells}</tr>"
 
 

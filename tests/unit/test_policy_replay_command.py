@@ -242,6 +242,9 @@ def test_one_page_of_two_policies(files: Path) -> None:
     assert not re.search(r"(?:src|href)=|https?:|url\(|@import", page)
     assert "<h1>Replay with pause.yaml and kill.yaml</h1>" in page
     assert "Over 3 seeds" in page
+    assert "<th>kill.yaml minus pause.yaml</th>" in page
+    (badput,) = re.findall(r"badput .*?</tr>", page)
+    assert re.search(r'<td class="bad">\+[\d.e-]+ ± [\d.e-]+ core h, worse</td>', badput)
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert [len(run["spans"]) % 5 for run in data["runs"]] == [0, 0]
     looks = [name for name, _ in data["looks"]]
