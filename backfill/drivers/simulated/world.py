@@ -130,12 +130,7 @@ class SimulatedWorld:
         self._machines.update(machine, on=True)
 
     def submit(
-        self,
-        partition: str,
-        run_s: float,
-        *,
-        at_s: float | None = None,
-        **wishes: object,
+        self, partition: str, run_s: float, *, at_s: float | None = None, **wishes: object
     ) -> str:
         """A job that computes for `run_s` s; `wishes` are fields of SimJob. Returns its id."""
         self._last_job += 1
