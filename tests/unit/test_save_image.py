@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill.drivers.libvirt.save_image import for_trial, read_head, write_with_head
-from backfill.ports import BadOutputError
+from backfill.drivers.libvirt.save_image import for_trial, read_head, rewrite
+from backfill.ports import BadOutputError, RefusedError
 
 DOCUMENT = (
     "<domain><name>vn1</name><uuid>6d3c2f0e-8f1b-4a55-9a55-2f6a3a3b7c11</uuid>"
@@ -20,10 +20,10 @@ DOCUMENT = (
 )
 
 
-def image(path: Path, cookie: bytes) -> Path:
+def image(path: Path, cookie: bytes = b"", room: int = 65536) -> Path:
     data = DOCUMENT.encode() + b"\0"
     offset = len(data) if cookie else 0
-    data += cookie + b"\0" * 40
+    data += cookie + b"\0" * room
     head = struct.pack("=16s19I", b"LibvirtQemudSave", 2, len(data), 1, 0, offset, *[0] * 14)
     path.write_bytes(head + data + b"the stream of QEMU")
     return path
@@ -36,17 +36,29 @@ def test_a_trial_is_another_domain_with_the_same_memory(tmp_path: Path, cookie: 
     head = read_head(old)
     assert (head.document, head.cookie) == (DOCUMENT, cookie)
     name, changed = for_trial(head, tmp_path / "disk", tmp_path / "seed", tmp_path / "log")
-    write_with_head(old, changed, tmp_path / "new")
-    again = read_head(tmp_path / "new")
+    before = old.read_bytes()
+    rewrite(old, changed)
+    again = read_head(old)
     assert name.startswith("vn1-trial-")
     assert f"<name>{name}</name>" in again.document
     for gone in ("6d3c2f0e", "metadata", "vnet0", "'/a'", 'file="/b"', 'path="/d"'):
         assert gone not in again.document
     assert '<link state="down"' in again.document
     assert again.cookie == cookie
-    assert again.words[3] == 0
-    content = (tmp_path / "new").read_bytes()
-    assert content[again.stream_at :] == b"the stream of QEMU"
+    assert again.words[2] == 0
+    after = old.read_bytes()
+    assert len(after) == len(before)
+    assert after.endswith(b"\0the stream of QEMU")
+
+
+def test_a_head_that_would_move_the_stream_is_refused(tmp_path: Path) -> None:
+    """QEMU has noted places in the file; nothing is written."""
+    old = image(tmp_path / "old", room=0)
+    _, changed = for_trial(read_head(old), *[tmp_path / ("x" * 200)] * 3)
+    before = old.read_bytes()
+    with pytest.raises(RefusedError, match="does not fit"):
+        rewrite(old, changed)
+    assert old.read_bytes() == before
 
 
 def test_what_is_no_image_is_refused(tmp_path: Path) -> None:

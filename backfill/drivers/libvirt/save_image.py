@@ -2,12 +2,12 @@
 
 Layout (libvirt, src/qemu/qemu_saveimage.h): 16 bytes of magic; version, length of the data, whether
 the domain ran, compression, offset of the cookie, 14 unused, each of 4 bytes; then the data: the
-domain document, a NUL, the cookie, padding; then QEMU's own stream.
+domain document, a NUL, the cookie, padding; then QEMU's own stream. A new head is as long as the
+old one: where libvirt is told to write the format `sparse`, QEMU has noted places in the file.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 import uuid
 from dataclasses import dataclass, replace
@@ -15,31 +15,29 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
 
 from backfill.drivers.libvirt.domain_xml import Files, place
-from backfill.ports import BadOutputError
+from backfill.ports import BadOutputError, RefusedError
 
 _HEAD = struct.Struct("=16s19I")
 _MAGIC = b"LibvirtQemudSave"
-_LENGTH, _RAN, _COOKIE = 2, 3, 5  # places in the unpacked head
+_LENGTH, _RAN, _COOKIE = 1, 2, 4  # places behind the magic
 _MOST = 1 << 26
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands before QEMU's stream, which begins at byte `stream_at` of the file."""
+    """What stands before QEMU's stream."""
 
-    words: tuple[object, ...]
+    words: tuple[int, ...]
     document: str
     cookie: bytes
-    stream_at: int
 
 
 def read_head(path: Path) -> Head:
     """BadOutputError for a file that is no complete image."""
     with path.open("rb") as image:
         raw = image.read(_HEAD.size)
-        words = _HEAD.unpack(raw) if len(raw) == _HEAD.size else (b"",)
-        if words[0] != _MAGIC or not 0 < words[_LENGTH] <= _MOST:
+        magic, *words = _HEAD.unpack(raw) if len(raw) == _HEAD.size else (b"",)
+        if magic != _MAGIC or not 0 < words[_LENGTH] <= _MOST:
             raise BadOutputError(str(path), "is no complete memory image of libvirt")
         data = image.read(words[_LENGTH])
     document, _, rest = data.partition(b"\0")
@@ -47,8 +45,7 @@ def read_head(path: Path) -> Head:
     cookie = data[offset:].rstrip(b"\0") if offset else b""
     if not rest and not document:
         raise BadOutputError(str(path), "the domain document in the memory image is cut off")
-    at = _HEAD.size + words[_LENGTH]
-    return Head(words, document.decode(), cookie, at)
+    return Head(tuple(words), document.decode(), cookie)
 
 
 def for_trial(head: Head, disk: Path, seed: Path, console: Path) -> tuple[str, Head]:
@@ -90,18 +87,17 @@ def _drop_channel_paths(domain: Element) -> None:
             channel.remove(source)
 
 
-def write_with_head(source: Path, head: Head, target: Path) -> None:
-    """The stream of `source` behind another head."""
+def rewrite(path: Path, head: Head) -> None:
+    """Give the image another head; the stream behind it stays where it is.
+
+    RefusedError where it does not fit: libvirt leaves 64 KiB for changes.
+    """
     document = head.document.encode() + b"\0"
     data = document + (head.cookie + b"\0" if head.cookie else b"")
     words = list(head.words)
-    words[_LENGTH], words[_RAN] = len(data), 0
+    if len(data) > words[_LENGTH]:
+        raise RefusedError(str(path), "the changed domain document does not fit into its head")
+    words[_RAN] = 0
     words[_COOKIE] = len(document) if head.cookie else 0
-    with source.open("rb") as old, target.open("wb") as new:
-        new.write(_HEAD.pack(*words) + data)
-        new.flush()
-        old.seek(head.stream_at)
-        while chunk := old.read(_CHUNK):
-            new.write(chunk)
-        new.flush()
-        os.fsync(new.fileno())
+    with path.open("r+b") as image:
+        image.write(_HEAD.pack(_MAGIC, *words) + data.ljust(words[_LENGTH], b"\0"))

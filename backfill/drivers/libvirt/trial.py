@@ -60,9 +60,8 @@ def _prepare(pool: Pool, manifest: Manifest, scratch: Path) -> tuple[str, Path]:
     name, changed = save_image.for_trial(
         head, files["disk.qcow2"], files["seed.tar"], scratch / "console.log"
     )
-    image = scratch / "trial.save"
-    save_image.write_with_head(files["memory.save"], changed, image)
-    return name, image
+    save_image.rewrite(files["memory.save"], changed)
+    return name, files["memory.save"]
 
 
 def _check_disk(name: str, disk: Path) -> None:

@@ -1,0 +1,67 @@
+"""A guest's life on a later libvirt and QEMU than Debian 12's, beside a host that has those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from backfill.core.fleet import Checkpoint, InstanceState
+from backfill.ports import DriverError, NoCapacityError
+from tests.contract.instance_rig import spec
+from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest
+from tests.real.libvirt_rig import LibvirtRig, running_lab
+
+pytestmark = pytest.mark.real
+OLDER, NEWER = "bm1", "bm2"
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[LibvirtRig]:
+    with running_lab("libvirt-newer", "debian-12,debian-13") as lab:
+        made = LibvirtRig(lab)
+        yield made
+        made.end()
+
+
+@pytest.fixture(scope="module")
+def guest(rig: LibvirtRig) -> Guest:
+    """It counts; born on the later one, whose board the older one does not know."""
+    rig.provider.create(spec(rig, NAME, host=NEWER))
+    rig.booted(NAME)
+    rig.start_counter(NEWER, NAME)
+    return Guest(rig)
+
+
+@pytest.mark.parametrize("before", IN_MEMORY)
+def test_it_goes_to_disk_and_comes_back(guest: Guest, before: InstanceState) -> None:
+    """Whether it ran or stood still; on a full disk it stays as it was."""
+    if before is InstanceState.PAUSED:
+        guest.put(before)
+    with guest.rig.full_disk(NEWER, NAME), pytest.raises(NoCapacityError, match="No space"):
+        guest.provider.suspend(NEWER, NAME)
+    assert guest.state is before
+    guest.provider.suspend(NEWER, NAME)
+    guest.run_on()
+
+
+def test_its_checkpoint_is_tried_and_put_back(guest: Guest) -> None:
+    """Under another name first; then it goes on from there."""
+    guest.put(InstanceState.SUSPENDED)
+    wanted = Checkpoint("7-1", NAME, generation=1, host=NEWER, members=(NAME,))
+    guest.provider.keep(NEWER, wanted, None)
+    guest.provider.rehearse(NEWER, "7-1")
+    guest.provider.put_back(NEWER, NAME, "7-1")
+    guest.run_on()
+    guest.provider.drop("7-1")
+
+
+@pytest.mark.parametrize("state", [*IN_MEMORY, InstanceState.SUSPENDED])
+def test_it_is_not_sent_where_its_board_is_unknown(guest: Guest, state: InstanceState) -> None:
+    """The older host refuses it with the reason, and it goes on where it is."""
+    if state is not InstanceState.RUNNING:
+        guest.put(state)
+    with pytest.raises(DriverError, match=r"machine type|watchdog"):
+        guest.provider.migrate(NEWER, NAME, OLDER)
+    assert guest.host == NEWER
+    guest.run_on()
