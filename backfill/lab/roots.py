@@ -39,6 +39,7 @@ HYPERVISOR_PACKAGES = (
     "libvirt-daemon",
     "libvirt-daemon-driver-nodedev",
     "libvirt-daemon-driver-qemu",
+    "libvirt-daemon-driver-storage",
     "libvirt-clients",
     "qemu-system-x86",
     "qemu-utils",
