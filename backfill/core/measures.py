@@ -96,7 +96,6 @@ class Eviction:
     rung: str
     asked_s: float
     vacated_s: float
-    lost_core_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,6 @@ class EvictionMeasures:
 
     by_rung: Mapping[str, int]
     vacate_s: Distribution
-    lost_core_h: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +193,6 @@ def eviction_measures(evictions: Iterable[Eviction]) -> EvictionMeasures:
     return EvictionMeasures(
         by_rung=dict(sorted(Counter(one.rung for one in done).items())),
         vacate_s=distribution(one.vacated_s - one.asked_s for one in done),
-        lost_core_h=sum(one.lost_core_s for one in done) / CORE_S_PER_CORE_H,
     )
 
 

@@ -16,6 +16,7 @@ from backfill.drivers.simulated.hardware import Segment, Violation
 from backfill.sim.trace_cluster import JobTale
 
 _RUNGS = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}
+_STARTS_ANEW = (Rung.REQUEUE, Rung.CANCEL)
 
 
 @dataclass(slots=True)
@@ -53,6 +54,7 @@ class Ledger:
     _running: dict[tuple[str, str], float] = field(default_factory=dict)
     _paused: dict[tuple[str, str], float] = field(default_factory=dict)
     _asked: dict[tuple[str, str], float] = field(default_factory=dict)
+    _kinds: dict[tuple[str, str], Rung] = field(default_factory=dict)  # the ladder's, while asked
 
     # --- jobs ----------------------------------------------------------------------------------
 
@@ -128,10 +130,13 @@ class Ledger:
         asked_s = self._asked.pop(key, None)
         if asked_s is not None:
             self.evictions.append(Eviction(self._rung(key, state).value, asked_s, at_s))
+            self._kinds.pop(key, None)
 
     def _rung(self, key: tuple[str, str], state: InstanceState | None) -> Rung:
         """By which rung the instance left the host's CPUs."""
         if state is not None:
+            if self._kinds.get(key) in _STARTS_ANEW:
+                return self._kinds[key]  # it only stands still until its work is thrown away
             return _RUNGS.get(state, Rung.REQUEUE)
         moved = any(name == key[1] and host != key[0] for host, name in self._running)
         return Rung.MIGRATE if moved else Rung.REQUEUE
@@ -143,8 +148,11 @@ class Ledger:
         if isinstance(step, SetNode):
             node = step.node
             if node.phase is Phase.EVICTING:
-                if (node.host, node.name) in self._running:
-                    self._asked.setdefault((node.host, node.name), at_s)
+                key = (node.host, node.name)
+                if key in self._running:
+                    self._asked.setdefault(key, at_s)
+                    if node.rung_kind is not None:
+                        self._kinds[key] = node.rung_kind
             elif node.phase is Phase.RETURNING:
                 self._asked.pop((node.host, node.name), None)
         else:

@@ -83,14 +83,13 @@ def test_evictions_by_rung() -> None:
     """Preemptions are counted by rung, and the time to free room is measured."""
     measures = eviction_measures(
         [
-            Eviction("requeue", 0, 30, lost_core_s=7200),
+            Eviction("requeue", 0, 30),
             Eviction("pause", 10, 10.5),
             Eviction("pause", 20, 21.5),
         ]
     )
     assert dict(measures.by_rung) == {"pause": 2, "requeue": 1}
     assert (measures.vacate_s.median, measures.vacate_s.maximum) == (1.5, 30)
-    assert measures.lost_core_h == 2
 
 
 def test_paired_delay_compares_job_by_job() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from backfill.core import changes as ch
 from backfill.core.fleet import Flavour, Instance, InstanceState, Tag
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.plan import SetNode
 from backfill.core.quantities import Resources
 from backfill.core.world import World
@@ -73,6 +73,16 @@ def test_an_eviction_ends_when_the_instance_stands_still(state: InstanceState, r
     seen(world, books, "n1", InstanceState.SUSPENDED, 80.0)
     assert [(e.rung, e.asked_s, e.vacated_s) for e in books.evictions] == [(rung, 20.0, 20.5)]
     assert books.on_cpu_s == 10.5
+
+
+def test_a_stop_on_the_way_to_the_queue_is_no_pause() -> None:
+    """A ladder that only requeues stops an instance first, and then throws its work away."""
+    world, books = World(), ledger()
+    seen(world, books, "n1", InstanceState.RUNNING, 10.0)
+    step = evicting("n1")
+    books.step(20.0, replace(step, node=replace(step.node, rung_kind=Rung.REQUEUE)))
+    seen(world, books, "n1", InstanceState.PAUSED, 20.5)
+    assert [(e.rung, e.vacated_s) for e in books.evictions] == [("requeue", 20.5)]
 
 
 def test_an_instance_that_moved_or_was_destroyed() -> None:
