@@ -17,6 +17,7 @@ from backfill.sim.trace_cluster import JobTale
 
 _RUNGS = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}
 _STARTS_ANEW = (Rung.REQUEUE, Rung.CANCEL)
+_NOT_ASKED = (Phase.BOOTING, Phase.RETURNING)
 
 
 @dataclass(slots=True)
@@ -125,8 +126,9 @@ class Ledger:
     def _stops(self, key: tuple[str, str], at_s: float, state: InstanceState | None) -> None:
         self._end_pause(key, at_s)
         since_s = self._running.pop(key, None)
-        if since_s is not None:
-            self.on_cpu_s += self.window.part(since_s, at_s)
+        if since_s is None:
+            return
+        self.on_cpu_s += self.window.part(since_s, at_s)
         asked_s = self._asked.pop(key, None)
         if asked_s is not None:
             self.evictions.append(Eviction(self._rung(key, state).value, asked_s, at_s))
@@ -148,12 +150,11 @@ class Ledger:
         if isinstance(step, SetNode):
             node = step.node
             if node.phase is Phase.EVICTING:
-                key = (node.host, node.name)
-                if key in self._running:
-                    self._asked.setdefault(key, at_s)
-                    if node.rung_kind is not None:
-                        self._kinds[key] = node.rung_kind
-            elif node.phase is Phase.RETURNING:
+                key = (node.host, node.name)  # also one that is still being made there
+                self._asked.setdefault(key, at_s)
+                if node.rung_kind is not None:
+                    self._kinds[key] = node.rung_kind
+            elif node.phase in _NOT_ASKED:
                 self._asked.pop((node.host, node.name), None)
         else:
             self.steps[type(step).__name__] += 1

@@ -153,7 +153,8 @@ def test_books_of_a_replay(pause: bool, high: list[Job], low: list[Job]) -> None
 def _evictions(told: Summary, witness: Witness, *, pause: bool) -> None:
     if pause:  # decided at once, and over when the call is
         assert dict(told.evictions.by_rung) == ({"pause": witness.paused} if witness.paused else {})
-        if witness.paused:
+        if witness.paused and not any(b - a < 0.01 for a, b in witness.on_cpu()):
+            # Nobody was asked for while it was being made, which takes its time.
             assert told.evictions.vacate_s.maximum == pytest.approx(0.003)
     jobs = {index for index, _ in witness.attempts}
     assert told.low_attempts_lost == len(witness.attempts) - len(jobs)

@@ -85,6 +85,20 @@ def test_a_stop_on_the_way_to_the_queue_is_no_pause() -> None:
     assert [(e.rung, e.vacated_s) for e in books.evictions] == [("requeue", 20.5)]
 
 
+def test_an_instance_that_is_asked_for_while_it_is_made() -> None:
+    """Until it has come and stopped there is no room: that is its time, and it is an eviction."""
+    world, books = World(), ledger()
+    books.step(20.0, evicting("n1"))
+    seen(world, books, "n1", InstanceState.RUNNING, 20.3)
+    seen(world, books, "n1", InstanceState.PAUSED, 20.4)
+    assert [(e.rung, e.asked_s, e.vacated_s) for e in books.evictions] == [("pause", 20.0, 20.4)]
+    books.step(30.0, evicting("n1"))  # stopped as it is, it is nobody's victim
+    gone = ch.InstanceGone("n1", "vn1", 31.0)
+    world.apply(gone)
+    books.change(world, gone)
+    assert len(books.evictions) == 1
+
+
 def test_an_instance_that_moved_or_was_destroyed() -> None:
     """Gone from its host: a migration when it runs elsewhere, a requeue otherwise."""
     for elsewhere, rung in ((True, "migrate"), (False, "requeue")):
