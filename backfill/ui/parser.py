@@ -19,6 +19,8 @@ class Parser(argparse.ArgumentParser):
         settings.setdefault("allow_abbrev", False)
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**settings)
+        # Options that this command has in another form, and why not in this one.
+        self.elsewhere: dict[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one sentence and where the help is; exit with 2."""
@@ -49,7 +51,10 @@ class Parser(argparse.ArgumentParser):
         first = unknown[0]
         if not first.startswith("-"):
             self.error(f"'{first}' is one word too many")
-        hint = did_you_mean(first.partition("=")[0], options)
+        option = first.partition("=")[0]
+        if option in self.elsewhere:
+            self.error(f"{option} {self.elsewhere[option]}")
+        hint = did_you_mean(option, options)
         self.error(f"there is no option '{first}'{hint}")
 
 

@@ -76,6 +76,7 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
         (["status", "--jsno"], "there is no option '--jsno'; did you mean '--json'?"),
         (["image", "build", "--sal"], "there is no option '--sal'; did you mean '--salt'?"),
         (["status", "now"], "'now' is one word too many"),
+        (["replay", "first_day", "--cluster", "8"], "--cluster goes with a trace; leave it out"),
         (["--json", "status"], "'--json' belongs behind a command"),
         (["--socket", "/x", "status"], "'--socket' belongs behind a command"),
         (["explain"], "SUBJECT is missing"),
