@@ -247,14 +247,16 @@ class Draft:
     def taken(self, host: str) -> tuple[str, ...]:
         """Ids of the jobs to which Slurm gave the host, or what else takes it as a whole."""
         found = self.world.takers(host)
-        due_s = None if found else maintenance_s(self.world, host)
+        return _MAINTENANCE if not found and self.left(host) else found
+
+    def left(self, host: str) -> bool:
+        """Whether the host is left for its maintenance by now."""
+        due_s = maintenance_s(self.world, host)
         if due_s is None:
-            return found
+            return False
         clear_s = self.policies.gaps.clear_at_s(due_s)
-        if self.now_s >= clear_s:
-            return _MAINTENANCE
         self.wake_at(clear_s)
-        return ()
+        return self.now_s >= clear_s
 
     def must_leave(self, node: ManagedNode) -> bool:
         """Whether a node at work has to leave its host now."""

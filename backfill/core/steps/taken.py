@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from backfill.core.draft import Draft
-from backfill.core.foresight import maintenance_s
 from backfill.core.lifecycle import ManagedNode, Rung
 
 # Rungs on which the work is in the host's memory, which no work on the host itself leaves alone.
@@ -23,8 +22,7 @@ def unsafe(draft: Draft, node: ManagedNode) -> str:
 
     Empty as well where the ladder has no rung to disk after this one: to stay is then less bad.
     """
-    due_s = maintenance_s(draft.world, node.host)
-    if due_s is None or draft.now_s < draft.policies.gaps.clear_at_s(due_s):
+    if not draft.left(node.host):
         return ""
     rule, ladder = draft.rule(node), draft.policies.ladder
     later = ladder.rungs[ladder.place(node.rung, node.rung_kind) + 1 :]
