@@ -64,7 +64,7 @@ def _head(setting: Setting, played: Sequence[Played], names: str) -> str:
     about = (
         f"{first.high_jobs} high-priority jobs on {cluster.nodes} x {cluster.cpus} processors, "
         f"{low} low-priority jobs for instances, {first.window_s:.0f} s observed, "
-        f"{setting.scheduler}, seed{'s' if seeds > 1 else ''} {setting.seed}"
+        f"{setting.scheduler}, {setting.tie}, seed{'s' if seeds > 1 else ''} {setting.seed}"
         + (f" to {setting.seed + seeds - 1}" if seeds > 1 else "")
     )
     body = f'<h1>Replay with {escape(names)}</h1><p class="soft">{about}</p>'

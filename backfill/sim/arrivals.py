@@ -39,7 +39,7 @@ class Arrivals:
                 START_S + (trace.submit[number] - first) / ticks if number < count else inf
             )
         self._number = number
-        self._ticket = self._sim.ticket()
+        self._ticket = self._sim.ticket(early=self._sim.shape.tie == "eventwise")
 
     def go_on(self) -> None:
         """Come by itself from now on."""

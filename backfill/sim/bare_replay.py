@@ -7,7 +7,8 @@ from heapq import heappop, heappush
 from math import inf
 
 from backfill.sim.ledger import Ledger
-from backfill.sim.metal_queues import NodeScheduler, queue_on
+from backfill.sim.metal_queues import queue_on
+from backfill.sim.replay import SchedulerName, Tie
 from backfill.sim.scenario import ReservationEntry
 from backfill.sim.trace import Trace
 from backfill.sim.trace_cluster import START_S, JobTale
@@ -17,8 +18,8 @@ from backfill.sim.waiting_asks import Ask
 class BareReplay:
     """Slurm on nodes without anything else: a job's script begins at its allocation.
 
-    The same pass at the same instants as in the simulated slurmctld, after all ends and arrivals,
-    so that a job which no instance delays begins at the same time there. Times: see START_S.
+    The same passes at the same instants as in the simulated slurmctld, so that a job which no
+    instance delays begins at the same time there. Times: see START_S. Ties: see `replay`.
     """
 
     def __init__(
@@ -28,38 +29,60 @@ class BareReplay:
         cpus: int,
         ledger: Ledger,
         kept: Sequence[ReservationEntry] = (),
-        scheduler: NodeScheduler = "easy",
+        scheduler: SchedulerName = "easy",
+        tie: Tie = "batch",
     ) -> None:
         self.tales: list[JobTale] = []
         self._trace, self._names, self._cpus, self._ledger = trace, tuple(names), cpus, ledger
         self._queue = queue_on(scheduler, names, cpus, kept, START_S)
-        # When nodes that were kept are free again; behind them never.
-        self._openings = [*sorted(START_S + entry.at_s + entry.for_s for entry in kept), inf]
-        self._running: list[tuple[float, int, Ask]] = []  # a heap: by end, then by start
-        self._started = 0
+        self._eventwise = tie == "eventwise"
+        self._running: list[tuple[float, int, Ask]] = []  # a heap: by end, then in queue order
         self._now_s = START_S
+        first, ticks = trace.submit[0], trace.ticks_per_s
+        self._arrivals = [*(START_S + (at - first) / ticks for at in trace.submit), inf]
+        self._number = 0  # of the next job
 
     def run(self) -> None:
         """From the first arrival to the last end."""
-        queue, running, openings = self._queue, self._running, self._openings
-        trace, count = self._trace, len(self._trace)
-        first, ticks = trace.submit[0], trace.ticks_per_s
-        arrivals = [*(START_S + (at - first) / ticks for at in trace.submit), inf]
-        number = 0
-        while number < count or running or queue.waits:
+        queue, running, arrivals = self._queue, self._running, self._arrivals
+        while (arrival_s := arrivals[self._number]) < inf or running or queue.waits:
             end_s = running[0][0] if running else inf
-            now_s = self._now_s = min(arrivals[number], end_s, openings[0])
-            while openings[0] <= now_s:
-                del openings[0]
-            while running and running[0][0] <= now_s:
-                self._end(heappop(running)[2])
-            while arrivals[number] <= now_s:
-                self._arrive(number)
-                number += 1
-            if queue.waits:
-                queue.schedule(now_s, self._start)
+            wake_s = queue.wake_s(self._now_s) if queue.waits else inf
+            self._now_s = min(arrival_s, end_s, wake_s)
+            if self._eventwise:
+                self._arrive()
+                self._end()
+            else:
+                self._end()
+                self._arrive()
+            if not self._eventwise or wake_s < min(arrival_s, end_s):
+                self._pass()
 
-    def _arrive(self, number: int) -> None:
+    def _pass(self) -> None:
+        if self._queue.waits:
+            self._queue.schedule(self._now_s, self._start)
+
+    def _arrive(self) -> None:
+        """All who are due."""
+        while self._arrivals[self._number] <= self._now_s:
+            self._submit(self._number)
+            self._number += 1
+            if self._eventwise:
+                self._pass()
+
+    def _end(self) -> None:
+        """Likewise."""
+        running, now_s = self._running, self._now_s
+        while running and running[0][0] <= now_s:
+            ask = heappop(running)[2]
+            self._queue.ended(ask)
+            tale = self.tales[ask.order[1]]
+            tale.end_s, tale.completed, tale.run_s = now_s, True, now_s - tale.start_s
+            self._ledger.ran(tale, tale.start_s, now_s)
+            if self._eventwise:
+                self._pass()
+
+    def _submit(self, number: int) -> None:
         trace, now_s = self._trace, self._now_s
         processors = trace.processors[number]
         nodes = -(-processors // self._cpus)
@@ -72,12 +95,5 @@ class BareReplay:
         number = ask.order[1]
         tale = self.tales[number]
         tale.start_s, tale.names, tale.placed = self._now_s, self._names, nodes
-        self._started += 1
         run_s = self._trace.run[number] / self._trace.ticks_per_s
-        heappush(self._running, (self._now_s + run_s, self._started, ask))
-
-    def _end(self, ask: Ask) -> None:
-        self._queue.ended(ask)
-        tale, now_s = self.tales[ask.order[1]], self._now_s
-        tale.end_s, tale.completed, tale.run_s = now_s, True, now_s - tale.start_s
-        self._ledger.ran(tale, tale.start_s, now_s)
+        heappush(self._running, (self._now_s + run_s, number, ask))

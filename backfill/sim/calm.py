@@ -46,7 +46,7 @@ class Calm:
         self._cluster, self._events = cluster, events
         self._hook_s = 0.0
         self._jobs: dict[str, Light] = {}
-        self._ends: list[tuple[float, int, Light]] = []  # a heap: by end, then by start
+        self._ends: list[tuple[float, int, Light]] = []  # a heap: by end
         self._placed = 0
         self._next: Event | None = None
         self._going = False  # from instant to instant
@@ -90,14 +90,28 @@ class Calm:
         if self._next is not None:
             self._next.cancel()
         next_s = self._next_s()
-        self._next = self._events.at(next_s, self._go) if next_s < inf else None
+        self._next = None
+        if next_s < inf:
+            self._next = self._events.at(next_s, self._go, self._ticket(next_s))
+
+    def _ticket(self, next_s: float) -> int:
+        """The place of arrivals, or under `eventwise` of the job that ends: see TraceCluster."""
+        arrivals = self.arrivals
+        if arrivals is not None and arrivals.next_s <= next_s:
+            return self._events.ticket(early=self._cluster.jobs.eventwise)
+        return self._cluster.end_in_order(self._ends[0][2].ask.name)
 
     def _go(self) -> None:
         """Go from instant to instant until something else is due."""
         events, ends, arrivals = self._events, self._ends, self.arrivals
+        eventwise = self._cluster.jobs.eventwise
         self._next, self._going = None, True
         while True:
             now_s = events.now_s
+            if eventwise and arrivals is not None and arrivals.next_s <= now_s:
+                arrivals.submit()
+                if not events.pass_to(now_s):
+                    break  # others may end before these
             while ends and ends[0][0] <= now_s:
                 self._finish(heappop(ends)[2])
             if arrivals is not None and arrivals.next_s <= now_s:
@@ -119,6 +133,11 @@ class Calm:
         else:
             jobs.kick()
 
+    def _moved(self) -> None:
+        """A job has come or ended."""
+        if self._cluster.jobs.eventwise:
+            self._cluster.jobs.schedule_metal()
+
     def _kick(self) -> None:
         if self._going:
             self._pass_due = True
@@ -132,6 +151,7 @@ class Calm:
         self._jobs[light.ask.name] = light
         self._cluster.queue.metal.add(light.ask)
         self._kick()
+        self._moved()
 
     def allocate(self, ask: Ask) -> None:
         """The queue has found nodes for the job."""
@@ -141,7 +161,9 @@ class Calm:
             self._kick()  # as whenever a node with room has changed
         light.launch_s = light.placed_s + self._hook_s
         self._placed += 1
-        heappush(self._ends, (light.launch_s + light.run_s, self._placed, light))
+        # Of several ends at one instant: see TraceCluster.
+        order = light.number if self._cluster.jobs.eventwise else self._placed
+        heappush(self._ends, (light.launch_s + light.run_s, order, light))
         if not self._going:
             self._wait()
 
@@ -162,3 +184,4 @@ class Calm:
         where = tale.host
         segments = [Segment(ask.name, 0, where, where, 0.0, start_s, end_s)]
         sim.on_attempt(tale, segments if end_s > start_s else [], tale.run_s, 0.0)
+        self._moved()

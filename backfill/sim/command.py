@@ -33,14 +33,8 @@ _BARE = frozenset(
         "json",
     }
 )
-_NO_PROMISES = (
-    "--scheduler conservative is for a replay with --no-instances: an eviction makes jobs outlast "
-    "their estimates, so that no promise could be kept; choose easy or fcfs"
-)
 _NOT_WITH_POLICY = {
     "no_instances": "--no-instances contradicts --policy; leave one of them out",
-    "tie": "a replay with --policy is --tie batch, as the daemon hears of all that happens at an "
-    "instant before Slurm's next pass; eventwise is for one with --no-instances",
     "learn": "--learn needs --journal FILE, a daemon's journal to learn from",
 }
 
@@ -237,8 +231,6 @@ def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str:
 
 def _contradiction(args: argparse.Namespace, given: Sequence[str]) -> str:
     """What does not go together with a policy, or an empty text."""
-    if args.scheduler == "conservative":
-        return _NO_PROMISES
     if "save_takes" in given and "saves_every" not in given:
         return "--save-takes needs --saves-every TIME, how often they save themselves"
     if "seeds" in given and "shake" in given:

@@ -152,6 +152,7 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         args.seed,
         _reservations(args, node_names(first, args.cluster)),
         args.scheduler,
+        args.tie,
     )
     return setting, policies
 

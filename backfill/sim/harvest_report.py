@@ -45,7 +45,7 @@ def text_lines(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
     yield (
         f"{first.high_jobs} high-priority jobs on {cluster.nodes} x {cluster.cpus} processors, "
         f"{low} low-priority jobs for instances, {first.window_s:.0f} s observed, "
-        f"{setting.scheduler}"
+        f"{setting.scheduler}, {setting.tie}"
     )
     yield f"{'':46}" + "".join(f"{one.name[-22:]:>24}" for one in played)
     for figure in FIGURES:
@@ -78,6 +78,7 @@ def as_json(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
         "cluster": f"{setting.cluster.nodes}x{setting.cluster.cpus}",
         "processors": setting.cluster.processors,
         "scheduler": setting.scheduler,
+        "tie": setting.tie,
         "high_jobs": len(setting.high),
         "low_jobs": 0 if setting.low is None else len(setting.low),
         "left_out": dict(setting.high.left_out),

@@ -1,29 +1,19 @@
-"""FCFS, and EASY backfill, on nodes of which some are kept for others at certain times."""
+"""The queues for nodes of which some may be kept for others at certain times."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from math import inf
 
-from backfill.sim.node_easy import NodeEasy, Start, first_of, give, having, take
+from backfill.sim.node_conservative import NodeConservative
+from backfill.sim.node_easy import Kept, NodeEasy, Start, first_of, give, having, take
+from backfill.sim.replay import SchedulerName
 from backfill.sim.scenario import ReservationEntry
 from backfill.sim.waiting_asks import Ask
 
-NodeScheduler: TypeAlias = Literal["easy", "fcfs"]
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """These nodes, a set of bits, are kept from `start_s` to `end_s`."""
-
-    start_s: float
-    end_s: float
-    nodes: int
-
 
 def queue_on(
-    scheduler: NodeScheduler,
+    scheduler: SchedulerName,
     names: Sequence[str],
     cpus: int,
     entries: Sequence[ReservationEntry],
@@ -41,8 +31,7 @@ def queue_on(
         )
         for entry in entries
     ]
-    make = ReservedEasy if scheduler == "easy" else NodeFcfs
-    return make([cpus] * len(names), kept)
+    return _QUEUES[scheduler]([cpus] * len(names), kept)
 
 
 class ReservedEasy(NodeEasy):
@@ -55,6 +44,10 @@ class ReservedEasy(NodeEasy):
     def __init__(self, cpus: Sequence[int], kept: Sequence[Kept]) -> None:
         super().__init__(cpus)
         self._kept = tuple(kept)
+
+    def wake_s(self, now_s: float) -> float:
+        """When nodes that were kept are free again."""
+        return min((kept.end_s for kept in self._kept if kept.end_s > now_s), default=inf)
 
     def schedule(self, now_s: float, start: Start) -> None:
         """One pass: heads while they fit, then whoever does not delay the head."""
@@ -96,7 +89,7 @@ class ReservedEasy(NodeEasy):
         then, given = list(self._room), 0
         ends = {end_s for end_s, _, _ in self._running}
         ends |= {kept.end_s for kept in self._kept if kept.end_s > now_s}
-        fit, shadow_s = having(then, head.cpus), float("inf")
+        fit, shadow_s = having(then, head.cpus), inf
         for at_s in sorted(ends):
             while given < len(self._running) and self._running[given][0] <= at_s:
                 ask = self._running[given][2]
@@ -115,3 +108,10 @@ class NodeFcfs(ReservedEasy):
 
     def _overtake(self, now_s: float, start: Start) -> None:
         """Never."""
+
+
+_QUEUES: dict[SchedulerName, type[ReservedEasy | NodeConservative]] = {
+    "easy": ReservedEasy,
+    "fcfs": NodeFcfs,
+    "conservative": NodeConservative,
+}

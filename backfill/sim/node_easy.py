@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from backfill.sim.waiting_asks import Ask, WaitingAsks
 
 # Starts the job on these nodes, a set of bits: see `nodes_in`.
 Start = Callable[[Ask, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """These nodes, a set of bits, are kept from `start_s` to `end_s`."""
+
+    start_s: float
+    end_s: float
+    nodes: int
 
 
 def nodes_in(bits: int) -> list[int]:
@@ -77,6 +88,10 @@ class NodeEasy:
     def room_on(self, nodes: int) -> bool:
         """Whether any of these nodes has a free CPU."""
         return bool(having(self._room, 1) & nodes)
+
+    def wake_s(self, now_s: float) -> float:
+        """When a pass is due next though no job comes or ends; infinite: never."""
+        return inf
 
     def add(self, ask: Ask) -> None:
         """The job waits from now on."""
@@ -183,7 +198,7 @@ class NodeEasy:
         if self._single:
             return self._reserve_single(need)
         then = list(self._room)
-        shadow_s = float("inf")
+        shadow_s = inf
         for end_s, _, ask in self._running:
             if end_s > shadow_s:
                 break
@@ -196,7 +211,7 @@ class NodeEasy:
     def _reserve_single(self, need: int) -> tuple[float, list[int]]:
         """The same where no two jobs share a node."""
         fit = self._room[1]
-        count, shadow_s = fit.bit_count(), float("inf")
+        count, shadow_s = fit.bit_count(), inf
         for end_s, _, ask in self._running:
             if end_s > shadow_s:
                 break

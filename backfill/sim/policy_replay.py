@@ -19,7 +19,7 @@ from backfill.sim.bare_replay import BareReplay
 from backfill.sim.gantt import Gantt
 from backfill.sim.ledger import Ledger, Window
 from backfill.sim.machine import Cluster
-from backfill.sim.metal_queues import NodeScheduler
+from backfill.sim.replay import SchedulerName, Tie
 from backfill.sim.replay_costs import ReplayCosts
 from backfill.sim.scenario import ReservationEntry
 from backfill.sim.steward import Steward
@@ -60,7 +60,8 @@ class Setting:
     costs: ReplayCosts = field(default_factory=ReplayCosts)
     seed: int = 0
     kept: tuple[ReservationEntry, ...] = ()  # times count from the first submission
-    scheduler: NodeScheduler = "easy"
+    scheduler: SchedulerName = "easy"
+    tie: Tie = "batch"  # on bare metal
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,13 @@ def reference(setting: Setting, policies: PolicySet) -> Run:
     window = Window(START_S, float("inf"))
     ledger = Ledger(window, cluster.cpus, policies.instances.flavour.cpus)
     bare = BareReplay(
-        setting.high, setting.node_names, cluster.cpus, ledger, setting.kept, setting.scheduler
+        setting.high,
+        setting.node_names,
+        cluster.cpus,
+        ledger,
+        setting.kept,
+        setting.scheduler,
+        setting.tie,
     )
     bare.run()
     window.end_s = max(tale.end_s for tale in bare.tales)
@@ -125,6 +132,7 @@ class _Replay:
             low=policies.priorities.low[0],
             virtual=policies.instances.features[0],
             scheduler=setting.scheduler,
+            tie=setting.tie,
         )
         costs = setting.costs
         self.sim = TraceCluster(

@@ -15,8 +15,9 @@ from backfill.drivers.simulated.model import Reservation, SimJob
 from backfill.drivers.simulated.slurm import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.calm import Calm, Light
-from backfill.sim.metal_queues import NodeScheduler, queue_on
+from backfill.sim.metal_queues import queue_on
 from backfill.sim.node_easy import nodes_in
+from backfill.sim.replay import SchedulerName, Tie
 from backfill.sim.scenario import ReservationEntry
 from backfill.sim.trace_jobs import News, TraceJobs, TraceNodes, TwoQueues
 from backfill.sim.waiting_asks import Ask
@@ -24,6 +25,7 @@ from backfill.sim.waiting_asks import Ask
 # Small enough for exact times, large enough that no time is 0, which means "never".
 START_S = 1_000_000.0
 METAL = "metal"
+_EARLY = 1 << 61  # behind what is early in the queue of events, before all else
 
 
 # See Ledger.attempt.
@@ -40,7 +42,8 @@ class MetalShape:
     high: str
     low: str
     virtual: str
-    scheduler: NodeScheduler = "easy"
+    scheduler: SchedulerName = "easy"
+    tie: Tie = "batch"
 
 
 @dataclass(slots=True)
@@ -98,6 +101,9 @@ class TraceCluster(SimulatedWorld):
         self.jobs.before_start = self._started
         self.jobs.on_over = self._over
         self._jobs = self.jobs
+        if shape.tie == "eventwise":
+            self.jobs.eventwise = True
+            self._machines.ticket_of = self.end_in_order
         self._nodes = TraceNodes(self._events, self._machines, self._books, self.jobs, self.news)
         self._machines.listener = self._nodes
         self.slurm = SimulatedSlurm(
@@ -121,6 +127,14 @@ class TraceCluster(SimulatedWorld):
             self.slurm.reserve(entry.nodes, Reservation(start_s, end_s, entry.maintenance))
             for at_s in (self.now_s, start_s, end_s):
                 self.at(at_s, partial(self._turn, entry.nodes))
+
+    def end_in_order(self, job_id: str) -> int:
+        """At one instant bare metal's arrivals come first, then its completions in queue order.
+
+        0 where a completion comes in its turn.
+        """
+        eventwise = self.shape.tie == "eventwise" and self.tales[job_id].high
+        return int(job_id) - _EARLY if eventwise else 0
 
     def _turn(self, names: Sequence[str]) -> None:
         """What is known of these nodes is different from now on."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import inf
 
 from backfill.core import changes as ch
 from backfill.core.cluster import JobState
 from backfill.core.world import World
 from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.controller import NodeControl
-from backfill.drivers.simulated.events import EventQueue
+from backfill.drivers.simulated.events import Event, EventQueue
 from backfill.drivers.simulated.hardware import Machine
 from backfill.drivers.simulated.jobs import JobControl
 from backfill.drivers.simulated.machines import Machines
@@ -90,7 +91,7 @@ class TwoQueues(PendingQueue):
 
     def push(self, job: SimJob, tier: int) -> None:
         """Let the job wait."""
-        if job.partition not in self._high:
+        if not self.on_bare(job):
             super().push(job, tier)
             return
         estimate_s = job.run_s if job.time_limit_s is None else job.time_limit_s
@@ -99,10 +100,16 @@ class TwoQueues(PendingQueue):
         self._asks[job.id] = (job, ask)
         self.metal.add(ask)
 
-    def schedule_metal(self, now_s: float) -> None:
-        """One pass."""
-        if self.metal.waits:
-            self.metal.schedule(now_s, self._start)
+    def on_bare(self, job: SimJob) -> bool:
+        """Whether the job is one for bare metal."""
+        return job.partition in self._high
+
+    def schedule_metal(self, now_s: float) -> float:
+        """One pass; tells when the next is due even if nothing happens until then."""
+        if not self.metal.waits:
+            return inf
+        self.metal.schedule(now_s, self._start)
+        return self.metal.wake_s(now_s) if self.metal.waits else inf
 
     def _start(self, ask: Ask, nodes: int) -> None:
         known = self._asks.get(ask.name)
@@ -140,6 +147,8 @@ class TraceJobs(JobControl):
         self._queue: TwoQueues = queue
         queue.on_metal = self._allocate
         self._news = news
+        self.eventwise = False  # on bare metal: a pass after every arrival and every completion
+        self._wake: Event | None = None  # of the queue of bare metal
         self.on_start: Callable[[SimJob], None] = lambda job: None
         # (job, restart that is over, whether its work is done)
         self.on_over: Callable[[SimJob, int, bool], None] = lambda job, restart, done: None
@@ -149,15 +158,42 @@ class TraceJobs(JobControl):
         super().submit(job)
         self._news.job(job)
 
+    def wait(self, job: SimJob) -> None:
+        """Let the pending job be looked at as soon as it is eligible."""
+        super().wait(job)
+        self._moved(job)
+
     def schedule_now(self) -> None:
         """Look at the waiting jobs without waiting for a tick."""
         if self._books.up:
             self._schedule()
 
     def _schedule(self) -> None:
-        self._queue.schedule_metal(self._events.now_s)
+        if not self.eventwise:
+            self.schedule_metal()
         if self._queue.waits:
             super()._schedule()
+
+    def schedule_metal(self) -> None:
+        """A pass over those who wait for bare metal."""
+        wake_s = self._queue.schedule_metal(self._events.now_s)
+        if self._wake is not None and self._wake.at_s != wake_s:
+            self._wake.cancel()
+            self._wake = None
+        if self._wake is None and wake_s < inf:
+            self._wake = self._events.at(wake_s, self._wake_up)
+
+    def _wake_up(self) -> None:
+        self._wake = None
+        if self.eventwise:
+            self.schedule_metal()
+        else:
+            self.kick()
+
+    def _moved(self, job: SimJob) -> None:
+        """A job waits or has left: under `eventwise` that is followed by a pass of its own."""
+        if self.eventwise and self._queue.on_bare(job):
+            self.schedule_metal()
 
     def _allocate(self, job: SimJob, chosen: list[SimNode]) -> None:
         super()._allocate(job, chosen)
@@ -193,6 +229,7 @@ class TraceJobs(JobControl):
         super().end(job, state)
         self._news.job(job)
         self.on_over(job, job.restarts, state is JobState.COMPLETED)
+        self._moved(job)
 
     def confirm(self, job: SimJob, node: SimNode) -> None:
         """A node has nothing of the job any more."""

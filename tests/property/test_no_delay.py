@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.machine import Cluster
-from backfill.sim.metal_queues import NodeScheduler
 from backfill.sim.policy_replay import reference, run
-from backfill.sim.replay import replay
+from backfill.sim.replay import SCHEDULERS, TIES, SchedulerName, Tie, replay
 from backfill.sim.replay_costs import ReplayCosts
 from backfill.sim.trace_cluster import START_S
 from backfill.sim.workload import Job
@@ -23,7 +21,7 @@ FREE = ReplayCosts(steps=StepCosts(**{field.name: 0.0 for field in fields(StepCo
 NODES = 4
 
 highs = st.lists(
-    st.tuples(st.integers(0, 200), st.integers(1, 90), st.integers(0, 60), st.integers(1, NODES)),
+    st.tuples(st.integers(0, 60), st.integers(1, 30), st.integers(0, 20), st.integers(1, NODES)),
     min_size=1,
     max_size=12,
 ).map(lambda rows: [Job(s, r, p, r + over) for s, r, over, p in sorted(rows)])
@@ -32,15 +30,17 @@ lows = st.lists(st.tuples(st.integers(0, 60), st.integers(5, 400)), max_size=10)
 )
 
 
-@pytest.mark.parametrize("scheduler", get_args(NodeScheduler))
-@given(highs, lows, st.booleans())
-@settings(max_examples=40)
+@pytest.mark.parametrize("tie", TIES)
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@given(highs, lows, st.booleans(), st.integers(1, 2))
+@settings(max_examples=15)
 def test_high_priority_jobs_start_as_without_instances(
-    scheduler: NodeScheduler, high: list[Job], low: list[Job], pause: bool
+    scheduler: SchedulerName, tie: Tie, high: list[Job], low: list[Job], pause: bool, cpus: int
 ) -> None:
     """With pause and with requeue: each begins and ends at the same second on the same nodes."""
-    given_, rules = setting(high, Cluster(NODES), policy(PAUSE if pause else KILL), low, FREE)
-    given_ = replace(given_, scheduler=scheduler)
+    cluster = Cluster(NODES, cpus)
+    given_, rules = setting(high, cluster, policy(PAUSE if pause else KILL), low, FREE)
+    given_ = replace(given_, scheduler=scheduler, tie=tie)
     alone = reference(given_, rules)
     with_them = run(given_, rules, alone.ledger.window.end_s)
     told = [
@@ -50,13 +50,14 @@ def test_high_priority_jobs_start_as_without_instances(
     assert sorted(told[0]) == sorted(told[1])
 
 
-@pytest.mark.parametrize("scheduler", get_args(NodeScheduler))
+@pytest.mark.parametrize("tie", TIES)
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
 @given(highs)
-@settings(max_examples=60)
-def test_nodes_of_one_cpu_are_a_pool(scheduler: NodeScheduler, high: list[Job]) -> None:
+@settings(max_examples=40)
+def test_nodes_of_one_cpu_are_a_pool(scheduler: SchedulerName, tie: Tie, high: list[Job]) -> None:
     """The run that others are compared with starts every job when the bare scheduler does."""
     given_, rules = setting(high, Cluster(NODES), policy())
-    starts = reference(replace(given_, scheduler=scheduler), rules).high_starts()
-    bare = replay(given_.high, Cluster(NODES), scheduler)
+    starts = reference(replace(given_, scheduler=scheduler, tie=tie), rules).high_starts()
+    bare = replay(given_.high, Cluster(NODES), scheduler, tie)
     first = bare.trace.submit[0]
     assert [starts[i] - START_S for i in range(len(high))] == [s - first for s in bare.starts]

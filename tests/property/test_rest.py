@@ -14,6 +14,7 @@ from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.machine import Cluster
 from backfill.sim.policy_replay import Setting, reference, run
+from backfill.sim.replay import SCHEDULERS, TIES, SchedulerName, Tie
 from backfill.sim.replay_costs import ReplayCosts
 from backfill.sim.workload import Job
 from tests.unit.harvest_inputs import KILL, MOVE, PAUSE, policy, setting
@@ -60,13 +61,21 @@ def told(given: Setting, policies: PolicySet, *, rests: bool) -> tuple[object, .
     ladder=st.sampled_from((KILL, PAUSE, MOVE)),
     hook_s=st.sampled_from((0.0, 0.015, 0.4, 5.0)),
     quota=st.booleans(),
+    modes=st.tuples(st.sampled_from(SCHEDULERS), st.sampled_from(TIES)),
 )
 def test_nothing_differs(
-    high: list[Job], low: list[Job], cpus: int, ladder: Ladder, hook_s: float, quota: bool
+    high: list[Job],
+    low: list[Job],
+    cpus: int,
+    ladder: Ladder,
+    hook_s: float,
+    quota: bool,
+    modes: tuple[SchedulerName, Tie],
 ) -> None:
     """Jobs, seconds, steps and refusals are the same, whenever instances come and go in between."""
     scale, ceilings = Scale(idle_s=60.0), (Quota(3),) if quota else ()
     rules = replace(policy(ladder), scale=scale, quotas=Quotas(ceilings))
     costs = ReplayCosts(steps=StepCosts(hook_s=hook_s))
     given_, rules = setting(high, Cluster(NODES, cpus), rules, low, costs)
+    given_ = replace(given_, scheduler=modes[0], tie=modes[1])
     assert told(given_, rules, rests=True) == told(given_, rules, rests=False)

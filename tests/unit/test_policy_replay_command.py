@@ -49,7 +49,7 @@ def test_bare_metal_without_backfilling(files: Path, capsys: pytest.CaptureFixtu
     jobs = [Job(0, 600, 1), Job(10, 600, 2), Job(20, 60, 1)]
     (files / "t.swf").write_text("".join(swf_lines(jobs, ())))
     waits = {}
-    for scheduler in ("easy", "fcfs"):
+    for scheduler in ("easy", "fcfs", "conservative"):
         assert replayed(files, "--scheduler", scheduler, "--backlog", "htc:9", "--json") == 0
         printed = json.loads(capsys.readouterr().out)
         assert printed["scheduler"] == scheduler
@@ -57,6 +57,25 @@ def test_bare_metal_without_backfilling(files: Path, capsys: pytest.CaptureFixtu
         assert printed["policies"]["pause.yaml"]["delay_max_s"] < 1.0
     assert waits["easy"] == pytest.approx(590.0 / 3, abs=1.0)
     assert waits["fcfs"] == pytest.approx((590.0 + 1180.0) / 3, abs=1.0)
+    assert waits["conservative"] == waits["easy"]
+
+
+def test_each_event_may_have_a_pass_of_its_own(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The third job arrives as the first one ends early: it overtakes only where it comes first."""
+    jobs = [Job(0, 100, 1, 300), Job(10, 100, 2), Job(100, 150, 1)]
+    (files / "t.swf").write_text("".join(swf_lines(jobs, ())))
+    (files / "costs.yaml").write_text("hook_s: 0\n")  # or it would not end at that instant
+    waits = {}
+    for tie in ("batch", "eventwise"):
+        costs = ("--costs", str(files / "costs.yaml"))
+        assert replayed(files, "--tie", tie, *costs, "--json") == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["tie"] == tie
+        waits[tie] = printed["policies"]["pause.yaml"]["high_wait_mean_s"]
+    assert waits["batch"] == pytest.approx((90.0 + 100.0) / 3, abs=1.0)
+    assert waits["eventwise"] == pytest.approx(240.0 / 3, abs=1.0)
 
 
 def test_the_same_policy_twice(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,8 +202,6 @@ def test_options_that_need_others(
         (["--no-instances"], "--no-instances contradicts --policy"),
         (["--save-takes", "10s"], "--save-takes needs --saves-every TIME"),
         (["--seeds", "2", "--shake", "2"], "both say how often to repeat; give one"),
-        (["--scheduler", "conservative"], "so that no promise could be kept; choose easy or fcfs"),
-        (["--tie", "eventwise"], "a replay with --policy is --tie batch"),
     ],
 )
 def test_options_of_the_bare_cluster_are_refused_with_a_policy(

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+# Less than any place that is drawn in its turn.
+_EARLY = 1 << 62
 # Epoch seconds are rounded to a quarter of a microsecond.
 _ROUNDING = 1e-6
 
@@ -25,6 +27,9 @@ class Event:
 
     def cancel(self) -> None:
         self.action = None
+
+    def __lt__(self, other: Event) -> bool:
+        return False  # both have the same place in the same instant: one of them is cancelled
 
 
 class EventQueue:
@@ -45,10 +50,10 @@ class EventQueue:
         heapq.heappush(self._heap, (at_s, ticket or self.ticket(), event))
         return event
 
-    def ticket(self) -> int:
-        """A place among the events of whatever instant."""
+    def ticket(self, *, early: bool = False) -> int:
+        """A place among the events of whatever instant; `early`: before all that are not."""
         self._count += 1
-        return self._count
+        return self._count - _EARLY if early else self._count
 
     def pass_to(self, at_s: float) -> bool:
         """Let time pass within a callback; refused where anything may be due until then."""

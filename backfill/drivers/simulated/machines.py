@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -43,6 +43,8 @@ class Machines:
         self.serving: dict[str, Machine] = {}  # by node: the last slurmd to register wins
         self.segments: list[Segment] = []
         self.listener: Listener | None = None
+        # The place of a job's end among the events of its instant; 0: in its turn.
+        self.ticket_of: Callable[[str], int] = lambda job: 0
         self._events = events
         self._watchman = watchman
         self._runs: dict[str, list[Run]] = {}
@@ -149,7 +151,7 @@ class Machines:
             machine.runs.append(run)
         self._runs[job] = [run]
         run.since_s = since_s
-        run.end = self._events.at(since_s + needed_s, partial(self._finish, run))
+        self._end_at(run, since_s + needed_s)
 
     def find(self, job: str, restart: int) -> Run | None:
         """The copy of this job in this restart, unless it is gone."""
@@ -190,7 +192,10 @@ class Machines:
             if other is not run and other.since_s is not None:
                 self._watchman.two_copies(run, other)
         run.since_s = self._events.now_s
-        run.end = self._events.after(run.needed_s - run.done_s, partial(self._finish, run))
+        self._end_at(run, self._events.now_s + (run.needed_s - run.done_s))
+
+    def _end_at(self, run: Run, at_s: float) -> None:
+        run.end = self._events.at(at_s, partial(self._finish, run), self.ticket_of(run.job))
 
     def _halt(self, run: Run) -> None:
         if run.end is not None:

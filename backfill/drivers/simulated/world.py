@@ -97,9 +97,9 @@ class SimulatedWorld:
         """Do `action` at `at_s` (an admin's deed, a fault, an end of a call's duration)."""
         return self._events.at(at_s, action, ticket)
 
-    def ticket(self) -> int:
-        """A place among the events of whatever instant."""
-        return self._events.ticket()
+    def ticket(self, *, early: bool = False) -> int:
+        """A place among the events of whatever instant; `early`: before all that are not."""
+        return self._events.ticket(early=early)
 
     # --- building -------------------------------------------------------------------------
 
