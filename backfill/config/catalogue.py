@@ -45,7 +45,8 @@ def take_in(reader: Reader, found: dict[str, Any]) -> Reader | None:
     if given is not BAD:
         rules = tuple(entry.rule(name) for name, entry in sorted(libvirt.images.items()))
         entries = (*given.entries, *_environments(libvirt.images))
-        found["environments"] = Environments(entries, tuple(r for r in rules if r.says_something))
+        particular = tuple(rule for rule in rules if rule.says_something)
+        found["environments"] = Environments(entries, particular, tuple(sorted(libvirt.images)))
     return own
 
 

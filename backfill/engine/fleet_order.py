@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from backfill.core.fleet import CloneMethod
 from backfill.core.fleets import Fleet, FleetState
-from backfill.core.lifecycle import Phase
 from backfill.core.policies.cloning import Choice
+from backfill.core.policies.environments import Environments
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import OrderError
@@ -20,11 +20,20 @@ def fleet_order(world: World, policies: PolicySet, body: dict[str, object]) -> F
     except ValueError:
         raise OrderError("a fleet needs a number of instances") from None
     _can_ever_fit(world, policies, size)
-    image = policies.environments.image_of(str(body.get("image") or ""))
+    image = _image(policies.environments, str(body.get("image") or ""))
     _image_allows(policies, image or policies.instances.image, size)
     number = 1 + max((_number(known) for known in world.fleets), default=0)
     identity = f"fleet-{max(number, int(world.now_s))}"
     return Fleet(identity, size, FleetState.WAITING, world.now_s, image, _method(body))
+
+
+def _image(known: Environments, word: str) -> str:
+    """The master image that is meant; an environment's name means its image."""
+    image = known.image_of(word)
+    if image and known.images and image not in known.images:
+        images = ", ".join(known.images)
+        raise OrderError(f"there is no image '{word}'; there are: {images}")
+    return image
 
 
 def _method(body: dict[str, object]) -> CloneMethod | None:
@@ -87,35 +96,3 @@ def leaving(world: World, identity: str) -> Fleet:
         known = ", ".join(world.fleets) or "none"
         raise OrderError(f"there is no fleet '{identity}'; there are: {known}")
     return replace(fleet, state=FleetState.LEAVING, reason="deleted by hand")
-
-
-def told(world: World, fleet: Fleet) -> dict[str, object]:
-    """An order as people see it: with its members and the seconds that each part took."""
-    nodes = [node for name in fleet.members if (node := world.managed.get(name)) is not None]
-    there = [node for node in nodes if node.fleet == fleet.id]
-    return {
-        **asdict(fleet),
-        "state": fleet.state.value,
-        "method": fleet.method.value if fleet.method else "",
-        "members": [
-            {
-                "name": node.name,
-                "host": node.host,
-                "address": node.address,
-                "phase": node.phase.value,
-                "ready_s": round(node.proven_s - fleet.ordered_s, 3) if node.proven_s else None,
-            }
-            for node in there
-        ],
-        "ready": sum(1 for node in there if node.phase is Phase.READY),
-        "steps_s": {
-            "waited": _took(fleet.ordered_s, fleet.begun_s),
-            "begun": _took(fleet.begun_s, fleet.all_begun_s),
-            "made": _took(fleet.all_begun_s, fleet.ready_s),
-            "total": _took(fleet.ordered_s, fleet.ready_s or fleet.over_s),
-        },
-    }
-
-
-def _took(start_s: float, end_s: float) -> float | None:
-    return round(end_s - start_s, 3) if start_s and end_s else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.planner import plan
@@ -14,7 +14,7 @@ from backfill.core.records import encode
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import OrderError
 from backfill.engine.doorkeeper import trusted
-from backfill.engine.fleet_order import told
+from backfill.engine.fleet_answers import fleets_told
 from backfill.engine.messages import Question
 from backfill.engine.narrate import sentence, story_line
 from backfill.engine.orders import Body, Orders
@@ -204,6 +204,7 @@ class Questions:
             "node": self._node(managed) if managed else None,
             "job": encode(job) if job else None,
             "host": next((h for h in self._all_hosts() if h["name"] == subject), None),
+            "fleet": next((f for f in self._all_fleets() if f["id"] == subject), None),
             "slurm": node.state_text if node else None,
             "refusals": [
                 {**encode(r), "sentence": str(r)}
@@ -214,7 +215,7 @@ class Questions:
             "operations": [
                 asdict(o) for o in world.operations.values() if o.key.split(":")[1] == subject
             ],
-            "known": bool(managed or job or host or node),
+            "known": bool(managed or job or host or node or subject in world.fleets),
         }
 
     def _with_story(self, answer: Body) -> Body:
@@ -222,13 +223,17 @@ class Questions:
         subject = str(answer.get("subject", ""))
         story = self._told(subject)
         if not answer.pop("known", True) and not story:
-            return {"error": f"'{subject}' is no node, host or job that this daemon has seen"}
+            return {"error": f"'{subject}' is no node, host, job or fleet that was ever seen"}
         return {**answer, "story": story}
 
     def _all_hosts(self) -> list[Body]:
-        hosts = self._hosts({})["hosts"]
-        assert isinstance(hosts, list)
-        return hosts
+        return cast(list[Body], self._hosts({})["hosts"])
+
+    def _all_fleets(self) -> list[Body]:
+        return fleets_told(self._world, self._daemon.cycle.last.refusals)
+
+    def _fleets(self, body: Body) -> Body:
+        return {"now_s": self._world.now_s, "fleets": self._all_fleets()}
 
     def _told(self, subject: str) -> list[Body]:
         lines = [
@@ -250,10 +255,6 @@ class Questions:
         return {"events": found[-limit:] if not after else found[:limit]}
 
     # --- acting --------------------------------------------------------------------------------
-
-    def _fleets(self, body: Body) -> Body:
-        found = sorted(self._world.fleets.values(), key=lambda f: (f.ordered_s, f.id))
-        return {"now_s": self._world.now_s, "fleets": [told(self._world, f) for f in found]}
 
     def _look(self, body: Body) -> Body:
         """Which of `nodes` are as their states say (an empty text), and which differ, and how."""

@@ -11,7 +11,7 @@ from backfill.core.policies.cloning import Choice
 from backfill.ui import wording
 from backfill.ui.client import AskError, Client, add_reading, guarded, print_json
 from backfill.ui.codes import NO, OK
-from backfill.ui.parser import add_verbs
+from backfill.ui.parser import add_verbs, say
 
 _VERBS = {
     "create": "make so many instances, or none and say why",
@@ -19,6 +19,7 @@ _VERBS = {
     "delete": "let all members of a fleet go",
 }
 _LOOK_EVERY_S = 0.25
+_OVER = (FleetState.READY, FleetState.FAILED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,11 +48,7 @@ def _create(client: Client, args: argparse.Namespace) -> int:
     if args.no_wait:
         print_json(answer) if args.json else print(f"{answer['id']} is ordered")
         return OK
-    while True:
-        fleet = _find(client, answer["id"])
-        if fleet["state"] in (FleetState.READY, FleetState.FAILED):
-            break
-        time.sleep(_LOOK_EVERY_S)
+    fleet = _awaited(client, answer["id"])
     if args.json:
         print_json(fleet)
     elif fleet["state"] == FleetState.READY:
@@ -59,6 +56,22 @@ def _create(client: Client, args: argparse.Namespace) -> int:
     else:
         raise AskError(f"{fleet['id']} was not made, nothing of it is left: {fleet['reason']}", NO)
     return OK if fleet["state"] == FleetState.READY else NO
+
+
+def _awaited(client: Client, identity: str) -> dict[str, Any]:
+    """The order when it is over; what it waits for is said meanwhile, once each."""
+    shown = ""
+    try:
+        while (fleet := _find(client, identity))["state"] not in _OVER:
+            waits = fleet["state"] == FleetState.WAITING and fleet["reason"]
+            if waits and waits != shown:
+                shown = waits
+                say(f"{identity} waits: {waits}")
+            time.sleep(_LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        say(f"{identity} goes on without you; `backfill fleet delete {identity}` ends it")
+        raise
+    return fleet
 
 
 def _find(client: Client, identity: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import argparse
 from backfill.ui.client import Answer, AskError, Client, add_reading, guarded, print_json
 from backfill.ui.codes import NO, OK
 from backfill.ui.parser import did_you_mean
+from backfill.ui.show_explain_fleet import explain_fleet
 from backfill.ui.show_explain_host import explain_host
 from backfill.ui.show_explain_job import explain_job
 from backfill.ui.show_explain_node import explain_node
@@ -14,7 +15,7 @@ from backfill.ui.show_picture import Explanation, Picture, look
 from backfill.ui.show_story import story_of, tell
 from backfill.ui.terminal import emphasis
 
-_KINDS = ("node", "host", "job", "instance")
+_KINDS = ("node", "host", "job", "instance", "fleet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "subject",
         metavar="SUBJECT",
         nargs="+",
-        help="a node, host or job: vn1, bm2, 1234, job 12_3",
+        help="a node, host, job or fleet: vn1, bm2, 1234, job 12_3, fleet-1795376247",
     )
     parser.add_argument(
         "--lines", type=int, default=30, metavar="N", help="at most so many lines of story (30)"
@@ -63,6 +64,7 @@ def _ask(client: Client, subject: str) -> Answer:
             raise
         known = {n["name"] for n in client.ask("nodes")["nodes"]}
         known |= {h["name"] for h in client.ask("hosts")["hosts"]}
+        known |= {f["id"] for f in client.ask("fleets")["fleets"]}
         hint = did_you_mean(subject, known)
         raise AskError(f"{error}{hint}", error.code, error.answer) from error
 
@@ -88,6 +90,8 @@ def explanations(answer: Answer, picture: Picture) -> list[Explanation]:
         made.append(explain_host(answer, picture))
     if answer["job"]:
         made.append(explain_job(answer, picture))
+    if answer["fleet"]:
+        made.append(explain_fleet(answer, picture))
     if made:
         return made
     subject = answer["subject"]

@@ -22,7 +22,8 @@ from backfill.drivers.libvirt.domain_xml import mac_address
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.checkpoint_order import OrderError
-from backfill.engine.fleet_order import fleet_order, leaving, told
+from backfill.engine.fleet_answers import told
+from backfill.engine.fleet_order import fleet_order, leaving
 from backfill.ports import NoCapacityError, RefusedError, UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 
@@ -190,7 +191,7 @@ def test_orders_wait_for_room_in_order() -> None:
     site.run.run(60.0)
     assert site.fleet(first).state is FleetState.READY
     assert site.fleet(second).state is FleetState.WAITING
-    assert any("there is room for 2" in r.reason for r in site.run.cycle.last.refusals)
+    assert any("there is room for only 2 of" in r.reason for r in site.run.cycle.last.refusals)
     site.feed(leaving(site.run.world, first))
     site.run.until(lambda: site.fleet(second).state is FleetState.READY, 400)
 

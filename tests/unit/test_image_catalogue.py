@@ -48,6 +48,7 @@ def test_the_catalogue_becomes_images_environments_and_rules(tmp_path: Path) -> 
     assert sorted(config.libvirt.images) == ["cms", "default"]
     assert config.libvirt.images["cms"].method is Choice.INSTANT
     environments = config.policies.environments
+    assert environments.images == ("cms", "default")
     assert environments.entries == (Environment("cms", "cms", ("ada",), ("hep",)),)
     rule = environments.rule("cms")
     assert (rule.names, rule.most_cpus, rule.most_memory_mb) == (("vn3", "vn4"), 2, 1024)

@@ -58,6 +58,8 @@ class Environments:
     entries: tuple[Environment, ...] = ()
     # Read from the images.
     rules: tuple[ImageRule, ...] = field(default=(), metadata={"ours": True})
+    # The names of all images; none where the hosts' provider has no catalogue.
+    images: tuple[str, ...] = field(default=(), metadata={"ours": True})
 
     def admit(self, jobs: Iterable[Job], refused: dict[str, str]) -> Iterator[Job]:
         """The jobs that count; the others are put into `refused` by id, with the reason."""

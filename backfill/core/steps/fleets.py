@@ -27,7 +27,7 @@ def plan_fleets(draft: Draft) -> None:
             if first:
                 _grow(draft, fleet)
             else:
-                draft.refuse(fleet.id, "its first member", "an order that came before it is made")
+                draft.refuse(fleet.id, "first member", "an order that came before it is made")
             first = False
         elif not fleet.settled:
             _shrink(draft, fleet)
@@ -51,7 +51,7 @@ def _grow(draft: Draft, fleet: Fleet) -> None:
     if fleet.state is FleetState.WAITING:
         lacking = _lacking(draft, fleet)
         if lacking:
-            draft.refuse(fleet.id, "its first member", lacking)
+            draft.refuse(fleet.id, "first member", lacking)
             return
     failed = [m for m in there if m.phase is Phase.FAILED]
     if len(fleet.members) < fleet.size or failed:
@@ -92,12 +92,12 @@ def _lacking(draft: Draft, fleet: Fleet) -> str:
         return limit
     names = sum(1 for _ in _free_names(draft, image))
     if names < size:
-        return f"{names} names are free in instances.names, {size} are needed"
+        return f"only {names} of {size} names are free in instances.names"
     rooms, why_not = candidates(draft.world, draft.policies, draft.policies.gaps.boot_pays_s)
     places = sum(_places(draft, host) for host, _ in rooms)
     if places < size:
         closed = "".join(f"; {why}" for why in why_not.values())
-        return f"there is room for {places} now, {size} are needed{closed}"
+        return f"there is room for only {places} of {size} now{closed}"
     return ""
 
 
@@ -115,7 +115,7 @@ def _begin_one(draft: Draft, fleet: Fleet, failed: list[ManagedNode]) -> None:
     limit = may_create(draft.world, draft.policies.limits) or too_soon(draft, image)
     rooms, why_not = open_rooms(draft)
     if limit or not rooms:
-        draft.refuse(fleet.id, "another member", limit or "; ".join(why_not.values()))
+        draft.refuse(fleet.id, "further member", limit or "; ".join(why_not.values()))
         return
     host = pick(draft.world, draft.policies, rooms)
     if host in draft.targets:
@@ -123,7 +123,7 @@ def _begin_one(draft: Draft, fleet: Fleet, failed: list[ManagedNode]) -> None:
     if len(fleet.members) < fleet.size:
         free = next(_free_names(draft, image), None)
         if free is None:
-            draft.refuse(fleet.id, "another member", "no name is left in instances.names")
+            draft.refuse(fleet.id, "further member", "no name is left in instances.names")
             return
         _begin(draft, fleet, *free, host, 0)
         last = len(fleet.members) + 1 == fleet.size

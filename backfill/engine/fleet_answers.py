@@ -1,0 +1,54 @@
+"""Fleets as people see them: what is there of each order, what it took, what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from backfill.core.fleets import Fleet
+from backfill.core.lifecycle import Phase
+from backfill.core.plan import Refusal
+from backfill.core.world import World
+
+
+def fleets_told(world: World, refusals: Iterable[Refusal]) -> list[dict[str, object]]:
+    """All orders, the oldest first; `refusals` are those of the last plan."""
+    lacking = {refusal.subject: refusal.reason for refusal in refusals}
+    found = sorted(world.fleets.values(), key=lambda f: (f.ordered_s, f.id))
+    return [told(world, fleet, lacking.get(fleet.id, "")) for fleet in found]
+
+
+def told(world: World, fleet: Fleet, lacking: str = "") -> dict[str, object]:
+    """An order as people see it: with its members and the seconds that each part took.
+
+    `lacking` is what keeps it from going on just now.
+    """
+    nodes = [node for name in fleet.members if (node := world.managed.get(name)) is not None]
+    there = [node for node in nodes if node.fleet == fleet.id]
+    return {
+        **asdict(fleet),
+        "state": fleet.state.value,
+        "reason": lacking or fleet.reason,
+        "method": fleet.method.value if fleet.method else "",
+        "members": [
+            {
+                "name": node.name,
+                "host": node.host,
+                "address": node.address,
+                "phase": node.phase.value,
+                "ready_s": round(node.proven_s - fleet.ordered_s, 3) if node.proven_s else None,
+            }
+            for node in there
+        ],
+        "ready": sum(1 for node in there if node.phase is Phase.READY),
+        "steps_s": {
+            "waited": _took(fleet.ordered_s, fleet.begun_s),
+            "begun": _took(fleet.begun_s, fleet.all_begun_s),
+            "made": _took(fleet.all_begun_s, fleet.ready_s),
+            "total": _took(fleet.ordered_s, fleet.ready_s or fleet.over_s),
+        },
+    }
+
+
+def _took(start_s: float, end_s: float) -> float | None:
+    return round(end_s - start_s, 3) if start_s and end_s else None
