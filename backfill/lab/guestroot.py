@@ -41,9 +41,11 @@ def add_guest_files(root: Path) -> None:
     ):
         shutil.copyfile(GUEST_FILES / name, where)
         where.chmod(0o755)
-    for program in ("wake", "jobs", "fork", "prove", "stated"):
+    for program in ("wake", "jobs", "become", "prove", "stated"):
         run("gcc", "-O2", "-static", "-Wall", "-Werror", "-o", str(sbin / f"backfill-{program}"),
              str(GUEST_FILES / f"{program}.c"), "-lmunge", "-lm")  # fmt: skip
+    run("gcc", "-O2", "-fPIC", "-shared", "-Wall", "-Werror", "-o",
+         str(root / "usr/local/lib/backfill-hold.so"), str(GUEST_FILES / "hold.c"))  # fmt: skip
     (root / "etc/backfill").mkdir(exist_ok=True)
     (root / "etc/nsswitch.conf").write_text(
         "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\n"

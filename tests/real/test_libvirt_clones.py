@@ -37,6 +37,8 @@ _NEW_MUNGED = (
     "/usr/local/sbin/backfill-service restart munged && munge -n | unmunge >/dev/null"
     " && ps -C munged -o user="
 )
+_DEAF = "for p in munged slurmd; do awk '/^SigIgn/ {print $2}' /proc/$(pidof $p)/status; done"
+_INT_AND_QUIT = 1 << 1 | 1 << 2
 _SUM = re.compile(rb"[0-9a-f]{32}  -\n")
 
 
@@ -78,6 +80,10 @@ def test_siblings_are_nobodys_twins(rig: LibvirtRig) -> None:
     for answers in zip(*(lines[:6] for lines in who), strict=True):
         assert len(set(answers)) == len(names), answers
     assert len(parents(rig)) == 1
+    # What was loaded in the parent hears the signals that a shell makes its helpers deaf to.
+    deaf = rig.in_guest(host, names[0], _DEAF).split()
+    assert len(deaf) == 2
+    assert not any(int(mask, 16) & _INT_AND_QUIT for mask in deaf)
     # As Salt does when the key changes: munged works again, as its own user.
     assert set(rig.in_guest(host, names[0], _NEW_MUNGED).split()) == {"munge"}
 

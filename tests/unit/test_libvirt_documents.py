@@ -53,6 +53,22 @@ def test_the_document_boots_the_kernel_from_our_files() -> None:
     assert second.find("readonly") is not None
 
 
+def test_a_clone_is_given_no_kernel() -> None:
+    """It has one in its parent's memory; QEMU would keep another for each clone."""
+    memory = Memory("/shared/.parents/bm1/parent-1/ram", shared=False)
+    clone = Xml.fromstring(
+        domain_xml(SPEC, IMAGE, FILES, Hardware("qemu"), "br7", 1700.5, memory=memory)
+    )
+    parent = Xml.fromstring(
+        domain_xml(
+            SPEC, IMAGE, FILES, Hardware("qemu"), "br7", 1700.5, memory=replace(memory, shared=True)
+        )
+    )
+    for word in ("kernel", "initrd", "cmdline"):
+        assert clone.find(f"os/{word}") is None
+        assert parent.find(f"os/{word}") is not None
+
+
 def test_the_document_gives_what_was_asked() -> None:
     """CPUs, memory, bridge, lowest CPU weight, an agent's channel and a console that appends."""
     domain = document()

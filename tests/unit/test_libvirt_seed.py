@@ -46,7 +46,7 @@ def test_all_seeds_are_equally_long() -> None:
 
 
 def test_a_clones_randomness_is_the_first_thing_on_its_seed() -> None:
-    """`lab/guest/fork.c` reads it from the second block, before the guest reads anything else."""
+    """`lab/guest/become.c` reads it from the second block, before the guest reads anything else."""
     seed = seed_tar(IDENTITY, b"key", entropy=b"r" * ENTROPY_BYTES)
     assert seed.startswith(b"etc/backfill/entropy\0")
     assert seed[512 : 512 + ENTROPY_BYTES] == b"r" * ENTROPY_BYTES

@@ -99,8 +99,9 @@ def domain_xml(
     _text(domain, "vcpu", str(spec.flavour.cpus))
     if hardware.cpu_shares is not None:
         _text(SubElement(domain, "cputune"), "shares", str(hardware.cpu_shares))
-    _boot(domain, image, hardware)
     clone = memory is not None and not memory.shared
+    # A clone's kernel is in its memory; given one more, QEMU reads it into memory of its own.
+    _boot(domain, hardware, None if clone else image)
     # A clone's cache is its own memory, unlike nearly everything else that it has.
     _processor(domain, hardware, hardware.translation_cache_mb // (2 if clone else 1))
     clock = SubElement(domain, "clock", {"offset": "utc"})
@@ -155,13 +156,14 @@ def _label_element(label: Label) -> Element:
     )
 
 
-def _boot(domain: Element, image: ImageFiles, hardware: Hardware) -> None:
+def _boot(domain: Element, hardware: Hardware, image: ImageFiles | None) -> None:
     system = SubElement(domain, "os")
     # An alias such as q35 is replaced by libvirt with the exact version when it is defined.
     _text(system, "type", "hvm", {"arch": "x86_64", "machine": hardware.machine})
-    _text(system, "kernel", image.kernel)
-    _text(system, "initrd", image.initrd)
-    _text(system, "cmdline", image.cmdline)
+    if image is not None:
+        _text(system, "kernel", image.kernel)
+        _text(system, "initrd", image.initrd)
+        _text(system, "cmdline", image.cmdline)
 
 
 def _memory(domain: Element, size_mb: int, memory: Memory) -> None:

@@ -46,9 +46,12 @@ def fork(hypervisor: Hypervisor, name: str, state: Path, limit_s: float) -> int 
         weight = weight_of(domain)
         ask = monitor_of(domain)
         _without_memory(ask, True)
+        # Its parent's card would be announced to the network, five times: work for the guest.
+        ask("migrate-set-parameters", {"announce-rounds": 0})
         ask("migrate-incoming", {"uri": f"exec:cat '{state}'"})
         _await_end(ask, name, hypervisor.host, limit_s)
         _without_memory(ask, False)  # or nobody could restore what is saved of it later
+        ask("migrate-set-parameters", {"announce-rounds": 5})
         domain.resume()
         return weight
 

@@ -2,7 +2,7 @@
 
 Its first file says what kind of guest it is for: `entropy`, 64 random bytes, for one that shall
 work; `parent` for one that is to be frozen. A clone looks at these first blocks of its disk to find
-out that it is one (`lab/guest/fork.c`), so the order and the length of the seed are fixed.
+out that it is one (`lab/guest/become.c`), so the order and the length of the seed are fixed.
 """
 
 from __future__ import annotations
