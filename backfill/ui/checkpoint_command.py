@@ -153,11 +153,12 @@ def _date(at_s: float) -> str:
 def _verify(args: argparse.Namespace, config: Config, found: list[CheckpointKeeper]) -> int:
     """Every one is looked at, also after a damaged one."""
     results = []
+    tried = f", and {args.restore_on} can load it" if args.restore_on else ""
     for identity in args.ids:
         problem = _problem(identity, found, args.restore_on)
         results.append({"id": identity, "ok": not problem, "problem": problem})
         if not args.json:
-            print(problem or f"{identity}: complete and unchanged")
+            print(problem or f"{identity}: complete and unchanged{tried}")
     if args.json:
         print_json({"verified": results})
     return OK if all(r["ok"] for r in results) else NO

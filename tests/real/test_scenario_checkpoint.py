@@ -39,7 +39,8 @@ def test_a_running_job_is_kept_and_counts_on(rig: DaemonRig) -> None:
     assert rig.where(low) == (name, host)
     (kept,) = listed(rig)
     assert (kept["id"], kept["job"], kept["host"]) == (answer["id"], low, host)
-    assert "complete and unchanged" in rig.with_policy("checkpoint", "verify", answer["id"])
+    told = rig.with_policy("checkpoint", "verify", answer["id"], "--restore-on", host)
+    assert f"complete and unchanged, and {host} can load it" in told
     changes = {r.body["t"]: r.body for r in rig.journal("change")}
     assert changes["CheckpointKept"]["id"] == answer["id"]
     written = changes["MemoryWritten"]

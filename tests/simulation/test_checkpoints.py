@@ -156,6 +156,8 @@ def test_a_parallel_job_goes_on_from_its_checkpoint_on_all_nodes() -> None:
 
     sim.provider.put_back = watched  # type: ignore[method-assign]
     put_back(run, job, identity)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.EVICTING, 30)
+    assert run.world.managed["vn1"].reason == f"checkpoint {identity} was ordered back"
     run.until(lambda: len(replaced) == 2, 30)
     run.until(lambda: seen_running(run, job), 30)
     assert sorted(replaced) == [("vn1", True), ("vn2", True)]

@@ -39,7 +39,8 @@ def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> Non
     elif node.name in draft.above_budget():
         reason = draft.budget_full()
     elif node.checkpoint:
-        reason = f"checkpoint {node.checkpoint} was ordered"
+        back = " back" if node.restoring else ""
+        reason = f"checkpoint {node.checkpoint} was ordered{back}"
     draft.become(
         node,
         Phase.EVICTING,
