@@ -1,4 +1,4 @@
-"""Amounts and names: Resources, and Slurm's hostlists as sets of node names."""
+"""Amounts and names: how many, Resources, and Slurm's hostlists as sets of node names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ _PART = re.compile(r"^[A-Za-z0-9_.-]*(?:\[[0-9,\- ]+\][A-Za-z0-9_.-]*)*$")
 _RANGES = re.compile(r"\[([0-9,\- ]+)\]")
 _NUMBERED = re.compile(r"^(?P<prefix>.*?)(?P<number>\d+)$")
 _LARGEST_HOSTLIST = 1_000_000
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 host`, `2 hosts`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from backfill.core.plan import Plan
+from backfill.core.quantities import counted
 from backfill.core.world import World
 
 
@@ -13,17 +14,17 @@ def summary(world: World, plan: Plan) -> str:
     hosts = sorted(world.hosts)
     given = {h: t for h in hosts if (t := world.takers(h))}
     lost = [h for h in hosts if not world.hosts[h].reachable]
-    parts = [f"{len(hosts)} hosts"]
+    parts = [counted(len(hosts), "host")]
     if given:
         parts[0] += " (" + ", ".join(f"{h} given to {', '.join(t)}" for h, t in given.items()) + ")"
     if lost:
         parts[0] += f" ({', '.join(lost)} cannot be reached)"
     phases = Counter(m.phase.value for m in world.managed.values())
     phased = ", ".join(f"{n} {phase}" for phase, n in sorted(phases.items()))
-    parts.append(f"{len(world.managed)} instances" + (f": {phased}" if phased else ""))
+    parts.append(counted(len(world.managed), "instance") + (f": {phased}" if phased else ""))
     working = sum(1 for o in world.operations.values() if o.running)
     if working:
-        parts.append(f"{working} operations under way")
+        parts.append(f"{counted(working, 'operation')} under way")
     slurm = world.sources.get("slurm")
     if slurm is None or slurm.seen_s == 0.0:
         parts.append("waiting for the first word from Slurm")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from backfill.core.quantities import counted as counted
 from backfill.core.quantities import fold_hostlist
 from backfill.ui.parser import did_you_mean
 from backfill.ui.terminal import age, local_time
@@ -30,11 +31,6 @@ def jobs(ids: Sequence[str]) -> str:
 def takers(host: dict[str, Any]) -> list[str]:
     """The jobs that have the host, without the mark of a closing by hand."""
     return [j for j in host.get("given_to", ()) if j != BY_HAND]
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """`1 host`, `2 hosts`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def operation(entry: dict[str, Any], now_s: float) -> str:
