@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from backfill.core.fleet import Checkpoint, InstanceState
+from backfill.drivers.libvirt.save_image import read_head
 from backfill.ports import DriverError, NoCapacityError
 from tests.contract.instance_rig import spec
 from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest
@@ -14,11 +15,15 @@ from tests.real.libvirt_rig import LibvirtRig, running_lab
 
 pytestmark = pytest.mark.real
 OLDER, NEWER = "bm1", "bm2"
+FORMAT, RAW = 3, 0  # a word of the image's head, and libvirt's first format
 
 
 @pytest.fixture(scope="module")
 def rig() -> Iterator[LibvirtRig]:
     with running_lab("libvirt-newer", "debian-12,debian-13") as lab:
+        with (lab.dir / "machines" / NEWER / "libvirt-etc/qemu.conf").open("a") as conf:
+            conf.write('save_image_format = "sparse"\n')  # it has lost memory: we ask for another
+        lab.restart(f"libvirtd@{NEWER}")
         made = LibvirtRig(lab)
         yield made
         made.end()
@@ -42,6 +47,8 @@ def test_it_goes_to_disk_and_comes_back(guest: Guest, before: InstanceState) -> 
         guest.provider.suspend(NEWER, NAME)
     assert guest.state is before
     guest.provider.suspend(NEWER, NAME)
+    image = guest.provider._pool.store.memory(NAME)
+    assert read_head(image).words[FORMAT] == RAW
     guest.run_on()
 
 

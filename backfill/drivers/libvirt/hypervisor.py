@@ -34,6 +34,8 @@ from backfill.ports import NotFoundError
 _Answer = TypeVar("_Answer")
 OnEvent = Callable[[str, str], None]
 _KIB_PER_MIB = 1024
+# From here on qemu.conf can choose a format that has lost memory (decision 42) unless we ask.
+_MANY_FORMATS = 11_002_000
 # A domain whose job holds its lock must not hold up the picture of all others.
 _STATS_FLAGS = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 _UNDEFINE = (
@@ -180,7 +182,14 @@ class Hypervisor(DeviceCalls, MoveCalls):
         Measured: with the flag that asks for a paused restore, a running domain whose save failed
         is left paused. So that flag is given when it is restored.
         """
-        self._on(name, lambda domain: domain.save(str(path)), self._limits.long_s)
+
+        def work(domain: Any) -> None:
+            if domain.connect().getLibVersion() < _MANY_FORMATS:
+                domain.save(str(path))
+            else:
+                domain.saveParams({"file": str(path), "image_format": "raw"})
+
+        self._on(name, work, self._limits.long_s)
 
     def restore(self, name: str, path: Path, files: Files | None = None) -> None:
         """Start from the memory at `path`, paused; its disk and seed are `files`, where given."""
