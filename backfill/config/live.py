@@ -7,7 +7,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 
-from backfill.config.model import Config, ReadKind, RegistrationKind
+from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
 from backfill.core.cluster import Node, SlurmSettings
 from backfill.core.fleet import Host
 from backfill.core.lifecycle import Rung
@@ -69,11 +69,11 @@ def _devices(config: Config, settings: SlurmSettings, hosts: Mapping[str, Host])
     entries = config.policies.devices.entries
     if not entries:
         return
-    if not settings.prolog_slurmctld:
+    on_hosts = config.slurm.hooks.place is HookPlaceKind.HOST and config.daemon.listen
+    if not settings.prolog_slurmctld and not (settings.prolog and on_hosts):
         yield (
             f"{_at(config, 'devices.entries')}: a job's first command may come before its devices, "
-            "because only a hook in PrologSlurmctld holds its start; write slurm.hooks.place: "
-            "slurmctld and install it"
+            "because no hook holds its start; run `backfill slurm hooks install`"
         )
     seen = [host for host in hosts.values() if host.reachable]
     for index, rule in enumerate(entries):

@@ -164,8 +164,8 @@ class SurroundingsEntry:
     # Options with which the guest's slurmd is started; -Z is left out unless slurm.registration is
     # dynamic.
     slurmd_options: str = "-Z"
-    # Programs that slurm.conf names for every slurmd and that mean nothing in a guest, such as our
-    # own Prolog on the hosts: made there as programs that do nothing.
+    # Programs that slurm.conf names for every slurmd and that mean nothing in a guest: made there
+    # as programs that do nothing. Those of slurm.hooks with place: host need not be named.
     no_ops: tuple[str, ...] = field(default=(), metadata={"form": "path"})
     # The controller's time server, which guests follow and prove their clocks against; empty: the
     # daemon's own clock, as the guest's agent passes it on.

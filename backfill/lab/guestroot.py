@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from backfill.drivers.libvirt.seed import HOOK_FILE, HOOK_PROGRAM
+from backfill.drivers.slurm.hooks import build_guest_hook
 from backfill.lab import debian
 from backfill.lab.spec import LabError
 
@@ -46,6 +48,7 @@ def add_guest_files(root: Path) -> None:
              str(GUEST_FILES / f"{program}.c"), "-lmunge", "-lm")  # fmt: skip
     run("gcc", "-O2", "-fPIC", "-shared", "-Wall", "-Werror", "-o",
          str(root / "usr/local/lib/backfill-hold.so"), str(GUEST_FILES / "hold.c"))  # fmt: skip
+    build_guest_hook(root / HOOK_PROGRAM[1:], HOOK_FILE, "/var/log/slurm/backfill-hook.log")
     (root / "etc/backfill").mkdir(exist_ok=True)
     (root / "etc/nsswitch.conf").write_text(
         "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\n"

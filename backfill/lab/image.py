@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from backfill.drivers.slurm.hooks import HOOK_SOURCE
 from backfill.lab import debian, guestroot, saltimage
 from backfill.lab.roots import INSTALLED, RELEASES, SUITES
 from backfill.lab.spec import LabError, cache_root
@@ -104,7 +105,7 @@ class Recipe:
             digest.update(saltimage.ingredients().encode())
         for code in (inspect.getsource(_build_in), inspect.getsource(guestroot)):
             digest.update(code.encode())
-        for path in sorted(guestroot.GUEST_FILES.iterdir()):
+        for path in (*sorted(guestroot.GUEST_FILES.iterdir()), HOOK_SOURCE):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return f"{self.release}-{digest.hexdigest()[:16]}"
 

@@ -32,7 +32,10 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
             "poll_s": 1,
             "host_poll_s": 2,
         },
-        "slurm": {"conf": "/etc/slurm/slurm.conf"},
+        "slurm": {
+            "conf": "/etc/slurm/slurm.conf",
+            **({"hooks": {"place": "host"}} if lab.spec.hooks == "host" else {}),
+        },
         "priorities": {"low": ["htc"], "high": ["batch"]},
         "hosts": [{"name": h, "provider": "libvirt", "uri": lab.libvirt_uri(h)} for h in lab.hosts],
         "libvirt": {

@@ -12,7 +12,7 @@ from backfill.drivers.slurm.conf.transaction import Place, RolledBackError, Slur
 from backfill.drivers.slurm.conf.wanted import FEATURES_NODE, Method, Wanted
 from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.drivers.slurm.hook_install import POWER, HookPlan, Hooks
+from backfill.drivers.slurm.hook_install import POWER, HookPlan, Hooks, programs
 from backfill.drivers.slurm.json_path import JsonPath
 from backfill.drivers.slurm.pyslurm_path import PyslurmPath
 from backfill.drivers.slurm.reader import SlurmReader
@@ -179,6 +179,27 @@ def hook_plan(config: Config) -> HookPlan:
         arrival_endpoint=local if entry.arrival else "",
         gates=gates(config.policies.environments),
     )
+
+
+def no_ops(config: Config, named: tuple[str, ...]) -> tuple[str, ...]:
+    """Programs that slurm.conf names and guests lack: those `named`, and our hooks on the hosts."""
+    entry = config.slurm.hooks
+    if entry.place is not HookPlaceKind.HOST:
+        return named
+    ours = (str(Path(entry.directory, name)) for name in programs(entry.place.value))
+    return tuple(dict.fromkeys([*named, *ours]))
+
+
+def guests_ask(config: Config) -> str:
+    """Whom guests ask before a job begins, and how long; empty where nobody has to be asked.
+
+    A hook in slurmctld holds the job for all of its nodes; one on the hosts knows nothing of ours.
+    """
+    on_hosts = config.slurm.hooks.place is HookPlaceKind.HOST
+    if not on_hosts or not config.daemon.listen or not config.policies.devices.entries:
+        return ""
+    plan = hook_plan(config)
+    return f"{plan.endpoint} {plan.timeout_ms}"
 
 
 def gates(environments: Environments) -> tuple[Gate, ...]:

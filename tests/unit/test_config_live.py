@@ -192,5 +192,9 @@ def test_what_jobs_with_devices_will_miss_is_said_at_the_start(tmp_path: Path) -
     held = replace(SETTINGS, prolog_slurmctld="/usr/lib/backfill/hook")
     with_cards = {name: replace(host, functions=2) for name, host in HOSTS.items()}
     assert hints(config, held, NODES, with_cards) == [ladder]
+    # A prolog on the hosts is one in the guests as well, which asks where it can reach us.
+    listening = "daemon: {listen: '10.0.0.1:6833'}\nslurm: {hooks: {place: host}}"
+    by_guests = loaded(tmp_path, text(f"{devices}\n{listening}"))
+    assert hints(by_guests, SETTINGS, NODES, with_cards) == [ladder]
     on_disk = loaded(tmp_path, text(f"{devices}\nladder: [{{rung: suspend}}, {{rung: requeue}}]"))
     assert hints(on_disk, held, NODES, with_cards) == []

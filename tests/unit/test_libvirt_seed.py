@@ -6,6 +6,7 @@ import io
 import subprocess
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,20 @@ def test_programs_can_be_made_to_do_nothing() -> None:
     with tarfile.open(fileobj=io.BytesIO(seed_tar(IDENTITY, b"", ("/etc/slurm/p.sh",)))) as tar:
         member = tar.getmember("etc/slurm/p.sh")
         assert (member.issym(), member.linkname) == (True, "/bin/true")
+
+
+@pytest.mark.parametrize("context", ["prolog_slurmd", "epilog_slurmd", ""])
+def test_they_can_be_made_to_hold_a_job_until_its_devices_are_there(
+    tmp_path: Path, context: str
+) -> None:
+    """Where the image has no program that asks, as on this machine, they end well all the same."""
+    seed = seed_tar(IDENTITY, b"", ("/usr/lib/p",), asks="tcp:10.0.0.1:6833 21500")
+    with tarfile.open(fileobj=io.BytesIO(seed)) as tar:
+        tar.extractall(tmp_path, filter="tar")
+    assert (tmp_path / "etc/backfill/hook").read_text() == "tcp:10.0.0.1:6833 21500\n"
+    assert (tmp_path / "usr/lib/p").readlink() == Path("/etc/backfill/stand-in")
+    script = tmp_path / "etc/backfill/stand-in"
+    subprocess.run([script], env={"SLURM_SCRIPT_CONTEXT": context}, check=True)
 
 
 @pytest.mark.parametrize("options", ["-Z", "", "-Z --conf 'Feature=a CPUs=1'", 'x"$(touch no)`;'])

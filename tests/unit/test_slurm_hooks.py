@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.drivers.slurm.hooks import HookError, build_hook
+from backfill.drivers.slurm.hooks import HookError, build_guest_hook, build_hook
 from tests.unit.hook_daemon import HookDaemon
 
 PROLOG = {
@@ -77,6 +77,25 @@ def test_on_a_host_it_speaks_for_its_own_node(build: Build, tmp_path: Path) -> N
         assert daemon.requests == [
             "backfill1 allocated job=12 nodes=n3 partition=high uid=1000 restart=-1\n"
         ]
+
+
+def test_a_guests_hook_asks_whom_its_file_names(tmp_path: Path) -> None:
+    """Without the file nobody, and one that cannot be read is complained of: the job goes on."""
+    hook, told = tmp_path / "hook", tmp_path / "told"
+    build_guest_hook(hook, str(told), str(tmp_path / "hook.log"))
+    with HookDaemon(tmp_path / "s") as daemon:
+        run(hook, ON_HOST)
+        assert daemon.requests == []
+        assert log_of(hook) == ""
+        told.write_text(f"{daemon.endpoint} 5000\n")
+        run(hook, ON_HOST)
+        assert [line.split()[1:4] for line in daemon.requests] == [
+            ["allocated", "job=12", "nodes=n3"]
+        ]
+    for text in ("", daemon.endpoint, f"{daemon.endpoint} soon", f"{daemon.endpoint} 0"):
+        told.write_text(text)
+        run(hook, ON_HOST)
+    assert log_of(hook).count("no endpoint and timeout in") == 4
 
 
 @pytest.mark.parametrize("context", ["epilog_slurmctld", "epilog_slurmd"])

@@ -190,7 +190,7 @@ def _seed(
     # A parent is nobody in particular: only what is one node's own is enrolled.
     nursing = canary or not entropy
     more = {} if nursing else {**pool.seed_files(spec), **_user_data(spec, user_data)}
-    return seed_tar(identity, munge_key, around.no_ops, entropy, canary, more)
+    return seed_tar(identity, munge_key, around.no_ops, entropy, canary, more, around.asks)
 
 
 def _user_data(spec: InstanceSpec, path: str) -> dict[str, bytes]:

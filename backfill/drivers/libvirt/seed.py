@@ -17,6 +17,14 @@ ENTROPY_BYTES = 64
 # A clone goes on with the disk sizes that its parent saw: all seeds are equally long.
 _LENGTH = 64 << 10
 MOST_USER_DATA = 32 << 10  # leaves room for the rest
+HOOK_PROGRAM, HOOK_FILE = "/usr/local/sbin/backfill-hook", "/etc/backfill/hook"
+_NOTHING, _STAND_IN = "/bin/true", "/etc/backfill/stand-in"
+# Ends well even in a guest whose image lacks the hook: a prolog that fails would drain its node.
+_STAND_IN_TEXT = f"""#!/bin/sh
+# In the place of programs that only hosts have. A job that begins awaits its devices.
+case "$SLURM_SCRIPT_CONTEXT" in prolog*) [ ! -x {HOOK_PROGRAM} ] || {HOOK_PROGRAM} ;; esac
+exit 0
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +68,10 @@ def seed_tar(
     entropy: bytes = b"",
     canary: bool = False,
     more: Mapping[str, bytes] | None = None,
+    asks: str = "",
 ) -> bytes:
-    """The guest's files; `no_ops` are absolute paths of programs that shall do nothing there.
+    """The guest's files; `no_ops` are absolute paths of programs that shall do nothing there, but
+    with `asks` (see `Surroundings`) hold the start of a job until its devices are in the guest.
 
     `entropy`: randomness that no other guest gets; without it the guest becomes a parent, to be
     frozen. `canary`: the guest tries itself out, says how that went and ends. The same arguments
@@ -80,9 +90,12 @@ def seed_tar(
         for path, content in sorted((more or {}).items()):
             secret = "/pki/" in path
             _add(tar, path.lstrip("/"), content, 0o400 if secret else 0o644)
+        if asks:
+            _add(tar, HOOK_FILE[1:], f"{asks}\n".encode(), 0o644)
+            _add(tar, _STAND_IN[1:], _STAND_IN_TEXT.encode(), 0o755)
         for path in no_ops:
             link = tarfile.TarInfo(path.lstrip("/"))
-            link.type, link.linkname = tarfile.SYMTYPE, "/bin/true"
+            link.type, link.linkname = tarfile.SYMTYPE, _STAND_IN if asks else _NOTHING
             tar.addfile(link)
     return buffer.getvalue().ljust(_LENGTH, b"\0")
 

@@ -36,6 +36,9 @@ class Surroundings:
     # Programs that slurm.conf names for every slurmd and that mean nothing in a guest, such as our
     # own Prolog on the hosts: made there as programs that do nothing.
     no_ops: tuple[str, ...] = ()
+    # Whom a prolog among them asks whether the devices of the job that begins are in its guest, and
+    # how long: "tcp:IP:PORT MILLISECONDS". Empty: nobody.
+    asks: str = ""
     # The controller's time server, an address; empty: the clock is measured through the agent.
     time_server: str = ""
     # Network file systems, as in fstab: "10.0.0.1:/home /home nfs4 rw,vers=4.1".

@@ -3,7 +3,8 @@
  * One executable for PrologSlurmctld, EpilogSlurmctld, Prolog and Epilog; SLURM_SCRIPT_CONTEXT says
  * as which it runs. A failing prolog would cost the job two minutes and drain the node, so every
  * trouble ends in "go on" and in one line in the log. hooks.py builds it and fixes
- *   ENDPOINT    "unix:/path" or "tcp:a.b.c.d:port"
+ *   ENDPOINT    "unix:/path" or "tcp:a.b.c.d:port", or "file:/path" of a file with one of these and the
+ *               timeout: a guest's image has one hook for all clusters. Without the file nobody is asked
  *   TIMEOUT_MS  for all that it does
  *   LOG_PATH    file for complaints, "" for none
  *   NEXT        the site's own program, which then runs in this one's place with all that Slurm gave;
@@ -27,6 +28,8 @@
 
 static long long deadline_ms;
 static char **arguments;
+static const char *endpoint = ENDPOINT;
+static long timeout_ms = TIMEOUT_MS;
 
 static long long now_ms(void) {
     struct timespec t;
@@ -87,7 +90,7 @@ static void await(int sock, short events) {
         struct pollfd wanted = {sock, events, 0};
         int ready = left > 0 ? poll(&wanted, 1, (int)left) : 0;
         if (ready > 0) return;
-        if (ready == 0) fail_open("no answer from the daemon in time", ENDPOINT);
+        if (ready == 0) fail_open("no answer from the daemon in time", endpoint);
         if (errno != EINTR) fail_open("poll", strerror(errno));
     }
 }
@@ -107,10 +110,20 @@ static int connect_unix(const char *path) {
     while (connect(sock, (struct sockaddr *)&address, sizeof address)) {
         /* EAGAIN: the daemon's queue is full, because many jobs start at once. */
         if (errno != EAGAIN) fail_open("cannot reach the daemon", strerror(errno));
-        if (now_ms() >= deadline_ms) fail_open("the daemon's queue stays full", ENDPOINT);
+        if (now_ms() >= deadline_ms) fail_open("the daemon's queue stays full", endpoint);
         poll(NULL, 0, 2);
     }
     return sock;
+}
+
+static void read_endpoint(const char *path) {
+    static char place[128];
+    FILE *file = fopen(path, "re");
+    if (!file) done();
+    if (fscanf(file, "%127s %ld", place, &timeout_ms) != 2 || timeout_ms < 10 || timeout_ms > 600000)
+        fail_open("no endpoint and timeout in", path);
+    fclose(file);
+    endpoint = place;
 }
 
 /* The daemon trusts only privileged ports, which prove that root asks. */
@@ -119,10 +132,10 @@ static int connect_tcp(const char *host_port) {
     char host[64] = "";
     const char *colon = strrchr(host_port, ':');
     int yes = 1;
-    if (!colon || colon - host_port >= (int)sizeof host) fail_open("bad endpoint", ENDPOINT);
+    if (!colon || colon - host_port >= (int)sizeof host) fail_open("bad endpoint", endpoint);
     memcpy(host, host_port, colon - host_port);
     there.sin_port = htons(atoi(colon + 1));
-    if (inet_pton(AF_INET, host, &there.sin_addr) != 1) fail_open("bad endpoint", ENDPOINT);
+    if (inet_pton(AF_INET, host, &there.sin_addr) != 1) fail_open("bad endpoint", endpoint);
     for (int i = 0; i < 424; i++) {
         int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -193,7 +206,7 @@ int main(int count, char **values) {
     const char *nodes = env(on_host ? "SLURMD_NODENAME" : "SLURM_JOB_NODELIST");
     const char *partition = env("SLURM_JOB_PARTITION"), *uid = env("SLURM_JOB_UID");
     const char *job = env("SLURM_JOB_ID"), *restart = env("SLURM_JOB_RESTART_COUNT");
-    struct itimerval limit = {.it_value = {TIMEOUT_MS / 1000 + 1, TIMEOUT_MS % 1000 * 1000}};
+    struct itimerval limit = {0};
     struct sigaction stop = {.sa_handler = go_on};
     char *line;
     size_t at;
@@ -201,11 +214,14 @@ int main(int count, char **values) {
 
     (void)count;
     arguments = values;
-    deadline_ms = now_ms() + TIMEOUT_MS;
     /* Also when Slurm loses patience, or a log on a dead disk hangs, the job must not pay. */
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGALRM, &stop, NULL);
     sigaction(SIGPIPE, &stop, NULL);
+    if (strncmp(endpoint, "file:", 5) == 0) read_endpoint(endpoint + 5);
+    deadline_ms = now_ms() + timeout_ms;
+    limit.it_value.tv_sec = timeout_ms / 1000 + 1;
+    limit.it_value.tv_usec = timeout_ms % 1000 * 1000;
     setitimer(ITIMER_REAL, &limit, NULL);
 
     if (!ended && !arrival && strncmp(context, "prolog", 6) != 0) fail_open("not started as a prolog or epilog", context);
@@ -221,7 +237,7 @@ int main(int count, char **values) {
     at = add(line, at, "restart", *restart ? restart : "-1");
     line[at++] = '\n';
 
-    sock = strncmp(ENDPOINT, "unix:", 5) == 0 ? connect_unix(ENDPOINT + 5) : connect_tcp(ENDPOINT + 4);
+    sock = strncmp(endpoint, "unix:", 5) == 0 ? connect_unix(endpoint + 5) : connect_tcp(endpoint + 4);
     send_all(sock, line, at);
     if (!ended && !arrival) await_reply(sock);
     done();

@@ -31,6 +31,11 @@ _POWER_TEXT = "#!/bin/sh\nSLURM_SCRIPT_CONTEXT=arrival exec {program}\n"
 _MANY_PROGRAMS = (24, 5)
 
 
+def programs(place: str) -> tuple[str, ...]:
+    """What the programs are called that Slurm calls there."""
+    return tuple(name for _, name in _KEYS[place])
+
+
 @dataclass(frozen=True, slots=True)
 class HookPlan:
     """What is to be installed. `place`: `slurmctld` or `host`.

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _SOURCES = Path(__file__).parent
+HOOK_SOURCE = _SOURCES / "hook.c"
 _LONGEST_SOCKET_PATH = 107  # sun_path, with its final zero
 
 
@@ -59,6 +60,14 @@ def build_hook(
     return dest
 
 
+def build_guest_hook(dest: Path, told: str, log: str) -> None:
+    """Compile to `dest` the hook of a guest image, for every cluster: it asks whom its file `told`
+    names, and nobody where there is none. HookError: it cannot be compiled."""
+    none: dict[str, str | int] = {"TIMEOUT_MS": 0, "NEXT": ""}
+    if not _compile("gcc", dest, {**none, "ENDPOINT": f"file:{told}", "LOG_PATH": log}):
+        raise HookError(f"{dest} cannot be compiled: it needs gcc")
+
+
 def python_hook(values: Mapping[str, str | int]) -> str:
     """The text of the Python hook with these settings in it."""
     text = (_SOURCES / "hook.py").read_text()
@@ -72,8 +81,7 @@ def _compile(compiler: str | None, made: Path, values: Mapping[str, str | int]) 
     if compiler is None or shutil.which(compiler) is None:
         return False
     defines = [f"-D{name}={json.dumps(value)}" for name, value in values.items()]
-    source = str(_SOURCES / "hook.c")
-    argv = [compiler, "-static", "-Os", "-s", "-o", str(made), *defines, source]
+    argv = [compiler, "-static", "-Os", "-s", "-o", str(made), *defines, str(HOOK_SOURCE)]
     return subprocess.run(argv, capture_output=True, check=False, timeout=60).returncode == 0
 
 
