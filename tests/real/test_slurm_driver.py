@@ -63,7 +63,10 @@ def test_jobs_wait_for_nodes_that_are_announced(rig: RealRig) -> None:
     asked = rig.ctl(*wish)
     assert rig.manager.observe().nodes.keys() == before
     assert job(rig, asked).state is JobState.PENDING
-    rig.ctl("scontrol", "delete", f"NodeName={ROOM_NODE}-[1-2]")
+    assert Dynamic().announce(manager_of(rig.lab), rooms[:1]) == []
+    shown = rig.ctl("scontrol", "-F", "-o", "show", "node")
+    assert [f"NodeName={room.name} " in shown for room in rooms] == [True, False]
+    rig.ctl("scontrol", "delete", f"NodeName={ROOM_NODE}-1")
 
 
 def test_suspended_jobs_survive_a_restart_of_slurmctld(rig: RealRig) -> None:

@@ -238,3 +238,13 @@ def test_what_could_be_there_is_announced_once() -> None:
     table.room = 2
     (said,) = way.announce(table, [*large, replace(large[0], name=f"{ROOM_NODE}-3")])
     assert said.startswith("Slurm may refuse jobs while it has no node of ours that could run them")
+
+
+def test_what_was_announced_for_wider_jobs_goes() -> None:
+    """However many there were, by one command; what is still wanted stays."""
+    table, way = Table(), Dynamic()
+    rooms = [replace(spec(1), name=f"{ROOM_NODE}-{i}") for i in range(1, 201)]
+    assert way.announce(table, rooms) == []
+    assert way.announce(table, rooms[:2]) == []
+    assert list(table.nodes) == ["backfill-room-1", "backfill-room-2"]
+    assert len(table.removed) == 1

@@ -26,6 +26,7 @@ from backfill.ports import (
 _LOG = logging.getLogger("backfill.slurm")
 # Nodes that never come, see `Dynamic.announce`.
 ROOM_NODE = "backfill-room"
+_LOOK_BEYOND = 64
 UNPROVEN = f"{OUR_REASON} not proven yet"
 
 
@@ -105,11 +106,11 @@ class Dynamic:
         """Let Slurm know what could be there, by nodes that never come; what could not be done.
 
         24.11 refuses a job at once that no node of its partition could run, also where there is
-        none at all yet. FUTURE nodes count.
+        none at all yet. FUTURE nodes count. What was announced before for wider jobs goes.
         """
         known = tools.raw_nodes([spec.name for spec in specs])
         old = [s.name for s in specs if s.name in known and difference(known[s.name], s)]
-        refused = _delete(tools, old)
+        refused = _delete(tools, [*old, *_beyond(tools, len(specs))])
         made = [s for s in specs if s.name not in known or s.name in {*old} - refused.keys()]
         refused |= _make(tools, made)
         return [
@@ -140,6 +141,18 @@ class Dynamic:
     def view(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
         """As they are, without those that never come."""
         return {name: node for name, node in nodes.items() if not never_comes(name)}
+
+
+def _beyond(tools: NodeTools, count: int) -> list[str]:
+    """Announced nodes with higher numbers than this; there are no gaps between numbers."""
+    found: list[str] = []
+    while True:
+        first = count + len(found) + 1
+        names = [f"{ROOM_NODE}-{i}" for i in range(first, first + _LOOK_BEYOND)]
+        there = tools.raw_nodes(names)
+        found += there
+        if len(there) < _LOOK_BEYOND:
+            return found
 
 
 def never_comes(name: str) -> bool:
