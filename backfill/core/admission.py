@@ -6,7 +6,7 @@ from backfill.core.breakers import open_breaker, rest_ends_s
 from backfill.core.draft import Draft
 from backfill.core.guards import may_create
 from backfill.core.lifecycle import ABSENT
-from backfill.core.placement import candidates
+from backfill.core.placement import NO_DEVICES, DeviceNeed, candidates
 from backfill.core.quantities import Resources
 from backfill.core.wants import image_of, own_image
 
@@ -60,17 +60,14 @@ def _too_fast(draft: Draft, what: str, most: int) -> bool:
 
 
 def open_rooms(
-    draft: Draft, shortest_s: float = 0.0, functions: int = 0, alone: bool = False
+    draft: Draft, shortest_s: float = 0.0, need: DeviceNeed = NO_DEVICES
 ) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
     """Hosts on which one more instance may be begun now, and for every other host why not.
 
-    `shortest_s`: the least time limit of the jobs that wait for it. `functions`, `alone`: see
-    `candidates`.
+    `shortest_s`: the least time limit of the jobs that wait for it.
     """
     pays_s = draft.policies.gaps.pays_s(shortest_s)
-    rooms, why_not = candidates(
-        draft.world, draft.policies, pays_s, functions=functions, alone=alone
-    )
+    rooms, why_not = candidates(draft.world, draft.policies, pays_s, need=need)
     most = draft.policies.cloning.per_min_per_host
     slow = {host for host, _ in rooms if _too_fast(draft, f"host {host}", most)}
     text = f"cloning.per_min_per_host = {most} is reached on "

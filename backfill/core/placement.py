@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from backfill.core.breakers import open_breaker
 from backfill.core.cluster import NodeBase
+from backfill.core.devices import Sharing
 from backfill.core.fleet import Instance
 from backfill.core.foresight import node_of, wanted_again_s
 from backfill.core.guards import Limits, stale
@@ -103,13 +105,50 @@ def functions_of(world: World, policies: PolicySet, host: str, node: ManagedNode
     return max(held, offered)
 
 
-def _lent(world: World, policies: PolicySet, host: str) -> str:
-    """Say that a node there has devices, or offers some, or return an empty text."""
+@dataclass(frozen=True, slots=True)
+class DeviceNeed:
+    """What a host must be able to give to one more node, and to whom else it may give some.
+
+    `job`: nodes that have devices for this one are no others. `owner`: the only user who wants
+    them, where that is known.
+    """
+
+    functions: int = 0
+    sharing: Sharing = Sharing.ANYONE
+    job: str = ""
+    owner: str = ""
+
+
+NO_DEVICES = DeviceNeed()
+
+
+def need_of(world: World, policies: PolicySet, node: ManagedNode) -> DeviceNeed:
+    """What a node that moves takes along."""
+    instance = world.instances.get((node.host, node.name))
+    owners = {job.user for job in world.jobs_on(node.name)}
+    return DeviceNeed(
+        functions_of(world, policies, node.host, node),
+        policies.devices.sharing(node.devices),
+        "" if instance is None else instance.devices_of,
+        owners.pop() if len(owners) == 1 else "",
+    )
+
+
+def _forbidden(world: World, policies: PolicySet, host: str, need: DeviceNeed) -> str:
+    """Say why the host may not lend devices to one more node, or return an empty text."""
+    few = _too_few(world, policies, host, need.functions)
+    if few or need.sharing is Sharing.ANYONE:
+        return few
     for node in world.managed_on(host):
         instance = world.instances.get((host, node.name))
-        holds = instance is not None and instance.devices_of
-        if holds or functions_of(world, policies, host, node):
-            return f"devices of {host} are for one job at a time, and {node.name} has some"
+        held_for = "" if instance is None else instance.devices_of
+        offers = node.devices and node.phase not in ABSENT
+        if (held_for and held_for != need.job) or (offers and not held_for):
+            if need.sharing is Sharing.ONE_JOB:
+                return f"devices of {host} are for one job at a time, and {node.name} has some"
+            owners = {job.user for job in world.jobs_on(node.name)}
+            if not need.owner or owners - {need.owner}:
+                return f"devices of {host} are for one user at a time, and {node.name} has some"
     return ""
 
 
@@ -176,23 +215,17 @@ def candidates(
     policies: PolicySet,
     pays_s: float,
     skip: frozenset[str] = frozenset(),
-    functions: int = 0,
-    alone: bool = False,
+    need: DeviceNeed = NO_DEVICES,
 ) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
     """Hosts with room for one more instance, and for every other host why not.
 
     `pays_s`: for so long the host must not be wanted again, as far as that is known.
-    `functions`: so many virtual functions it must be able to give; `alone`: to nobody else.
     """
     rooms, why_not = world.keep(f"rooms {pays_s}", partial(_rooms, policies, pays_s))
-    if functions:
-        few = {
-            host: _too_few(world, policies, host, functions)
-            or (_lent(world, policies, host) if alone else "")
-            for host, _ in rooms
-        }
-        why_not = why_not | {host: why for host, why in few.items() if why}
-        rooms = [(host, left) for host, left in rooms if not few[host]]
+    if need.functions or need.sharing is not Sharing.ANYONE:
+        bars = {host: _forbidden(world, policies, host, need) for host, _ in rooms}
+        why_not = why_not | {host: why for host, why in bars.items() if why}
+        rooms = [(host, left) for host, left in rooms if not bars[host]]
     return (
         [(host, left) for host, left in rooms if host not in skip],
         {host: why for host, why in why_not.items() if host not in skip},

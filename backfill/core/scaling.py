@@ -9,7 +9,7 @@ from backfill.core.admission import MINUTE_S, not_admitted, open_rooms
 from backfill.core.cluster import Job
 from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.placement import pick
+from backfill.core.placement import DeviceNeed, pick
 from backfill.core.plan import SetNode
 from backfill.core.policies.demand import Need
 from backfill.core.policy import PolicySet
@@ -116,15 +116,16 @@ def _grow(draft: Draft, want: Want) -> bool:
     what = f"a new instance of {want.image}" if want.image else "a new instance"
     if want.device:
         what = f"a new instance with {want.device}"
-    functions = policies.devices.functions((want.device,))
+    device = (want.device,)
     # The instances of a job over several nodes may share a host.
-    alone = want.need.nodes <= 1 and policies.devices.alone(want.device)
+    sharing = policies.devices.sharing(device if want.need.nodes <= 1 else ())
+    needed = DeviceNeed(policies.devices.functions(device), sharing, owner=want.owner)
     limit = not_admitted(draft, image) or _ramp(draft)
     if limit:
         draft.refuse("cluster", what, limit)
         return False
     shortest_s = want.need.shortest_s if want.need.jobs else 0.0
-    rooms, why_not = open_rooms(draft, shortest_s, functions, alone)
+    rooms, why_not = open_rooms(draft, shortest_s, needed)
     if not rooms:
         for host, why in why_not.items():
             draft.refuse(host, what, why)

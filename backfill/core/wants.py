@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backfill.core.cluster import Job
 from backfill.core.lifecycle import ManagedNode, Phase
@@ -21,13 +21,15 @@ Offer = tuple[str, tuple[str, ...]]
 class Want:
     """Jobs that one kind of instance could start. `image`, `device`: empty where any will do.
 
-    `lacking`: CPUs that they will not find free without a new instance.
+    `lacking`: CPUs that they will not find free without a new instance. `owner`: the user of all
+    jobs that want the device; empty where there are several.
     """
 
     image: str
     need: Need
     lacking: int
     device: str = ""
+    owner: str = ""
 
 
 def image_of(policies: PolicySet, node: ManagedNode) -> str:
@@ -58,7 +60,9 @@ def wants(world: World, policies: PolicySet, jobs: Iterable[Job]) -> list[Want]:
     free, found = _free(world, policies), []
     for kind in sorted(asked, key=lambda names: (not names[1], not names[0], names)):
         need = policies.demand.need(asked[kind], policies.instances.flavour, world.now_s)
-        found.append(_want(world, policies, kind, need, free))
+        want = _want(world, policies, kind, need, free)
+        owners = {job.user for job in asked[kind]} if want.device else set()
+        found.append(replace(want, owner=owners.pop()) if len(owners) == 1 else want)
         left = need.cpus if kind != ("", "") else 0
         for offer in [offer for offer in free if _serves(offer, kind)]:
             taken = min(left, free[offer])

@@ -37,7 +37,7 @@ def test_a_job_has_its_region_while_it_runs(rig: DaemonRig, board: str) -> None:
     hardware = policy(rig.lab, rig.image)["libvirt"]["hardware"]
     rig.restart(
         libvirt={"hardware": {**hardware, "machine": board}},
-        devices={"entries": [{"name": "shm16", "region_mb": 16}]},
+        devices={"entries": [{"name": "shm16", "region_mb": 16, "sharing": "anyone"}]},
         ladder=[SUSPEND, REQUEUE], limits={"max_instances": 1},
     )  # fmt: skip
     rig.finish(rig.low())  # slurmctld knows a feature when a node has it

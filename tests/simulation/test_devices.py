@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from backfill.core.devices import Sharing
 from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.devices import DeviceRule, Devices
@@ -124,6 +127,43 @@ def test_devices_of_a_host_that_are_for_one_job_are_waited_for_in_the_queue() ->
         assert all(plugged(sim, job) for job in going)
         said.update(refusal.reason for refusal in run.cycle.last.refusals)
     assert "devices of bm1 are for one job at a time, and vn1 has some" in said
+    assert sim.audit() == []
+
+
+def test_memory_that_is_for_one_job_of_a_host_is_waited_for_in_the_queue() -> None:
+    """A region of its own is as exclusive as a function: nobody begins without what is his."""
+    sim = one_host()
+    rules = Devices((DeviceRule("shm", region_mb=16),))
+    run = play(sim, policies(hosts=("bm1",), devices=rules))
+    plain = [sim.submit("htc", 300.0) for _ in range(2)]
+    jobs = [sim.submit("htc", 60.0, features="shm") for _ in range(2)]
+    while not ended(sim, *jobs):
+        sim.step_to(sim.now_s + 0.5)
+        going = [job for job in jobs if running(sim, job)]
+        assert len(going) <= 1
+        assert all(plugged(sim, job) for job in going)
+    run.until(lambda: ended(sim, *plain), 600)
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("users", [("ann", "ann"), ("ann", "bob")])
+def test_devices_of_a_host_that_are_for_one_user_are_shared_by_his_jobs_only(
+    users: tuple[str, str],
+) -> None:
+    """Both of one user run at a time; where another one waits as well, each gets a turn."""
+    sim = one_host()
+    functions(sim, "bm1", each=2)
+    rules = Devices((DeviceRule("vf", functions=1, sharing=Sharing.ONE_OWNER),))
+    run = play(sim, policies(hosts=("bm1",), devices=rules))
+    jobs = [sim.submit("htc", 60.0, features="vf", user=user) for user in users]
+    most = 0
+    while not ended(sim, *jobs):
+        sim.step_to(sim.now_s + 0.5)
+        going = [job for job in jobs if running(sim, job)]
+        assert all(plugged(sim, job) for job in going)
+        most = max(most, len(going))
+    assert most == (2 if users[0] == users[1] else 1)
+    run.until(lambda: not run.world.managed, 600)
     assert sim.audit() == []
 
 

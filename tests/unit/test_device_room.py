@@ -6,16 +6,18 @@ from dataclasses import replace
 
 from backfill.core import changes as ch
 from backfill.core.cluster import Node, NodeBase
+from backfill.core.devices import Sharing
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.placement import candidates, functions_of, room
+from backfill.core.placement import DeviceNeed, candidates, functions_of, need_of, room
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.quantities import Resources
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
-VF, PAIR, SHM = DeviceRule("vf", 1), DeviceRule("pair", 2), DeviceRule("shm", region_mb=64)
+VF, PAIR = DeviceRule("vf", 1), DeviceRule("pair", 2)
+SHM = DeviceRule("shm", region_mb=64, sharing=Sharing.ANYONE)
 POLICIES = PolicySet(
     cluster="c",
     priorities=Priorities(low=("htc",)),
@@ -42,19 +44,21 @@ def two_hosts() -> World:
     return world
 
 
-def add(world: World, name: str, offers: tuple[str, ...] = (), **instance: object) -> ManagedNode:
-    """A ready node on bm1 with its instance."""
+def add(
+    world: World, name: str, offers: tuple[str, ...] = (), host: str = "bm1", **instance: object
+) -> ManagedNode:
+    """A ready node with its instance."""
     address = f"10.77.1.{name.removeprefix('vn')}/16"
-    node = ManagedNode(name, address, "bm1", 1, Phase.READY, NOW_S, NOW_S, devices=offers)
+    node = ManagedNode(name, address, host, 1, Phase.READY, NOW_S, NOW_S, devices=offers)
     world.apply(ch.NodeManaged(node))
-    seen = Instance(name, "bm1", InstanceState.RUNNING, Tag("c", name, 1), Resources(1, 256))
+    seen = Instance(name, host, InstanceState.RUNNING, Tag("c", name, 1), Resources(1, 256))
     world.apply(ch.InstanceSeen(replace(seen, **instance), NOW_S))  # type: ignore[arg-type]
     return node
 
 
 def open_to(world: World, functions: int) -> dict[str, str]:
     """Hosts that cannot give so many functions, and why."""
-    return candidates(world, POLICIES, 0.0, functions=functions)[1]
+    return candidates(world, POLICIES, 0.0, need=DeviceNeed(functions))[1]
 
 
 def test_functions_are_spoken_for_by_what_is_offered_and_by_what_is_held() -> None:
@@ -66,6 +70,21 @@ def test_functions_are_spoken_for_by_what_is_offered_and_by_what_is_held() -> No
     add(world, "vn2", (), devices_of="7", functions=2)
     assert "0 of 3" in open_to(world, 1)["bm1"]
     assert open_to(world, 0) == {}
+
+
+def test_what_is_for_one_job_does_not_move_to_where_another_job_has_some() -> None:
+    """Its fellow of the same job is no other, and memory is as exclusive as a function."""
+    own = replace(POLICIES, devices=Devices((replace(SHM, sharing=Sharing.ONE_JOB),)))
+    world = two_hosts()
+    moving = add(world, "vn1", ("shm",), devices_of="7", region_mb=64)
+    need = need_of(world, own, moving)
+    assert need == DeviceNeed(sharing=Sharing.ONE_JOB, job="7")
+    add(world, "vn2", ("shm",), devices_of="7", region_mb=64, host="bm2")
+    assert candidates(world, own, 0.0, frozenset({"bm1"}), need)[1] == {}
+    add(world, "vn3", ("shm",), host="bm2")
+    (why,) = candidates(world, own, 0.0, frozenset({"bm1"}), need)[1].values()
+    assert why == "devices of bm2 are for one job at a time, and vn3 has some"
+    assert candidates(world, own, 0.0, frozenset({"bm1"}), DeviceNeed())[1] == {}
 
 
 def test_a_node_that_goes_speaks_only_for_what_it_still_holds() -> None:
@@ -91,7 +110,8 @@ def test_a_region_takes_memory_of_its_host_once() -> None:
 
 
 def test_what_a_node_offers() -> None:
-    """Shared memory always, functions where they are its own."""
+    """Memory that anybody shares always; what is for one job, where the node is for such jobs."""
     assert POLICIES.devices.offered(()) == ("shm",)
     assert POLICIES.devices.offered(("vf",)) == ("vf", "shm")
     assert not Devices((SHM,)).scarce
+    assert Devices((replace(SHM, sharing=Sharing.ONE_OWNER),)).offered(()) == ()

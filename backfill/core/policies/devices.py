@@ -25,6 +25,11 @@ class DeviceRule:
     # Whose jobs may hold devices of one host at the same time.
     sharing: Sharing = Sharing.ONE_JOB
 
+    @property
+    def scarce(self) -> bool:
+        """Whether only nodes offer it that were made for jobs that ask for it."""
+        return self.functions > 0 or self.sharing is not Sharing.ANYONE
+
 
 @dataclass(frozen=True, slots=True)
 class Devices:
@@ -52,23 +57,22 @@ class Devices:
 
     @property
     def scarce(self) -> bool:
-        """Whether nodes differ in what they offer, because hosts have few of it."""
-        return any(rule.functions for rule in self.entries)
+        """Whether nodes differ in what they offer, because not every job may have it there."""
+        return any(rule.scarce for rule in self.entries)
 
     def scarce_for(self, job: Job) -> str:
         """The entry that the job asks for, where only some nodes offer it; or an empty text."""
         rule = self.asked(job) if self.scarce else None
-        return rule.name if rule is not None and rule.functions else ""
+        return rule.name if rule is not None and rule.scarce else ""
 
     def offered(self, scarce: Collection[str]) -> tuple[str, ...]:
         """Features of a node that offers these of what is scarce."""
-        return tuple(
-            rule.name for rule in self.entries if not rule.functions or rule.name in scarce
-        )
+        return tuple(rule.name for rule in self.entries if not rule.scarce or rule.name in scarce)
 
-    def alone(self, name: str) -> bool:
-        """Whether jobs that ask for this share the devices of a host with no other job."""
-        return any(r.name == name and r.sharing is Sharing.ONE_JOB for r in self.entries)
+    def sharing(self, names: Collection[str]) -> Sharing:
+        """With whom a node that offers these may share the devices of its host."""
+        rules = {rule.sharing for rule in self.entries if rule.name in names}
+        return next((rule for rule in Sharing if rule in rules), Sharing.ANYONE)
 
     def functions(self, names: Collection[str]) -> int:
         """Virtual functions that a node may hold which offers these: it has one job at a time."""

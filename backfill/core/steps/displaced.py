@@ -12,7 +12,7 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import free_again_s, free_since_s, left_s
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
-from backfill.core.placement import candidates, closed, crowded, functions_of, pick, too_short
+from backfill.core.placement import candidates, closed, crowded, need_of, pick, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.steps.evict import climb, suspend_jobs
@@ -123,10 +123,8 @@ def _move(draft: Draft, node: ManagedNode) -> bool:
         draft.wake_at(ready_s)
         return False
     pays_s, full = draft.policies.gaps.return_pays_s, draft.budget_full()
-    functions = functions_of(draft.world, draft.policies, node.host, node)
-    rooms, why_not = candidates(
-        draft.world, draft.policies, pays_s, frozenset({node.host}), functions
-    )
+    need = need_of(draft.world, draft.policies, node)
+    rooms, why_not = candidates(draft.world, draft.policies, pays_s, frozenset({node.host}), need)
     if not rooms or full:
         for reason in [full] if full else why_not.values():
             draft.refuse(node.name, "move", reason)

@@ -16,7 +16,7 @@ from backfill.core.hiding import hide
 from backfill.core.ledger import Operation
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
-from backfill.core.placement import candidates, functions_of, pick
+from backfill.core.placement import candidates, need_of, pick
 from backfill.core.steps.devices import unplug_first
 from backfill.core.steps.rungs import next_rung, on_rung, rule_after
 from backfill.core.steps.taken import why_taken
@@ -132,8 +132,8 @@ def _stand_still(draft: Draft, node: ManagedNode, rung: Rung) -> Progress:
 def _migrate_away(draft: Draft, node: ManagedNode) -> None:
     """Let it run on while it moves, where another host has room now; else the next rung."""
     pays_s = draft.policies.gaps.return_pays_s
-    functions = functions_of(draft.world, draft.policies, node.host, node)
-    rooms, _ = candidates(draft.world, draft.policies, pays_s, frozenset({node.host}), functions)
+    need = need_of(draft.world, draft.policies, node)
+    rooms, _ = candidates(draft.world, draft.policies, pays_s, frozenset({node.host}), need)
     if node.name in draft.world.closed:
         climb(draft, node, "closed by hand, it shall not go on elsewhere")
         return
