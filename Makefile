@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # The one that the set-up installs, where the machine has none of its own.
 UV := $(or $(shell command -v uv),$(or $(BACKFILL_CACHE),/var/cache/backfill)/uv/bin/uv)
 # The real tests and the demo need root and apt; what needs neither uses this smaller set-up.
-.PHONY: help demo test check unit sim real bench lab setup venv lock format docs clean soak
+.PHONY: help demo test check unit sim real bench lab setup setup-browser venv lock format docs clean soak
 
 help:
 	@echo "make demo            the whole story on real parts (simulated where that is impossible)"
@@ -24,6 +24,10 @@ demo:
 
 setup:
 	@scripts/setup.sh
+
+# A browser in which tests look at pages: for `make soak`, `make bench NAME=page` and pictures.
+setup-browser:
+	@scripts/setup.sh --browser
 
 # The Python environment alone: no root, no apt.
 venv:
@@ -50,7 +54,7 @@ real: setup
 	@scripts/real.sh
 
 # Hours of a cluster's life in real time, such as a pause of twenty minutes: not part of `make test`.
-soak: setup
+soak: setup-browser
 	$(PY) -m pytest -q -m soak tests/real tests/contract --durations=10
 
 bench: setup

@@ -1,6 +1,8 @@
 #!/bin/sh
 # Sets up everything that the demo, the lab and the tests need on a bare Debian 12; quick when done.
 # Exit status 3 with one sentence on standard error: this machine cannot be set up (no root or apt).
+# --python makes the Python environment alone: for checks, unit tests and the simulated demo.
+# --browser installs a browser besides, in which the tests look at reports: nobody else needs it.
 set -eu
 cd "$(dirname "$0")/.."
 cache=${BACKFILL_CACHE:-/var/cache/backfill}
@@ -14,8 +16,8 @@ packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
 cannot() { echo "setup: $1" >&2; exit 3; }
 say() { echo "setup: $1" >&2; }
 
-# With --python only the Python environment is made: for checks, unit tests and the simulated demo.
 only_python=
+[ "${1:-}" = --browser ] && packages="$packages chromium fonts-dejavu-core"
 [ "${1:-}" = --python ] && only_python=yes
 if [ -n "$only_python" ] && [ ! -w "$(dirname "$cache")" ] && [ ! -w "$cache" ]; then
     cache=${XDG_CACHE_HOME:-$HOME/.cache}/backfill

@@ -7,32 +7,33 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from backfill.sim.compare import difference
+from backfill.sim.compare import difference, worth_telling
 from backfill.sim.exports import spans_of
 from backfill.sim.figures import FIGURES, Figure
 from backfill.sim.gantt import Look
-from backfill.sim.harvest_report import Played, told_differences
+from backfill.sim.harvest_report import Played, told_differences, told_time
 from backfill.sim.policy_replay import Setting
 from backfill.sim.trace_cluster import START_S
 
-# After Okabe and Ito, as in the report of the demo. The order is that of page.js: jobs first.
+# After Okabe and Ito, as in the report of the demo, and a pattern of page.css and page.js, so that
+# colour is never the only difference. The order is that of page.js: jobs first.
 _COLOURS = {
-    Look.HIGH: "#2b6cb0",
-    Look.LOW: "#12805c",
-    Look.RUNNING: "#9fd8c3",
-    Look.PAUSED: "#f2b632",
-    Look.SUSPENDED: "#d9b95a",
-    Look.MOVING: "#c477a8",
+    Look.HIGH: ("#2b6cb0", ""),
+    Look.LOW: ("#12805c", ""),
+    Look.RUNNING: ("#9fd8c3", ""),
+    Look.PAUSED: ("#e69f00", "rise"),
+    Look.SUSPENDED: ("#f7dd9c", "dots"),
+    Look.MOVING: ("#c477a8", "fall"),
 }
 _ORDER = tuple(_COLOURS)
-# Of a difference, where it is not the figure's own.
-_UNITS = {"%": " points", "x": "", "": ""}
 _HERE = Path(__file__).parent
 # Nothing may be fetched, and no script but our own may run.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _HELP = (
-    "Wheel: zoom. Drag: move. Shift and wheel: up and down. Alt and wheel: height of a lane. "
-    "On top of each host lie the high-priority jobs, below them its instances."
+    "Times count from the first submission. On top of each host lie the high-priority jobs, below "
+    "them its instances; what is narrower than a pixel is drawn paler. "
+    "Wheel, + and -: zoom. Drag and arrows: move. Shift and wheel: up and down. Alt and wheel: "
+    "height of a lane. Click: one job or instance, wherever it was; Escape: all again."
 )
 
 
@@ -63,7 +64,7 @@ def _head(setting: Setting, played: Sequence[Played], names: str) -> str:
     seeds = len(played[0].summaries)
     about = (
         f"{first.high_jobs} high-priority jobs on {cluster.nodes} x {cluster.cpus} processors, "
-        f"{low} low-priority jobs for instances, {first.window_s:.0f} s observed, "
+        f"{low} low-priority jobs for instances, {told_time(first.window_s)} observed, "
         f"{setting.scheduler}, {setting.tie}, seed{'s' if seeds > 1 else ''} {setting.seed}"
         + (f" to {setting.seed + seeds - 1}" if seeds > 1 else "")
     )
@@ -89,13 +90,10 @@ def _row(figure: Figure, played: Sequence[Played]) -> str:
     cells = "".join(f"<td>{escape(figure.shown(figure.of(one.summary)))}</td>" for one in played)
     if len(played) == 2:
         found = difference(figure, played[0].summaries, played[1].summaries)
-        scale = 100.0 if figure.unit == "%" else 1.0
-        text = f"{scale * found.mean:+.4g}"
-        if found.count > 1:
-            text += f" ± {scale * found.half:.2g}"
-        text += _UNITS.get(figure.unit, f" {figure.unit}")
+        text = figure.change(found.mean, found.half if found.count > 1 else None)
         good = figure.better * found.mean
-        sure = found.sure or (found.count == 1 and found.mean != 0)
+        first, second = (one.summaries for one in played)
+        sure = found.sure if found.count > 1 else worth_telling(figure, first, second)
         if good and sure:  # said in words too: not everybody tells the colours apart
             css, word = ("good", "better") if good > 0 else ("bad", "worse")
             cells += f'<td class="{css}">{text}, {word}</td>'
@@ -105,15 +103,22 @@ def _row(figure: Figure, played: Sequence[Played]) -> str:
 
 
 def _charts(played: Sequence[Played]) -> str:
-    legend = "".join(f'<span style="--c:{c}">{look.value}</span>' for look, c in _COLOURS.items())
+    legend = "".join(
+        f'<span class="{pattern}" style="--c:{colour}">{look.value}</span>'
+        for look, (colour, pattern) in _COLOURS.items()
+    )
     charts = "".join(
-        f'<h3>{escape(one.name)}</h3><div class="gantt"><canvas id="chart{i}"></canvas></div>'
+        f'<h3>{escape(one.name)}</h3><div class="gantt"><canvas id="chart{i}" tabindex="0" '
+        f'role="img" aria-label="Timelines of all hosts with {escape(one.name)}"></canvas></div>'
         for i, one in enumerate(played)
     )
     return (
         '<h2>Timelines</h2><div class="bar"><button id="all">all</button>'
         '<button id="in">closer</button><button id="out">farther</button>'
-        f'<span class="soft">{_HELP}</span></div><div class="legend">{legend}</div>{charts}'
+        '<input id="find" type="search" placeholder="a job or instance" '
+        'aria-label="Find a job or an instance">'
+        f'<span id="said" class="soft" aria-live="polite"></span></div>'
+        f'<p class="soft help">{_HELP}</p><div class="legend">{legend}</div>{charts}'
     )
 
 
@@ -122,7 +127,7 @@ def _data(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
     window_s = max(one.summary.window_s for one in played)
     return {
         "length_s": round(window_s, 1),
-        "looks": [[look.value, _COLOURS[look]] for look in _ORDER],
+        "looks": [[look.value, *_COLOURS[look]] for look in _ORDER],
         "runs": runs,
     }
 
@@ -146,6 +151,7 @@ def _run(setting: Setting, one: Played) -> dict[str, object]:
         number = names.setdefault(span.name, len(names))
         flat += (base[span.host] + span.lane, begin, length, look[span.look], number)
     return {
+        "title": one.name,
         "rows": [[host, lanes] for host, lanes in depth.items()],
         "names": list(names),
         "spans": flat,

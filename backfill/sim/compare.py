@@ -22,7 +22,7 @@ def differences(
     told = False
     for figure in FIGURES:
         before, after = _mean(figure, first), _mean(figure, second)
-        if abs(after - before) > _SAME * max(abs(before), abs(after)):
+        if worth_telling(figure, first, second):
             told = True
             yield _sentence(figure, one, before, other, after) + _sure(figure, first, second)
     for rung in sorted({rung for s in (*first, *second) for rung in s.evictions.by_rung}):
@@ -32,6 +32,12 @@ def differences(
             yield f"Preemptions by {rung}: {counts[1]} with {other}, {counts[0]} with {one}."
     if not told:
         yield f"{other} makes no difference to {one} on this input."
+
+
+def worth_telling(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -> bool:
+    """Whether the means differ by so much that it is a difference to a person."""
+    before, after = _mean(figure, first), _mean(figure, second)
+    return abs(after - before) > _SAME * max(abs(before), abs(after))
 
 
 def difference(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -> Interval:
@@ -48,8 +54,7 @@ def _sure(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -
     found = difference(figure, first, second)
     if found.count < 2:
         return ""
-    scale, unit = (100.0, "points") if figure.unit == "%" else (1.0, figure.unit)
-    text = f"{scale * found.mean:+.4g} ± {scale * found.half:.2g} {unit}".rstrip()
+    text = figure.change(found.mean, found.half)
     if found.sure:
         return f" Over {found.count} seeds: {text}."
     return f" Over {found.count} seeds it cannot be told from chance: {text}."

@@ -104,15 +104,31 @@ class Figure:
 
     def shown(self, value: float) -> str:
         """The value for people, with its unit."""
+        unit = "" if self.unit == "x" else self.unit
+        return f"{self._digits(value)} {unit}".rstrip()
+
+    def change(self, by: float, within: float | None = None) -> str:
+        """A difference of two values for people, with its sign, and how sure it is."""
+        places = len(self._digits(by).partition(".")[2])
+        scale = 100.0 if self.unit == "%" else 1.0
+        texts = [f"{scale * by:+.{places}f}"]
+        if within is not None:
+            texts.append(f"{scale * within:.{places}f}")
+        if scale * abs(by) >= 0.001 and not texts[0].strip("+-0."):
+            texts = [f"{scale * by:+.2g}", *([] if within is None else [f"{scale * within:.2g}"])]
+        unit = {"%": "points", "x": ""}.get(self.unit, self.unit)
+        return f"{' ± '.join(texts)} {unit}".rstrip()
+
+    def _digits(self, value: float) -> str:
         if self.unit == "%":
-            return f"{100 * value:.1f} %"
+            return f"{100 * value:.1f}"
         if self.unit == "":
             return f"{value:.0f}"
         if self.unit == "x":
             return f"{value:.2f}"
         if self.unit == "s" and abs(value) < 10:
-            return f"{value:.3f} s"
-        return f"{value:.1f} {self.unit}"
+            return f"{value:.3f}"
+        return f"{value:.1f}"
 
 
 def _core_h(core_s: float) -> float:

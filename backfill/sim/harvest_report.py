@@ -44,7 +44,7 @@ def text_lines(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
     low = 0 if setting.low is None else len(setting.low)
     yield (
         f"{first.high_jobs} high-priority jobs on {cluster.nodes} x {cluster.cpus} processors, "
-        f"{low} low-priority jobs for instances, {first.window_s:.0f} s observed, "
+        f"{low} low-priority jobs for instances, {told_time(first.window_s)} observed, "
         f"{setting.scheduler}, {setting.tie}"
     )
     yield f"{'':46}" + "".join(f"{one.name[-22:]:>24}" for one in played)
@@ -135,6 +135,16 @@ def _row(setting: Setting, policy: str, tale: JobTale) -> str:
         tale.host,
     )
     return ",".join(fields) + "\n"
+
+
+def told_time(seconds: float) -> str:
+    """A length of time for people: `57 s`, `2 h 5 min`, `4 d 8 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
 
 
 def time_text(trace: Trace, at_s: float) -> str:

@@ -131,4 +131,13 @@ summary { cursor: pointer; color: var(--soft); }
   font-variant-numeric: tabular-nums; }
 footer { margin-top: 3rem; color: var(--soft); font-size: .86rem; }
 code { font: .92em ui-monospace, "DejaVu Sans Mono", monospace; }
+@media print {
+  body { padding: 0; max-width: none; font-size: 11px; }
+  .scroll { overflow: visible; break-inside: avoid; }
+  .scroll > svg { min-width: 0; }
+  th, td { white-space: normal; padding: .25rem .4rem; }
+  h2 { margin-top: 1.5rem; break-after: avoid; }
+  h2 + p { break-after: avoid; }
+  tr { break-inside: avoid; }
+}
 """

@@ -202,7 +202,8 @@ class _Drawing:
             wide = len(MEANINGS[kind]) * _LETTER + 38
             if x + wide > WIDTH:
                 x, self.y = 10.0, self.y + 20
-            box = f'x="{number(x)}" y="{number(self.y - 10)}" width="16" height="12" rx="2"'
+            top, tall = (5.5, 3) if kind is Kind.WAITING else (10, 12)  # as thin as it is above
+            box = f'x="{number(x)}" y="{number(self.y - top)}" width="16" height="{tall}" rx="2"'
             self.parts.append(f'<rect class="k-{kind}" {box}/>')
             if kind in PATTERNS:
                 self.parts.append(f'<rect fill="url(#{PATTERNS[kind]})" {box}/>')

@@ -16,6 +16,7 @@ from backfill.core.measures import (
 from backfill.sim.compare import differences
 from backfill.sim.confidence import interval, paired
 from backfill.sim.figures import FIGURES, Summary, plain
+from backfill.sim.harvest_report import told_time
 
 FIRST = Summary(
     window_s=1000.0,
@@ -72,7 +73,7 @@ def test_several_seeds_say_how_sure_a_difference_is() -> None:
     badput = (7_200_000, 7_100_000, 7_300_000, 7_200_000)
     worse = [replace(FIRST, harvest=replace(FIRST.harvest, badput_core_s=b)) for b in badput]
     (said,) = [t for t in differences("a", [FIRST] * 4, "b", worse) if t.startswith("Badput")]
-    assert said.endswith("which is worse. Over 4 seeds: +1000 ± 36 core h.")
+    assert said.endswith("which is worse. Over 4 seeds: +1000.0 ± 36.1 core h.")
     shaken = (0, 7_200_000, 3_600_000, 5_400_000)
     mixed = [replace(FIRST, harvest=replace(FIRST.harvest, badput_core_s=b)) for b in shaken]
     (said,) = [t for t in differences("a", [FIRST] * 4, "b", mixed) if t.startswith("Badput")]
@@ -90,3 +91,20 @@ def test_the_interval_is_students() -> None:
     assert not interval([5.0]).sure
     half = interval([0.0] * 20 + [1.0] * 20).half
     assert half == pytest.approx(2.0227 * 0.50637 / 40**0.5, rel=1e-2)
+
+
+def test_differences_are_shown_as_their_values_are() -> None:
+    """With the same digits, their sign and their unit; what would vanish keeps two digits."""
+    by = {figure.key: figure for figure in FIGURES}
+    assert by["useful_utilisation"].change(-0.038712) == "-3.9 points"
+    assert by["badput_core_h"].change(896.83, 36.08) == "+896.8 ± 36.1 core h"
+    assert by["badput_core_h"].change(0.012) == "+0.012 core h"
+    assert by["useful_utilisation"].change(7.77e-7) == "+0.0 points"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(57.4, "57 s"), (600, "10 min"), (7500, "2 h 5 min"), (86_390, "1 d 0 h"), (9e5, "10 d 10 h")],
+)
+def test_a_length_of_time_is_told_to_people(seconds: float, told: str) -> None:
+    assert told_time(seconds) == told

@@ -33,7 +33,7 @@ def test_one_page_of_two_policies(files: Path) -> None:
     assert re.search(r'<td class="bad">\+[\d.e-]+ ± [\d.e-]+ core h, worse</td>', badput)
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert [len(run["spans"]) % 5 for run in data["runs"]] == [0, 0]
-    looks = [name for name, _ in data["looks"]]
+    looks = [name for name, _, _ in data["looks"]]
     for run in data["runs"]:
         lanes = sum(depth for _, depth in run["rows"])
         spans = [run["spans"][i : i + 5] for i in range(0, len(run["spans"]), 5)]
