@@ -1,6 +1,6 @@
 """How fluid the timelines of a replay are in a browser, by how many rectangles they have.
 
-The view is dragged back and forth, and zoomed in and out, once per frame: all of it, and an eighth. The
+The view is dragged back and forth and zoomed, once per frame: all of it, and an eighth. The
 browser draws in software, since there is no graphics card here. Prints one line of JSON last:
 milliseconds per frame (medians and 95 %), and medians as a ratio to the 16.7 ms of 60 per second.
 """
