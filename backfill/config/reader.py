@@ -117,11 +117,12 @@ class Reader:
         near = difflib.get_close_matches(name.text[:80], known, 1)
         elsewhere = [inner for inner, key in _all_keys() if key.name == name.text]
         hint = ""
-        if near:
-            also = ", which is there already" if near[0] in given else ""
-            hint = f"did you mean {near[0]}{also}? "
-        elif elsewhere:
+        if near and near[0] not in given:
+            hint = f"did you mean {near[0]}? "
+        elif elsewhere:  # such as a key that should be indented below its section
             hint = f"did you mean {elsewhere[0]}? "
+        elif near:
+            hint = f"did you mean {near[0]}, which is there already? "
         remedy = f"{hint}known keys here: {', '.join(known)}"
         self.note(name.place, join(path, name.text), "is not a known key", remedy)
         return near[0] if near else ""

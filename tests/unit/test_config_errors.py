@@ -82,6 +82,11 @@ SENTENCES = [
         "10:1: memory_mb is not a known key; did you mean instances.flavour.memory_mb? "
         f"known keys here: {SECTIONS}",
     ),
+    (  # it should be indented below limits; `instances`, which looks alike, is there already
+        text("max_instances: 3"),
+        "10:1: max_instances is not a known key; did you mean limits.max_instances? "
+        f"known keys here: {SECTIONS}",
+    ),
     (
         text(cluster="cluster: 7"),
         "1:10: cluster is the number 7; write a name of letters, digits, '.', '_' and '-'; if this "
