@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import re
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from backfill.config import addresses, forms, leaves
 from backfill.config.phrases import allowed
 from backfill.config.problems import Place, Problem, quote
-from backfill.config.shapes import Key, Many, Maybe, Named, Section, Shape, Text, root
+from backfill.config.shapes import Key, Many, Maybe, Named, Section, Shape, Text
 from backfill.config.tree import Entries, Listing, Scalar, Tree
 from backfill.core.policy import Template
 
@@ -28,6 +27,7 @@ class Reader:
         self.file = file
         self.problems: list[Problem] = []
         self.places: dict[str, Place] = {}
+        self._whole = Section(dict, ())  # what the file may have at all
 
     def note(self, place: Place | None, path: str, what: str, remedy: str = "") -> object:
         """Note a problem; without a place, at the nearest key that has one. Returns BAD."""
@@ -87,6 +87,8 @@ class Reader:
 
     def keys(self, shape: Section, tree: Entries, path: str) -> dict[str, Any]:
         """The values of a section's keys; what is absent, unknown or wrong is BAD."""
+        if not path:
+            self._whole = shape
         known = {key.name: key for key in shape.keys}
         given = {name.text for name, _ in tree.pairs}
         found: dict[str, Any] = {}
@@ -115,7 +117,7 @@ class Reader:
         """Note an unknown key; returns the key that was probably meant, or an empty text."""
         known = [key.name for key in shape.keys]
         near = difflib.get_close_matches(name.text[:80], known, 1)
-        elsewhere = [inner for inner, key in _all_keys() if key.name == name.text]
+        elsewhere = [inner for inner, key in walk(self._whole, "") if key.name == name.text]
         hint = ""
         if near and near[0] not in given:
             hint = f"did you mean {near[0]}? "
@@ -174,11 +176,6 @@ def join(path: str, name: str) -> str:
     """The path of a key below `path`; an odd name is shown in quotes."""
     shown = name if _WORD.fullmatch(name) else quote(name)
     return f"{path}.{shown}" if path else shown
-
-
-@functools.cache
-def _all_keys() -> tuple[tuple[str, Key], ...]:
-    return tuple(walk(root(), ""))
 
 
 def walk(shape: Shape, path: str) -> Iterator[tuple[str, Key]]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from backfill.sim.machine import Cluster
+from backfill.sim import option_values as values
 from backfill.sim.outfile import OutputError, require_writable, write_text
 from backfill.sim.replay import SCHEDULERS, TIES, replay
 from backfill.sim.reserved_pool import PoolEntry
@@ -65,7 +65,7 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cluster",
-        type=_cluster,
+        type=values.cluster,
         metavar="NODESxCPUS",
         help="equal nodes and the processors of each, for example 128x1",
     )
@@ -103,6 +103,7 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--against", type=Path, metavar="FILE", help="a second policy to compare")
     group.add_argument(
         "--backlog",
+        type=values.work,
         metavar="WORK",
         help="low-priority work: a trace, or htc:JOBS or htc:SEED:JOBS drawn from the model",
     )
@@ -110,14 +111,14 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=1, help="of all that is drawn (1)")
     group.add_argument(
         "--seeds",
-        type=_seeds,
+        type=values.seeds,
         default=1,
         metavar="N",
         help="repeat with N seeds and say how sure the differences are",
     )
     group.add_argument(
         "--shake",
-        type=_seeds,
+        type=values.seeds,
         default=1,
         metavar="N",
         help="repeat N times, from the second on with all submit and run times moved a little",
@@ -136,12 +137,21 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--saves-every",
-        default="0",
+        type=values.duration,
+        default=0.0,
         metavar="TIME",
         help="low-priority jobs save themselves so often and go on from there when requeued",
     )
-    group.add_argument("--save-takes", default="0", metavar="TIME", help="what that costs (0)")
-    group.add_argument("--node-memory", default="0", metavar="SIZE", help="memory of each node")
+    group.add_argument(
+        "--save-takes",
+        type=values.duration,
+        default=0.0,
+        metavar="TIME",
+        help="what that costs (0)",
+    )
+    group.add_argument(
+        "--node-memory", type=values.size, default=0, metavar="SIZE", help="memory of each node"
+    )
 
 
 def run_replay_command(args: argparse.Namespace) -> int:
@@ -250,19 +260,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="backfill replay", description=__doc__)
     add_replay_arguments(parser)
     return run_replay_command(parser.parse_args(argv))
-
-
-def _seeds(text: str) -> int:
-    if text.isascii() and text.isdigit() and 0 < int(text) <= 1000:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"'{text}' is no number of repeats; give 1 to 1000")
-
-
-def _cluster(text: str) -> Cluster:
-    try:
-        return Cluster.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

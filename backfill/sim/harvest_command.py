@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -12,7 +11,6 @@ from pathlib import Path
 
 from backfill.config import load
 from backfill.config.problems import ConfigError
-from backfill.config.values import AmountError, duration_s, size_mb
 from backfill.core.policy import PolicySet
 from backfill.sim.ab_page import page_chunks
 from backfill.sim.costs_file import load_costs
@@ -29,6 +27,7 @@ from backfill.sim.fitting import (
 from backfill.sim.gantt import Gantt
 from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
 from backfill.sim.memory import collected_seldom
+from backfill.sim.option_values import HTC
 from backfill.sim.outfile import OutputError, require_writable, write_text
 from backfill.sim.policy_replay import BrokenPromiseError, Setting, reference, run
 from backfill.sim.replay_costs import ReplayCosts
@@ -41,7 +40,6 @@ from backfill.sim.tracereader import read_trace
 from backfill.sim.workload import htc_pilot
 
 OK, BROKEN, BAD_INPUT = 0, 1, 2
-_HTC = re.compile(r"htc:(?:(?P<seed>\d{1,9}):)?(?P<jobs>[1-9]\d{0,6})")
 
 
 def run_policy_command(args: argparse.Namespace) -> int:
@@ -99,7 +97,7 @@ def _seeded(args: argparse.Namespace, setting: Setting, policies: PolicySet, see
     low, high = setting.low, setting.high
     if args.shake > 1:
         high = shaken(high, seed)
-    if args.backlog is not None and _HTC.fullmatch(args.backlog):
+    if args.backlog is not None and HTC.fullmatch(args.backlog):
         low = low_jobs(_backlog(args.backlog, seed, anew=True), policies)
     return replace(setting, high=high, low=low, seed=seed)
 
@@ -144,10 +142,10 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         high,
         low if low is not None and len(low) else None,
         node_names(first, args.cluster),
-        _memory(args.node_memory) or memory_mb,
+        args.node_memory or memory_mb,
         depth_for(first, args.cluster),
-        _time(args.saves_every, "--saves-every"),
-        _time(args.save_takes, "--save-takes"),
+        args.saves_every,
+        args.save_takes,
         ReplayCosts() if args.costs is None else load_costs(args.costs),
         args.seed,
         _reservations(args, node_names(first, args.cluster)),
@@ -193,10 +191,7 @@ def _backlog(text: str, seed: int, *, anew: bool = False) -> Trace:
 
     `anew`: its own seed is counted up together with `seed`.
     """
-    match = _HTC.fullmatch(text)
-    if match is None and text.startswith("htc:") and not Path(text).exists():
-        what = "is neither htc:JOBS nor htc:SEED:JOBS, with at least one job"
-        raise MisfitError(f"--backlog: '{text}' {what}; write htc:50000, for example")
+    match = HTC.fullmatch(text)
     if match is None:
         return read_trace(located(Path(text)))
     jobs = int(match["jobs"])
@@ -206,17 +201,3 @@ def _backlog(text: str, seed: int, *, anew: bool = False) -> Trace:
     for number, job in enumerate(drawn, 1):
         builder.add(number, job.submit_s, job.run_s, job.processors, job.estimate_s)
     return builder.build()
-
-
-def _time(text: str, option: str) -> float:
-    try:
-        return duration_s(text)
-    except AmountError as error:
-        raise MisfitError(f"{option}: '{text}' {error}; write 30m, for example") from None
-
-
-def _memory(text: str) -> int:
-    try:
-        return size_mb(text)
-    except AmountError as error:
-        raise MisfitError(f"--node-memory: '{text}' {error}; write 64G, for example") from None

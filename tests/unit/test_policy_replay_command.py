@@ -149,9 +149,6 @@ def test_a_broken_promise_is_exit_status_1(files: Path, capsys: pytest.CaptureFi
         (["--against", "other.yaml"], "the two policies differ in hosts"),
         (["--cluster", "1x1"], "the policy has 2 hosts and the cluster 1 nodes"),
         (["--backlog", "no.swf"], "no.swf: "),
-        (["--backlog", "htc:0"], "--backlog: 'htc:0' is neither htc:JOBS nor htc:SEED:JOBS"),
-        (["--saves-every", "often"], "--saves-every: 'often' is not a duration"),
-        (["--node-memory", "much"], "--node-memory: 'much' is not a size"),
         (["--costs", "bad.yaml"], "bad.yaml:1:9: boot_s is 'soon'"),
         (["--costs", "empty.yaml"], "the costs file is empty; give boot_s"),
         (["--costs", "no.yaml"], "the costs file cannot be read"),
@@ -176,6 +173,25 @@ def test_bad_input_is_one_sentence(
     assert sentence in printed.err
     assert printed.out == ""
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--backlog", "htc:0"], "--backlog: 'htc:0' is neither htc:JOBS nor htc:SEED:JOBS"),
+        (["--saves-every", "often"], "--saves-every: 'often' is not a duration; write 30m"),
+        (["--save-takes", "-1s"], "--save-takes: '-1s' is negative"),
+        (["--node-memory", "much"], "--node-memory: 'much' is not a size; write 64G"),
+        (["--shake", "0"], "--shake: '0' is no number of repeats"),
+    ],
+)
+def test_values_that_cannot_be_understood(
+    files: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
+) -> None:
+    """They are refused as the rest of the command line is, before a file is read."""
+    with pytest.raises(SystemExit, match="2"):
+        replayed(files, "--policy", "no.yaml", *[options[0] + "=" + options[1]])
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,10 @@ def test_processors_that_are_kept(
     ("content", "sentence"),
     [
         ("reservations:\n- {processors: 5, at_s: 0, for_s: 1h}", "2:4: reservations[0].processors"),
+        (  # no key of another kind of file is recommended
+            "reservations:\n- {nodes: bm1, at_s: 0, for_s: 1h}",
+            "reservations[0].nodes is not a known key; known keys here: at_s, for_s, processors",
+        ),
         ("reservations:\n- {nodes: bm1, at_s: 0, for_s: 1h}", "known keys here: at_s, for_s, proc"),
         ("reservations:\n- {at_s: 1h}", "k.yaml:2:3: reservations[0].for_s is missing"),
         ("reservations: [", "k.yaml:1:16: "),

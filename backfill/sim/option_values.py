@@ -1,0 +1,60 @@
+"""What stands behind options of `replay`; one that cannot be understood is refused with a sentence.
+
+The policy file's values are imported where they are needed: a bare replay is to start at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from backfill.sim.machine import Cluster
+
+# Low-priority work that is drawn from the model: so many jobs, by a seed.
+HTC = re.compile(r"htc:(?:(?P<seed>\d{1,9}):)?(?P<jobs>[1-9]\d{0,6})")
+
+
+def seeds(text: str) -> int:
+    """So many repeats."""
+    if text.isascii() and text.isdigit() and 0 < int(text) <= 1000:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"'{text}' is no number of repeats; give 1 to 1000")
+
+
+def cluster(text: str) -> Cluster:
+    """Equal nodes."""
+    try:
+        return Cluster.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def work(text: str) -> str:
+    """A trace, or jobs of the HTC model."""
+    if not text.startswith("htc:") or HTC.fullmatch(text) or Path(text).exists():
+        return text
+    what = "is neither htc:JOBS nor htc:SEED:JOBS, with at least one job; write htc:50000"
+    raise argparse.ArgumentTypeError(f"'{text}' {what}, for example")
+
+
+def duration(text: str) -> float:
+    """Seconds."""
+    from backfill.config.values import AmountError, duration_s
+
+    try:
+        return duration_s(text)
+    except AmountError as error:
+        what = f"'{text}' {error}; write 30m, for example"
+        raise argparse.ArgumentTypeError(what) from None
+
+
+def size(text: str) -> int:
+    """Memory, MB."""
+    from backfill.config.values import AmountError, size_mb
+
+    try:
+        return size_mb(text)
+    except AmountError as error:
+        what = f"'{text}' {error}; write 64G, for example"
+        raise argparse.ArgumentTypeError(what) from None
