@@ -1,12 +1,15 @@
 """Virtual functions of a card that a real kernel runs: found, given to emulators, taken back.
 
-They run inside the machine of `sriov_machine`, which is emulated. Guests in it, emulated once
-more, take too long to boot: what is seen is what that machine's kernel and libvirt say of them.
+They run inside the machine of `sriov_machine`, which is emulated. A whole guest in it, emulated
+once more, takes too long to boot; one that has a kernel and looks at its devices does not.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +20,28 @@ from backfill.drivers.libvirt.settings import Hardware, Limits
 from backfill.lab.cluster import Lab
 from backfill.ports import NoCapacityError
 from tests.contract.instance_rig import born
-from tests.real.libvirt_rig import LibvirtRig, running_lab
+from tests.real.libvirt_rig import IMAGE, LibvirtRig, running_lab
 from tests.real.sriov_machine import CARD
 
 pytestmark = pytest.mark.inside
 SYS = Path("/sys")
 ADDRESSES = ("0000:01:10.0", "0000:01:10.2")
+# All that the guest does: say which functions of the card (8086:10ca) it has, when that changes.
+_LOOKING = """#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox mount -t sysfs sysfs /sys
+exec </dev/console >/dev/console 2>&1
+before=nothing
+while :; do
+    now=
+    for place in /sys/bus/pci/devices/*; do
+        read -r id <$place/device && [ $id = 0x10ca ] && now=$now${place##*/},
+    done
+    [ "$now" = "$before" ] || echo "FUNCTIONS=$now;"
+    before=$now
+    /bin/busybox sleep 1
+done
+"""
 _PATIENT = Limits(connect_s=120, call_s=300, start_s=300, agent_s=300, keepalive_s=60)
 
 
@@ -48,6 +67,33 @@ def rig(lab: Lab) -> Iterator[CardRig]:
     made = CardRig(lab, hardware=hardware, limits=_PATIENT)
     yield made
     made.end()
+
+
+@pytest.fixture
+def looking(rig: CardRig, lab: Lab, tmp_path: Path) -> Iterator[CardRig]:
+    """Its guests have nothing but a kernel and a program that looks."""
+    tree = tmp_path / "tree"
+    for folder in ("bin", "dev", "sys"):
+        (tree / folder).mkdir(parents=True)
+    (tree / "bin/busybox").write_bytes(Path("/bin/busybox").read_bytes())
+    (tree / "init").write_text(_LOOKING)
+    for program in ("bin/busybox", "init"):
+        (tree / program).chmod(0o755)
+    initrd = lab.shared / "looking"  # where the hosts see it
+    names = "\n".join(["bin", "bin/busybox", "dev", "sys", "init"])
+    with initrd.open("wb") as output:
+        cpio = ["cpio", "-o", "-H", "newc", "--quiet"]
+        subprocess.run(cpio, cwd=tree, input=names.encode(), stdout=output, check=True)
+    small = replace(rig.config.images[IMAGE], initrd=str(initrd))
+    made = CardRig(lab, images={IMAGE: small}, hardware=rig.config.hardware, limits=_PATIENT)
+    yield made
+    made.end()
+
+
+def said(rig: CardRig) -> str:
+    """Which functions the guest has by its own last word; "?" before its first one."""
+    words = re.findall(r"FUNCTIONS=(.*);", rig.console_text("vn1"))
+    return words[-1] if words else "?"
 
 
 def driver_of(address: str) -> str:
@@ -90,3 +136,16 @@ def test_a_function_belongs_to_one_instance_until_that_is_gone(rig: CardRig) -> 
         rig.provider.delete(host, name)
     rig.until(lambda: [driver_of(address) for address in ADDRESSES] == ["igbvf", "igbvf"])
     assert rig.provider.holdings() == ()
+
+
+def test_a_guest_sees_its_function_and_lets_go_of_it(looking: CardRig) -> None:
+    """It comes into the guest that runs, and leaves it before it is anybody else's."""
+    host = born(looking)
+    looking.until(lambda: said(looking) == "")
+    looking.provider.hold(Wanted("vn1", host, "7", "ann", functions=1), Sharing.ANYONE)
+    looking.until(lambda: said(looking).startswith("0000:"))
+    assert driver_of(ADDRESSES[0]) == "vfio-pci"
+    looking.provider.give_back(host, "vn1")
+    looking.until(lambda: said(looking) == "")
+    assert driver_of(ADDRESSES[0]) == "igbvf"
+    assert looking.provider.holdings() == ()
