@@ -1,0 +1,73 @@
+"""What libvirtd takes for started although nothing of it runs counts as ended, with a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libvirt
+import pytest
+
+from backfill.drivers.libvirt.domains import Domain
+from backfill.drivers.libvirt.hollow import Hollow
+from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason
+from backfill.ports import BusyError
+
+STARTING = (int(DomainState.PAUSED), int(PausedReason.STARTING_UP))
+PAUSED = (int(DomainState.PAUSED), 1)
+
+
+def failed(code: int) -> libvirt.libvirtError:
+    """A call that ended with this code."""
+    error = libvirt.libvirtError("a call failed")
+    error.err = (code, 0, "", 2, "", "", "", 0, 0)
+    return error
+
+
+LOCKED = failed(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+
+
+@dataclass(frozen=True)
+class Handle:
+    """What libvirt says of a domain; `number` is that of its latest start."""
+
+    number: int
+    said: tuple[int, int] = STARTING
+
+    def state(self) -> list[int]:
+        return list(self.said)
+
+    def ID(self) -> int:  # noqa: N802 - libvirt's name
+        return self.number
+
+
+def shown(state: tuple[int, int] = STARTING) -> Domain:
+    return Domain("vn1", *state, persistent=True, label=None, rss_mb=None, saving=False)
+
+
+def test_it_counts_as_ended_until_it_is_another_start() -> None:
+    """What libvirtd shows is believed again as soon as it shows something else."""
+    hollow = Hollow("bm1")
+    assert hollow.as_it_is(Handle(7), shown()) == shown()
+    with pytest.raises(BusyError, match=r"nothing of it runs.*bm1.*/run/libvirt/qemu/vn1.xml"):
+        hollow.look(Handle(7), "vn1", LOCKED)
+    ended = hollow.as_it_is(Handle(7), shown())
+    assert ended is not None
+    assert (ended.state, ended.reason) == (DomainState.SHUTOFF, ShutoffReason.CRASHED)
+    assert not ended.active
+    assert hollow.as_it_is(Handle(8), shown()) == shown()
+    assert hollow.as_it_is(Handle(7), shown(PAUSED)) == shown(PAUSED)
+    assert hollow.as_it_is(Handle(-1), None) is None
+
+
+@pytest.mark.parametrize(
+    ("handle", "error"),
+    [
+        (Handle(7, PAUSED), LOCKED),  # somebody else is at work with it
+        (Handle(7), failed(libvirt.VIR_ERR_INTERNAL_ERROR)),  # its process cannot be killed
+    ],
+)
+def test_nothing_else_is_taken_for_it(handle: Handle, error: libvirt.libvirtError) -> None:
+    """A domain of which something may run stays what libvirtd says."""
+    hollow = Hollow("bm1")
+    hollow.look(handle, "vn1", error)
+    assert hollow.as_it_is(handle, shown()) == shown()
