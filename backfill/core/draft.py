@@ -251,11 +251,9 @@ class Draft:
 
     def left(self, host: str) -> bool:
         """Whether the host is left for its maintenance by now."""
-        due_s = maintenance_s(self.world, host)
-        if due_s is None:
+        if (due_s := maintenance_s(self.world, host)) is None:
             return False
-        clear_s = self.policies.gaps.clear_at_s(due_s)
-        self.wake_at(clear_s)
+        self.wake_at(clear_s := self.policies.gaps.clear_at_s(due_s))
         return self.now_s >= clear_s
 
     def must_leave(self, node: ManagedNode) -> bool:
