@@ -12,7 +12,7 @@ from backfill.sim import option_values as values
 from backfill.sim.outfile import OutputError, require_writable, write_text
 from backfill.sim.replay import SCHEDULERS, TIES, replay
 from backfill.sim.reserved_pool import PoolEntry
-from backfill.sim.shipped import located
+from backfill.sim.shipped import located, remedy
 from backfill.sim.summary import as_json, measure, text_lines
 from backfill.sim.trace import TraceError, describe_counts
 from backfill.sim.tracereader import READERS, read_trace
@@ -167,7 +167,7 @@ def run_replay_command(args: argparse.Namespace) -> int:
         return run_journal_command(args)
     if not located(args.trace).exists():
         what = "there is no such file, and no trace or scenario of ours is called so"
-        sys.stderr.write(f"backfill: {args.trace}: {what}; check the path\n")
+        sys.stderr.write(f"backfill: {args.trace}: {what}; {remedy(args.trace)}\n")
         return BAD_INPUT
     if args.policy is not None:
         from backfill.sim.harvest_command import run_policy_command

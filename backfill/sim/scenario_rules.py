@@ -55,7 +55,8 @@ def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
     names: set[str] = set()
     for index, entry in enumerate(scenario.jobs):
         path = f"jobs[{index}]"
-        for name in entry.all_names:
+        # Copies have numbers behind their name, and are all meant by it.
+        for name in dict.fromkeys((entry.name, *entry.all_names)):
             if name in names:
                 yield f"{path}.name", f"makes a second job called {name}", "call it otherwise"
             names.add(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -36,3 +37,10 @@ def names() -> list[str]:
     base = folder()
     files = (file for file in sorted(base.rglob("*")) if file.suffix in _ENDINGS[1:])
     return [str(file.relative_to(base)) for file in files]
+
+
+def remedy(path: Path) -> str:
+    """What to do where `path` names nothing: one of ours may have been meant."""
+    ours = {Path(name).stem: str(Path(name).with_suffix("")) for name in names()}
+    near = get_close_matches(path.stem, ours, 1, 0.75)
+    return f"did you mean {ours[near[0]]}? otherwise check the path" if near else "check the path"

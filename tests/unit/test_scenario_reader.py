@@ -75,6 +75,7 @@ def test_values_are_read_with_their_units(tmp_path: Path) -> None:
         (", count: 10", "", "8: jobs[0] does not say how long it runs; give one of run_s"),
         ("count: 10", "count: 10, run_s: 1", "8: jobs[0] has run_s and count; give one"),
         ("name: high", "name: low", "9: jobs[1].name makes a second job called low"),
+        ("name: high", "name: low, copies: 2", "9: jobs[1].name makes a second job called low"),
         ("count: 10", "count: 10, cpus: 2", "8: jobs[0].cpus is 2, but an instance has 1"),
         ("count: 10", "count: 10, memory_mb: 999", "8: jobs[0].memory_mb is 999, but an instance"),
         ("count: 10", "count: 10, nodes: vn9", "8: jobs[0].nodes has vn9, which is no instance"),

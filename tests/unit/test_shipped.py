@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.shipped import folder, located, names
+from backfill.sim.shipped import folder, located, names, remedy
 from backfill.ui.cli import command_of
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,19 @@ def test_a_name_is_enough(
 def test_what_is_not_ours_is_left_as_it_is(typed: str, tmp_path: Path) -> None:
     """The error then names what was typed."""
     assert located(Path(typed)) == Path(typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("lublin-64", "did you mean traces/lublin-64? otherwise check the path"),
+        ("first_dya", "did you mean first_day? otherwise check the path"),
+        ("/home/me/month.swf", "check the path"),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_recognised(typed: str, meant: str) -> None:
+    """Also one whose folder was left out."""
+    assert remedy(Path(typed)) == meant
 
 
 def test_a_file_that_is_there_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
