@@ -22,9 +22,9 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="same seed, same jobs")
     parser.add_argument("--load", type=_positive, help="lublin: work offered, 1 = the machine")
     parser.add_argument("--mean-gap-s", type=_positive, default=10.0, help="poisson, htc: arrivals")
-    parser.add_argument("--backlog", type=int, default=0, help="htc: jobs that wait at time 0")
+    parser.add_argument("--backlog", type=_natural, default=0, help="htc: jobs that wait at time 0")
     parser.add_argument(
-        "--estimate-factor", type=_positive, help="add estimates of up to this times the run time"
+        "--estimate-factor", type=_factor, help="add estimates of up to this times the run time"
     )
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE.swf", help="the trace to write"
@@ -35,7 +35,7 @@ def run_workload_command(args: argparse.Namespace) -> int:
     """Draw and write; return the exit status."""
     jobs = MODELS[args.model](args)
     if args.estimate_factor is not None:
-        jobs = with_estimates(jobs, args.seed, max(args.estimate_factor, 1.0))
+        jobs = with_estimates(jobs, args.seed, args.estimate_factor)
     header = (
         "Version: 2.2",
         f"Computer: model {args.model}, seed {args.seed}",
@@ -81,17 +81,34 @@ MODELS: Mapping[str, Callable[[argparse.Namespace], list[Job]]] = {
 }
 
 
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1; give at least 1")
-    return value
+def _whole(text: str, least: int = 1) -> int:
+    if not text.removeprefix("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number; give one from {least} on")
+    if int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text} is less than {least}; give at least {least}")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    return _whole(text, 0)
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0.0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0; give a positive number")
+    return value
+
+
+def _factor(text: str) -> float:
+    value = _positive(text)
+    if value < 1.0:
+        raise argparse.ArgumentTypeError(
+            f"{text} is less than 1; an estimate is never below the run time"
+        )
     return value
 
 

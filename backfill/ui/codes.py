@@ -18,7 +18,7 @@ MEANINGS = (
     (OK, "done; the answer is yes"),
     (NO, "the answer is no, or what was asked for failed"),
     (USAGE, "the command line cannot be understood"),
-    (BAD_DATA, "a policy file, trace or scenario has mistakes"),
+    (BAD_DATA, "a policy file, trace or scenario has mistakes, or a file cannot be written"),
     (UNAVAILABLE, "no daemon, Slurm or hypervisor answers, or the daemon cannot go on"),
     (NO_PERMISSION, "you may not do that"),
     (BAD_CONFIG, "the daemon refuses its policy file"),

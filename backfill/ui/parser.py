@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -27,6 +28,8 @@ class Parser(argparse.ArgumentParser):
         needed = "the following arguments are required: "
         if message.startswith(needed):
             message = f"{message.removeprefix(needed)} is missing"
+        # argparse itself names the function that did not understand the value.
+        message = re.sub(r"invalid int value: ('.*')$", r"\1 is no whole number; give one", message)
         self.exit(USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from backfill.sim.command import BAD_INPUT
 from backfill.sim.workload_command import add_workload_arguments, run_workload_command
+from backfill.ui.codes import BAD_DATA
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,4 +16,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw and write."""
-    return run_workload_command(args)
+    status = run_workload_command(args)
+    return BAD_DATA if status == BAD_INPUT else status

@@ -85,7 +85,7 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
         (["events", "-n", "few"], "'few' is not a whole number"),
         (["events", "-n", "0"], "give at least 1"),
         (["completion", "tcsh"], "there is no value 'tcsh'"),
-        (["lab", "up", "--hosts", "many"], "invalid int value: 'many'"),
+        (["lab", "up", "--hosts", "many"], "--hosts: 'many' is no whole number"),
     ],
 )
 def test_a_mistake_is_answered_with_one_sentence_that_helps(

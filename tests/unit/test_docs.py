@@ -119,7 +119,7 @@ def misunderstood(words: list[str]) -> str:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             args, unknown = parser.parse_known_args(words)
     except SystemExit as end:
-        placeholder = re.search(r" value:? '[A-Z]+'", said.getvalue())
+        placeholder = re.search(r"(?: value:?|argument .*:) '[A-Z]+'", said.getvalue())
         return said.getvalue() if end.code and not placeholder else ""
     return f"not understood: {unknown}" if unknown or not args.command else ""
 

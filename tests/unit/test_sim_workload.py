@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from math import exp, log
+from pathlib import Path
 from statistics import fmean, median, pstdev
 
 import pytest
@@ -20,6 +21,8 @@ from backfill.sim.workload import (
     scaled_to_load,
     with_estimates,
 )
+from backfill.ui.cli import main as command
+from backfill.ui.codes import BAD_DATA, USAGE
 
 DRAWS = 20_000
 
@@ -120,3 +123,33 @@ def test_estimates_cover_the_run_time() -> None:
     jobs = with_estimates(poisson(1, 500, 10.0), seed=2, factor=5)
     assert all(job.estimate_s % 300 == 0 for job in jobs)
     assert all(job.run_s <= job.estimate_s <= 5 * job.run_s + 300 for job in jobs)
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the same exit status as in `replay`."""
+    out = tmp_path / "none" / "x.swf"
+    assert command(["workload", "htc", "--jobs", "3", "-o", str(out)]) == BAD_DATA
+    assert f"cannot write {out}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--jobs", "x"], "--jobs: 'x' is no whole number; give one from 1 on"),
+        (["--jobs", "0"], "--jobs: 0 is less than 1; give at least 1"),
+        (["--jobs", "5", "--seed", "1.5"], "--seed: '1.5' is no whole number; give one"),
+        (["--jobs", "5", "--load", "much"], "--load: much is not above 0"),
+        (["--jobs", "5", "--backlog", "-1"], "--backlog: -1 is less than 0"),
+        (["--jobs", "5", "--estimate-factor", "0.5"], "0.5 is less than 1; an estimate is never"),
+    ],
+)
+def test_values_that_make_no_sense(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
+) -> None:
+    """They are refused in words of the user, and nothing is written."""
+    out = tmp_path / "x.swf"
+    assert command(["workload", "htc", *options, "-o", str(out)]) == USAGE
+    assert sentence in capsys.readouterr().err
+    assert not out.exists()
