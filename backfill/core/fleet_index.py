@@ -30,8 +30,8 @@ class FleetIndex:
     # --- reading -------------------------------------------------------------------------------
 
     def managed_on(self, host: str) -> list[ManagedNode]:
-        """Managed nodes that are on the host or on their way to it, in no order."""
-        return [self.managed[name] for name in self._managed_on.get(host, ())]
+        """Managed nodes that are on the host or on their way to it, in order of their names."""
+        return [self.managed[name] for name in sorted(self._managed_on.get(host, ()))]
 
     def instances_on(self, host: str) -> list[Instance]:
         """Instances on a host, in order of their names."""

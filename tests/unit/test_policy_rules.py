@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill.core import changes as ch
 from backfill.core.cluster import Job, JobState
 from backfill.core.cron import parse_cron
 from backfill.core.fleet import Flavour
+from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.policies.budgets import Budget, Budgets, Of
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.gaps import Gaps, late
@@ -21,6 +23,7 @@ from backfill.core.policies.saving import Saving, daly_s, young_s
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Candidate, Prefer, Victims
 from backfill.core.quantities import NOTHING, Resources
+from backfill.core.world import World
 
 NOW = 100_000.0
 FLAVOUR = Flavour(cpus=4, memory_mb=1000)
@@ -35,6 +38,15 @@ def one(name: str, cpus: int = 1, **fields: object) -> Candidate:
 
 
 # --- victims -------------------------------------------------------------------------------------
+
+
+def test_the_nodes_of_a_host_come_in_order_of_their_names() -> None:
+    """Who of equals has to leave is the same in every process: sets have no order of their own."""
+    names, world = [f"vn{number}" for number in range(1, 10)], World()
+    for name in reversed(names):
+        node = ManagedNode(name, "10.0.0.1/8", "bm1", 1, Phase.BOOTING, NOW, NOW)
+        world.apply(ch.NodeManaged(node))
+    assert [node.name for node in world.managed_on("bm1")] == names
 
 
 def test_the_idle_go_before_the_lowly_and_these_before_the_young() -> None:
