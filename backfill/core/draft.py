@@ -8,6 +8,7 @@ from enum import Enum, auto
 from math import inf
 from typing import TypeVar
 
+from backfill.core import pressure
 from backfill.core.actions import SAFE_WHEN_BLIND, DriverAction
 from backfill.core.findings import Finding, Findings, Trace
 from backfill.core.fleet import Instance, InstanceState
@@ -19,14 +20,6 @@ from backfill.core.lifecycle import ManagedNode, Phase, check_transition
 from backfill.core.plan import Action, ForgetNode, Plan, Refusal, SetNode, key_of
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
-from backfill.core.pressure import (
-    above_budget,
-    decided_s,
-    leavers,
-    most_instances,
-    on_cpu,
-    present_rung,
-)
 from backfill.core.world import World
 
 T = TypeVar("T")
@@ -133,10 +126,8 @@ class Draft:
     def under_way(self, kind: str, but: str) -> set[str]:
         """Nodes, other than `but`, with an action of this kind in flight or in this plan."""
         self._trace.acted = True  # what other steps of this plan do is not noted
-        keys = {k for k in self._keys if k.startswith(kind)}
-        keys |= {o.key for o in self.world.operations.values()
-                 if o.running and o.key.startswith(kind)}  # fmt: skip
-        return {key.split(":")[1] for key in keys} - {but}
+        keys = self._keys | {o.key for o in self.world.operations.values() if o.running}
+        return {key.split(":")[1] for key in keys if key.startswith(kind)} - {but}
 
     def operation(self, action: DriverAction) -> Operation | None:
         """What is known of an action that was begun before and has not succeeded yet."""
@@ -263,11 +254,11 @@ class Draft:
         found = self.taken(node.host)
         if not found or found is _MAINTENANCE:
             return bool(found)
-        names = leavers(self.world, self.policies, node.host)
-        if names is not None and not names:
+        names = pressure.leavers(self.world, self.policies, node.host)
+        if names == frozenset() and pressure.wanted_on(self.world, node.host) is None:
             own = self.world.hosts[node.host].node
             self.watch(*filter(None, (own,)))  # how much did the job get there?
-            self.wake_at(decided_s(self.world, self.policies, node.host))
+            self.wake_at(pressure.decided_s(self.world, self.policies, node.host))
         return names is None or node.name in names
 
     def above_budget(self) -> frozenset[str]:
@@ -275,20 +266,20 @@ class Draft:
         policies = self.policies
         if not policies.budgets.windows:
             return frozenset()
-        self.wake_at(policies.budgets.changes_s(self.now_s) or 0.0)
-        return self.world.keep("above budget", lambda world: above_budget(world, policies))
+        self.wake_at(pressure.budgets_change_s(self.world, policies))
+        return self.world.keep("above budget", lambda world: pressure.above_budget(world, policies))
 
     def budget_full(self) -> str:
         """Say why a budget lets no further instance work now, or return an empty text."""
-        most = most_instances(self.world, self.policies)
-        if most is None or on_cpu(self.world) < most:
+        most = pressure.most_instances(self.world, self.policies)
+        if most is None or pressure.on_cpu(self.world) < most:
             return ""
-        self.wake_at(self.policies.budgets.changes_s(self.now_s) or 0.0)
+        self.wake_at(pressure.budgets_change_s(self.world, self.policies))
         return f"a budget allows {most} instances at this hour"
 
     def rule(self, node: ManagedNode) -> RungRule:
         """The present rung of a node: one that would start its jobs anew spares the protected."""
-        return present_rung(self.world, self.policies, node)
+        return pressure.present_rung(self.world, self.policies, node)
 
     def host_is_free(self, host: str) -> bool:
         """Whether nobody but us may use the host's CPUs now."""

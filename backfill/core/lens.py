@@ -219,6 +219,14 @@ class Lens:
         self.notes.reads.update((f"read {name}", "*read"))
         return self._world.node_read_s(name)
 
+    def plain_now_s(self, same_until: Callable[[float], float | None]) -> float:
+        """What is reckoned with it may be kept until then; None: for ever."""
+        now_s = self._world.now_s
+        until_s = same_until(now_s)
+        if until_s is not None:
+            self.notes.until_s = min(self.notes.until_s, until_s)
+        return now_s
+
     def created_lately(self, within_s: float) -> int:
         """The number goes down when the first of them was made long enough ago."""
         self.notes.reads.add("*managed")

@@ -92,7 +92,7 @@ class Picture:
         return self._fleet.names
 
     def managed_on(self, host: str) -> list[ManagedNode]:
-        """Managed nodes that are on a host or on their way to it, in no order."""
+        """Managed nodes that are on a host or on their way to it, in order of their names."""
         return self._fleet.managed_on(host)
 
     def host_of_node(self, node: str) -> str | None:
@@ -188,6 +188,10 @@ class Picture:
     def fleet(self) -> FleetIndex:
         """What was begun and what left lately, for ramps."""
         return self._fleet
+
+    def plain_now_s(self, same_until: Callable[[float], float | None]) -> float:
+        """The time now, for what comes out the same until the time that is told of it."""
+        return self.now_s
 
     def created_lately(self, within_s: float) -> int:
         """How many instances we began to make less than so long ago."""

@@ -145,7 +145,8 @@ def most_instances(world: World, policies: PolicySet) -> int | None:
     """How many instances may be at work now by the budgets; None: they do not say."""
     if not policies.budgets.windows:
         return None
-    return policies.budgets.ceiling(Of.INSTANCES, _whole(policies), world.now_s)
+    now_s = world.plain_now_s(policies.budgets.changes_s)
+    return policies.budgets.ceiling(Of.INSTANCES, _whole(policies), now_s)
 
 
 def most_disruptions(world: World, policies: PolicySet) -> int | None:
@@ -153,7 +154,14 @@ def most_disruptions(world: World, policies: PolicySet) -> int | None:
     if not policies.budgets.windows:
         return None
     present = world.count_in(*(phase for phase in Phase if phase not in ABSENT))
-    return policies.budgets.ceiling(Of.DISRUPTIONS, present, world.now_s)
+    now_s = world.plain_now_s(policies.budgets.changes_s)
+    return policies.budgets.ceiling(Of.DISRUPTIONS, present, now_s)
+
+
+def budgets_change_s(world: World, policies: PolicySet) -> float:
+    """When a budget begins or ceases to hold next; 0: never."""
+    now_s = world.plain_now_s(policies.budgets.changes_s)
+    return policies.budgets.changes_s(now_s) or 0.0
 
 
 def _whole(policies: PolicySet) -> int:

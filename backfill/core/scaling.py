@@ -13,7 +13,7 @@ from backfill.core.placement import DeviceNeed, pick
 from backfill.core.plan import SetNode
 from backfill.core.policies.demand import Need
 from backfill.core.policy import PolicySet
-from backfill.core.pressure import most_disruptions
+from backfill.core.pressure import budgets_change_s, most_disruptions
 from backfill.core.reclaim import plan_reclaim
 from backfill.core.wants import Want, own_image, serves, want_of_all, wants
 from backfill.core.world import World
@@ -232,7 +232,7 @@ def _shrink(draft: Draft, wanted: Sequence[Want], *, in_need: bool) -> None:
             return
         if most is not None and removing >= most:
             draft.refuse(node.name, "removal", f"a budget allows {most} at the same time now")
-            draft.wake_at(draft.policies.budgets.changes_s(draft.now_s) or 0.0)
+            draft.wake_at(budgets_change_s(draft.world, draft.policies))
             return
         slow = scale.ramp(scale.shrink_per_min, leaving)
         if slow:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from backfill.core.guards import Limits
 from backfill.core.lens import Lens
 from backfill.core.lifecycle import Rung
+from backfill.core.policies.budgets import Budget, Budgets, Of
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
+from backfill.core.policies.victims import Extent, Victims
 from backfill.core.policy import PolicySet
 from tests.property.days import HOSTS, Accident, Day, Work, accidents, highs, lows, policies
 
@@ -24,6 +26,13 @@ LADDERS = (
     (RungRule(Rung.PAUSE, 1.0, 5.0), RungRule(Rung.MIGRATE, 30.0), RungRule(Rung.REQUEUE)),
     (RungRule(Rung.MIGRATE, 5.0), RungRule(Rung.PAUSE, 1.0, 1000.0)),
     (RungRule(Rung.REQUEUE),),
+)
+# Every minute anew.
+BUDGETS = Budgets(
+    (
+        Budget("1", schedule="* * * * *", duration_s=20.0),
+        Budget("1", Of.DISRUPTIONS, schedule="*/2 * * * *", duration_s=70.0),
+    )
 )
 # What only steps look at that are taken in every plan until they are done: orders of fleets, and
 # whether a host was read since an instance of it is to be gone.
@@ -38,6 +47,8 @@ def rules(ladder: tuple[RungRule, ...], warm: int) -> PolicySet:
         limits=Limits(stale_after_s=10.0),
         comeback=Comeback(settle_s=3.0 * warm),
         saving=Saving(automatic=warm == 2, expected_s=100.0, least_s=5.0, cost_s=2.0),
+        budgets=BUDGETS if warm else Budgets(),
+        victims=Victims(extent=Extent.NEEDED if warm else Extent.HOST),
     )
 
 
@@ -51,7 +62,7 @@ def test_a_plan_that_goes_on_from_findings_is_the_plan(
     ladder: tuple[RungRule, ...], warm: int, low: Work, high: Work, wrong: list[Accident]
 ) -> None:
     """Whatever happens outside, plan after plan is equal: actions, refusals, times, their order."""
-    day = Day(rules(ladder, warm))
+    day = Day(rules(ladder, warm), shared=bool(warm))
     day.fill(low, high, wrong, odd=True)
     day.run.run(200.0)
 
@@ -75,7 +86,7 @@ def test_what_a_step_looks_at_is_noted(
         return look(lens, name)
 
     monkeypatch.setattr(Lens, "__getattr__", note)
-    day = Day(rules(ladder, warm))
+    day = Day(rules(ladder, warm), shared=bool(warm))
     day.fill(low, high, wrong, odd=True)
     day.run.run(200.0)
     assert unnoted <= FLEETING
@@ -91,3 +102,14 @@ def test_another_policy_is_followed_at_once(findings_kept: list[int]) -> None:
     day.run.run(30.0)
     assert len(day.run.world.managed) == 4
     assert max(findings_kept) > 4
+
+
+def test_hours_of_a_budget_keep_no_step_awake(findings_kept: list[int]) -> None:
+    """What a budget allows is the same until it begins or ends: nobody is asked again till then."""
+    day = Day(replace(rules(LADDERS[0], 2), budgets=BUDGETS))
+    for _ in range(2):
+        day.submit("htc", 500.0, 1.0)
+    day.run.run(35.0)
+    world = day.run.world
+    assert len(world.managed) > 1
+    assert all(f"node {name}" in world.findings for name in world.managed)

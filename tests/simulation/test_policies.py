@@ -38,9 +38,12 @@ def test_only_as_many_leave_as_the_job_needs_and_the_lowest_priority_first() -> 
     run = play(sim, policies(hosts=("bm1",), victims=NEEDED))
     jobs = [sim.submit("htc", 300.0, priority=p) for p in (4, 3, 2, 1)]
     run.until(lambda: running(sim, *jobs), 60)
+    run.run(5.0)  # until the daemon has seen that
     high = sim.submit("batch", 60.0, cpus=2)
     run.until(lambda: running(sim, high), 10)
     assert len(phases(run, Phase.READY)) == 2
+    run.run(30.0)
+    assert run.cycle.last.watch == frozenset()  # Slurm has shown what the job got
     assert [sim.job(j).state for j in jobs][:2] == [JobState.RUNNING] * 2
     run.until(lambda: ended(sim, high, *jobs), 900)
     assert [sim.job(j).restarts for j in jobs] == [0] * 4
