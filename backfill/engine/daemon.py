@@ -41,7 +41,7 @@ from backfill.engine.observe import cluster_changes, host_changes, node_changes
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.summary import summary
 from backfill.engine.waiting import WaitingRoom
-from backfill.engine.watch import Watch, only_start, still_taken, stirs
+from backfill.engine.watch import Watch, only_start, stirs
 from backfill.engine.workers import Workers
 from backfill.ports import Journal
 
@@ -169,8 +169,7 @@ class Daemon:
             while (early := self._desk.take_early(now_s, patience_s)) is not None:
                 self.cycle.take(early)
             plan = self.cycle.decide()
-            leaving = still_taken(self.world, self._watch.leaving)
-            watched = plan.watch | leaving
+            watched = plan.watch | self._watch.leaving(self.world)
             self._watch.want(watched, now_s, patient=only_start(self.world, watched))
             for question in questions:
                 question.reply.put(question.ask())

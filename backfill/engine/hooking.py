@@ -93,9 +93,7 @@ class HookDesk:
 
     def _ended(self, call: HookCall, now_s: float) -> list[ch.Change]:
         if not self._unread(call):  # otherwise it is about to be read anyway
-            nodes = self._believed(call)
-            self._watch.leaving |= {n for n in nodes if self._world.host_of_node(n)}
-            self._watch.stir(now_s)
+            self._watch.leaves(call.job_id, self._believed(call), now_s)
         self._poke("slurm")
         return []
 
@@ -107,7 +105,7 @@ class HookDesk:
             answer = "ok no host of ours is among the nodes"
             call.reply(f"no {unread} has not been read yet" if unread else answer)
             return []
-        self._watch.leaving -= set(nodes)
+        self._watch.comes(nodes)
         self._waiting.setdefault(call.job_id, []).append(call)
         known = self._world.claims.get(call.job_id)
         if known is not None:  # one job, several hooks: each host's slurmd calls for itself

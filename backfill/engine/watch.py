@@ -31,7 +31,7 @@ class Watch:
         self._asked_s: float | None = None  # while an answer is on its way
         self._stirred = False  # since then
         self._rested_s = 0.0
-        self.leaving: set[str] = set()  # hosts' nodes whose job is known to have ended
+        self._leaving: set[tuple[str, str]] = set()  # jobs known to have ended, and hosts' nodes
 
     def want(self, names: frozenset[str], now_s: float, *, patient: bool = False) -> None:
         """Watch these nodes from now on; a new one among them is asked about at once.
@@ -42,7 +42,21 @@ class Watch:
         if names - self._names and not patient:
             self.stir(now_s)
         self._names = names
-        self.leaving &= names
+        self._leaving = {(job_id, node) for job_id, node in self._leaving if node in names}
+
+    def leaves(self, job_id: str, nodes: Iterable[str], now_s: float) -> None:
+        """The job, by its raw number, has ended; Slurm does not show that yet."""
+        self._leaving.update((job_id, node) for node in nodes)
+        self.stir(now_s)
+
+    def comes(self, nodes: Iterable[str]) -> None:
+        """These nodes were just given to a job: it is what their hosts wait for now."""
+        taken = set(nodes)
+        self._leaving = {(job_id, node) for job_id, node in self._leaving if node not in taken}
+
+    def leaving(self, world: World) -> frozenset[str]:
+        """Hosts' nodes which Slurm still shows with a job that is known to have ended."""
+        return frozenset(node for job_id, node in self._leaving if _has(world, node, job_id))
 
     def stir(self, now_s: float) -> None:
         """Something happened: be eager again."""
@@ -88,8 +102,10 @@ def stirs(action: act.DriverAction) -> bool:
     return not isinstance(action, _MAKING)
 
 
-def still_taken(world: World, nodes: Iterable[str]) -> frozenset[str]:
-    """Of these hosts' nodes, those whose job, known to have ended, still has them in Slurm."""
-    return frozenset(
-        node for node in nodes if (host := world.host_of_node(node)) and world.taken(host)
-    )
+def _has(world: World, node: str, job_id: str) -> bool:
+    """Whether the job, by its raw number, has the host's node, or was just given it."""
+    host = world.host_of_node(node)
+    if host is None:
+        return False
+    shown = any(job_id == str(job.raw_id) for job in world.jobs_on(node) if job.holds_nodes)
+    return shown or any(claim.job_id == job_id for claim in world.claims_on(host))

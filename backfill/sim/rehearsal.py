@@ -17,7 +17,7 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.cycle import Cycle
 from backfill.engine.looking import Outside
 from backfill.engine.observe import cluster_changes, host_changes, node_changes
-from backfill.engine.watch import Watch, still_taken
+from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
 from backfill.ports import DriverError, Journal
 from backfill.sim.replay_costs import call_of
@@ -129,8 +129,7 @@ class Rehearsal:
     def _decide(self) -> None:
         plan = self.cycle.decide()
         now_s = self.sim.now_s
-        leaving = still_taken(self.world, self.watch.leaving)
-        self.watch.want(plan.watch | leaving, now_s)
+        self.watch.want(plan.watch | self.watch.leaving(self.world), now_s)
         wake_s = plan.wake_at_s if plan.wake_at_s is not None else now_s + 3600
         self._set_timer(min(wake_s, now_s + self.watch.due_in_s(now_s)))
 
@@ -218,8 +217,7 @@ class Rehearsal:
     def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
         if not self.alive:
             return
-        self.watch.leaving |= {n for n in nodes if self.world.host_of_node(n)}
-        self.watch.stir(self.sim.now_s)
+        self.watch.leaves(str(job.raw_id), nodes, self.sim.now_s)
         life = self._life
         self.sim.at(self.sim.now_s, lambda: self._wake(life, poked=True))
 

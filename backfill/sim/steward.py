@@ -169,7 +169,7 @@ class Steward:
         self._batches.clear()
         plan = self.cycle.decide()
         now_s = self.sim.now_s
-        watched = plan.watch | self._leaving() if self._watch.leaving else plan.watch
+        watched = plan.watch | self._watch.leaving(self.world)
         self._watch.want(watched, now_s)
         due = [] if plan.wake_at_s is None else [plan.wake_at_s]
         if watched:
@@ -177,15 +177,6 @@ class Steward:
         self._set_timer(min(due, default=None))
         if not due and self._rest is not None and self._rest.possible(plan):
             self.sim.calm.begin(self.costs.steps.hook_s)
-
-    def _leaving(self) -> frozenset[str]:
-        """Nodes of hosts whose job is known to have ended: their becoming free is awaited."""
-        world = self.world
-        return frozenset(
-            node
-            for node in self._watch.leaving
-            if (host := world.host_of_node(node)) and world.taken(host)
-        )
 
     def _set_timer(self, at_s: float | None) -> None:
         if self._timer is not None:
@@ -240,7 +231,7 @@ class Steward:
 
     def _claim(self, job_id: str, hosts: tuple[str, ...]) -> None:
         self._tick()
-        self._watch.leaving -= set(hosts)
+        self._watch.comes(node for h in hosts if (node := self.world.hosts[h].node))
         self._take([ch.Claimed(job_id, hosts, self.sim.now_s, waiting=True)])
         self._decide_soon()
 
@@ -248,8 +239,7 @@ class Steward:
         """The hook at the end of a job: Slurm is read at once."""
         if self.sim.calm.on:
             return
-        self._watch.leaving |= set(nodes)
-        self._watch.stir(self.sim.now_s)
+        self._watch.leaves(str(job.raw_id), nodes, self.sim.now_s)
         self._tick()
         self._read()
         self._decide_soon()

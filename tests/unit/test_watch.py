@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from backfill.core import changes as ch
+from backfill.core.cluster import Job, JobState
+from backfill.core.fleet import Host
+from backfill.core.quantities import Resources
+from backfill.core.world import World
 from backfill.engine.watch import Watch
 
 NODES = frozenset({"vn1"})
@@ -28,6 +33,22 @@ def test_an_answer_on_its_way_is_waited_for() -> None:
     made.stir(100.01)
     assert made.due(100.02) == ()
     assert made.due_in_s(100.02) > 1.0
+
+
+def test_a_host_is_left_by_one_job_at_a_time() -> None:
+    """Only the job that has ended is waited for: others may stay beside it for hours."""
+    world, made = World(), Watch(0.03)
+    world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(4, 4000)), 1.0))
+    for number in (7, 8):
+        job = Job(str(number), number, "batch", JobState.RUNNING, nodes=("bm1",), cpus=2)
+        world.apply(ch.JobSeen(job, 1.0))
+    made.leaves("7", ("bm1", "other"), 1.0)
+    assert made.leaving(world) == {"bm1"}
+    world.apply(ch.JobGone("7", 2.0))
+    assert made.leaving(world) == frozenset()
+    made.leaves("8", ("bm1",), 2.0)
+    made.comes(("bm1",))
+    assert made.leaving(world) == frozenset()
 
 
 def test_what_happened_meanwhile_is_looked_at_next() -> None:
