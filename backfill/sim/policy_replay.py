@@ -10,6 +10,7 @@ from math import inf
 from backfill.core.changes import Change
 from backfill.core.lifecycle import Phase
 from backfill.core.measures import Harvest
+from backfill.core.policies.victims import Extent
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.hardware import Segment
@@ -140,6 +141,8 @@ class _Replay:
         )
         if setting.kept:
             self.sim.keep(setting.kept)
+        self.sim.checks.shared = policies.victims.extent is Extent.NEEDED
+        self.sim.checks.overcommit = policies.placement.cpu_overcommit
         self.sim.saves = (setting.saves_every_s, setting.save_s)
         self.ledger = Ledger(
             Window(START_S, end_s), setting.cluster.cpus, policies.instances.flavour.cpus
@@ -226,9 +229,13 @@ class _Replay:
     def _quiet(self) -> bool:
         return not self.sim.active() and not self._left()
 
-    def _left(self) -> list[str]:
-        managed = [m.name for m in self.steward.world.managed.values() if m.phase not in _OVER]
-        return managed + [name for host in self.sim.hosts.values() for name in host.instances]
+    def _left(self) -> set[str]:
+        """Instances that are not gone, but for the spares that the policy keeps for ever."""
+        world = self.steward.world
+        left = {m.name for m in world.managed.values() if m.phase not in _OVER}
+        left.update(name for host in self.sim.hosts.values() for name in host.instances)
+        few = world.ready.idle_count <= self.policies.scale.warm
+        return left.difference(world.ready.idle) if few else left
 
     # --- judging -------------------------------------------------------------------------------
 

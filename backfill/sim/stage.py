@@ -9,6 +9,7 @@ from typing import Protocol
 
 from backfill.core.cluster import Job
 from backfill.core.lifecycle import Phase
+from backfill.core.policies.victims import Extent
 from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
@@ -90,6 +91,8 @@ def _world(scenario: Scenario, rhythm: Rhythm) -> SimulatedWorld:
         count_every_s=rhythm.count_s or scenario.count_every_s,
         manners=manners,
     )
+    sim.checks.shared = scenario.policies.victims.extent is Extent.NEEDED
+    sim.checks.overcommit = scenario.policies.placement.cpu_overcommit
     start_s = sim.now_s + rhythm.lead_s
     manners.tick_at_s = start_s + rhythm.tick_at_s
     manners.first_s = start_s + rhythm.first_at_s

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.policies.ladder import Ladder
-from backfill.core.policies.victims import Victims
+from backfill.core.policies.scale import Scale
+from backfill.core.policies.victims import Extent, Victims
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.figures import Summary, summary
@@ -185,3 +186,20 @@ def test_no_reading_is_made_up_between_news_and_the_reading_that_tells_it() -> N
     high = [Job(0, 101, 1, 101), Job(101 + 27, 50, 2, 50)]
     given, policies = setting(high, Cluster(2, 1), policy(KILL), [Job(0, 1000, 1, 1000)], costs)
     assert len(played(given, policies)[0].high_starts()) == len(high)
+
+
+def test_instances_may_stay_beside_a_job_that_leaves_them_room() -> None:
+    """With `extent: needed` on nodes of several CPUs: that breaks no promise."""
+    rules = replace(policy(per_host=4), victims=Victims(extent=Extent.NEEDED))
+    high = [Job(600, 20_000, 2, 20_000), Job(700, 10_000, 1, 10_000)]
+    given, rules = setting(high, Cluster(2, 4), rules, [Job(0, 9_000, 1)] * 5)
+    found = played(given, rules)[0]
+    assert all(tale.completed and not tale.restarts for tale in found.tales)
+    assert found.ledger.paused_s < 9_000
+
+
+def test_spares_are_kept_when_all_work_is_done() -> None:
+    """A replay is over although instances that the policy wants at all times are still there."""
+    rules = replace(policy(), scale=Scale(warm=2))
+    given, rules = setting([Job(0, 60, 1, 60), Job(900, 60, 3, 60)], CLUSTER, rules, 3)
+    assert all(tale.completed for tale in played(given, rules)[0].tales if tale.high)
