@@ -45,7 +45,7 @@ def test_another_policy_shows_where_plans_differ() -> None:
     found = replay_journal(run.journal.read(), other)
     first = found.differences[0]
     lines = list(first.lines())
-    assert any(line.startswith("+{") and '"draining"' in line for line in lines)
+    assert any(line.startswith("+SetNode ") and 'phase="draining"' in line for line in lines)
     assert first.record > 0
 
 
