@@ -110,10 +110,11 @@ class DeviceNeed:
     """What a host must be able to give to one more node, and to whom else it may give some.
 
     `job`: nodes that have devices for this one are no others. `owner`: the only user who wants
-    them, where that is known.
+    them, where that is known. `region_mb`: memory that the instances of the job share there.
     """
 
     functions: int = 0
+    region_mb: int = 0
     sharing: Sharing = Sharing.ANYONE
     job: str = ""
     owner: str = ""
@@ -128,6 +129,7 @@ def need_of(world: World, policies: PolicySet, node: ManagedNode) -> DeviceNeed:
     owners = {job.user for job in world.jobs_on(node.name)}
     return DeviceNeed(
         functions_of(world, policies, node.host, node),
+        0 if instance is None else instance.region_mb,
         policies.devices.sharing(node.devices),
         "" if instance is None else instance.devices_of,
         owners.pop() if len(owners) == 1 else "",
@@ -150,6 +152,15 @@ def _forbidden(world: World, policies: PolicySet, host: str, need: DeviceNeed) -
             if not need.owner or owners - {need.owner}:
                 return f"devices of {host} are for one user at a time, and {node.name} has some"
     return ""
+
+
+def no_memory(world: World, host: str, job: str, region_mb: int, left: Resources) -> str:
+    """Say why the host has no memory for what a job is to share there, or return an empty text."""
+    if not region_mb or region_mb <= left.memory_mb:
+        return ""
+    if job and any(i.devices_of == job and i.region_mb for i in world.instances_on(host)):
+        return ""  # it has its fellows' already
+    return f"{host} has {max(0, left.memory_mb)} MB left, {region_mb} MB are to be shared there"
 
 
 def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> str:
@@ -222,8 +233,13 @@ def candidates(
     `pays_s`: for so long the host must not be wanted again, as far as that is known.
     """
     rooms, why_not = world.keep(f"rooms {pays_s}", partial(_rooms, policies, pays_s))
-    if need.functions or need.sharing is not Sharing.ANYONE:
-        bars = {host: _forbidden(world, policies, host, need) for host, _ in rooms}
+    if need != NO_DEVICES:
+        shape = policies.instances.flavour.resources
+        bars = {
+            host: _forbidden(world, policies, host, need)
+            or no_memory(world, host, need.job, need.region_mb, left - shape)
+            for host, left in rooms
+        }
         why_not = why_not | {host: why for host, why in bars.items() if why}
         rooms = [(host, left) for host, left in rooms if not bars[host]]
     return (

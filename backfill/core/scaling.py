@@ -119,7 +119,8 @@ def _grow(draft: Draft, want: Want) -> bool:
     device = (want.device,)
     # The instances of a job over several nodes may share a host.
     sharing = policies.devices.sharing(device if want.need.nodes <= 1 else ())
-    needed = DeviceNeed(policies.devices.functions(device), sharing, owner=want.owner)
+    functions, region_mb = policies.devices.functions(device), policies.devices.region_mb(device[0])
+    needed = DeviceNeed(functions, region_mb, sharing, owner=want.owner)
     limit = not_admitted(draft, image) or _ramp(draft)
     if limit:
         draft.refuse("cluster", what, limit)

@@ -78,7 +78,7 @@ def test_what_is_for_one_job_does_not_move_to_where_another_job_has_some() -> No
     world = two_hosts()
     moving = add(world, "vn1", ("shm",), devices_of="7", region_mb=64)
     need = need_of(world, own, moving)
-    assert need == DeviceNeed(sharing=Sharing.ONE_JOB, job="7")
+    assert need == DeviceNeed(region_mb=64, sharing=Sharing.ONE_JOB, job="7")
     add(world, "vn2", ("shm",), devices_of="7", region_mb=64, host="bm2")
     assert candidates(world, own, 0.0, frozenset({"bm1"}), need)[1] == {}
     add(world, "vn3", ("shm",), host="bm2")
@@ -107,6 +107,17 @@ def test_a_region_takes_memory_of_its_host_once() -> None:
     for name in ("vn1", "vn2"):
         add(world, name, devices_of="7", region_mb=64)
     assert room(world, "bm1", POLICIES) == before - Resources(0, 64)
+
+
+def test_a_region_goes_only_where_there_is_memory_for_it() -> None:
+    """Beside the instance itself; none more where the job's other instances share it already."""
+    world = two_hosts()
+    need = DeviceNeed(region_mb=7745, job="7")
+    (why, _) = candidates(world, POLICIES, 0.0, need=need)[1].values()
+    assert why == "bm1 has 7744 MB left, 7745 MB are to be shared there"
+    assert candidates(world, POLICIES, 0.0, need=replace(need, region_mb=7744))[1] == {}
+    add(world, "vn1", devices_of="7", region_mb=64)
+    assert list(candidates(world, POLICIES, 0.0, need=need)[1]) == ["bm2"]
 
 
 def test_what_a_node_offers() -> None:

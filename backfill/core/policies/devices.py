@@ -74,6 +74,10 @@ class Devices:
         rules = {rule.sharing for rule in self.entries if rule.name in names}
         return next((rule for rule in Sharing if rule in rules), Sharing.ANYONE)
 
+    def region_mb(self, name: str) -> int:
+        """Memory that the instances of a job share which asks for this."""
+        return max((rule.region_mb for rule in self.entries if rule.name == name), default=0)
+
     def functions(self, names: Collection[str]) -> int:
         """Virtual functions that a node may hold which offers these: it has one job at a time."""
         return max((rule.functions for rule in self.entries if rule.name in names), default=0)

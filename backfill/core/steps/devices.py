@@ -9,6 +9,7 @@ from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import Claim
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.placement import no_memory, room
 from backfill.core.policies.devices import DeviceRule
 
 _CALLS = tuple(f"{kind.__name__}:" for kind in (HoldDevices, PlugDevices))
@@ -104,6 +105,11 @@ def lacking(draft: Draft, name: str, claim: Claim) -> str:
 
 
 def _hold(draft: Draft, node: ManagedNode, job: Job, rule: DeviceRule) -> None:
+    left = room(draft.world, node.host, draft.policies)
+    full = no_memory(draft.world, node.host, job.id, rule.region_mb, left)
+    if full:
+        draft.refuse(node.name, f"devices for job {job.id}", full)
+        return
     wanted = Wanted(node.name, node.host, job.id, job.user, rule.functions, rule.region_mb)
     reason = f"job {job.id} asks for {rule.name}"
     action = HoldDevices(node.name, node.generation, node.host, wanted, rule.sharing, reason)
