@@ -5,7 +5,8 @@
  * translate the code for it anew. So a parent starts munged and slurmd and stops them here, before
  * their own first instruction: they have drawn no random number, read no key and know no name. A clone
  * continues them when it has an identity. BACKFILL_HOLD names a file that then holds the arguments,
- * each ended by a zero byte; where there is none, its own stay.
+ * each ended by a zero byte; where there is none, its own stay. A program with hwloc finds the machine,
+ * which is the same for all clones, described in a file instead of looking for it in /sys and /proc.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 
 enum { MOST = 256, LENGTH = 65536 };
+static const char MACHINE[] = "/run/hwloc.xml";
 typedef int Main(int, char **, char **);
 typedef int Start(Main *, int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
 
@@ -32,6 +34,22 @@ static int read_arguments(const char *path) {
     return count;
 }
 
+/* Where anything of it fails the program looks by itself, as ever. */
+static void describe_machine(void) {
+    int (*init)(void **) = (int (*)(void **))dlsym(RTLD_DEFAULT, "hwloc_topology_init");
+    int (*load)(void *) = (int (*)(void *))dlsym(RTLD_DEFAULT, "hwloc_topology_load");
+    int (*write)(void *, const char *, unsigned long) =
+        (int (*)(void *, const char *, unsigned long))dlsym(RTLD_DEFAULT, "hwloc_topology_export_xml");
+    void (*destroy)(void *) = (void (*)(void *))dlsym(RTLD_DEFAULT, "hwloc_topology_destroy");
+    void *topology;
+    if (!init || !load || !write || !destroy || init(&topology)) return;
+    if (!load(topology) && !write(topology, MACHINE, 0)) {
+        setenv("HWLOC_XMLFILE", MACHINE, 1);
+        setenv("HWLOC_THISSYSTEM", "1", 1); /* so that binding to CPUs goes on working */
+    }
+    destroy(topology);
+}
+
 int __libc_start_main(Main *main, int argc, char **argv, void (*init)(void), void (*fini)(void),
                       void (*unload)(void), void *stack) {
     Start *start = (Start *)dlsym(RTLD_NEXT, "__libc_start_main");
@@ -39,6 +57,7 @@ int __libc_start_main(Main *main, int argc, char **argv, void (*init)(void), voi
     int count = 0;
     if (!start) abort();
     if (path) {
+        describe_machine();
         raise(SIGSTOP);
         /* The shell starts what it does not wait for deaf to these; a slurmd's jobs would be, too. */
         signal(SIGINT, SIG_DFL);
