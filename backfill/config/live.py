@@ -61,7 +61,25 @@ def hints(
             "neither Prolog nor PrologSlurmctld is set in slurm.conf, so hosts are given back only "
             "after the high-priority job has started; install the eviction hook"
         )
-    return [*found, *_release(config, settings), *_devices(config, settings, hosts)]
+    return [
+        *found,
+        *_release(config, settings),
+        *_batch_start(config, settings),
+        *_devices(config, settings, hosts),
+    ]
+
+
+def _batch_start(config: Config, settings: SlurmSettings) -> Iterator[str]:
+    """A Prolog's hold looks like a lost job to Slurm when the host's slurmd registers meanwhile."""
+    match = re.match(r"\d+", settings.raw.get("BatchStartTimeout", ""))
+    longest_s = config.policies.answer_within_s + config.slurm.hooks.margin_s
+    on_hosts = config.slurm.hooks.place is HookPlaceKind.HOST
+    if on_hosts and match and int(match[0]) <= longest_s:
+        yield (
+            f"{_at(config, 'answer_within_s')}: the hook may hold a job on its host for "
+            f"{longest_s:g} s, and Slurm may start it anew after BatchStartTimeout = {match[0]} s "
+            f"as missing; write BatchStartTimeout={int(longest_s) + 10} into slurm.conf"
+        )
 
 
 def _devices(config: Config, settings: SlurmSettings, hosts: Mapping[str, Host]) -> Iterator[str]:

@@ -139,6 +139,19 @@ def test_a_hook_must_answer_before_slurm_kills_it(config: Config) -> None:
     assert "after PrologEpilogTimeout = 1 s" in found
 
 
+def test_a_hook_on_the_hosts_must_not_look_like_a_lost_job(tmp_path: Path) -> None:
+    """A slurmd that registers during a Prolog knows nothing of the job yet."""
+    short = replace(SETTINGS, raw={"BatchStartTimeout": "10 sec"})
+    more = "answer_within_s: 20\nslurm: {hooks: {place: host}}\n"
+    (found,) = hints(loaded(tmp_path, text(more)), short, NODES, HOSTS)
+    assert "may hold a job on its host for 21.5 s" in found
+    assert found.endswith("write BatchStartTimeout=31 into slurm.conf")
+    long = replace(SETTINGS, raw={"BatchStartTimeout": "31 sec"})
+    assert hints(loaded(tmp_path, text(more)), long, NODES, HOSTS) == []
+    in_slurmctld = more.replace("host", "slurmctld")
+    assert hints(loaded(tmp_path, text(in_slurmctld)), short, NODES, HOSTS) == []
+
+
 def test_one_silent_host_is_a_hint_and_none_that_answers_is_a_conflict(config: Config) -> None:
     """The daemon must be able to start while one of many hosts is down."""
     silent = replace(HOSTS["bm1"], reachable=False, problem="connection refused")
