@@ -64,7 +64,7 @@ class TestHypervisor(Hypervisor):
     def _throttle(self, domain: Any, percent: int | None) -> None:
         raise RefusedError(domain.name(), "the test driver's machines have no CPU quota")
 
-    def _own_disks(self, domain: Any, name: str, socket: Path) -> None:
+    def _own_disks(self, domain: Any, name: str) -> None:
         """The test driver's machines have no emulator that could own a disk."""
 
     def _undefine(self, domain: Any) -> None:

@@ -73,12 +73,21 @@ def test_only_a_complete_image_counts(store: Store, start: bytes, complete: bool
     assert not store.memory("vn1").exists()
 
 
-def test_the_seed_is_secret_and_the_disk_an_overlay(store: Store, image: ImageFiles) -> None:
-    """The seed holds the cluster's key; the overlay is as large as the flavour says."""
+@pytest.mark.parametrize("full", [False, True])
+def test_what_holds_the_clusters_key_is_secret(store: Store, image: ImageFiles, full: bool) -> None:
+    """The seed from the start, the disk when the guest has unpacked it there."""
+    store.claim("vn1", {"bm1"})
+    store.make("vn1", image, 2, b"seed", full)
+    files = store.files("vn1")
+    for path in (files.seed, files.disk):
+        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+
+
+def test_the_disk_is_an_overlay(store: Store, image: ImageFiles) -> None:
+    """It is as large as the flavour says, and holds nothing yet."""
     store.claim("vn1", {"bm1"})
     store.make("vn1", image, 2, b"seed")
     files = store.files("vn1")
-    assert stat.S_IMODE(Path(files.seed).stat().st_mode) == 0o600
     assert virtual_size(files.disk) == 2 << 30
     assert Path(files.disk).stat().st_blocks * 512 < 1 << 20
 

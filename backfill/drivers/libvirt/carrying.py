@@ -18,7 +18,7 @@ from backfill.drivers.libvirt.checkpoints import copy_file
 from backfill.drivers.libvirt.domain_xml import placed
 from backfill.drivers.libvirt.migration import Carriage
 from backfill.drivers.libvirt.pool import Pool
-from backfill.drivers.libvirt.store import run_qemu_img
+from backfill.drivers.libvirt.store import run_qemu_img, write_secret
 from backfill.ports import BadOutputError, DriverError, RefusedError
 
 _PARTS = ("disk.qcow2", "seed.tar", "memory.save", "console.log")
@@ -118,6 +118,7 @@ def _same_disk(name: str, old: str, new: str) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise BadOutputError(name, f"qemu-img told of its disk: {told[:80]!r}") from error
     backing = ("-F", kind, "-b", below) if below else ()
+    write_secret(new, b"")
     run_qemu_img(name, "create", "-q", "-f", "qcow2", *backing, new, size)
 
 

@@ -31,8 +31,8 @@ class MonitorError(Exception):
 def own_disks(ask: Monitor, name: str, socket: Path) -> None:
     """Take over all disks of a guest that stands still; harmless where that has happened.
 
-    `socket` is a path in a directory that only the emulator's user can write. BusyError where it
-    cannot be done: then the guest must run before it can be saved or moved.
+    `socket` is a path on its host, in a folder that only the emulator's user can write. BusyError
+    where it cannot be done: then the guest must run before it can be saved or moved.
     """
     try:
         _own(ask, socket)
@@ -52,7 +52,6 @@ def _own(ask: Monitor, socket: Path) -> None:
         return
     with contextlib.suppress(MonitorError):
         ask("nbd-server-stop", {})  # one that an earlier call did not come to stop
-    socket.unlink(missing_ok=True)
     ask("nbd-server-start", {"addr": {"type": "unix", "data": {"path": str(socket)}}})
     try:
         for number, disk in enumerate(_disks(ask)):
@@ -60,7 +59,6 @@ def _own(ask: Monitor, socket: Path) -> None:
             ask("block-export-add", {**export, "writable": False})
     finally:
         ask("nbd-server-stop", {})
-        socket.unlink(missing_ok=True)
 
 
 def _disks(ask: Monitor) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from xml.etree.ElementTree import (
     Element,
     ParseError,
@@ -17,6 +18,7 @@ from xml.etree.ElementTree import (
 from backfill.core.fleet import InstanceSpec, Tag
 from backfill.core.quantities import Resources
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
+from backfill.ports import BusyError
 
 NAMESPACE = "urn:backfill:instance:1"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
@@ -123,6 +125,15 @@ def placed(document: str, files: Files) -> str:
     domain = fromstring(document)  # noqa: S314 - libvirtd's answer, not an outside document
     place(domain, files)
     return tostring(domain, encoding="unicode")
+
+
+def private_folder(document: str) -> Path:
+    """The folder on a running domain's host in which its emulator alone may make sockets."""
+    domain = fromstring(document)  # noqa: S314 - libvirtd's answer, not an outside document
+    agent = domain.find("devices/channel[@type='unix']/source[@path]")
+    if agent is None:
+        raise BusyError(domain.findtext("name", ""), "its emulator has no socket for the agent")
+    return Path(agent.attrib["path"]).parent
 
 
 def place(domain: Element, files: Files) -> None:

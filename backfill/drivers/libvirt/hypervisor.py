@@ -14,7 +14,7 @@ from backfill.drivers.libvirt import states
 from backfill.drivers.libvirt.asking import Ask, agent_of, monitor_of
 from backfill.drivers.libvirt.device_calls import DeviceCalls
 from backfill.drivers.libvirt.disks import own_disks
-from backfill.drivers.libvirt.domain_xml import Files, placed
+from backfill.drivers.libvirt.domain_xml import Files, placed, private_folder
 from backfill.drivers.libvirt.domains import (
     STATS,
     Domain,
@@ -231,14 +231,18 @@ class Hypervisor(DeviceCalls, MoveCalls):
 
         self._link.call(name, work)
 
-    def own_disks(self, name: str, socket: Path) -> None:
+    def own_disks(self, name: str) -> None:
         """Let the emulator of a guest that stands still take over its disks (see `disks`)."""
-        self._on(name, lambda domain: self._own_disks(domain, name, socket))
+        self._on(name, lambda domain: self._own_disks(domain, name))
 
     def with_agent(self, name: str, work: Callable[[Ask], _Answer], limit_s: float) -> _Answer:
         """Run `work` with a function that asks the guest agent; see `agent.wake`."""
         answer: _Answer = self._on(name, lambda domain: work(agent_of(domain)), limit_s)
         return answer
+
+    def ask(self, work: Callable[[Any], _Answer]) -> _Answer:
+        """Run `work` with the connection, for what has a file of its own."""
+        return self._link.call(self.host, work)
 
     def _totals(self, connection: Any) -> Resources:
         _map_size, online, _count = connection.getCPUMap()
@@ -253,8 +257,8 @@ class Hypervisor(DeviceCalls, MoveCalls):
     def _throttle(self, domain: Any, percent: int | None) -> None:
         throttle(domain, percent)
 
-    def _own_disks(self, domain: Any, name: str, socket: Path) -> None:
-        own_disks(monitor_of(domain), name, socket)
+    def _own_disks(self, domain: Any, name: str) -> None:
+        own_disks(monitor_of(domain), name, private_folder(domain.XMLDesc()) / "disks.sock")
 
     def _undefine(self, domain: Any) -> None:
         domain.undefineFlags(_UNDEFINE)

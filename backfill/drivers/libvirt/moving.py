@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from backfill.core.fleet import InstanceState
@@ -12,6 +13,7 @@ from backfill.drivers.libvirt.domain_xml import placed
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.escort import Escort
 from backfill.drivers.libvirt.migration import Carriage, Step
+from backfill.drivers.libvirt.ownership import give_to_qemu
 from backfill.drivers.libvirt.plugging import plugged
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.drivers.libvirt.settings import MoveTerms
@@ -59,7 +61,7 @@ def suspend(pool: Pool, host: str, name: str) -> float:
 def _own_disks(pool: Pool, host: str, name: str, state: InstanceState) -> None:
     """An instance that stands still may have come here so: make sure that it can leave again."""
     if state is InstanceState.PAUSED:
-        pool.on(host).own_disks(name, pool.store_on(host).home(name) / "disks.sock")
+        pool.on(host).own_disks(name)
 
 
 def _was_saved(pool: Pool, host: str, name: str) -> bool:
@@ -200,6 +202,8 @@ def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
         failure = _send(pool, host, name, target, still, _terms(pool, running, still), carriage)
         _see_it_there(pool, host, name, target, failure)
     _finish(pool, host, name, target)
+    # Without a file system that libvirt knows to be shared, the old host took the disk back.
+    give_to_qemu(pool.on(target), Path(pool.store_on(target).files(name).disk))
     if running and still:
         pool.on(target).resume(name)
 

@@ -20,9 +20,10 @@ from pathlib import Path
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.libvirt import forking
 from backfill.drivers.libvirt.domain_xml import Memory, domain_xml
+from backfill.drivers.libvirt.ownership import give_to_qemu
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
-from backfill.drivers.libvirt.store import Store
+from backfill.drivers.libvirt.store import Store, write_secret
 from backfill.ports import BusyError, DriverError
 
 _log = logging.getLogger(__name__)
@@ -87,6 +88,8 @@ def parent_of(
     with pool.one_by_one(spec.host):
         found = newest(store, key)
         if found is not None:
+            # As whom QEMU runs can be another one since.
+            give_to_qemu(pool.on(spec.host), found.memory, found.state)
             return found
         images = pool.config.images.values()
         wanted = {kind_of(spec.flavour, known, hardware) for known in images}
@@ -191,6 +194,9 @@ def _boot_and_freeze(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> N
     hypervisor, store = nursery.pool.on(spec.host), nursery.store
     store.make(spec.name, nursery.image, spec.flavour.disk_gb, nursery.make_seed(spec, False))
     hypervisor.define(spec.name, nursery.document(spec, Memory(str(parent.memory), shared=True)))
+    for path in (parent.memory, parent.state):
+        write_secret(str(path), b"")  # private before there is anything in it
+    give_to_qemu(hypervisor, parent.memory, parent.state)
     try:
         hypervisor.start(spec.name)
         _await_line(nursery, spec.name, _FROZEN, _BOOT_LIMIT_S)
@@ -202,7 +208,7 @@ def _boot_and_freeze(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> N
         # What is on disk gives its place in memory to whoever asks for it.
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        path.chmod(0o400)
+        path.chmod(0o600)  # QEMU opens memory for writing, also where it changes none of it
 
 
 def _try_out(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> None:

@@ -103,6 +103,7 @@ class Store:
         files = self.files(name)
         self.home(name).mkdir(mode=0o711, parents=True, exist_ok=True)
         write_secret(files.seed, seed)
+        write_secret(files.disk, b"")  # the guest unpacks its seed there; qemu-img keeps the mode
         size = max(_virtual_bytes(image), disk_gb * _GIB)
         if full:
             run_qemu_img(
