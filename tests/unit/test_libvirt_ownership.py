@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from backfill.drivers.libvirt.hypervisor import Hypervisor
-from backfill.drivers.libvirt.ownership import give_to_qemu, qemu_user
+from backfill.drivers.libvirt.ownership import give, qemu_user
 from backfill.ports import RefusedError
 
 _TOLD = """
@@ -19,25 +17,6 @@ _TOLD = """
   <baselabel type='kvm'>{label}</baselabel><baselabel type='qemu'>{label}</baselabel></secmodel>
 </host></capabilities>
 """
-
-
-class Host:
-    """A host whose libvirt tells this."""
-
-    host = "bm1"
-
-    def __init__(self, told: str) -> None:
-        self.told = told
-
-    def getCapabilities(self) -> str:  # noqa: N802 - libvirt's own name
-        return self.told
-
-    def ask(self, work: Any) -> Any:
-        return work(self)
-
-
-def host(told: str) -> Hypervisor:
-    return cast(Hypervisor, Host(told))
 
 
 @pytest.mark.parametrize(
@@ -61,10 +40,10 @@ def test_only_the_owner_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = tmp_path / "ram"
     path.touch(mode=0o600)
     os.utime(path, ns=(1, 1))
-    give_to_qemu(host(_TOLD.format(label=f"+{os.getuid()}:+{os.getgid()}")), path)
-    give_to_qemu(host("<capabilities/>"), path)
+    give((os.getuid(), os.getgid()), "bm1", path)
+    give(None, "bm1", path)
     assert given == []
-    give_to_qemu(host(_TOLD.format(label="+64055:+64056")), path)
+    give((64055, 64056), "bm1", path)
     assert given == [(path, 64055, 64056)]
     assert path.stat().st_mtime_ns == 1
 
@@ -81,4 +60,4 @@ def test_what_cannot_be_given_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(
         RefusedError, match=r"ram: cannot give it to 64055:64055.*on bm1: Operation"
     ):
-        give_to_qemu(host(_TOLD.format(label="+64055:+64055")), path)
+        give((64055, 64055), "bm1", path)

@@ -28,6 +28,7 @@ from backfill.drivers.libvirt.domains import (
 from backfill.drivers.libvirt.hollow import Hollow
 from backfill.drivers.libvirt.link import Link
 from backfill.drivers.libvirt.move_calls import MoveCalls
+from backfill.drivers.libvirt.ownership import User, qemu_user
 from backfill.drivers.libvirt.settings import Limits
 from backfill.drivers.libvirt.utilisation import CpuMeter
 from backfill.ports import NotFoundError
@@ -66,6 +67,7 @@ class Hypervisor(DeviceCalls, MoveCalls):
         self._link = Link(host, uri, limits, self._watch, opener)
         # Handles (which mean one UUID for ever) of the domains with our label, by name.
         self._ours: dict[str, tuple[Any, str]] = {}
+        self._user: tuple[Any, User | None] | None = None  # and the connection that told it
 
     def close(self) -> None:
         """Give back the connection."""
@@ -240,9 +242,17 @@ class Hypervisor(DeviceCalls, MoveCalls):
         answer: _Answer = self._on(name, lambda domain: work(agent_of(domain)), limit_s)
         return answer
 
-    def ask(self, work: Callable[[Any], _Answer]) -> _Answer:
-        """Run `work` with the connection, for what has a file of its own."""
-        return self._link.call(self.host, work)
+    def qemu_user(self) -> User | None:
+        """As whom QEMU runs there; None where libvirt does not say."""
+
+        def work(connection: Any) -> User | None:
+            # A libvirtd looks at all its emulators before it answers (seconds, when it is busy),
+            # and until it starts anew it says the same.
+            if self._user is None or self._user[0] is not connection:
+                self._user = (connection, qemu_user(connection.getCapabilities()))
+            return self._user[1]
+
+        return self._link.call(self.host, work, self._limits.start_s)
 
     def _totals(self, connection: Any) -> Resources:
         _map_size, online, _count = connection.getCPUMap()

@@ -13,7 +13,7 @@ from backfill.drivers.libvirt.domain_xml import placed
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.escort import Escort
 from backfill.drivers.libvirt.migration import Carriage, Step
-from backfill.drivers.libvirt.ownership import give_to_qemu
+from backfill.drivers.libvirt.ownership import give, owner_of
 from backfill.drivers.libvirt.plugging import plugged
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.drivers.libvirt.settings import MoveTerms
@@ -190,6 +190,8 @@ def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
     _own_disks(pool, host, name, instance.state)
     running = instance.state is InstanceState.RUNNING
     live = running and pool.config.moves_live
+    disk = Path(pool.store_on(host).files(name).disk)
+    owner = owner_of(disk)
     with carrying.for_guest(pool, host, name, target) as carriage:
         if running and not live:
             # Should the move fail it is left so: who wants its room has it, and a return is proven.
@@ -202,8 +204,9 @@ def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
         failure = _send(pool, host, name, target, still, _terms(pool, running, still), carriage)
         _see_it_there(pool, host, name, target, failure)
     _finish(pool, host, name, target)
-    # Without a file system that libvirt knows to be shared, the old host took the disk back.
-    give_to_qemu(pool.on(target), Path(pool.store_on(target).files(name).disk))
+    if pool.share(host, target):
+        # On a file system that it does not know to be shared, the old host's libvirt took it back.
+        give(owner, target, disk)
     if running and still:
         pool.on(target).resume(name)
 

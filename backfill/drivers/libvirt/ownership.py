@@ -10,11 +10,12 @@ import os
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
-from backfill.drivers.libvirt.hypervisor import Hypervisor
 from backfill.ports import RefusedError
 
+User = tuple[int, int]  # uid, gid
 
-def qemu_user(capabilities: str) -> tuple[int, int] | None:
+
+def qemu_user(capabilities: str) -> User | None:
     """uid and gid as which QEMU runs, by libvirt's capabilities; None where they do not say."""
     document = fromstring(capabilities)  # noqa: S314 - libvirtd's answer, not an outside document
     for model in document.findall("host/secmodel"):
@@ -25,25 +26,28 @@ def qemu_user(capabilities: str) -> tuple[int, int] | None:
     return None
 
 
-def give_to_qemu(hypervisor: Hypervisor, *paths: Path) -> None:
-    """Let these belong to QEMU's user on that host; RefusedError when the daemon may not do that.
-
-    Their times stay as they are: by those a parent is known.
-    """
-    user = hypervisor.ask(lambda connection: qemu_user(connection.getCapabilities()))
-    if user is not None:
-        for path in paths:
-            _give(path, hypervisor.host, user)
-
-
-def _give(path: Path, host: str, user: tuple[int, int]) -> None:
+def owner_of(path: Path) -> User | None:
+    """To whom it belongs; None for what is not there."""
     try:
         seen = path.stat()
-        if user != (seen.st_uid, seen.st_gid):
+    except OSError:
+        return None
+    return seen.st_uid, seen.st_gid
+
+
+def give(user: User | None, host: str, *paths: Path) -> None:
+    """Let these belong to `user`, as whom QEMU runs on `host`; None changes nothing.
+
+    Their times stay as they are: by those a parent is known. RefusedError where that is forbidden.
+    """
+    for path in paths:
+        if user is None or user == owner_of(path):
+            continue
+        try:
             os.chown(path, *user)
-    except OSError as error:
-        raise RefusedError(
-            str(path), f"cannot give it to {user[0]}:{user[1]}, as whom QEMU runs on {host}: "
-            f"{error.strerror}",
-            "run the daemon as root, on a directory where root may do that, or QEMU as root",
-        ) from error  # fmt: skip
+        except OSError as error:
+            raise RefusedError(
+                str(path), f"cannot give it to {user[0]}:{user[1]}, as whom QEMU runs on {host}: "
+                f"{error.strerror}",
+                "run the daemon as root, on a directory where root may do that, or QEMU as root",
+            ) from error  # fmt: skip

@@ -20,7 +20,7 @@ from pathlib import Path
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.libvirt import forking
 from backfill.drivers.libvirt.domain_xml import Memory, domain_xml
-from backfill.drivers.libvirt.ownership import give_to_qemu
+from backfill.drivers.libvirt.ownership import give
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.drivers.libvirt.store import Store, write_secret
@@ -89,7 +89,7 @@ def parent_of(
         found = newest(store, key)
         if found is not None:
             # As whom QEMU runs can be another one since.
-            give_to_qemu(pool.on(spec.host), found.memory, found.state)
+            give(pool.on(spec.host).qemu_user(), spec.host, found.memory, found.state)
             return found
         images = pool.config.images.values()
         wanted = {kind_of(spec.flavour, known, hardware) for known in images}
@@ -196,7 +196,7 @@ def _boot_and_freeze(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> N
     hypervisor.define(spec.name, nursery.document(spec, Memory(str(parent.memory), shared=True)))
     for path in (parent.memory, parent.state):
         write_secret(str(path), b"")  # private before there is anything in it
-    give_to_qemu(hypervisor, parent.memory, parent.state)
+    give(hypervisor.qemu_user(), spec.host, parent.memory, parent.state)
     try:
         hypervisor.start(spec.name)
         _await_line(nursery, spec.name, _FROZEN, _BOOT_LIMIT_S)
