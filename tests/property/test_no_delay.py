@@ -32,13 +32,14 @@ lows = st.lists(st.tuples(st.integers(0, 60), st.integers(5, 400)), max_size=10)
 
 @pytest.mark.parametrize("tie", TIES)
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@given(highs, lows, st.booleans())
+@given(highs, lows, st.booleans(), st.integers(1, 2))
 @settings(max_examples=15)
 def test_high_priority_jobs_start_as_without_instances(
-    scheduler: SchedulerName, tie: Tie, high: list[Job], low: list[Job], pause: bool
+    scheduler: SchedulerName, tie: Tie, high: list[Job], low: list[Job], pause: bool, cpus: int
 ) -> None:
     """With pause and with requeue: each begins and ends at the same second on the same nodes."""
-    given_, rules = setting(high, Cluster(NODES), policy(PAUSE if pause else KILL), low, FREE)
+    cluster = Cluster(NODES, cpus)
+    given_, rules = setting(high, cluster, policy(PAUSE if pause else KILL), low, FREE)
     given_ = replace(given_, scheduler=scheduler, tie=tie)
     alone = reference(given_, rules)
     with_them = run(given_, rules, alone.ledger.window.end_s)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from backfill.core import changes as ch
-from backfill.core.actions import DriverAction
+from backfill.core.actions import DeleteNode, DownNode, DriverAction, RequeueJob
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
-from backfill.core.plan import Plan, SetNode
+from backfill.core.plan import Plan, SetNode, key_of
 from backfill.core.planner import plan
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities, Template
@@ -115,3 +115,22 @@ def test_a_node_that_is_not_shown_but_has_a_job_is_left_alone() -> None:
     assert any("but job 7 on it: this is not believed" in r.reason for r in made.refusals)
     odd.apply(ch.JobGone("7", NOW_S))
     assert phase_of(plan(odd, POLICIES)) is Phase.REMOVING
+
+
+def test_a_job_that_cannot_be_requeued_takes_its_node_down_once() -> None:
+    """It had ended, and Slurm has not been read since: asking again brings no news."""
+    left = world(InstanceState.RUNNING, Phase.REMOVING, low(7, JobState.RUNNING))
+    left.apply(ch.InstanceGone("bm1", "vn1", NOW_S))
+    requeue = next(a for a in plan(left, POLICIES).actions if isinstance(a, RequeueJob))
+    key = key_of(requeue)
+    left.apply(ch.OperationStarted(key, NOW_S, ""))
+    left.apply(ch.OperationDone(key, NOW_S, "job 7: has ended: COMPLETED", retry=False))
+    (down,) = plan(left, POLICIES).actions
+    assert isinstance(down, DownNode)
+    left.apply(ch.NodeSeen(replace(DRAINED, base=NodeBase.DOWN), NOW_S))
+    made = plan(left, POLICIES)
+    assert made.actions == ()
+    assert [r.reason for r in made.refusals if r.subject == "vn1"] == ["job 7 is still seen there"]
+    left.apply(ch.JobGone("7", NOW_S))
+    (last,) = plan(left, POLICIES).actions
+    assert isinstance(last, DeleteNode)

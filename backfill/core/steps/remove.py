@@ -161,6 +161,9 @@ def _give_back(draft: Draft, node: ManagedNode, job: Job) -> None:
     if progress is Progress.BEGUN:
         tell(draft, node, (job.id,), f"starts anew: {reason}")
     elif progress is Progress.FINAL:
+        if draft.world.nodes[node.name].base is NodeBase.DOWN:
+            draft.refuse(node.name, "removal", f"job {job.id} is still seen there")
+            return  # it had ended, or ends with its node: the next reading shows that
         draft.do(DownNode(node.name, node.generation, f"{OUR_REASON} {reason}"))
 
 
