@@ -30,6 +30,7 @@ from tests.contract.workload_rig import EVERYTHING
 from tests.real.repair import revive
 
 LIMIT_S = 90.0
+_TAKEN_UP_S = 1.5  # so long after an answer slurmctld has acted on it
 EXTRA_CONF = (
     # The partition that has every node, bare-metal or added.
     "PartitionName=any Nodes=ALL PriorityTier=5 OverSubscribe=FORCE:4",
@@ -183,9 +184,17 @@ class RealRig:
 
     @contextmanager
     def silent(self, node: str) -> Iterator[None]:
-        # An answer of the node's that slurmctld takes up later (it may take a second) would show
-        # the node alive, and return it to service, long after it was stopped.
-        until(self._nothing_under_way)
+        # An answer of the node's that slurmctld takes up later (it does so at the next full second)
+        # would show the node alive, and return it to service, long after it was stopped.
+        busy_s = time.monotonic()
+
+        def settled() -> bool:
+            nonlocal busy_s
+            if not self._nothing_under_way():
+                busy_s = time.monotonic()
+            return time.monotonic() > busy_s + _TAKEN_UP_S
+
+        until(settled)
         self._signal(node, signal.SIGSTOP)
         try:
             yield
