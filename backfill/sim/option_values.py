@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from backfill.sim.machine import Cluster
 
+_Number = TypeVar("_Number", int, float)
 # Low-priority work that is drawn from the model: so many jobs, by a seed.
 HTC = re.compile(r"htc:(?:(?P<seed>\d{1,9}):)?(?P<jobs>[1-9]\d{0,6})")
 
@@ -40,21 +43,23 @@ def work(text: str) -> str:
 
 def duration(text: str) -> float:
     """Seconds."""
-    from backfill.config.values import AmountError, duration_s
+    from backfill.config.values import duration_s
 
-    try:
-        return duration_s(text)
-    except AmountError as error:
-        what = f"'{text}' {error}; write 30m, for example"
-        raise argparse.ArgumentTypeError(what) from None
+    return _amount(duration_s, text, "30m")
 
 
 def size(text: str) -> int:
     """Memory, MB."""
-    from backfill.config.values import AmountError, size_mb
+    from backfill.config.values import size_mb
+
+    return _amount(size_mb, text, "64G")
+
+
+def _amount(read: Callable[[str], _Number], text: str, example: str) -> _Number:
+    from backfill.config.values import AmountError
 
     try:
-        return size_mb(text)
+        return read(text)
     except AmountError as error:
-        what = f"'{text}' {error}; write 64G, for example"
+        what = f"'{text}' {error}; write {example}, for example"
         raise argparse.ArgumentTypeError(what) from None

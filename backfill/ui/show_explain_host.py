@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backfill.core.quantities import counted
 from backfill.ui import wording
 from backfill.ui.client import Answer
 from backfill.ui.show_hosts import state_of
@@ -23,7 +24,7 @@ def explain_host(answer: Answer, picture: Picture) -> Explanation:
     jobs = wording.takers(host)
     made = Explanation(f"{name} {_HEADLINES[state].format(jobs=wording.jobs(jobs))}")
     made.add("why", why)
-    made.add("offers", f"{wording.counted(host['cpus'], 'CPU')} and {host['memory_mb']} MB")
+    made.add("offers", f"{counted(host['cpus'], 'CPU')} and {host['memory_mb']} MB")
     made.add("Slurm", _slurm(host, answer["slurm"]))
     made.add("instances", *_instances(host, picture))
     made.add("promised", *_claims(name, picture))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backfill.core.quantities import counted
 from backfill.ui import wording
 from backfill.ui.client import Answer
 from backfill.ui.show_picture import Entry, Explanation, Picture, refused
@@ -29,7 +30,7 @@ def explain_job(answer: Answer, picture: Picture) -> Explanation:
         refused(made, answer["refusals"], f"job {job['id']}")
     made.add("change", _change(job, ours))
     if job["restarts"]:
-        made.add("past", f"Slurm has restarted it {wording.counted(job['restarts'], 'time')}")
+        made.add("past", f"Slurm has restarted it {counted(job['restarts'], 'time')}")
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from backfill.core.quantities import counted
 from backfill.ui import wording
 from backfill.ui.client import Answer
 from backfill.ui.show_picture import Entry, Explanation, Picture, refused
@@ -53,9 +54,9 @@ def explain_node(answer: Answer, picture: Picture) -> Explanation:
         made.add("change", f"`backfill evict {name} --undo` opens it again")
     made.add("change", *_CHANGES.get(phase, _nothing)(node, picture))
     if node["failures"]:
-        made.add("past", f"{wording.counted(node['failures'], 'failure')} since its last success")
+        made.add("past", f"{counted(node['failures'], 'failure')} since its last success")
     if node["evictions"]:
-        made.add("past", f"pushed aside {wording.counted(node['evictions'], 'time')} so far")
+        made.add("past", f"pushed aside {counted(node['evictions'], 'time')} so far")
     return made
 
 

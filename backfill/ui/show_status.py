@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from backfill.core.quantities import counted
 from backfill.ui import wording
 from backfill.ui.client import Answer, Client, add_reading, present
 from backfill.ui.terminal import age, emphasis, local_time
@@ -28,7 +29,7 @@ def _show(answer: Answer, client: Client) -> None:
     print(answer["sentence"])
     print()
     waiting = answer["low_priority_jobs_waiting"]
-    print(f"queue     {wording.counted(waiting, 'low-priority job')} waiting")
+    print(f"queue     {counted(waiting, 'low-priority job')} waiting")
     phases = [f"{n} {phase}" for phase, n in answer["phases"].items() if n]
     print(f"nodes     {', '.join(phases) or 'none'}")
     print(f"policy    {_policy(answer['policy'], now_s)}")
