@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -53,8 +55,29 @@ class RefusedError(DriverError):
     retry = False
 
 
+class UnreadableError(DriverError):
+    """A fact that we need could not be read: it is unknown, which is never the same as "no"."""
+
+
 class BadOutputError(DriverError):
     """The outside system answered something that we cannot read; nothing was changed by us."""
+
+
+def unreadable(subject: str, error: OSError, path: object = None) -> UnreadableError:
+    """What is to be said of a file that the system did not let us use: its path and a next step."""
+    where = path or error.filename or "a file"
+    why = error.strerror or type(error).__name__
+    return UnreadableError(subject, f"cannot use {where}: {why}", _remedy(error.errno))
+
+
+def _remedy(number: int | None) -> str:
+    if number in (errno.EACCES, errno.EPERM):
+        return f"let uid {os.geteuid()}, as which this runs, into it, or run this as root"
+    if number in (errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.ETIMEDOUT):
+        return "see to the file system there, and mount it anew"
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "make room there"
+    return "see what lies there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +148,12 @@ class WorkloadManager(Protocol):
     def set_address(self, name: str, address: str) -> None:
         """Look for the node's slurmd at this bare IP; NOWHERE: what is sent to it fails at once."""
 
+    def vouch(self, name: str) -> None:
+        """The node stood still and goes on now: its next registration is no sign of a reboot.
+
+        BusyError where that cannot be said now, as under another's drain; unknown node: nothing.
+        """
+
     def set_down(self, name: str, reason: str) -> None:
         """Mark the node DOWN; Slurm then requeues or ends its jobs."""
 
@@ -133,6 +162,12 @@ class WorkloadManager(Protocol):
 
     def resume_job(self, job_id: str) -> None:
         """Let a suspended job go on."""
+
+    def set_time_limit(self, job_id: str, limit_s: float) -> None:
+        """Let the job run for so long in all, rounded up to a minute, whatever its partition says.
+
+        Time for which Slurm showed it as suspended does not count. NotFoundError: it has ended.
+        """
 
     def requeue_job(self, job_id: str) -> None:
         """Back to PENDING and eligible at once. RefusedError for a --no-requeue job."""
@@ -275,6 +310,19 @@ class Record:
     id: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Records of a journal whose ids are between these two, both left out; of one subject or all.
+
+    `before_id` 0: there is no upper end. `newest`: the latest come first.
+    """
+
+    after_id: int = 0
+    before_id: int = 0
+    subject: str = ""
+    newest: bool = False
+
+
 class Journal(Protocol):
     """Append-only memory of the daemon; what was appended survives a SIGKILL."""
 
@@ -286,15 +334,28 @@ class Journal(Protocol):
     ) -> Iterable[Record]:
         """Records in order of their ids; with `types` those whose body is of one of them (`t`)."""
 
+    def page(self, window: Window, most: int, most_bytes: int) -> list[Record]:
+        """Some of these records, the next ones in order of their ids, or the latest first.
+
+        At most `most`, and no more after their bodies have together reached `most_bytes`; empty
+        when there are none. No append waits for it.
+        """
+
     def close(self) -> None:
         """Flush and give back the file."""
 
 
 class Clock(Protocol):
-    """Time that never goes back. Epoch seconds; the simulator has its own."""
+    """Time that never jumps. Epoch seconds; the simulator has its own."""
 
     def now(self) -> float:
         """Seconds since 1970-01-01 UTC."""
 
     def ahead(self) -> float:
-        """By how much that is ahead of the machine's clock, which drivers and guests go by."""
+        """By how much that is ahead of the machine's clock, which drivers and guests go by.
+
+        It changes only when somebody sets that clock; below zero after a step forward.
+        """
+
+    def reading(self) -> tuple[str, float]:
+        """What tells this boot of the machine from others, and how long it is up, s."""

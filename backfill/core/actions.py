@@ -11,7 +11,7 @@ from backfill.core.device_actions import PlugDevices as PlugDevices
 from backfill.core.device_actions import ReturnDevices as ReturnDevices
 from backfill.core.device_actions import UnplugDevices as UnplugDevices
 from backfill.core.fleet import InstanceSpec
-from backfill.core.lifecycle import HeldJob
+from backfill.core.lifecycle import Cause, HeldJob
 from backfill.core.parent_actions import EndNursing as EndNursing
 from backfill.core.parent_actions import MakeParent as MakeParent
 
@@ -98,23 +98,43 @@ class ResumeJob:
 
 
 @dataclass(frozen=True, slots=True)
-class RequeueJob:
-    """Put the job back into the queue, eligible at once."""
+class LimitJob:
+    """Let the job run for `limit_s` in all: it stands still, and Slurm's clock goes on."""
 
     name: str
     generation: int
     job_id: str
+    limit_s: float
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class CancelJob:
-    """End the job: the ladder's last rung for what may not be requeued."""
+class RequeueJob:
+    """Put the job back into the queue, eligible at once, if it is still as it was seen.
+
+    `restarts`: how often it was requeued before (None: not known). `host`: nothing of the node may
+    be there any more; empty: that cannot be asked. `aside`: its copy stands still meanwhile.
+    """
 
     name: str
     generation: int
     job_id: str
     reason: str
+    restarts: int | None = None
+    host: str = ""
+    aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """End a job that may not be requeued and whose copy is lost, if it is still as it was seen."""
+
+    name: str
+    generation: int
+    job_id: str
+    reason: str
+    restarts: int | None = None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +149,11 @@ class CreateInstance:
 
 @dataclass(frozen=True, slots=True)
 class DeleteInstance:
-    """End the instance and remove what it kept; `last_words`: save its console's end first."""
+    """End the instance and remove what it kept; `last_words`: save its console's end first.
+
+    `cause`: why the work in it, `held`, may be destroyed, which is asked again directly before.
+    None: there is none, which is asked as well.
+    """
 
     name: str
     generation: int
@@ -137,6 +161,8 @@ class DeleteInstance:
     reason: str
     last_words: bool = False
     off: bool = False  # its host is off for good, so that there is nothing to end there
+    cause: Cause | None = None
+    held: tuple[HeldJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +241,17 @@ class ThawInstance:
 
 @dataclass(frozen=True, slots=True)
 class WakeInstance:
-    """Set the guest's clock and let it prove itself; `register`: slurmd reports again, too."""
+    """Set the guest's clock and let it prove itself; `register`: slurmd reports again, too.
+
+    `stood`: it stood still before, which Slurm must not take for a reboot.
+    """
 
     name: str
     generation: int
     host: str
     reason: str
     register: bool = True
+    stood: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +299,7 @@ DriverAction = (
     | DownNode
     | SuspendJob
     | ResumeJob
+    | LimitJob
     | RequeueJob
     | CancelJob
     | CreateInstance
@@ -295,6 +326,15 @@ DriverAction = (
 )
 
 # Giving a host back is right even when our picture of Slurm is old.
+# What may be done although it cannot be written down first: the hypervisor shows it to whoever
+# comes after us, and it can be undone.
+SAFE_UNWRITTEN = (PauseInstance, ThrottleInstance)
 SAFE_WHEN_BLIND = (
     CancelMove, PauseInstance, SuspendInstance, ThrottleInstance, EndNursing, UnplugDevices
 )  # fmt: skip
+
+
+def unwritten_too(action: DriverAction) -> bool:
+    """Whether it may be done although nothing can be written down now."""
+    lifted = isinstance(action, ThrottleInstance) and action.percent is None
+    return isinstance(action, SAFE_UNWRITTEN) and not lifted

@@ -10,7 +10,7 @@ from backfill.core.disk_changes import CheckpointPutBack as CheckpointPutBack
 from backfill.core.disk_changes import MemoryWritten as MemoryWritten
 from backfill.core.fleet import Host, Instance
 from backfill.core.fleets import Fleet
-from backfill.core.lifecycle import ManagedNode
+from backfill.core.lifecycle import Cause, ManagedNode
 from backfill.core.readiness import GuestReport
 
 
@@ -19,6 +19,29 @@ class Tick:
     """Time passed: it is now `now_s` (epoch seconds)."""
 
     now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSet:
+    """The machine's clock was set. Our time goes on: it is now `ahead_s` ahead of that clock."""
+
+    at_s: float
+    ahead_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRead:
+    """Our time, and how long the machine was up then, in seconds of this `boot` of it.
+
+    `began`: a daemon started here. All that was written before it is in a time to which `moved_s`
+    has to be added to have it in ours.
+    """
+
+    at_s: float
+    boot: str
+    uptime_s: float
+    began: bool = False
+    moved_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +57,34 @@ class SourceSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class SourcesSeen:
+    """Hosts were read completely, none of them before `seen_s`: told together, and late.
+
+    `sources`: which ones; with `all_but` all that are known but these.
+    """
+
+    sources: tuple[str, ...]
+    seen_s: float
+    all_but: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """We may not act but to give hosts back, because of `by`; with an empty text we may again."""
+
+    by: str  # "journal", "lease"
+    at_s: float
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFailed:
     """An outside system could not be read."""
 
     source: str
     at_s: float
     problem: str
+    odd: bool = False  # it was read, and what it showed is not believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +124,15 @@ class JobGone:
     """Slurm no longer knows the job."""
 
     id: str
+    seen_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrioritiesSeen:
+    """Jobs of which nothing is new but the priority; `priorities` in the order of `ids`."""
+
+    ids: tuple[str, ...]
+    priorities: tuple[int, ...]
     seen_s: float
 
 
@@ -162,6 +216,26 @@ class NodeForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class Destroyed:
+    """The end of the work on a node was decided at `at_s`. Counted against the limits."""
+
+    name: str
+    generation: int
+    at_s: float
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """Asked directly before, Slurm or the hypervisor did not bear out why work was to end."""
+
+    name: str
+    generation: int
+    at_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperationStarted:
     """An action was handed to a driver."""
 
@@ -178,6 +252,7 @@ class OperationDone:
     at_s: float
     problem: str = ""
     retry: bool = True
+    begun: bool = True  # False: it never reached the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +329,18 @@ class HoldSet:
 
 Change = (
     Tick
+    | ClockSet
+    | ClockRead
     | SourceSeen
+    | SourcesSeen
+    | Barred
     | SourceFailed
     | NodeSeen
     | NodeGone
     | NodesRead
     | JobSeen
     | JobGone
+    | PrioritiesSeen
     | HostSeen
     | InstanceSeen
     | InstanceStopped
@@ -270,6 +350,8 @@ Change = (
     | ClaimEnded
     | NodeManaged
     | NodeForgotten
+    | Destroyed
+    | Unconfirmed
     | OperationStarted
     | OperationDone
     | Woken

@@ -1,10 +1,13 @@
-"""Times of day in cron's five fields (minute, hour, day, month, weekday), all in UTC."""
+"""Times of day in cron's five fields (minute, hour, day, month, weekday), in one time zone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+
+from backfill.core.zones import UTC_ZONE, Zone
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -23,7 +26,9 @@ _SHORT = {
     "@hourly": "0 * * * *",
 }
 # 29 February comes back after eight years at the latest (1896, 1904).
-_FARTHEST_DAYS = 8 * 366 + 1
+_FARTHEST_DAYS = 8 * 366 + 3
+_DAY_S = 86400.0
+_HOURS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +42,43 @@ class Cron:
     weekdays: frozenset[int]  # 0 is Sunday
     either: bool
 
-    def last(self, now_s: float) -> float | None:
+    def last(self, now_s: float, zone: Zone = UTC_ZONE) -> float | None:
         """The latest moment of the schedule up to `now_s`, epoch seconds."""
-        return self._seek(now_s, -1)
+        return self._seek(now_s, -1, zone)
 
-    def after(self, now_s: float) -> float | None:
+    def after(self, now_s: float, zone: Zone = UTC_ZONE) -> float | None:
         """The first moment of the schedule after `now_s`, epoch seconds."""
-        return self._seek(now_s, 1)
+        return self._seek(now_s, 1, zone)
 
-    def _seek(self, now_s: float, way: int) -> float | None:
-        moment = datetime.fromtimestamp(now_s // 60 * 60, UTC)
-        midnight = moment.replace(hour=0, minute=0)
+    def _seek(self, now_s: float, way: int, zone: Zone) -> float | None:
+        minute_s = now_s // 60 * 60
+        # From the day before or after, as seen on the way: clocks may be changed at midnight.
+        day = datetime.fromtimestamp(zone.shown(minute_s) // 86400 * 86400, UTC)
+        day -= timedelta(days=way)
         for _ in range(_FARTHEST_DAYS):
-            if self._on(midnight):
-                times = (midnight + timedelta(hours=h, minutes=m)
-                         for h in self.hours[::way] for m in self.minutes[::way])  # fmt: skip
-                for at in times:
-                    if (at <= moment) if way < 0 else (at > moment):
-                        return at.timestamp()
-            midnight += timedelta(days=way)
+            if self._on(day):
+                for at_s in self._moments(day.timestamp(), way, zone):
+                    if (at_s <= minute_s) if way < 0 else (at_s > minute_s):
+                        return at_s
+            day += timedelta(days=way)
         return None
+
+    def _moments(self, day_s: float, way: int, zone: Zone) -> Iterable[float]:
+        """All of a day, in their order or against it.
+
+        A time of day that is skipped there is the moment of the change. Of one that is repeated the
+        first is meant, unless the schedule has every hour: then both are.
+        """
+        shown = (
+            day_s + hour * 3600.0 + minute * 60.0
+            for hour in self.hours[::way] for minute in self.minutes[::way]
+        )  # fmt: skip
+        ahead_s = zone.steady_s(day_s - _DAY_S, day_s + 2 * _DAY_S)
+        if ahead_s is not None:
+            return (at_s - ahead_s for at_s in shown)
+        both = len(self.hours) == _HOURS
+        found = {m for at_s in shown for m in zone.moments(at_s)[: None if both else 1]}
+        return sorted(found, reverse=way < 0)
 
     def _on(self, day: datetime) -> bool:
         if day.month not in self.months:

@@ -9,14 +9,14 @@ from math import inf
 from typing import TypeVar
 
 from backfill.core import pressure
-from backfill.core.actions import SAFE_WHEN_BLIND, DriverAction
+from backfill.core.actions import SAFE_WHEN_BLIND, DriverAction, unwritten_too
 from backfill.core.findings import Finding, Findings, Trace
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import maintenance_s
-from backfill.core.guards import stale
+from backfill.core.guards import barred, stale
 from backfill.core.ledger import Operation
 from backfill.core.lens import Lens, plain_times
-from backfill.core.lifecycle import ManagedNode, Phase, check_transition
+from backfill.core.lifecycle import ABSENT, ManagedNode, Phase, check_transition
 from backfill.core.plan import Action, ForgetNode, Plan, Refusal, SetNode, key_of
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
@@ -43,7 +43,8 @@ class Draft:
     def __init__(self, world: World, policies: PolicySet) -> None:
         self.world = world
         self.policies = policies
-        self.blind = stale(world, "slurm", policies.limits)
+        self.barred = barred(world)
+        self.blind = stale(world, "slurm", policies.limits) or self.barred
         slurm = world.sources.get("slurm")
         # What Slurm does not show means nothing as long as Slurm has shown nothing at all.
         self.unread = slurm is None or slurm.seen_s == 0.0
@@ -53,12 +54,16 @@ class Draft:
         self.targets: set[str] = set()  # hosts to which this plan sends an instance
         self.returning: list[str] = []  # the host of each node to which it gives its room back
         self.checkpoints: set[str] = set()  # that this plan orders
+        self.accused: set[str] = set()  # nodes against whose work something was found
+        self._condemned = 0  # nodes whose work this plan gives up
         self._refusals: dict[tuple[str, str], Refusal] = {}
         self._watch: set[str] = set()
         self._wake_at_s: float | None = None
         self._findings: Findings | None = None
         self._lens: Lens | None = None
         self._trace = Trace()
+        if self.barred:  # it is said also where nothing is wanted now
+            self.refuse("cluster", "any change", self.barred)
 
     @property
     def now_s(self) -> float:
@@ -115,6 +120,9 @@ class Draft:
         if operation is not None and self.now_s < operation.not_before_s:
             self.wake_at(operation.not_before_s)
             return Progress.WAITING
+        if self.barred and not unwritten_too(action):
+            self.refuse("cluster", "any change", self.barred)
+            return Progress.REFUSED
         if self.blind and not isinstance(action, SAFE_WHEN_BLIND):
             self.refuse("cluster", "any change", self.blind)
             return Progress.REFUSED
@@ -135,8 +143,20 @@ class Draft:
 
     def become(self, node: ManagedNode, phase: Phase, reason: str, **fields: object) -> None:
         """Record the next phase of `node`; its clock starts anew unless the phase is the same."""
+        if phase is Phase.REMOVING:
+            raise AssertionError(f"{node.name} is removed past core/condemn.py: {reason}")
+        self._become(node, phase, reason, **fields)
+
+    def remove(self, node: ManagedNode, reason: str, **fields: object) -> None:
+        """Let the removal of `node` begin. For core/condemn.py alone, which knows what is lost."""
+        self._become(node, Phase.REMOVING, reason, unconfirmed="", **fields)
+
+    def _become(self, node: ManagedNode, phase: Phase, reason: str, **fields: object) -> None:
         self._trace.acted = True
         check_transition(node, phase)
+        if self.barred and phase not in (node.phase, Phase.EVICTING):
+            self.refuse(node.name, f"to be {phase}", self.barred)
+            return
         if node.name in self._set:
             return  # one step per node and plan: the next plan, which follows at once, goes on
         if phase is Phase.MOVING:
@@ -149,12 +169,26 @@ class Draft:
         self._set[node.name] = phase if phase is not node.phase else None
         if phase is not node.phase:
             fields.setdefault("since_s", self.now_s)
+            fields.setdefault("suspicion", None)
+            if phase not in ABSENT:
+                fields.update(condemned=None, condemned_s=0.0)
         after = replace(node, phase=phase, reason=reason, **plain_times(fields))
         self.add(SetNode(after, reason))
 
     def becoming(self, phase: Phase) -> int:
         """How many nodes begin this phase by this plan."""
         return sum(1 for begun in self._set.values() if begun is phase)
+
+    @property
+    def condemned(self) -> int:
+        """The work on how many nodes is given up by this plan."""
+        if self._condemned:
+            self._trace.acted = True  # what other steps of this plan do is not noted
+        return self._condemned
+
+    def count_condemned(self) -> None:
+        """The work on one more node is given up by this plan."""
+        self._condemned += 1
 
     def note(self, node: ManagedNode, reason: str, **fields: object) -> None:
         """Change fields of the record without a new phase."""
@@ -192,6 +226,10 @@ class Draft:
 
     def finish(self) -> Plan:
         """The plan."""
+        self._trace = Trace()
+        for name, source in self.world.sources.items():
+            if source.odd_s:
+                self.refuse("cluster" if name == "slurm" else name, "belief", source.problem)
         refusals = tuple(self._refusals.values())
         return Plan(tuple(self._actions), refusals, frozenset(self._watch), self._wake_at_s)
 

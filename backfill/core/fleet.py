@@ -18,6 +18,7 @@ class InstanceState(StrEnum):
     OFF = "off"  # defined, no process and no saved memory
     CRASHED = "crashed"
     BUILDING = "building"
+    UNKNOWN = "unknown"  # its provider could not tell: `Instance.problem` says why; it is kept
 
 
 # States in which an instance takes memory of its host.
@@ -134,14 +135,23 @@ class Instance:
     restarted: bool = False  # somebody booted it anew, while its memory was on disk
     wanted_back: str = ""  # why its host's owner wants this very instance gone
     no_room: str = ""  # why its host, which had accepted it, found no room for it after all
+    # What keeps its state from being known, or stopped its guest without our doing, with a remedy.
+    problem: str = ""
 
     @property
     def occupies_cpu(self) -> bool:
-        return not self.throttled and self.state in (InstanceState.RUNNING, InstanceState.BUILDING)
+        return not self.throttled and (
+            self.state in (InstanceState.RUNNING, InstanceState.BUILDING) or self._may_run
+        )
 
     @property
     def occupies_memory(self) -> bool:
-        return self.state in IN_MEMORY
+        return self.state in IN_MEMORY or self._may_run
+
+    @property
+    def _may_run(self) -> bool:
+        """Of an unknown one that is seen to use no memory its hypervisor knows no process."""
+        return self.state is InstanceState.UNKNOWN and self.rss_mb != 0
 
 
 @dataclass(frozen=True, slots=True)

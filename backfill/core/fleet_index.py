@@ -26,6 +26,7 @@ class FleetIndex:
         self._begun: dict[str, list[float]] = {}  # the same of each host and image
         self._phases: dict[Phase, set[str]] = {phase: set() for phase in Phase}
         self._left: list[float] = []  # when idle ones began to leave, sorted
+        self._destroyed: list[tuple[float, str, int]] = []  # time, name, generation; sorted
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -83,6 +84,14 @@ class FleetIndex:
         """When the `count`-th last idle instance began to leave; 0 if there were fewer."""
         return self._left[-count] if 0 < count <= len(self._left) else 0.0
 
+    def destroyed_since(self, since_s: float) -> int:
+        """The work on how many instances was given up after `since_s`."""
+        return sum(1 for at_s, _, _ in reversed(self._destroyed) if at_s > since_s)
+
+    def destroyed_after_s(self, since_s: float) -> float | None:
+        """When that was done for the first time after `since_s`."""
+        return next((at_s for at_s, _, _ in self._destroyed if at_s > since_s), None)
+
     # --- changing ------------------------------------------------------------------------------
 
     def manage(self, node: ManagedNode) -> None:
@@ -105,6 +114,12 @@ class FleetIndex:
                 self._phases[old.phase].discard(node.name)
             self._phases[node.phase].add(node.name)
         self.managed[node.name] = node
+
+    def destroyed(self, name: str, generation: int, at_s: float) -> None:
+        """The work on an instance is given up; told twice it counts once."""
+        if (one := (at_s, name, generation)) not in self._destroyed:
+            insort(self._destroyed, one)
+            del self._destroyed[:-_REMEMBERED]
 
     def _begin(self, node: ManagedNode) -> None:
         """Note when an instance was begun, in all, on its host and of its image."""

@@ -20,9 +20,17 @@ class Limits:
     max_per_host: int = 16
     # Instances, and parents of instant clones, that boot at the same time.
     boots_at_once: int = 4
-    # Instances that are removed in one cycle: because nobody needs them, or because Slurm does not
-    # know their nodes or their jobs any more.
+    # Instances without work that are being removed at the same time, because nobody needs them or
+    # because Slurm does not know their nodes any more.
     removals_at_once: int = 8
+    # Instances with work that are destroyed within one minute, whatever the reason.
+    destroys_per_min: int = 6
+    # The same within one hour. Where it is reached they stand still, and wait.
+    destroys_per_hour: int = 60
+    # Before work is destroyed the reason has to be read again and again for so long.
+    sure_after_s: float = 10.0
+    # The same where the reason is that Slurm or a hypervisor does not show something any more.
+    missing_s: float = 600.0
     # Instances made in one hour, failures included.
     creates_per_hour: int = 500
     # A picture of Slurm older than this is not acted upon, except for giving hosts back.
@@ -44,6 +52,11 @@ def stale(world: World, source: str, limits: Limits) -> str:
     return f"our picture of {source} is {world.now_s - seen.seen_s:.0f} s old" + (
         f" ({seen.problem})" if seen.problem else ""
     )
+
+
+def barred(world: World) -> str:
+    """Say why we may do no more than give hosts back, or return an empty text."""
+    return "; ".join(f"{by}: {problem}" for by, problem in sorted(world.barred.items()))
 
 
 def may_create(world: World, limits: Limits, nursing: int = 0) -> str:

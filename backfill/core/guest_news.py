@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core import changes as ch
+from backfill.core.cluster import Job
 from backfill.core.doubting import Doubting
-from backfill.core.lifecycle import ManagedNode
+from backfill.core.lifecycle import HeldJob, ManagedNode
 
 
 class GuestNews(Doubting):
@@ -62,3 +63,30 @@ class GuestNews(Doubting):
             node = replace(known, **values)  # type: ignore[arg-type]  # its own fields
             self._fleet.managed[name] = node
             self._record_moved(node)
+
+    # --- what is destroyed, and what was not --------------------------------------------------
+
+    def _vanish(self, job: Job) -> None:
+        """A job at work on these nodes is not shown any more, and was not shown to have ended."""
+        for name in job.nodes:
+            if name in self.managed:
+                self._vanished.setdefault(name, {})[job.id] = HeldJob(job.id, job.restarts)
+
+    def _found_again(self, job_id: str) -> None:
+        """Slurm shows a job that it did not show before: whatever it says is news of it."""
+        for name in [name for name, jobs in self._vanished.items() if job_id in jobs]:
+            del self._vanished[name][job_id]
+            if not self._vanished[name]:
+                del self._vanished[name]
+            self._touch(name)
+
+    def _count_destroyed(self, node: ManagedNode) -> None:
+        self._fleet.destroyed(node.name, node.generation, node.condemned_s)
+        self._touch("*destroyed")
+
+    def _destroyed(self, change: ch.Destroyed) -> None:
+        self._fleet.destroyed(change.name, change.generation, change.at_s)
+        self._touch("*destroyed")
+
+    def _unconfirmed(self, change: ch.Unconfirmed) -> None:
+        self._note(change.name, change.generation, unconfirmed=change.reason)

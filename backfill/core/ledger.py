@@ -65,3 +65,4 @@ class Source:
     seen_s: float = 0.0
     failed_s: float = 0.0
     problem: str = ""
+    odd_s: float = 0.0  # since when what it shows is not believed; 0: it is

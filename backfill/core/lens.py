@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from backfill.core.cluster import Job
     from backfill.core.fleet import Instance
     from backfill.core.ledger import Claim, Operation
-    from backfill.core.lifecycle import ManagedNode, Phase
+    from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
     from backfill.core.ready_index import ReadyIndex
     from backfill.core.world import World
 
@@ -219,13 +219,24 @@ class Lens:
         self.notes.reads.update((f"read {name}", "*read"))
         return self._world.node_read_s(name)
 
-    def plain_now_s(self, same_until: Callable[[float], float | None]) -> float:
-        """What is reckoned with it may be kept until then; None: for ever."""
+    @property
+    def ahead_s(self) -> float:
+        self.notes.reads.add("*clock")
+        return self._world.ahead_s
+
+    def plain_now_s(self, same_until: Callable[[float], float]) -> float:
+        """What is reckoned with it may be kept until then."""
         now_s = self._world.now_s
-        until_s = same_until(now_s)
-        if until_s is not None:
-            self.notes.until_s = min(self.notes.until_s, until_s)
+        self.notes.until_s = min(self.notes.until_s, same_until(now_s))
         return now_s
+
+    def clock_s(self, same_until: Callable[[float], float | None]) -> float:
+        """What is reckoned with it may be kept until the clock is set or says that; None: never."""
+        clock_s = self._world.now_s - self.ahead_s
+        until_s = same_until(clock_s)
+        if until_s is not None:
+            self.notes.until_s = min(self.notes.until_s, until_s + self.ahead_s)
+        return clock_s
 
     def created_lately(self, within_s: float) -> int:
         """The number goes down when the first of them was made long enough ago."""
@@ -234,6 +245,30 @@ class Lens:
         if first_s is not None:
             self.notes.until_s = min(self.notes.until_s, first_s + within_s)
         return self._world.created_lately(within_s)
+
+    def destroyed_lately(self, within_s: float) -> int:
+        """The number goes down when the first of them was destroyed long enough ago."""
+        self.notes.reads.add("*destroyed")
+        first_s = self._world.destroyed_after_s(self._world.now_s - within_s)
+        if first_s is not None:
+            self.notes.until_s = min(self.notes.until_s, first_s + within_s)
+        return self._world.destroyed_lately(within_s)
+
+    def destroyed_after_s(self, since_s: float) -> float | None:
+        self.notes.reads.add("*destroyed")
+        return self._world.destroyed_after_s(since_s)
+
+    def source_read_s(self, source: str) -> float:
+        self.notes.reads.add(f"source {source}")
+        return self._world.source_read_s(source)
+
+    def deleted(self, name: str, generation: int) -> bool:
+        self.notes.reads.add(name)
+        return self._world.deleted(name, generation)
+
+    def vanished_on(self, node: str) -> tuple[HeldJob, ...]:
+        self.notes.reads.add(node)
+        return self._world.vanished_on(node)
 
     def taken(self, host: str) -> bool:
         self.notes.reads.add(host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from backfill.core.readiness import GuestReport
@@ -36,7 +36,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.DISPLACED: frozenset({Phase.MOVING, Phase.RETURNING, Phase.REMOVING}),
     Phase.MOVING: frozenset({Phase.DISPLACED, Phase.RETURNING, Phase.EVICTING, Phase.REMOVING}),
     Phase.RETURNING: frozenset({Phase.READY, Phase.EVICTING, Phase.DISPLACED, Phase.REMOVING}),
-    Phase.REMOVING: frozenset({Phase.FAILED, Phase.GIVEN_UP}),
+    Phase.REMOVING: frozenset({Phase.FAILED, Phase.GIVEN_UP, Phase.EVICTING}),
     Phase.FAILED: frozenset({Phase.BOOTING, Phase.GIVEN_UP}),
     Phase.GIVEN_UP: frozenset({Phase.BOOTING}),
 }
@@ -59,11 +59,53 @@ class Rung(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class JobLimit:
+    """The time limit of a job, or of one component of it, as it was before we raised it."""
+
+    id: str
+    limit_s: float = field(metadata={"span": True})
+
+
+@dataclass(frozen=True, slots=True)
 class HeldJob:
     """A job frozen together with its instance: the fence compares Slurm's word with this."""
 
     id: str
     restarts: int
+    ours: bool = True  # we suspended it in Slurm, or will; False: somebody else had, before us
+    refused: str = ""  # Slurm's words when it would not suspend it: its time limit runs meanwhile
+    stopped_s: float = 0.0  # since when that has been so, epoch seconds
+    limits: tuple[JobLimit, ...] = ()  # its own, and those of its other components
+    # False: of which run of the job the copy is was lost with the journal; it waits as it is.
+    sure: bool = True
+
+
+class Cause(StrEnum):
+    """Why the work on a node may be destroyed. There is no other reason (core/condemn.py)."""
+
+    STALE = "stale"  # Slurm shows another run of a job than the one that stands still here
+    ENDED = "ended"  # Slurm shows that every job that stands still here has ended
+    MISSING = "missing"  # Slurm shows none of these jobs, and never showed that they ended
+    FORGOTTEN = "forgotten"  # Slurm does not know the node
+    LOST = "lost"  # its hypervisor shows that nothing of it runs or is kept
+    VANISHED = "vanished"  # its hypervisor does not show it at all, and no other does
+    REBOOTED = "rebooted"  # somebody booted its guest anew while its memory was on disk
+    SILENT = "silent"  # neither Slurm nor its hypervisor gets an answer from the guest
+    HALF = "half"  # a checkpoint was put back here, and could not be put back elsewhere
+    OLD = "old"  # an earlier generation of a node that was removed
+    LADDER = "ladder"  # the policy's ladder names requeue
+    RECLAIMED = "reclaimed"  # its room's owner wants it back, for scale.reclaim_within_s
+    HOST_OFF = "host-off"  # a person says that its host is off for good
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """What was found against the work on a node, since when, and how often it was read again."""
+
+    cause: Cause
+    since_s: float
+    read_s: float = 0.0  # when the latest of these readings began
+    times: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +134,32 @@ class ManagedNode:
     suspended_s: float = 0.0  # when its jobs were last suspended in Slurm
     probed_s: float = 0.0  # when its jobs' processes were last looked at
     stuck_s: float = 0.0  # since when they were all found stopped; 0: they go on
+    kicked: tuple[str, ...] = ()  # jobs that we suspend for that reason, only to resume them
     checkpoint: str = ""  # id of the checkpoint that was ordered and is not kept yet
     checkpoint_s: float = 0.0  # when it was ordered
     checkpoint_of: tuple[str, ...] = ()  # all nodes of that order
     restoring: bool = False  # that checkpoint is to be put back, not made
     put_back: bool = False  # that has been done here
     failures: int = 0
-    not_before_s: float = 0.0
+    not_before_s: float = 0.0  # of the next try of a boot, or of a return
+    returns: int = 0  # so many in a row came to nothing
     evictions: int = 0
     doomed: bool = False  # once stopped it is not brought back: it is removed
     fail: bool = False  # removal counts as a failure
+    suspicion: Suspicion | None = None
+    condemned: Cause | None = None  # why its work is destroyed
+    condemned_s: float = 0.0  # since when
+    unconfirmed: str = ""  # why that was not done: what Slurm or its hypervisor said at last
     fleet: str = ""  # id of the order of which it is a member
     image: str = ""  # master image; empty: that of the policy file
     devices: tuple[str, ...] = ()  # what it offers of that of which its host has few
+
+
+def inherit(node: ManagedNode, known: ManagedNode | None) -> ManagedNode:
+    """The record with the report that the one before has: a report is never taken back."""
+    if known is None or known.generation != node.generation or node.report is not None:
+        return node
+    return replace(node, report=known.report)
 
 
 class InvalidTransitionError(AssertionError):

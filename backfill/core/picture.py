@@ -14,7 +14,8 @@ from backfill.core.fleet_index import FleetIndex
 from backfill.core.fleets import Fleet
 from backfill.core.job_index import JobIndex
 from backfill.core.ledger import Claim, Doubt, Operation, Source
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
+from backfill.core.moves import Move
 from backfill.core.rates import WriteRate
 from backfill.core.ready_index import ReadyIndex
 
@@ -25,7 +26,10 @@ class Picture:
     """What is known now. Nobody but `World.apply` changes it."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s = 0.0  # our time, which does not jump when somebody sets the machine's clock
+        self.ahead_s = 0.0  # by so much it is ahead of that clock
+        self.clock_moves: tuple[Move, ...] = ()  # how that clock was set, oldest first
+        self.time_moves: tuple[Move, ...] = ()  # where our time of one daemon is not the next one's
         self.findings = Findings()  # of the latest plans
         self._touch = self.findings.touch
         self.nodes: dict[str, Node] = {}
@@ -44,15 +48,20 @@ class Picture:
         self._calls = CallIndex()
         self.operations: Mapping[str, Operation] = self._calls.operations
         self.sources: dict[str, Source] = {}
+        self.barred: dict[str, str] = {}  # by what we are kept from acting, and why
         self.doubts: dict[str, Doubt] = {}  # by managed node
         self.fleets: dict[str, Fleet] = {}  # orders by id
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
         self.off: dict[str, str] = {}  # host that is off for good -> how a person knows
         self.kept: dict[str, tuple[int, str]] = {}  # host -> so many may stay there, and why
         self.generations: dict[str, int] = {}  # highest generation ever used by a node's name
+        self.removed: dict[str, int] = {}  # highest generation of a name that was removed
         self.streaks: dict[str, Streak] = {}  # failures in a row: by host, and "" for the image
         self.rates: dict[str, WriteRate] = {}  # by host: how fast memory reaches the disk
         self._host_of_node: dict[str, str] = {}
+        # Jobs that Slurm does not show any more on a node of ours, and did not show to have ended.
+        self._vanished: dict[str, dict[str, HeldJob]] = {}
+        self._deleted: set[tuple[str, int]] = set()  # nodes, as their removal comes to its end
         self._seen: dict[tuple[str, str], float] = {}
         # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
         self.sighted_since_s = 0.0
@@ -64,6 +73,14 @@ class Picture:
     def jobs_on(self, node: str) -> list[Job]:
         """Jobs that Slurm shows on a node, in order of their ids."""
         return self._queue.on(node)
+
+    def deleted(self, name: str, generation: int) -> bool:
+        """Whether a call of ours has deleted the node of this generation from Slurm."""
+        return (name, generation) in self._deleted
+
+    def vanished_on(self, node: str) -> tuple[HeldJob, ...]:
+        """Jobs that were on a node of ours and of which Slurm shows nothing any more."""
+        return tuple(self._vanished.get(node, {}).values())
 
     @property
     def partitions_waiting(self) -> set[str]:
@@ -189,9 +206,13 @@ class Picture:
         """What was begun and what left lately, for ramps."""
         return self._fleet
 
-    def plain_now_s(self, same_until: Callable[[float], float | None]) -> float:
-        """The time now, for what comes out the same until the time that is told of it."""
+    def plain_now_s(self, same_until: Callable[[float], float]) -> float:
+        """The present time to reckon with, for what comes out the same until the time told."""
         return self.now_s
+
+    def clock_s(self, same_until: Callable[[float], float | None]) -> float:
+        """What the machine's clock says, for what comes out the same until it says what is told."""
+        return self.now_s - self.ahead_s
 
     def created_lately(self, within_s: float) -> int:
         """How many instances we began to make less than so long ago."""
@@ -200,6 +221,19 @@ class Picture:
     def created_after_s(self, since_s: float) -> float | None:
         """When we began to make the first of those after `since_s`."""
         return self._fleet.created_after_s(since_s)
+
+    def destroyed_lately(self, within_s: float) -> int:
+        """The work on how many instances was given up less than so long ago."""
+        return self._fleet.destroyed_since(self.now_s - within_s)
+
+    def destroyed_after_s(self, since_s: float) -> float | None:
+        """When that was done for the first time after `since_s`."""
+        return self._fleet.destroyed_after_s(since_s)
+
+    def source_read_s(self, source: str) -> float:
+        """When the latest complete reading of Slurm, or of a host, began; 0: never."""
+        known = self.sources.get(source)
+        return 0.0 if known is None else known.seen_s
 
     def instances_called(self, name: str) -> list[Instance]:
         """Every host's view of one instance, hosts that were never seen included."""

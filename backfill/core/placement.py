@@ -92,8 +92,10 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
     regions: dict[str, int] = {}
     for instance in world.instances_on(host):
         regions[instance.devices_of] = instance.region_mb
-        if instance.name not in world.managed and instance.occupies_memory:
-            left = left - instance.resources  # not in our books yet, but there
+        known = world.managed.get(instance.name)
+        booked = known is not None and host in (known.host, known.target)
+        if not booked and instance.occupies_memory:
+            left = left - instance.resources  # our books do not have it there, but it is
     return left - Resources(0, sum(regions.values()))
 
 

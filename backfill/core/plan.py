@@ -14,6 +14,7 @@ from backfill.core.actions import (
     HoldDevices,
     KeepCheckpoint,
     KickJob,
+    LimitJob,
     MakeParent,
     MigrateInstance,
     PlugDevices,
@@ -109,7 +110,17 @@ def key_of(action: DriverAction) -> str:
 # What tells two actions of one kind about one node apart.
 _EXTRAS: dict[type, Callable[[Any], object]] = {
     **dict.fromkeys(
-        (SuspendJob, ResumeJob, RequeueJob, CancelJob, TellJob, KickJob, HoldDevices, PlugDevices),
+        (
+            SuspendJob,
+            ResumeJob,
+            LimitJob,
+            RequeueJob,
+            CancelJob,
+            TellJob,
+            KickJob,
+            HoldDevices,
+            PlugDevices,
+        ),
         attrgetter("job_id"),
     ),
     MigrateInstance: attrgetter("target"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from backfill.core.actions import DeleteInstance
+from backfill.core.actions import DeleteInstance, PauseInstance
+from backfill.core.adopting import adopt, catch_up, newer
+from backfill.core.condemn import condemn, old_copy
 from backfill.core.draft import Draft
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import Claim
-from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
+from backfill.core.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.liveness import plan_liveness
 from backfill.core.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.policy import PolicySet, Proof
@@ -26,11 +28,8 @@ from backfill.core.steps.remove import lost_with, step_draining, step_removing
 from backfill.core.steps.throttle import step_throttled
 from backfill.core.world import World
 
-# An instance with our tag of which no record exists is left alone for so long: its record may be
-# on its way, when another daemon is just being replaced by this one.
-_ORPHAN_AGE_S = 10.0
-
 _OVER = (Phase.FAILED, Phase.GIVEN_UP)
+_AT_WORK = (Phase.READY, Phase.DRAINING, Phase.EVICTING, Phase.THROTTLED, Phase.RETURNING)
 
 # FAILED and GIVEN_UP have no step: nothing of them is left outside.
 _STEPS: dict[Phase, Callable[[Draft, ManagedNode], None]] = {
@@ -81,7 +80,7 @@ def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Pl
 def _same_again(world: World, policies: PolicySet) -> Plan | None:
     """The latest plan, where making it once more would bring the same."""
     calm = world.findings.calm(world.now_s, policies) and not world.fleets
-    fresh = calm and world.fresh("slurm", policies.limits.stale_after_s)
+    fresh = calm and not world.barred and world.fresh("slurm", policies.limits.stale_after_s)
     return world.findings.latest if fresh else None
 
 
@@ -124,6 +123,10 @@ def _liveness(draft: Draft, _: None) -> None:
 
 
 def _step(draft: Draft, node: ManagedNode) -> None:
+    later = newer(draft, node)
+    if later is not None:
+        catch_up(draft, node, later)
+        return
     step = _STEPS.get(node.phase)
     if step is None:
         return
@@ -132,9 +135,32 @@ def _step(draft: Draft, node: ManagedNode) -> None:
             _unknown(draft, node, host)
             return  # where it is, or whether it has arrived, cannot be known
     if lost_with(draft, node.host) and node.phase not in (Phase.MOVING, Phase.REMOVING):
-        draft.become(node, Phase.REMOVING, f"its host {node.host} is off for good")
+        condemn(draft, node, Cause.HOST_OFF, f"its host {node.host} is off for good")
         return
+    if _state_unknown(draft, node):
+        return
+    draft.accused.discard(node.name)
     step(draft, node)
+    if node.suspicion is not None and node.name not in draft.accused and not draft.blind:
+        why = f"no longer suspected: {node.suspicion.cause}"
+        draft.note(node, f"{node.reason} ({why})", suspicion=None)
+
+
+def _state_unknown(draft: Draft, node: ManagedNode) -> bool:
+    """Whether the state of its instance cannot be told: then nothing is done with it until it can.
+
+    In one that has never worked no work can be lost: its boot ends, and is cleared, as any other.
+    """
+    if node.phase is Phase.BOOTING or (node.fail and not node.proven_s and not node.held):
+        return False
+    for place in draft.world.places_of(node.name):
+        if place.state is InstanceState.UNKNOWN:
+            what = f"what became of it on {place.host} is not known"
+            draft.refuse(node.name, "any step", f"{what}: {place.problem}")
+            return True
+        if place.problem:
+            draft.refuse(node.name, "work as usual", place.problem)
+    return False
 
 
 def _unknown(draft: Draft, node: ManagedNode, host: str) -> None:
@@ -199,6 +225,8 @@ def occupied(draft: Draft, host: str) -> str:
     if draft.world.nursing(host):
         return f"a parent of clones is being made on {host}"
     for instance in draft.world.instances_on(host):
+        if instance.state is InstanceState.UNKNOWN and instance.occupies_memory:
+            return f"it is not known whether {instance.name} runs on {host}: {instance.problem}"
         if instance.occupies_cpu:
             return f"{instance.name} still runs on {host}"
         if draft.policies.proof is Proof.MEMORY and instance.occupies_memory:
@@ -213,6 +241,10 @@ def _unsure(draft: Draft, host: str) -> str:
     for instance in draft.world.instances_on(host):
         if instance.state is InstanceState.MIGRATING:
             return f"{instance.name} is just coming to {host}"  # by a call of an earlier daemon
+    for node in draft.world.managed_on(host):
+        at_work = node.phase in _AT_WORK and node.proven_s and node.host == host
+        if at_work and not draft.world.places_of(node.name):
+            return f"{node.name} ran on {host}, which does not show it any more"
     known = draft.world.hosts.get(host)
     if known is not None and not known.reachable and _may_carry(draft.world, host):
         return f"{host} cannot be reached: {known.problem}"
@@ -237,63 +269,44 @@ def _suspect(world: World, name: str) -> bool:
 
 
 def _orphans(draft: Draft, names: Iterable[str]) -> None:
-    """Instances with our tag that no record explains: adopt the present, destroy the stale."""
+    """Instances with our tag that no record explains: adopt the present, destroy the stale.
+
+    Stale is what is older than the record, or of a life that is over; what is newer than the record
+    was taken over in the step of its node.
+    """
     if draft.blind:
         return
     found = {(i.host, i.name): i for name in names for i in draft.world.instances_called(name)}
-    for (host, name), instance in sorted(found.items()):
+    for (_, name), instance in sorted(found.items()):
         if instance.state is InstanceState.MIGRATING:
             continue
         node = draft.world.managed.get(name)
-        if node is None:
-            _adopt(draft, instance)
-        elif instance.tag.generation < node.generation or node.phase in _OVER:
-            reason = f"a stale copy (generation {instance.tag.generation})"
-            draft.do(DeleteInstance(name, instance.tag.generation, host, reason))
+        if instance.state is InstanceState.UNKNOWN:
+            draft.step(f"orphan {name}", _unknown_orphan, name)
+            continue
+        removed = instance.tag.generation <= draft.world.removed.get(name, 0)
+        if node is None and not removed:
+            draft.step(f"orphan {name}", adopt, instance)
+        elif node is None or instance.tag.generation < node.generation + (node.phase in _OVER):
+            draft.step(f"orphan {name}", _destroy_old, instance)
 
 
-def _adopt(draft: Draft, instance: Instance) -> None:
-    """Our journal was lost or is behind: take the instance back into our books."""
-    first_s = draft.world.first_seen_s(instance.host, instance.name)
-    if draft.now_s < first_s + _ORPHAN_AGE_S:
-        draft.wake_at(first_s + _ORPHAN_AGE_S)
+def _destroy_old(draft: Draft, instance: Instance) -> None:
+    """A copy of a node that was removed: stopped at once, destroyed when it was seen for long."""
+    name, host, generation = instance.name, instance.host, instance.tag.generation
+    reason = f"a stale copy (generation {generation})"
+    if instance.state is InstanceState.RUNNING:
+        draft.do(PauseInstance(name, generation, host, reason))
+    problem = old_copy(draft, instance)
+    if problem:
+        draft.refuse(name, "removal", f"{reason}; {problem}")
         return
-    template = draft.policies.instances
-    address = dict(zip(template.names, template.addresses, strict=False)).get(instance.name)
-    known = instance.name in draft.world.nodes
-    held = _frozen_in(draft, instance)
-    unsure = _unknown_run(held)
-    phase = Phase.EVICTING if draft.stopped(instance) else Phase.READY
-    if address is None or not known or unsure:
-        phase = Phase.REMOVING
-    node = ManagedNode(
-        instance.name,
-        address or "",
-        instance.host,
-        instance.tag.generation,
-        phase,
-        draft.now_s,
-        draft.now_s,
-        reason=f"found with our tag and taken over{unsure}",
-        held=held,
-    )
-    draft.become(node, phase, node.reason)
+    draft.do(DeleteInstance(name, generation, host, reason, cause=Cause.OLD))
 
 
-def _frozen_in(draft: Draft, instance: Instance) -> tuple[HeldJob, ...]:
-    """The jobs with which it stands still, as of now: one that is requeued later is noticed."""
-    jobs = draft.world.jobs_on(instance.name) if draft.stopped(instance) else []
-    return tuple(HeldJob(job.id, job.restarts) for job in jobs if job.active)
-
-
-def _unknown_run(held: Iterable[HeldJob]) -> str:
-    """Say of which jobs nobody knows whether the stopped copy is of their present run, or "".
-
-    What was held is forgotten with the journal, and Slurm may have requeued a job since. One that
-    was never requeued has had no other run.
-    """
-    return "".join(
-        f"; whether its copy of job {h.id} is of that job's restart {h.restarts} cannot be known"
-        for h in held
-        if h.restarts
-    )
+def _unknown_orphan(draft: Draft, name: str) -> None:
+    """Say that it is neither taken over nor destroyed until it is known what it is."""
+    for place in draft.world.places_of(name):
+        if place.state is InstanceState.UNKNOWN and name not in draft.world.managed:
+            what = f"what became of it on {place.host} is not known"
+            draft.refuse(name, "taking it over", f"{what}: {place.problem}")

@@ -24,6 +24,7 @@ from backfill.core.policies.readiness import Readiness
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Spread
+from backfill.core.policies.unsuspendable import Unsuspendable
 from backfill.core.policies.victims import Victims
 
 
@@ -73,6 +74,7 @@ class PolicySet:
     demand: Demand = field(default_factory=Demand)
     scale: Scale = field(default_factory=Scale)
     comeback: Comeback = field(default_factory=Comeback)
+    unsuspendable: Unsuspendable = field(default_factory=Unsuspendable)
     cloning: Cloning = field(default_factory=Cloning)
     placement: Spread = field(default_factory=Spread)
     readiness: Readiness = field(default_factory=Readiness)

@@ -129,8 +129,8 @@ def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRu
     ladder = policies.ladder
     place = ladder.place(node.rung, node.rung_kind)
     rule = ladder.rule(place)
-    if rule.rung is not Rung.REQUEUE or place >= len(ladder.rungs):
-        return rule  # past the last rung nothing else has worked: the host comes first
+    if rule.rung is not Rung.REQUEUE:
+        return rule
     jobs = [j for j in world.jobs_on(node.name) if j.active]
     kept = policies.victims.keeps([j.restarts for j in jobs])
     if kept or any(not j.requeue for j in jobs):
@@ -145,8 +145,8 @@ def most_instances(world: World, policies: PolicySet) -> int | None:
     """How many instances may be at work now by the budgets; None: they do not say."""
     if not policies.budgets.windows:
         return None
-    now_s = world.plain_now_s(policies.budgets.changes_s)
-    return policies.budgets.ceiling(Of.INSTANCES, _whole(policies), now_s)
+    clock_s = world.clock_s(policies.budgets.changes_s)
+    return policies.budgets.ceiling(Of.INSTANCES, _whole(policies), clock_s)
 
 
 def most_disruptions(world: World, policies: PolicySet) -> int | None:
@@ -154,14 +154,14 @@ def most_disruptions(world: World, policies: PolicySet) -> int | None:
     if not policies.budgets.windows:
         return None
     present = world.count_in(*(phase for phase in Phase if phase not in ABSENT))
-    now_s = world.plain_now_s(policies.budgets.changes_s)
-    return policies.budgets.ceiling(Of.DISRUPTIONS, present, now_s)
+    clock_s = world.clock_s(policies.budgets.changes_s)
+    return policies.budgets.ceiling(Of.DISRUPTIONS, present, clock_s)
 
 
 def budgets_change_s(world: World, policies: PolicySet) -> float:
-    """When a budget begins or ceases to hold next; 0: never."""
-    now_s = world.plain_now_s(policies.budgets.changes_s)
-    return policies.budgets.changes_s(now_s) or 0.0
+    """When a budget begins or ceases to hold next, in our time; 0: never."""
+    at_s = policies.budgets.changes_s(world.clock_s(policies.budgets.changes_s))
+    return 0.0 if at_s is None else at_s + world.ahead_s
 
 
 def _whole(policies: PolicySet) -> int:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 # A node name in which any number of ranges may stand: rack[1-2]n[01-16]-ib.
 _PART = re.compile(r"^[A-Za-z0-9_.-]*(?:\[[0-9,\- ]+\][A-Za-z0-9_.-]*)*$")
 _RANGES = re.compile(r"\[([0-9,\- ]+)\]")
 _NUMBERED = re.compile(r"^(?P<prefix>.*?)(?P<number>\d+)$")
 _LARGEST_HOSTLIST = 1_000_000
+# The most that a cluster of Slurm's can have, so whoever names more is not to be believed.
+MOST_NODES = 65_536
+_LONGEST_NUMBER = 18  # digits; what has more is no number of a node
+_LONGEST_NAME = 255  # as of any host
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -44,22 +48,32 @@ class Resources:
 NOTHING = Resources(0, 0)
 
 
-def parse_hostlist(text: str) -> tuple[str, ...]:
+def parse_hostlist(text: str, most: int = _LARGEST_HOSTLIST) -> tuple[str, ...]:
     """Expand a Slurm hostlist such as `n[1,3-5],login` to names, in order and without repeats.
 
-    Raises ValueError naming the faulty part. An empty text, `None assigned` and `(null)` are the
-    ways in which Slurm says "no node" and give an empty tuple.
+    Raises ValueError naming the faulty part, and for more than `most` names, which are counted
+    before any is made. An empty text, `None assigned` and `(null)` are the ways in which Slurm says
+    "no node" and give an empty tuple.
     """
     text = text.strip()
     if text in ("", "(null)", "None assigned", "None", "N/A"):
         return ()
-    names: dict[str, None] = {}
+    parts, named = [], 0
     for part in _split(text):
-        for name in _expand(part):
-            names[name] = None
-            if len(names) > _LARGEST_HOSTLIST:
-                raise ValueError(f"hostlist '{text[:40]}…' names more than a million nodes")
-    return tuple(names)
+        choices = _choices(part, most)
+        product = 1
+        for some in choices:
+            product *= len(some)
+            if named + product > most:
+                raise ValueError(f"hostlist '{_short(text)}' names more than {most} nodes")
+        named += product
+        parts.append(choices)
+    names = (map("".join, itertools.product(*choices)) for choices in parts)
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _split(text: str) -> list[str]:
@@ -73,35 +87,64 @@ def _split(text: str) -> list[str]:
             parts.append(text[start:i])
             start = i + 1
         if depth not in (0, 1):
-            raise ValueError(f"hostlist '{text}': brackets do not match")
+            raise ValueError(f"hostlist '{_short(text)}': brackets do not match")
     if depth:
-        raise ValueError(f"hostlist '{text}': brackets do not match")
+        raise ValueError(f"hostlist '{_short(text)}': brackets do not match")
     parts.append(text[start:])
     return parts
 
 
-def _expand(part: str) -> Iterable[str]:
+class _Span(Sequence[str]):
+    """The numbers of one range as texts, none of which is made before it is asked for."""
+
+    def __init__(self, first: int, last: int, width: int) -> None:
+        self._numbers = range(first, last + 1)
+        self._width = width
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, slice):
+            return [str(n).zfill(self._width) for n in self._numbers[at]]
+        return str(self._numbers[at]).zfill(self._width)
+
+
+def _choices(part: str, most: int) -> list[Sequence[str]]:
+    """What may stand at each place of the name: texts and ranges take turns, and the last range
+    counts fastest, as Slurm has it."""
     if _PART.match(part.strip()) is None or part.strip() == "":
-        raise ValueError(f"hostlist part '{part}' is not a node name or a range like n[1-4]")
-    # Names and ranges take turns; the last range counts fastest, as Slurm has it.
+        raise ValueError(
+            f"hostlist part '{_short(part)}' is not a node name or a range like n[1-4]"
+        )
     pieces = _RANGES.split(part.strip())
-    choices = [
-        [n for piece in text.split(",") for n in _numbers(piece, part)] if at % 2 else [text]
-        for at, text in enumerate(pieces)
-    ]
-    if math.prod(map(len, choices)) > _LARGEST_HOSTLIST:
-        raise ValueError(f"hostlist part '{part[:40]}' names more than a million nodes")
-    return map("".join, itertools.product(*choices))
+    if sum(map(len, pieces[::2])) + len(pieces) // 2 > _LONGEST_NAME:
+        raise ValueError(f"hostlist part '{_short(part)}' is longer than a name of a node can be")
+    return [_ranges(text, part, most) if at % 2 else [text] for at, text in enumerate(pieces)]
 
 
-def _numbers(piece: str, part: str) -> Iterable[str]:
+def _ranges(text: str, part: str, most: int) -> Sequence[str]:
+    spans = [_span(piece, part) for piece in text.split(",")]
+    if sum(map(len, spans)) > most:
+        raise ValueError(f"hostlist part '{_short(part)}' names more than {most} nodes")
+    return spans[0] if len(spans) == 1 else [n for span in spans for n in span]
+
+
+def _span(piece: str, part: str) -> _Span:
     low, dash, high = piece.strip().partition("-")
+    where, what = f"hostlist part '{_short(part)}'", f"'{_short(piece)}'"
     if not low.isdigit() or (dash and not high.isdigit()):
-        raise ValueError(f"hostlist part '{part}': '{piece}' is not a number or a range")
+        raise ValueError(f"{where}: {what} is not a number or a range")
+    if max(len(low), len(high)) > _LONGEST_NUMBER:
+        raise ValueError(f"{where}: a number has too many digits")
     first, last = int(low), int(high) if dash else int(low)
-    if last < first or last - first > _LARGEST_HOSTLIST:
-        raise ValueError(f"hostlist part '{part}': the range '{piece}' is empty or too long")
-    return (str(n).zfill(len(low)) for n in range(first, last + 1))
+    if last < first:
+        raise ValueError(f"{where}: the range {what} is empty")
+    return _Span(first, last, len(low))
 
 
 def fold_hostlist(names: Iterable[str]) -> str:

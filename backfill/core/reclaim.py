@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backfill.core.condemn import clear
 from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import count_on, room
@@ -30,7 +31,7 @@ def _fit(draft: Draft, host: str) -> None:
     for node in can_go[: max(0, going)]:
         reason = f"its room on {host} is wanted back: {named.get(node.name, why)}"
         if node.phase is Phase.BOOTING:
-            draft.become(node, Phase.REMOVING, reason)
+            clear(draft, node, reason)
         else:
             draft.become(node, Phase.DRAINING, reason, drained_s=0.0, doomed=True)
 

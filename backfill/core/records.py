@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
 from math import inf
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
-from backfill.core import actions, changes, plan
-from backfill.core.lifecycle import ManagedNode
+from backfill.core import actions, changes, moves, plan
+from backfill.core.fleets import Fleet
+from backfill.core.lifecycle import HeldJob, ManagedNode, inherit
 
 Plain = dict[str, object]
 
@@ -24,6 +25,11 @@ _TYPES: dict[str, type] = {
 }
 
 
+def record_types() -> dict[str, type]:
+    """Every type that a record may be of, by its name."""
+    return dict(_TYPES)
+
+
 def encode(value: object) -> Plain:
     """A change, action or refusal as plain JSON data; `t` names its type."""
     kind: Any = type(value)
@@ -32,6 +38,48 @@ def encode(value: object) -> Plain:
         found = getattr(value, name)
         body[name] = found if type(found) in _ALREADY_PLAIN else _plain(found)
     return body
+
+
+def encode_briefly(value: object) -> Plain:
+    """The same without what has its default: `decode` gives back the same value."""
+    return {"t": type(value).__name__, **_brief(value)}
+
+
+def _brief(value: object) -> Plain:
+    kind: Any = type(value)
+    found: Plain = {}
+    for name, default in _defaults(kind):
+        one = getattr(value, name)
+        inner: Any = type(one)
+        if one != default or inner is not type(default):
+            found[name] = _brief(one) if _names(inner) else _plain(one)
+    return found
+
+
+@cache
+def _defaults(kind: Any) -> tuple[tuple[str, object], ...]:
+    """Each field with its default; a value of its own where there is none."""
+    made = (
+        (f.name, f.default_factory() if callable(f.default_factory) else f.default)
+        for f in dataclasses.fields(kind)
+    )
+    return tuple(made)
+
+
+S = TypeVar("S")
+
+
+def slim(step: S, known: ManagedNode | None) -> S:
+    """The record of a node without a guest's report that the record before, `known`, has too.
+
+    `World.apply` and `remembered` put it in again.
+    """
+    if not isinstance(step, changes.NodeManaged | plan.SetNode):
+        return step
+    node = step.node
+    if node.report is None or node != inherit(dataclasses.replace(node, report=None), known):
+        return step
+    return dataclasses.replace(step, node=dataclasses.replace(node, report=None))
 
 
 _ALREADY_PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -107,12 +155,16 @@ REMEMBERED = frozenset(
     for kind in (
         changes.NodeManaged,
         changes.NodeForgotten,
+        changes.Destroyed,
+        changes.Unconfirmed,
         changes.HoldSet,
         changes.Woken,
         changes.CheckpointKept,
         changes.CheckpointPutBack,
         changes.MemoryWritten,
         changes.FleetSet,
+        changes.ClockSet,
+        changes.ClockRead,
     )
 )
 
@@ -121,24 +173,80 @@ def remembered(bodies: Iterable[Plain], now_s: float = inf) -> list[changes.Chan
     """Fold journal entries to the few changes that rebuild what only we know, newest last.
 
     The order is kept, so the phases follow one another legally; of each node only the record of
-    its last phase is returned. No time in such a record is after `now_s`: where one is, the
+    its last phase is returned. Where a daemon began in another time than the one before it, all
+    that is older is moved with it. No time in such a record is after `now_s`: where one is, the
     machine's clock was wrong then, or is now, and it would be waited for.
     """
     last: dict[str, changes.Change] = {}
     for body in bodies:
         if body.get("t") in REMEMBERED:
             _fold(last, decode(body))
-    return [_by(now_s, change) for change in last.values()]
+    return [_by(now_s, change) for change in last.values() if _counts(now_s, change)]
 
 
-_TIMES = [
-    f.name for f in dataclasses.fields(ManagedNode)
-    if f.name.endswith("_s") and f.name != "not_before_s"
-]  # fmt: skip
+def _counts(now_s: float, change: changes.Change) -> bool:
+    """What was destroyed more than an hour ago is held against no limit any more."""
+    return not isinstance(change, changes.Destroyed) or now_s == inf or change.at_s > now_s - 3600.0
+
+
+def began(bodies: Iterable[Plain], now: changes.ClockRead) -> changes.ClockRead:
+    """The start of a daemon at `now` after what is in the journal: how far times have moved."""
+    known: tuple[float, str, float] | None = None
+    for body in bodies:
+        if body.get("t") == changes.ClockRead.__name__:
+            read = decode(body)
+            known = (read.at_s, read.boot, read.uptime_s)
+    by_s = moves.moved_s(known, (now.at_s, now.boot, now.uptime_s))
+    return dataclasses.replace(now, began=True, moved_s=by_s)
+
+
+def _moments(kind: type) -> tuple[str, ...]:
+    """Fields on _s are moments; one that is a length of time says so: metadata={"span": True}."""
+    found: Any = dataclasses.fields(kind)
+    return tuple(f.name for f in found if f.name.endswith("_s") and not f.metadata.get("span"))
+
+
+_MOMENTS = {kind: _moments(kind) for kind in (ManagedNode, HeldJob, Fleet)}
+_TIMES = [name for name in _MOMENTS[ManagedNode] if name != "not_before_s"]
+
+
+def _moved(change: changes.Change, by_s: float) -> changes.Change:
+    """What was written in an older time, in the one that is `by_s` later."""
+    match change:
+        case changes.NodeManaged():
+            return changes.NodeManaged(_suspected_later(_later(change.node, by_s), by_s))
+        case changes.FleetSet():
+            return changes.FleetSet(_later(change.fleet, by_s))
+        case changes.HoldSet() | changes.MemoryWritten() | changes.Destroyed():
+            return dataclasses.replace(change, at_s=change.at_s + by_s)
+        case _:
+            return change
+
+
+_RecordT = TypeVar("_RecordT", ManagedNode, HeldJob, Fleet)
+
+
+def _later(record: _RecordT, by_s: float) -> _RecordT:
+    """All its moments; 0 stands for none."""
+    times: dict[str, Any] = {name: at_s + by_s for name in _MOMENTS[type(record)]
+                             if (at_s := getattr(record, name))}  # fmt: skip
+    if isinstance(record, ManagedNode):
+        times["held"] = tuple(_later(held, by_s) for held in record.held)
+    return dataclasses.replace(record, **times)
+
+
+def _suspected_later(node: ManagedNode, by_s: float) -> ManagedNode:
+    known = node.suspicion
+    if known is None:
+        return node
+    moved = dataclasses.replace(known, since_s=known.since_s + by_s, read_s=known.read_s + by_s)
+    return dataclasses.replace(node, suspicion=moved)
 
 
 def _by(now_s: float, change: changes.Change) -> changes.Change:
     """The same with times that are still to come moved back together: their order stays."""
+    if isinstance(change, changes.Destroyed):
+        return dataclasses.replace(change, at_s=min(change.at_s, now_s))
     if not isinstance(change, changes.NodeManaged):
         return change
     late = {name: at_s for name in _TIMES if (at_s := getattr(change.node, name)) > now_s}
@@ -152,14 +260,25 @@ def _by(now_s: float, change: changes.Change) -> changes.Change:
 
 
 def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
+    if isinstance(change, changes.ClockSet | changes.ClockRead):
+        _clock(last, change)
+        return
+    _fold_destroyed(last, change)
     match change:
-        case changes.NodeManaged():
-            last[f"node {change.node.name}"] = change
+        case changes.NodeManaged(node=node):
+            before = last.get(f"node {node.name}")
+            known = before.node if isinstance(before, changes.NodeManaged) else None
+            last[f"node {node.name}"] = changes.NodeManaged(inherit(node, known))
         case changes.NodeForgotten():
             # Kept for its generation: a copy that turns up again must not look like a new one.
             last.pop(f"node {change.name}", None)
             last[f"forgotten {change.name}"] = change
-        case changes.Woken() | changes.CheckpointKept() | changes.CheckpointPutBack():
+        case (
+            changes.Woken()
+            | changes.CheckpointKept()
+            | changes.CheckpointPutBack()
+            | changes.Unconfirmed()
+        ):
             _note(last, change)
         case changes.MemoryWritten():
             last[f"rate {change.host}"] = change
@@ -172,9 +291,31 @@ def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
             pass
 
 
+def _clock(last: dict[str, changes.Change], change: changes.ClockSet | changes.ClockRead) -> None:
+    if isinstance(change, changes.ClockRead):
+        if not change.began:
+            return
+        if change.moved_s:
+            for key, known in last.items():
+                last[key] = _moved(known, change.moved_s)
+    last[f"clock {change.at_s!r}"] = change
+
+
+def _fold_destroyed(last: dict[str, changes.Change], change: changes.Change) -> None:
+    """What was destroyed stays counted when its node is forgotten."""
+    if isinstance(change, changes.NodeManaged) and (cause := change.node.condemned) is not None:
+        node = change.node
+        change = changes.Destroyed(node.name, node.generation, node.condemned_s, cause)
+    if isinstance(change, changes.Destroyed):
+        last[f"destroyed {change.name} {change.generation} {change.at_s}"] = change
+
+
 def _note(
     last: dict[str, changes.Change],
-    change: changes.Woken | changes.CheckpointKept | changes.CheckpointPutBack,
+    change: changes.Woken
+    | changes.CheckpointKept
+    | changes.CheckpointPutBack
+    | changes.Unconfirmed,
 ) -> None:
     """What the world does with such a change, done to the record in the journal."""
     known = last.get(f"node {change.name}")
@@ -185,6 +326,8 @@ def _note(
             node = dataclasses.replace(known.node, woken_s=change.at_s)
         case changes.CheckpointKept():
             node = dataclasses.replace(known.node, checkpoint="", checkpoint_of=())
+        case changes.Unconfirmed():
+            node = dataclasses.replace(known.node, unconfirmed=change.reason)
         case _:
             node = dataclasses.replace(known.node, put_back=True)
     last[f"node {change.name}"] = changes.NodeManaged(node)

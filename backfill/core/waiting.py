@@ -81,7 +81,7 @@ def _told_now(
             due.append((max(job.submit_s, job.eligible_s), job.raw_id, target, reason))
     words = []
     for _, _, target, reason in nsmallest(most, due):
-        text = _sentence(world.now_s, reason)
+        text = _sentence(world.now_s - world.ahead_s, reason)
         kept[target] = Told(world.now_s, reason, text)
         aloud = notice.terminal and jobs[target].interactive
         words.append(TellJob("", 0, target, text, "its owner may ask", aloud=aloud))
@@ -111,9 +111,9 @@ def _gist(reason: str) -> str:
     return "".join(c for c in reason if not c.isdigit())
 
 
-def _sentence(now_s: float, reason: str) -> str:
+def _sentence(clock_s: float, reason: str) -> str:
     """It stays there for a while when the job has started, so it says of what time it speaks."""
-    at = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    at = datetime.fromtimestamp(clock_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"{OUR_REASON} as of {at} it waits: {reason}"[:_LONGEST]
 
 

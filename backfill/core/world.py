@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from backfill.core import changes as ch
+from backfill.core.actions import DeleteNode
 from backfill.core.breakers import follow
 from backfill.core.cluster import Job, JobState
 from backfill.core.fleet import InstanceState
 from backfill.core.fleets import FleetState
 from backfill.core.guest_news import GuestNews
 from backfill.core.ledger import Claim, Source
-from backfill.core.lifecycle import check_transition
+from backfill.core.lifecycle import ManagedNode, Phase, check_transition, inherit
+from backfill.core.moves import Move
 from backfill.core.rates import WriteRate
 
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
@@ -44,6 +46,21 @@ class World(GuestNews):
     def _tick(self, change: ch.Tick) -> None:
         self.now_s = max(self.now_s, change.now_s)
 
+    def _clock_set(self, change: ch.ClockSet) -> None:
+        by_s = self.ahead_s - change.ahead_s
+        self.clock_moves = (*self.clock_moves, Move(change.at_s - change.ahead_s, by_s))
+        self.ahead_s = change.ahead_s
+        self._touch("*clock")
+
+    def _clock_read(self, change: ch.ClockRead) -> None:
+        if change.moved_s:
+            self.time_moves = (*self.time_moves, Move(change.at_s, change.moved_s))
+        if change.began:
+            if by_s := change.moved_s + self.ahead_s:
+                self.clock_moves = (*self.clock_moves, Move(change.at_s, by_s))
+            self.ahead_s = 0.0
+            self._touch("*clock")
+
     def _source_seen(self, change: ch.SourceSeen) -> None:
         old = self.sources.get(change.source, _NEVER)
         if change.source == "slurm":
@@ -53,12 +70,34 @@ class World(GuestNews):
                 self._touch("*sight")
             for job_id in self._queue.bury(change.seen_s):
                 self._seen.pop(("job", job_id), None)
+        if old.odd_s:
+            self.findings.latest = None  # it said so
         self.sources[change.source] = Source(seen_s=max(change.seen_s, old.seen_s))
+        self._touch(f"source {change.source}")
         self._settle_doubts(change.source, change.seen_s)
+
+    def _sources_seen(self, change: ch.SourcesSeen) -> None:
+        others = (host for host in self.hosts if host not in change.sources)
+        for source in others if change.all_but else change.sources:
+            self._source_seen(ch.SourceSeen(source, change.seen_s))
+
+    def _barred(self, change: ch.Barred) -> None:
+        self.barred.pop(change.by, None)
+        if change.problem:
+            self.barred[change.by] = change.problem
+        elif not self.barred:
+            # No deadline ran while nobody could act.
+            self.sighted_since_s = max(self.now_s, change.at_s)
+        self._touch("*sight")
 
     def _source_failed(self, change: ch.SourceFailed) -> None:
         known = self.sources.get(change.source, _NEVER)
-        self.sources[change.source] = replace(known, failed_s=change.at_s, problem=change.problem)
+        odd_s = (known.odd_s or change.at_s) if change.odd else known.odd_s
+        if change.odd:
+            self.findings.latest = None  # it does not say so yet
+        self.sources[change.source] = replace(
+            known, failed_s=change.at_s, problem=change.problem, odd_s=odd_s
+        )
 
     def _node_seen(self, change: ch.NodeSeen) -> None:
         name = change.node.name
@@ -91,13 +130,24 @@ class World(GuestNews):
     def _job_seen(self, change: ch.JobSeen) -> None:
         if self._newer("job", change.job.id, change.seen_s):
             if (known := self.jobs.get(change.job.id)) != change.job:
+                if known is None:
+                    self._found_again(change.job.id)
                 self._job_moved(known, change.job)
             self._queue.put(change.job)
 
     def _job_gone(self, change: ch.JobGone) -> None:
         if self._newer("job", change.id, change.seen_s):
-            self._job_moved(self.jobs.get(change.id), None)
+            known = self.jobs.get(change.id)
+            if known is not None and known.active:
+                self._vanish(known)
+            self._job_moved(known, None)
             self._queue.drop(change.id, change.seen_s)
+
+    def _priorities_seen(self, change: ch.PrioritiesSeen) -> None:
+        for job_id, priority in zip(change.ids, change.priorities, strict=True):
+            known = self.jobs.get(job_id)
+            if known is not None:
+                self._job_seen(ch.JobSeen(replace(known, priority=priority), change.seen_s))
 
     def _job_moved(self, *pictures: Job | None) -> None:
         """A job looked as the first picture says, and looks as the second says now."""
@@ -179,12 +229,18 @@ class World(GuestNews):
     def _node_managed(self, change: ch.NodeManaged) -> None:
         known = self.managed.get(change.node.name)
         if known is not None:
-            check_transition(known, change.node.phase)
+            if known.generation == change.node.generation:
+                check_transition(known, change.node.phase)
             self._record_moved(known)
+            if _tries_anew(known, change.node):
+                self._calls.forget(known.name)
+                self._touch("*operations")
+        if change.node.condemned is not None:
+            self._count_destroyed(change.node)
         for name in follow(self.streaks, known, change.node, self.now_s):
             self._touch(f"streak {name}")
             self._touch("*streaks")
-        self._fleet.manage(change.node)
+        self._fleet.manage(inherit(change.node, known))
         self._phase_moved(known, change.node)
         self._remember_generation(change.node.name, change.node.generation)
         self._record_moved(change.node)
@@ -194,6 +250,9 @@ class World(GuestNews):
         if known is not None:
             self._record_moved(known)
         self._fleet.forget(change.name)
+        self._vanished.pop(change.name, None)
+        self._deleted.discard((change.name, change.generation))
+        self.removed[change.name] = max(change.generation, self.removed.get(change.name, 0))
         self._look_ready(change.name)
         self._phase_moved(known, None)
         self._calls.forget(change.name)
@@ -220,8 +279,11 @@ class World(GuestNews):
     def _operation_done(self, change: ch.OperationDone) -> None:
         known = self.operations.get(change.key)
         self._calls.done(change)
-        if known is not None and known.host and change.problem:
+        if known is not None and known.host and change.problem and change.begun:
             self._doubt(change.key.split(":", 2)[1], known.host, change.at_s)
+        kind, name, rest = change.key.split(":", 2)
+        if kind == DeleteNode.__name__ and not change.problem:
+            self._deleted.add((name, int(rest.split(":")[0])))
         self._call_moved(change.key, "" if known is None else known.host)
 
     def _call_moved(self, key: str, host: str) -> None:
@@ -261,16 +323,30 @@ class World(GuestNews):
         self._touch("*closed")
 
 
+def _tries_anew(before: ManagedNode, after: ManagedNode) -> bool:
+    """Whether what failed for the node before says nothing about what comes now."""
+    if after.phase is Phase.RETURNING:
+        return before.phase is not Phase.RETURNING
+    # No rung is left, and the last one is tried again.
+    stays = after.phase is before.phase and after.rung == before.rung
+    return stays and after.rung_since_s > before.rung_since_s
+
+
 _NEVER = Source()
 _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.Tick: World._tick,
+    ch.ClockSet: World._clock_set,
+    ch.ClockRead: World._clock_read,
     ch.SourceSeen: World._source_seen,
+    ch.SourcesSeen: World._sources_seen,
+    ch.Barred: World._barred,
     ch.SourceFailed: World._source_failed,
     ch.NodeSeen: World._node_seen,
     ch.NodeGone: World._node_gone,
     ch.NodesRead: World._nodes_read,
     ch.JobSeen: World._job_seen,
     ch.JobGone: World._job_gone,
+    ch.PrioritiesSeen: World._priorities_seen,
     ch.HostSeen: World._host_seen,
     ch.InstanceSeen: World._instance_seen,
     ch.InstanceStopped: World._instance_stopped,
@@ -280,6 +356,8 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.ClaimEnded: World._claim_ended,
     ch.NodeManaged: World._node_managed,
     ch.NodeForgotten: World._node_forgotten,
+    ch.Destroyed: World._destroyed,
+    ch.Unconfirmed: World._unconfirmed,
     ch.OperationStarted: World._operation_started,
     ch.OperationDone: World._operation_done,
     ch.Woken: World._woken,

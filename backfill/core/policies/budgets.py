@@ -8,6 +8,7 @@ from functools import lru_cache
 from math import floor
 
 from backfill.core.cron import parse_cron
+from backfill.core.zones import UTC_ZONE, Zone
 
 
 class Of(StrEnum):
@@ -25,16 +26,20 @@ class Budget:
     nodes: str = field(metadata={"form": "share"})
     # What it bounds.
     of: Of = Of.INSTANCES
-    # When it begins to hold, as cron has it, in UTC: "0 8 * * mon-fri". Empty: it always holds.
+    # When it begins to hold, as cron has it: "0 8 * * mon-fri". Empty: it always holds.
     schedule: str = field(default="", metadata={"form": "schedule"})
     # How long it holds each time.
     duration_s: float = 3600.0
+    # Whose time of day is meant: UTC, or an IANA name such as Europe/Berlin.
+    time_zone: str = field(default="UTC", metadata={"form": "zone"})
+    # Read from the system's table.
+    zone: Zone = field(default=UTC_ZONE, metadata={"ours": True})
 
     def until_s(self, now_s: float) -> float | None:
         """When it ceases to hold; None if it does not hold now, infinity if it always does."""
         if not self.schedule:
             return float("inf")
-        begun_s = _last_s(self.schedule, now_s // 60 * 60)
+        begun_s = _last_s(self.schedule, now_s // 60 * 60, self.zone)
         if begun_s is None or now_s >= begun_s + self.duration_s:
             return None
         return begun_s + self.duration_s
@@ -68,7 +73,7 @@ class Budgets:
         for budget in self.windows:
             until_s = budget.until_s(now_s)
             if until_s is None:
-                until_s = _next_s(budget.schedule, now_s // 60 * 60)
+                until_s = _next_s(budget.schedule, now_s // 60 * 60, budget.zone)
             if until_s is not None and until_s != float("inf"):
                 moments.append(until_s)
         return min(moments, default=None)
@@ -76,10 +81,10 @@ class Budgets:
 
 # A plan asks several times a second, and the answer is the same for a minute.
 @lru_cache(maxsize=256)
-def _last_s(schedule: str, minute_s: float) -> float | None:
-    return parse_cron(schedule).last(minute_s)
+def _last_s(schedule: str, minute_s: float, zone: Zone) -> float | None:
+    return parse_cron(schedule).last(minute_s, zone)
 
 
 @lru_cache(maxsize=256)
-def _next_s(schedule: str, minute_s: float) -> float | None:
-    return parse_cron(schedule).after(minute_s)
+def _next_s(schedule: str, minute_s: float, zone: Zone) -> float | None:
+    return parse_cron(schedule).after(minute_s, zone)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from backfill.core.fleet import Checkpoint
+from backfill.core.moves import Move, as_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,17 @@ class Checkpoints:
     # A job on several nodes: they must all stand still within so many seconds of the order.
     window_s: float = 10.0
 
-    def expired(self, kept: Iterable[Checkpoint], now_s: float) -> tuple[str, ...]:
-        """Ids whose time is over at `now_s`, in order; a part that cannot be read has no time."""
-        over = (c.id for c in kept if not c.problem and c.expires_s <= now_s)
+    def expired(
+        self, kept: Iterable[Checkpoint], clock_s: float, moves: Sequence[Move] = ()
+    ) -> tuple[str, ...]:
+        """Ids whose time is over when the machine's clock says `clock_s`, in order.
+
+        A part that cannot be read has no time. `moves`: how that clock was set, which makes none of
+        them older.
+        """
+        over = (c.id for c in kept if not c.problem and _expires_s(c, moves) <= clock_s)
         return tuple(dict.fromkeys(over))
+
+
+def _expires_s(kept: Checkpoint, moves: Sequence[Move]) -> float:
+    return kept.expires_s + as_now(moves, kept.created_s) - kept.created_s

@@ -11,7 +11,16 @@ class Comeback:
 
     # The host must have been free for so long first; 0 brings work back at once.
     settle_s: float = 0.0
-    # A return that has not succeeded after this time has failed: the job is requeued.
+    # A return that has not succeeded after this time is put off: the instance stands still again.
     within_s: float = 120.0
+    # So long after a return that came to nothing the next one begins; doubled after each further
+    # one, up to `retry_at_most_s`.
+    retry_s: float = 15.0
+    # The longest of these pauses.
+    retry_at_most_s: float = 600.0
     # A stopped instance moves to another host only after having waited so long for its own.
     move_after_s: float = 2.0
+
+    def retry_after_s(self, returns: int) -> float:
+        """How long to wait after so many returns in a row that came to nothing (1 or more)."""
+        return float(min(self.retry_at_most_s, self.retry_s * 2.0 ** min(returns - 1, 30)))

@@ -15,6 +15,11 @@ _WAITS_FOR_ROOM = frozenset({"", "None", "Resources", "Priority", "NodeDown", "P
 _WAITS_PREFIX = ("ReqNodeNotAvail", "Nodes required", "Resources")
 
 
+def for_room(reason: str) -> bool:
+    """Whether a job that waits for this reason starts as soon as there is room."""
+    return reason in _WAITS_FOR_ROOM or reason.startswith(_WAITS_PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """What the queue could use: CPUs that fit our flavour, and the jobs that never will.
@@ -67,10 +72,9 @@ class Demand:
 
     def waits_for_room(self, job: Job, now_s: float) -> bool:
         """Slurm throttles arrays and users by other reasons: those tasks wait for no room."""
-        reason = job.reason
-        if reason == "BeginTime":
+        if job.reason == "BeginTime":
             return job.eligible_s > 0.0 and now_s >= job.eligible_s - self.ahead_s
-        return reason in _WAITS_FOR_ROOM or reason.startswith(_WAITS_PREFIX)
+        return for_room(job.reason)
 
     def _fits(self, job: Job, flavour: Flavour) -> bool:
         """Whether instances can carry the job, an equal share on each of its nodes."""

@@ -23,6 +23,9 @@ DEFAULT_RUNGS = (
     RungRule(Rung.REQUEUE, within_s=60.0),
 )
 
+_LAST = RungRule(Rung.PAUSE)
+_ENDS = (Rung.REQUEUE, Rung.CANCEL)
+
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
@@ -31,10 +34,12 @@ class Ladder:
     rungs: tuple[RungRule, ...] = DEFAULT_RUNGS
 
     def rule(self, index: int) -> RungRule:
-        """The rule at `index`; past the last one the work is given back to the queue."""
-        if index < len(self.rungs):
-            return self.rungs[index]
-        return RungRule(Rung.REQUEUE)
+        """The rule at `index`; past the last one the instance stands still, which loses nothing."""
+        return self.rungs[index] if index < len(self.rungs) else _LAST
+
+    def over(self, index: int) -> bool:
+        """Whether the list is over at `index`."""
+        return index >= len(self.rungs)
 
     def place(self, index: int, kind: Rung | None) -> int:
         """Where a node stands that was on this kind of rung, the `index`-th of its ladder then.
@@ -43,9 +48,9 @@ class Ladder:
         """
         if kind is None or self.rule(index).rung is kind:
             return index
-        if kind is Rung.REQUEUE:
-            return len(self.rungs)
-        return next((i for i, rule in enumerate(self.rungs) if rule.rung is kind), 0)
+        # Work is never lost by a rung that the list does not name (any more).
+        missing = len(self.rungs) if kind is Rung.REQUEUE else 0
+        return next((i for i, rule in enumerate(self.rungs) if rule.rung is kind), missing)
 
     @property
     def migrates(self) -> bool:
@@ -53,8 +58,15 @@ class Ladder:
         return any(r.rung is Rung.MIGRATE for r in self.rungs)
 
     @property
+    def ends(self) -> bool:
+        """Whether it ends by giving work back to the queue, rather than by standing still."""
+        return any(rule.rung in _ENDS for rule in self.rungs)
+
+    @property
     def longest_stop_s(self) -> float | None:
         """The longest time that an instance may stand still, seconds; None: without limit."""
+        if not self.ends:
+            return None
         total = 0.0
         for rule in self.rungs:
             if rule.rung in (Rung.PAUSE, Rung.SUSPEND):

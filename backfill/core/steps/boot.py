@@ -10,9 +10,11 @@ from backfill.core.actions import (
     UndrainNode,
 )
 from backfill.core.cluster import OUR_REASON, NodeBase
+from backfill.core.condemn import clear
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.placement import room
 from backfill.core.readiness import judge_registration
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.prove import proven, sentence
@@ -54,15 +56,22 @@ def step_booting(draft: Draft, node: ManagedNode) -> None:
 
 
 def _found_no_room(draft: Draft, node: ManagedNode) -> bool:
-    """Whether its host has accepted the instance and then found no room: it is begun anew at once.
+    """Whether its host has no room for it, as we see or as it says: it is begun anew at once.
 
     That is no failure of node, image or host: what the host has learnt by it is its business.
     """
     instance = draft.instance(node)
-    if instance is None or not instance.no_room or draft.busy_with(node):
+    if draft.busy_with(node):
         return False
-    draft.become(node, Phase.REMOVING, f"{node.host} has no room for it: {instance.no_room}")
-    return True
+    if instance is None:
+        left = room(draft.world, node.host, draft.policies, kept=False)
+        if left.cpus >= 0 and left.memory_mb >= 0:
+            return False
+        # As after the return of an old journal: what it promised has long been given to others.
+        return clear(draft, node, f"{node.host} has no room for it any more")
+    if not instance.no_room:
+        return False
+    return clear(draft, node, f"{node.host} has no room for it: {instance.no_room}")
 
 
 def _fails_to_make(draft: Draft, node: ManagedNode) -> bool:
@@ -199,4 +208,4 @@ def _fail(draft: Draft, node: ManagedNode, problem: str, *, will_pass: bool = Fa
     """`will_pass`: others may mend it at any time, so no person has to say that they have."""
     most = draft.policies.scale.give_up_after - 2
     failures = min(node.failures, most) if will_pass else node.failures
-    draft.become(node, Phase.REMOVING, problem, fail=True, failures=failures)
+    clear(draft, node, problem, fail=True, failures=failures)

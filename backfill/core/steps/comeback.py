@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from backfill.core.actions import (
     RestoreInstance,
     ResumeJob,
     ThawInstance,
     UndrainNode,
 )
-from backfill.core.cluster import JobState, Node, NodeBase
+from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.condemn import forgotten, lost, stale
 from backfill.core.draft import Draft, Progress
 from backfill.core.fence import judge
 from backfill.core.fleet import InstanceState
 from backfill.core.hiding import show
 from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.notice import tell
+from backfill.core.notice import NOT_OURS, tell, went_on
 from backfill.core.steps.devices import plugged_again
 from backfill.core.steps.evict import begin_eviction
-from backfill.core.steps.prove import proven
+from backfill.core.steps.fellows import still, waits_for
+from backfill.core.steps.prove import ask_on, checks_of, proven, sentence
 from backfill.core.steps.throttle import give_cpus
+from backfill.core.steps.unsuspended import settled, tell_back
 
 
 def step_returning(draft: Draft, node: ManagedNode) -> None:
@@ -30,13 +35,12 @@ def step_returning(draft: Draft, node: ManagedNode) -> None:
         return
     limit_s = draft.since(node) + draft.policies.comeback.within_s
     draft.wake_at(limit_s)
+    if stale(draft, node, judge(node.name, node.held, draft.world.jobs)):
+        return
     if draft.now_s >= limit_s:
-        _give_up(draft, node, f"its return took longer than {limit_s - draft.since(node):.0f} s")
-        return
-    verdict = judge(node.name, node.held, draft.world.jobs)
-    if verdict.stale:
-        draft.become(node, Phase.REMOVING, f"{verdict.stale}: the copy here is destroyed")
-        return
+        within_s = draft.policies.comeback.within_s
+        if put_off(draft, node, _why_late(draft, node, f"it took longer than {within_s:.0f} s")):
+            return
     _by_state(draft, node)
 
 
@@ -44,9 +48,7 @@ def _by_state(draft: Draft, node: ManagedNode) -> None:
     instance = draft.instance(node)
     if draft.busy_with(node):
         return  # one step at a time
-    problem = draft.broken(node, instance)
-    if problem:
-        draft.become(node, Phase.REMOVING, problem, fail=True)
+    if lost(draft, node, instance):
         return
     if draft.stopped(instance) and not node.held:
         # A stop that was asked for earlier has come late: without knowing what stood still there
@@ -70,10 +72,10 @@ def _by_state(draft: Draft, node: ManagedNode) -> None:
 
 
 def _try(draft: Draft, node: ManagedNode, action: RestoreInstance | ThawInstance) -> None:
-    """Ask for one step; where it can never succeed, the copy is given up."""
+    """Ask for one step; where it is refused for good, that may still change until the next try."""
     if draft.do(action) is Progress.FINAL:
         operation = draft.operation(action)
-        _give_up(draft, node, operation.problem if operation else "it cannot be brought back")
+        put_off(draft, node, operation.problem if operation else "it cannot be brought back")
 
 
 def _running(draft: Draft, node: ManagedNode) -> None:
@@ -81,14 +83,14 @@ def _running(draft: Draft, node: ManagedNode) -> None:
     if not show(draft, node):
         return
     holds, problem = proven(draft, node, "its clock stood still")
-    if problem:
-        _give_up(draft, node, problem)
+    if problem and not put_off(draft, node, problem):
+        ask_on(draft, node)
     if not holds:
         return
     seen = draft.world.nodes.get(node.name)
     draft.watch(node.name)
     if seen is None:
-        draft.become(node, Phase.REMOVING, "Slurm does not know the node any more", fail=True)
+        forgotten(draft, node)
         return
     heard = draft.world.node_read_s(node.name) >= node.woken_s and seen.responding
     if heard and plugged_again(draft, node):
@@ -96,34 +98,90 @@ def _running(draft: Draft, node: ManagedNode) -> None:
 
 
 def _let_go_on(draft: Draft, node: ManagedNode, seen: Node) -> None:
-    """Slurm hears the node: resume its jobs, release it, and it is at work again."""
+    """Slurm hears the node: resume its jobs, release it, and it is at work again.
+
+    A job of which another node still stands still goes on when that is back, too.
+    """
+    ours = {h.id for h in node.held if h.ours}
     stopped = [
-        j
-        for j in draft.world.jobs_on(node.name)
-        if j.state is JobState.SUSPENDED and any(h.id == j.id for h in node.held)
-    ]
-    for job in stopped:
+        j for j in draft.world.jobs_on(node.name)
+        if j.state is JobState.SUSPENDED and j.id in ours
+    ]  # fmt: skip
+    waiting = {j.id for j in stopped if still(draft, node, j)}
+    going = [j for j in stopped if j.id not in waiting]
+    for job in going:
         draft.do(ResumeJob(node.name, node.generation, job.id, "its instance runs again"))
-    if stopped:
+    if going or not settled(draft, node, judge(node.name, node.held, draft.world.jobs).keep):
         return
-    if seen.drained_by_us:
+    if seen.drained_by_us and not waiting and not waits_for(draft, node):
         draft.do(UndrainNode(node.name, node.generation, "it has proven itself again", node.host))
         return
     if seen.base is not NodeBase.DOWN:
-        if node.held:
-            jobs = draft.world.jobs
-            pause_s = draft.now_s - node.suspended_s
-            text = f"went on after a pause of {pause_s:.0f} s; its time limit did not run meanwhile"
-            tell(draft, node, (h.id for h in judge(node.name, node.held, jobs).keep), text)
+        _tell_owners(draft, node, waiting)
         draft.become(
             node,
             Phase.READY,
-            "back at work",
-            held=(),
+            f"back; job {', '.join(sorted(waiting))} waits" if waiting else "back at work",
+            held=tuple(h for h in node.held if h.id in waiting),
             proven_s=draft.now_s,
             idle_since_s=0.0,
+            returns=0,
+            not_before_s=0.0,
         )
 
 
-def _give_up(draft: Draft, node: ManagedNode, problem: str) -> None:
-    draft.become(node, Phase.REMOVING, problem, fail=True)
+def _tell_owners(draft: Draft, node: ManagedNode, waiting: Collection[str]) -> None:
+    """What is true of each job now: it goes on, or somebody else keeps it suspended."""
+    jobs = draft.world.jobs
+    held = [h for h in judge(node.name, node.held, jobs).keep if h.id not in waiting]
+    for job in held:
+        if job.refused and jobs[job.id].state is JobState.RUNNING:
+            tell_back(draft, node, job)
+    kept = [h.id for h in held if not h.refused]
+    others = [j for j in kept if jobs[j].state is JobState.SUSPENDED]
+    tell(draft, node, others, NOT_OURS)
+    gone_on = [j for j in kept if j not in others]
+    tell(draft, node, gone_on, went_on(draft.now_s - node.suspended_s))
+
+
+def put_off(draft: Draft, node: ManagedNode, why: str) -> bool:
+    """Its return comes to nothing now: it stands still again, and is tried later; whether it is so.
+
+    Nothing is lost by that. One whose jobs go on already stays as it is, and so does one of which
+    a call is still under way: what comes of that decides.
+    """
+    what = "its return"
+    instance = draft.instance(node)
+    going = instance is not None and instance.state is InstanceState.RUNNING
+    if draft.busy_with(node) or not (draft.stopped(instance) or going):
+        draft.refuse(node.name, what, f"{why}; it is waited for")
+        return False
+    kept = judge(node.name, node.held, draft.world.jobs).keep
+    if going and kept and not _suspended(draft, node):
+        draft.refuse(node.name, what, f"{why}; its jobs go on already")
+        return False
+    wait_s = draft.policies.comeback.retry_after_s(node.returns + 1)
+    draft.become(
+        node,
+        Phase.EVICTING if going else Phase.DISPLACED,
+        f"its return came to nothing: {why}",
+        returns=node.returns + 1,
+        not_before_s=draft.now_s + wait_s,
+        drained_s=0.0 if going else node.drained_s,
+        rung_since_s=draft.now_s,
+    )
+    return True
+
+
+def _suspended(draft: Draft, node: ManagedNode) -> list[Job]:
+    """The held jobs that have not been resumed in Slurm yet."""
+    ids = {held.id for held in node.held}
+    jobs = draft.world.jobs_on(node.name)
+    return [j for j in jobs if j.state is JobState.SUSPENDED and j.id in ids]
+
+
+def _why_late(draft: Draft, node: ManagedNode, late: str) -> str:
+    """What kept it, as far as anything has failed."""
+    problems = [o.problem for o in draft.world.operations_of(node.name) if o.problem]
+    failing = [sentence(check) for check in checks_of(draft, node) if not check.ok]
+    return "; ".join([late, *(problems or failing)[-1:]])

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backfill.core.actions import DrainNode, MigrateInstance, RequeueJob
-from backfill.core.cluster import OUR_REASON, JobState
+from backfill.core.adopting import unsure
+from backfill.core.cluster import OUR_REASON, Job, JobState, Node
+from backfill.core.condemn import lost, over, permit, stale
 from backfill.core.draft import Draft, Progress
 from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import free_again_s, free_since_s, left_s
-from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
+from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
 from backfill.core.placement import candidates, closed, crowded, need_of, pick, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.unsuspendable import Way
 from backfill.core.steps.evict import climb, suspend_jobs
-from backfill.core.steps.let_go import let_go
+from backfill.core.steps.fellows import being_requeued, taken_over
 from backfill.core.steps.put_back import step_ordered
 from backfill.core.steps.rungs import next_rung, rule_after
-from backfill.core.steps.taken import unsafe
+from backfill.core.steps.taken import only_claimed, unsafe
 from backfill.core.steps.to_disk import kept_in_memory, suspend
+from backfill.core.steps.unsuspended import keep_alive, way
 
 
 def step_displaced(draft: Draft, node: ManagedNode) -> None:
@@ -32,16 +36,25 @@ def step_displaced(draft: Draft, node: ManagedNode) -> None:
         _not_stopped(draft, node, instance)
         return
     verdict = judge(node.name, node.held, draft.world.jobs)
-    if verdict.stale:
-        draft.become(node, Phase.REMOVING, f"{verdict.stale}: the copy here is destroyed")
+    if stale(draft, node, verdict):
         return
     if not verdict.keep:
-        let_go(draft, node, "its jobs have ended while it stood still")
-        return
-    if node.checkpoint:
+        over(draft, node)
+    elif not _pardoned(draft, node):
+        _keep(draft, node, instance, verdict.keep)
+
+
+def _keep(draft: Draft, node: ManagedNode, instance: Instance, kept: tuple[HeldJob, ...]) -> None:
+    """Slurm holds these jobs for it."""
+    keep_alive(draft, node, kept)
+    doubt = unsure(kept)
+    if doubt:
+        draft.refuse(node.name, f"return to {node.host}", doubt)
+        _put_right(draft, node, kept)
+    elif node.checkpoint:
         step_ordered(draft, node, instance)
-    elif not _go_back(draft, node) and not _put_right(draft, node, verdict.keep):
-        _wait_aside(draft, node, instance)
+    elif not _go_back(draft, node) and not _put_right(draft, node, kept):
+        _wait_aside(draft, node, instance, way(draft, kept))
 
 
 def _put_right(draft: Draft, node: ManagedNode, kept: Sequence[HeldJob]) -> bool:
@@ -52,36 +65,65 @@ def _put_right(draft: Draft, node: ManagedNode, kept: Sequence[HeldJob]) -> bool
         return False
     if not seen.drained:
         draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
-    jobs = [draft.world.jobs[held.id] for held in kept]
+    jobs = [draft.world.jobs[held.id] for held in kept if not held.refused]
     going = [job for job in jobs if job.state is JobState.RUNNING]
     if going:
-        suspend_jobs(draft, node, seen, going)
+        _suspend_again(draft, node, seen, going)
     return bool(going) or not seen.drained
 
 
-def _wait_aside(draft: Draft, node: ManagedNode, instance: Instance) -> None:
+def _suspend_again(draft: Draft, node: ManagedNode, seen: Node, going: Sequence[Job]) -> None:
+    """Whoever suspended them before: from now on they are suspended for this stop, by us."""
+    held = taken_over(node, going)
+    if held != node.held:
+        draft.note(node, f"job {', '.join(j.id for j in going)} was resumed by others", held=held)
+        return
+    for job in going:
+        reason = (
+            "somebody resumed it in Slurm, but its instance stands still: it is suspended again, "
+            f"and goes on when {node.host} is free"
+        )
+        draft.refuse(node.name, f"job {job.id} going on", reason)
+    suspend_jobs(draft, node, seen, going)
+
+
+def _wait_aside(
+    draft: Draft, node: ManagedNode, instance: Instance, unsuspended: Way | None
+) -> None:
     """Its own host is busy: go on elsewhere, or by the ladder."""
-    movable = draft.policies.ladder.migrates and node.name not in draft.world.closed
+    if draft.now_s < node.not_before_s and draft.host_is_free(node.host):
+        return  # its host is not what it waits for
+    if unsuspended is Way.REQUEUE:
+        _give_to_queue(draft, node)
+        return
+    movable = draft.policies.ladder.migrates or unsuspended is Way.MOVE
+    movable = movable and node.name not in draft.world.closed
     kept = kept_in_memory(instance) if movable else ""
     if kept:
         draft.refuse(node.name, "move", kept)
-    elif movable and _move(draft, node):
+    elif movable and _move(draft, node, at_once=unsuspended is Way.MOVE):
         return
     _climb(draft, node, instance)
 
 
 def _not_stopped(draft: Draft, node: ManagedNode, instance: Instance | None) -> None:
     """Somebody else changed it: never let it run on unasked."""
-    if instance is None:
-        found = draft.elsewhere(node)
-        if found is not None:
-            draft.note(node, f"found on {found.host}", host=found.host)
-            return
-    problem = draft.broken(node, instance)
-    if problem:
-        draft.become(node, Phase.REMOVING, problem, fail=True)
-    elif instance is not None and instance.state is InstanceState.RUNNING:
+    if lost(draft, node, instance) or instance is None:
+        return
+    if instance.state is InstanceState.RUNNING:
         draft.become(node, Phase.RETURNING, "its instance was found running", woken_s=0.0)
+
+
+def _pardoned(draft: Draft, node: ManagedNode) -> bool:
+    """Whether its jobs were to start anew and do not: Slurm said no, or its host is free again."""
+    if node.condemned is None or draft.busy_with(node):
+        return False
+    free = draft.host_is_free(node.host) and not draft.budget_full()
+    if not node.unconfirmed and (not free or node.name in draft.world.closed):
+        return False
+    why = f"not given back to the queue: {node.unconfirmed}" if node.unconfirmed else node.reason
+    draft.note(node, why, condemned=None, condemned_s=0.0, unconfirmed="")
+    return True
 
 
 def _go_back(draft: Draft, node: ManagedNode) -> bool:
@@ -92,7 +134,7 @@ def _go_back(draft: Draft, node: ManagedNode) -> bool:
         return True  # it is just being written to disk: what comes next depends on the outcome
     if not reason:
         reason = too_short(world, node.host, policies, policies.gaps.return_pays_s)
-    reason = reason or draft.budget_full() or _unsettled(draft, node)
+    reason = reason or draft.budget_full() or _unsettled(draft, node) or put_off_until(draft, node)
     given = draft.returning.count(node.host)
     reason = reason or crowded(world, node, draft.instance(node), policies, given)
     if not reason and node.name in draft.world.closed:
@@ -102,6 +144,16 @@ def _go_back(draft: Draft, node: ManagedNode) -> bool:
         return False
     draft.become(node, Phase.RETURNING, f"host {node.host} is free again", woken_s=0.0)
     return True
+
+
+def put_off_until(draft: Draft, node: ManagedNode) -> str:
+    """Say why its return is not tried again yet, or return an empty text."""
+    if draft.now_s >= node.not_before_s:
+        return ""
+    draft.wake_at(node.not_before_s)
+    tries = f"{node.returns} in a row" if node.returns > 1 else "once"
+    wait_s = draft.policies.comeback.retry_after_s(max(1, node.returns))
+    return f"that came to nothing {tries}, and is tried again after {wait_s:.0f} s: {node.reason}"
 
 
 def _unsettled(draft: Draft, node: ManagedNode) -> str:
@@ -116,10 +168,10 @@ def _unsettled(draft: Draft, node: ManagedNode) -> str:
     return f"{node.host} has not been free for comeback.settle_s = {settle_s:g} s yet"
 
 
-def _move(draft: Draft, node: ManagedNode) -> bool:
+def _move(draft: Draft, node: ManagedNode, *, at_once: bool = False) -> bool:
     """Move to another host that has room; say why where none has."""
     ready_s = node.since_s + draft.policies.comeback.move_after_s
-    if draft.now_s < ready_s:
+    if not at_once and draft.now_s < ready_s:
         draft.wake_at(ready_s)
         return False
     pays_s, full = draft.policies.gaps.return_pays_s, draft.budget_full()
@@ -202,8 +254,17 @@ def _give_to_queue(draft: Draft, node: ManagedNode) -> None:
         if job is None or not job.requeue:
             draft.refuse(node.name, f"requeue of job {held.id}", "it was submitted as --no-requeue")
             return  # never lose a job that cannot start again: it stays suspended
+        if not held.ours and job.state is JobState.SUSPENDED:
+            reason = "somebody else suspended it: requeued it would begin at once"
+            draft.refuse(node.name, f"requeue of job {held.id}", reason)
+            return
+        if being_requeued(draft, node, job):
+            return  # once more would end the new run that may have begun
+    reason = "the end of the ladder is reached"
+    if not _may_begin_anew(draft, node, reason):
+        return
     begun = [
-        draft.do(RequeueJob(node.name, node.generation, h.id, "the end of the ladder is reached"))
+        draft.do(RequeueJob(node.name, node.generation, h.id, reason, h.restarts, aside=True))
         for h in kept
     ]
     if Progress.BEGUN in begun:
@@ -211,6 +272,14 @@ def _give_to_queue(draft: Draft, node: ManagedNode) -> None:
         tell(draft, node, (h.id for h in kept), text)
     elif all(p is Progress.FINAL for p in begun):
         draft.refuse(node.name, "requeue", "Slurm refuses to requeue its jobs")
+
+
+def _may_begin_anew(draft: Draft, node: ManagedNode, reason: str) -> bool:
+    unsure = only_claimed(draft, node)
+    if unsure:
+        draft.refuse(node.name, "requeue", f"{reason}; {unsure}")
+        return False
+    return permit(draft, node, Cause.LADDER, reason)
 
 
 def step_moving(draft: Draft, node: ManagedNode) -> None:

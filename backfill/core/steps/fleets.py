@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backfill.core.admission import full, open_rooms, too_soon
+from backfill.core.condemn import clear
 from backfill.core.draft import Draft
 from backfill.core.fleets import Fleet, FleetState
 from backfill.core.guards import may_create
@@ -189,7 +190,7 @@ def _shrink(draft: Draft, fleet: Fleet) -> None:
             return
         elif node.phase is Phase.BOOTING:
             busy += 1
-            draft.become(node, Phase.REMOVING, f"{fleet.id} goes: {fleet.reason}")
+            clear(draft, node, f"{fleet.id} goes: {fleet.reason}")
         elif node.idle_since_s:
             busy += 1
             draft.become(node, Phase.DRAINING, f"{fleet.id} goes", drained_s=0.0)

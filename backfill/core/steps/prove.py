@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backfill.core.actions import WakeInstance
 from backfill.core.draft import Draft, Progress
-from backfill.core.lifecycle import ManagedNode
+from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.readiness import Check, judge_report
 
 # A node that has been waited for is asked again after this part of that time.
@@ -38,19 +38,32 @@ def proven(draft: Draft, node: ManagedNode, reason: str, register: bool = True) 
         if draft.now_s >= limit_s:
             return False, sentence(check)
         draft.wake_at(limit_s)
-    # Each try costs the guest some of the CPU that it needs to become ready.
+    draft.refuse(node.name, "release", sentence(failing[0]))
+    return False, _ask_again(draft, node, failing[0], began_s)
+
+
+def ask_on(draft: Draft, node: ManagedNode) -> None:
+    """Ask again although it is late, as the caller can do nothing else with the node."""
+    for check in checks_of(draft, node):
+        if not check.ok:
+            _ask_again(draft, node, check, max(node.proof_s, draft.world.sighted_since_s))
+            return
+
+
+def _ask_again(draft: Draft, node: ManagedNode, check: Check, began_s: float) -> str:
+    """Each try costs the guest some of the CPU that it needs to become ready."""
     pause_s = max(draft.policies.readiness.retry_s, (node.woken_s - began_s) * _PATIENCE)
     again_s = node.woken_s + pause_s
     draft.wake_at(again_s)
-    draft.refuse(node.name, "release", sentence(failing[0]))
-    if draft.now_s >= again_s:
-        return False, _ask(draft, node, f"again: {failing[0].name}", register=False)
-    return False, ""
+    if draft.now_s < again_s:
+        return ""
+    return _ask(draft, node, f"again: {check.name}", register=False)
 
 
 def _ask(draft: Draft, node: ManagedNode, reason: str, register: bool) -> str:
     """Ask the guest; what is wrong for ever comes back as text."""
-    wake = WakeInstance(node.name, node.generation, node.host, reason, register)
+    stood = node.phase is Phase.RETURNING
+    wake = WakeInstance(node.name, node.generation, node.host, reason, register, stood)
     if draft.do(wake) is not Progress.FINAL:
         return ""
     operation = draft.operation(wake)

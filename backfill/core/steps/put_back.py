@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from backfill.core.actions import PutBackCheckpoint
+from backfill.core.condemn import condemn
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import Instance, InstanceState
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.steps.to_disk import keep_checkpoint, suspend
 
 # Once a fellow has been replaced it is tried so often before the job is given up here.
@@ -83,6 +84,6 @@ def _replace(draft: Draft, node: ManagedNode, fellows: list[ManagedNode]) -> Non
 def _give_up(draft: Draft, node: ManagedNode, why: str) -> None:
     """An instance that has the old state goes on with it; one that was replaced never does."""
     if node.put_back:
-        draft.become(node, Phase.REMOVING, f"half a checkpoint is none: {why}", fail=True)
+        condemn(draft, node, Cause.HALF, f"half a checkpoint is none: {why}", fail=True)
     else:
         draft.note(node, f"checkpoint {node.checkpoint} is not put back: {why}", **_OVER)

@@ -12,10 +12,13 @@ from backfill.core.actions import (
     UndrainNode,
 )
 from backfill.core.cluster import OUR_REASON, Job, NodeBase
+from backfill.core.condemn import COPY_IS_LOST, clear, condemn, forgotten, work_on
 from backfill.core.draft import Draft, Progress
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.notice import tell
 from backfill.core.steps.evict import begin_eviction
+from backfill.core.steps.rungs import on_rung
+from backfill.core.steps.unsuspended import give_back
 
 
 def step_draining(draft: Draft, node: ManagedNode) -> None:
@@ -27,7 +30,7 @@ def step_draining(draft: Draft, node: ManagedNode) -> None:
         return
     seen = draft.world.nodes.get(node.name)
     if seen is None:
-        draft.become(node, Phase.REMOVING, "Slurm does not know the node any more")
+        forgotten(draft, node, fail=False)
         return
     draft.watch(node.name)
     if not seen.drained:
@@ -41,7 +44,7 @@ def step_draining(draft: Draft, node: ManagedNode) -> None:
     if draft.world.jobs_on(node.name):
         _with_jobs(draft, node)
         return
-    draft.become(node, Phase.REMOVING, node.reason)
+    clear(draft, node, node.reason)
 
 
 def _with_jobs(draft: Draft, node: ManagedNode) -> None:
@@ -60,11 +63,15 @@ def _with_jobs(draft: Draft, node: ManagedNode) -> None:
         reason = f"job {', '.join(fixed)} was submitted as --no-requeue: it is waited for"
         draft.refuse(node.name, "removal", reason)
         return
-    draft.become(node, Phase.REMOVING, f"{node.reason}; its jobs start anew elsewhere")
+    condemn(draft, node, Cause.RECLAIMED, f"{node.reason}; its jobs start anew elsewhere")
 
 
 def step_removing(draft: Draft, node: ManagedNode) -> None:
     """Destroy the instance first, so that no copy can run on; then clear Slurm of the node."""
+    if node.unconfirmed:
+        _spared(draft, node)
+        return
+    give_back(draft, node)
     if _given_up(draft, node) or _instance_left(draft, node) or draft.blind:
         return
     unsure = _unsure(draft, node)
@@ -77,9 +84,35 @@ def step_removing(draft: Draft, node: ManagedNode) -> None:
         draft.watch(node.name)
         _leave_slurm(draft, node)
         return
-    if draft.busy_with(node):
+    if draft.busy_with(node) or _not_deleted(draft, node):
         return
     _over(draft, node)
+
+
+def _not_deleted(draft: Draft, node: ManagedNode) -> bool:
+    """Whether Slurm may still have it, although a reading of all its nodes lacked it: see to that.
+
+    One such reading may be odd, and a node that is forgotten then stays in Slurm for ever.
+    """
+    world = draft.world
+    if not world.node_since_s(node.name) or world.deleted(node.name, node.generation):
+        return False
+    delete = DeleteNode(node.name, node.generation, node.reason)
+    return draft.do(delete) is not Progress.FINAL
+
+
+def _spared(draft: Draft, node: ManagedNode) -> None:
+    """Asked directly before, Slurm or its hypervisor did not bear out why it should go."""
+    draft.become(
+        node,
+        Phase.EVICTING,
+        f"not destroyed: {node.unconfirmed}",
+        unconfirmed="",
+        fail=False,
+        doomed=False,
+        drained_s=0.0,
+        **on_rung(draft, 0),
+    )
 
 
 def lost_with(draft: Draft, host: str) -> bool:
@@ -105,7 +138,18 @@ def _instance_left(draft: Draft, node: ManagedNode) -> bool:
     places = draft.world.places_of(node.name)
     for place in places:
         last_words = node.fail and node.proven_s == 0.0
-        draft.do(DeleteInstance(node.name, node.generation, place.host, node.reason, last_words))
+        held = work_on(draft, node) if node.condemned else ()
+        draft.do(
+            DeleteInstance(
+                node.name,
+                node.generation,
+                place.host,
+                node.reason,
+                last_words,
+                cause=node.condemned,
+                held=held,
+            )
+        )
     if places:
         return True
     # A call that may yet bring it into being has to end first.
@@ -153,10 +197,17 @@ def _leave_slurm(draft: Draft, node: ManagedNode) -> None:
 def _give_back(draft: Draft, node: ManagedNode, job: Job) -> None:
     """The job's copy is destroyed: let it start anew, or end it where its owner forbade that."""
     reason = f"its instance is gone: {node.reason}"
+    host = "" if lost_with(draft, node.host) else node.host
     if not job.requeue:
-        draft.do(CancelJob(node.name, node.generation, job.id, reason))
+        if node.condemned not in COPY_IS_LOST:
+            why = f"job {job.id} was submitted as --no-requeue, and nothing shows its copy as lost"
+            draft.refuse(node.name, "removal", why)
+            return
+        end = CancelJob(node.name, node.generation, job.id, reason, job.restarts, host)
+        if draft.do(end) is Progress.BEGUN:
+            tell(draft, node, (job.id,), f"ends, as it may not be requeued: {reason}")
         return
-    action = RequeueJob(node.name, node.generation, job.id, reason)
+    action = RequeueJob(node.name, node.generation, job.id, reason, job.restarts, host)
     progress = draft.do(action)
     if progress is Progress.BEGUN:
         tell(draft, node, (job.id,), f"starts anew: {reason}")

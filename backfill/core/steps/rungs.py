@@ -23,5 +23,10 @@ def rule_after(draft: Draft, node: ManagedNode) -> RungRule:
     return draft.policies.ladder.rule(_place(draft, node) + 1)
 
 
+def past_the_last(draft: Draft, node: ManagedNode) -> bool:
+    """Whether no rung is left but to stand still."""
+    return draft.policies.ladder.over(_place(draft, node))
+
+
 def _place(draft: Draft, node: ManagedNode) -> int:
     return draft.policies.ladder.place(node.rung, node.rung_kind)

@@ -17,6 +17,24 @@ def why_taken(draft: Draft, host: str) -> str:
     return "is left for its maintenance" if draft.taken(host) else ""
 
 
+def only_claimed(draft: Draft, node: ManagedNode) -> str:
+    """Say why work is not lost for its host yet, which nobody but a hook says is taken, or "".
+
+    To stand still costs nothing, and for that a word is enough; Slurm shows soon who got the host.
+    """
+    world, host = draft.world, node.host
+    if host in world.closed or node.name in world.closed or draft.left(host):
+        return ""
+    known = world.hosts.get(host)
+    own = None if known is None else known.node
+    if own is None or not world.claims_on(host):
+        return ""
+    if any(job.holds_nodes for job in world.jobs_on(own)):
+        return ""
+    draft.watch(own)
+    return f"a hook says that {host} {why_taken(draft, host)}, and Slurm does not show it yet"
+
+
 def unsafe(draft: Draft, node: ManagedNode) -> str:
     """Say why the node's work must not stay in its host's memory, or return an empty text.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backfill.core.actions import ThrottleInstance
+from backfill.core.condemn import lost
 from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import Instance
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
@@ -41,11 +42,7 @@ def step_throttled(draft: Draft, node: ManagedNode) -> None:
     if draft.unread:
         return
     instance = draft.instance(node)
-    problem = draft.broken(node, instance)
-    if problem:
-        draft.become(node, Phase.REMOVING, problem, fail=True)
-        return
-    if instance is None:
+    if lost(draft, node, instance) or instance is None:
         return
     if draft.stopped(instance) or not instance.throttled:
         draft.become(node, Phase.EVICTING, f"{node.reason}; it was no longer throttled")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backfill.core.actions import DrainNode, KickJob, ResumeJob, UndrainNode
+from backfill.core.adopting import mark
 from backfill.core.cluster import OUR_REASON, Node
 from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode
@@ -30,7 +31,8 @@ def drained(draft: Draft, node: ManagedNode, seen: Node) -> bool:
     Slurm shows the node as drained no longer, the one that lifts the drain has been there already.
     """
     if not seen.drained:
-        draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+        frozen = mark(node, draft.world.jobs_on(node.name))
+        draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}{frozen}"))
         return False
     calls = draft.world.operations_of(node.name)
     return not any(call.running and call.key.startswith(_RETURN) for call in calls)

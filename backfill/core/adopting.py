@@ -1,0 +1,157 @@
+"""Instances of which our books know less than their tags: taken over as they are, never destroyed.
+
+The journal may be lost, or be a copy from last night: then the books are wrong and what runs is
+right. A tag with a higher generation than the books have is proof of that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from backfill.core.cluster import Job, Node
+from backfill.core.condemn import clear
+from backfill.core.draft import Draft
+from backfill.core.fleet import Instance, InstanceState
+from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
+from backfill.core.plan import SetNode
+
+# An instance with our tag of which no record exists is left alone for so long: its record may be
+# on its way, when another daemon is just being replaced by this one.
+_ORPHAN_AGE_S = 10.0
+
+# What the drain reason says of jobs that were requeued before they were frozen: generation of the
+# instance, and each job with its restarts.
+_MARK = re.compile(r" \[(\d+) holds ((?:\S+:\d+ ?)+)\]$")
+_MOST_MARKED = 64
+
+
+def mark(node: ManagedNode, jobs: Iterable[Job]) -> str:
+    """What a drain reason has to say beside the reason, so that it is known without a journal.
+
+    Of which run of a job a stopped instance holds the copy is known to us alone. A job that was
+    never requeued has had no other run.
+    """
+    marked = [f"{job.id}:{job.restarts}" for job in jobs if job.active and job.restarts]
+    if not marked or len(marked) > _MOST_MARKED:
+        return ""
+    return f" [{node.generation} holds {' '.join(marked)}]"
+
+
+def _marked(seen: Node | None, generation: int) -> dict[str, int]:
+    """Restarts by job, as they were when this generation of the instance was frozen."""
+    found = _MARK.search(seen.reason) if seen is not None and seen.drained_by_us else None
+    if found is None or int(found[1]) != generation:
+        return {}
+    pairs = (text.rpartition(":") for text in found[2].split())
+    return {job_id: int(restarts) for job_id, _, restarts in pairs}
+
+
+def newer(draft: Draft, node: ManagedNode) -> Instance | None:
+    """An instance of this name that was made after all that the books know of it."""
+    later = [
+        place
+        for place in draft.world.places_of(node.name)
+        if place.tag.generation > node.generation and place.state is not InstanceState.MIGRATING
+    ]
+    return max(later, key=lambda place: (place.tag.generation, place.host), default=None)
+
+
+def catch_up(draft: Draft, node: ManagedNode, instance: Instance) -> None:
+    """The books are behind: what they say of this name is over, and the instance follows it."""
+    behind = (
+        f"the journal knows generation {node.generation} of it, but {instance.host} has generation "
+        f"{instance.tag.generation}: the journal is behind"
+    )
+    if draft.blind or draft.unread:
+        draft.refuse(node.name, "any step", behind)
+    elif instance.state is InstanceState.UNKNOWN:
+        draft.refuse(node.name, "taking it over", f"{behind}; {instance.problem}")
+    else:
+        _take_over(draft, instance, f"taken over: {behind}")
+
+
+def adopt(draft: Draft, instance: Instance) -> None:
+    """No record of it exists: our journal was lost, or is older than the instance's name."""
+    first_s = draft.world.first_seen_s(instance.host, instance.name)
+    if draft.now_s < first_s + _ORPHAN_AGE_S:
+        draft.wake_at(first_s + _ORPHAN_AGE_S)
+        return
+    _take_over(draft, instance, "found with our tag and taken over")
+
+
+def _take_over(draft: Draft, instance: Instance, reason: str) -> None:
+    name, template = instance.name, draft.policies.instances
+    address = dict(zip(template.names, template.addresses, strict=False)).get(name)
+    active = [job.id for job in draft.world.jobs_on(name) if job.active]
+    if address is None and active:
+        unnamed = f"the policy file does not name it any more, but job {', '.join(active)} is on it"
+        remedy = "name it in instances again until that has ended"
+        draft.refuse(name, "taking it over", f"{unnamed}; {remedy}")
+        return
+    phase = Phase.EVICTING if draft.stopped(instance) else Phase.READY
+    held, now_s = _frozen_in(draft, instance), float(draft.now_s)
+    node = ManagedNode(
+        name,
+        address or "",
+        instance.host,
+        instance.tag.generation,
+        phase,
+        now_s,
+        now_s,
+        reason=reason + unknown_runs(held),
+        held=held,
+        rung_since_s=now_s,
+    )
+    unknown = "the policy file does not know its name" if address is None else ""
+    if name not in draft.world.nodes:
+        unknown = "Slurm does not know its node"
+    if unknown:
+        _let_go(draft, node, unknown)
+    else:
+        draft.add(SetNode(node, node.reason))
+
+
+def _let_go(draft: Draft, node: ManagedNode, unknown: str) -> None:
+    """Nobody knows its node: it goes when that has been so for long, and no job may be on it."""
+    due_s = draft.world.first_seen_s(node.host, node.name) + draft.policies.limits.missing_s
+    draft.wake_at(due_s)
+    if draft.now_s < due_s:
+        draft.refuse(node.name, "taking it over", unknown)
+    else:
+        clear(draft, node, f"{node.reason}; {unknown}")
+
+
+def _frozen_in(draft: Draft, instance: Instance) -> tuple[HeldJob, ...]:
+    """The jobs with which it stands still: as its drain tells, or as of now.
+
+    One that is requeued later is noticed either way.
+    """
+    if not draft.stopped(instance):
+        return ()
+    world = draft.world
+    marked = _marked(world.nodes.get(instance.name), instance.tag.generation)
+    here = [job for job in world.jobs_on(instance.name) if job.active and job.id not in marked]
+    known = [HeldJob(job_id, restarts) for job_id, restarts in marked.items()]
+    return (*known, *(HeldJob(j.id, j.restarts, sure=not j.restarts) for j in here))
+
+
+def unknown_runs(held: Iterable[HeldJob]) -> str:
+    """Say of which jobs nobody knows whether the stopped copy is of their present run, or "".
+
+    What was held is forgotten with the journal, and Slurm may have requeued a job since.
+    """
+    return "".join(
+        f"; whether its copy of job {h.id} is of that job's restart {h.restarts} cannot be known"
+        for h in held
+        if not h.sure
+    )
+
+
+def unsure(held: Sequence[HeldJob]) -> str:
+    """Say why a stopped instance may neither go on nor be destroyed, or return an empty text."""
+    unknown = unknown_runs(held).removeprefix("; ")
+    if not unknown:
+        return ""
+    jobs = " ".join(h.id for h in held if not h.sure)
+    return f"{unknown}; to give the copy up and start anew: scontrol requeue {jobs}"

@@ -1,0 +1,239 @@
+"""Which changes the journal has to tell: those on which a decision of ours may rest, and no others.
+
+A site's queue and its other nodes change all day and are none of our business. The world has them,
+so that people can ask; a replay of the journal lacks them and must decide the same all the same.
+What becomes our business later is told then, as it looks by that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from operator import attrgetter
+
+from backfill.core import changes as ch
+from backfill.core.cluster import Job, JobState, Node
+from backfill.core.fleet import Host
+from backfill.core.lifecycle import Phase
+from backfill.core.policies.demand import for_room
+from backfill.core.policies.spread import Order
+from backfill.core.policies.victims import Extent, Prefer
+from backfill.core.policy import PolicySet
+from backfill.core.world import World
+
+# Two pictures of a job in which all of this is equal may lead to no other decision, unless it is
+# by `priority` or `reason`, which have rules of their own. Nobody decides by the planned start.
+_SAME = attrgetter(
+    *(f.name for f in fields(Job) if f.compare and f.name not in ("priority", "reason"))
+)
+
+
+class Heed:
+    """Knows what was told already. Ask `news` right after the world took a change."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._jobs: dict[str, Job] = {}  # as told; a job that was told once is told until its end
+        self._nodes: dict[str, Node] = {}
+        self._wanted: set[str] | None = None  # ids of jobs that are held, or that claim hosts
+        self._priorities: dict[str, float] = {}  # jobs of which no more is new, and when read
+        self._hosts: dict[str, Host] = {}
+        self._hosts_s: dict[str, float] = {}  # when each host was last read, as told
+        self._failed: dict[str, tuple[str, float]] = {}  # source -> problem, and last read before
+        self._policies: PolicySet | None = None
+        self._names: frozenset[str] = frozenset()  # that the policies have for instances
+
+    def news(self, change: ch.Change, policies: PolicySet) -> Iterator[ch.Change]:
+        """What to tell of a change, or because of it."""
+        match change:
+            case ch.JobSeen(job=job):
+                return self._job(job.id, change.seen_s, policies)
+            case ch.JobGone():
+                return self._job(change.id, change.seen_s, policies)
+            case ch.NodeSeen(node=node):
+                return self._node(node.name, change.seen_s, policies)
+            case ch.NodeGone():
+                return self._node(change.name, change.seen_s, policies)
+            case _:
+                return self._more(change, policies)
+
+    def _more(self, change: ch.Change, policies: PolicySet) -> Iterator[ch.Change]:
+        """A change of what is ours: also what it makes our business."""
+        if not isinstance(change, ch.SourceFailed | ch.HostSeen) or self._differs(change, policies):
+            yield change
+        match change:
+            case ch.HostSeen(host=host):
+                yield from self._matters_now(host.node or "", policies)
+            case ch.InstanceSeen(instance=instance):
+                yield from self._matters_now(instance.name, policies)
+            case ch.NodeManaged(node=ours):
+                yield from self._matters_now(ours.name, policies)
+                yield from self._want({held.id for held in ours.held}, policies)
+            case ch.Claimed():
+                yield from self._want({change.job_id}, policies)
+            case _:
+                pass
+
+    def catch_up(self, policies: PolicySet) -> Iterator[ch.Change]:
+        """What to tell before a plan: what new policies ask of, and priorities, all in one."""
+        if policies is not self._policies:
+            self._policies = policies
+            self._names = frozenset(policies.instances.names)
+            for name in tuple(self._world.nodes):
+                yield from self._node(name, self._world.node_since_s(name), policies)
+            for job_id in tuple(self._world.jobs):
+                yield from self._job(job_id, self._world.seen_s("job", job_id), policies)
+        if self._priorities:
+            told, self._priorities = self._priorities, {}
+            jobs = [self._world.jobs[job_id] for job_id in told if job_id in self._world.jobs]
+            ids, priorities = tuple(j.id for j in jobs), tuple(j.priority for j in jobs)
+            for job in jobs:
+                self._jobs[job.id] = job
+            yield ch.PrioritiesSeen(ids, priorities, max(told.values()))
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def _job(self, job_id: str, seen_s: float, policies: PolicySet) -> Iterator[ch.Change]:
+        job, told = self._world.jobs.get(job_id), self._jobs.get(job_id)
+        if job is None:
+            if told is not None:
+                del self._jobs[job_id]
+                self._priorities.pop(job_id, None)
+                yield ch.JobGone(job_id, seen_s)
+            return
+        if told is None:
+            if not self._matters(job, policies):
+                return
+        elif _SAME(job) == _SAME(told) and _waits_alike(job, told):
+            if job.priority != told.priority and _ranks(job, policies):
+                self._priorities[job_id] = seen_s
+            return
+        self._jobs[job_id] = job
+        self._priorities.pop(job_id, None)
+        yield ch.JobSeen(job, seen_s)
+
+    def _matters(self, job: Job, policies: PolicySet) -> bool:
+        """Whether a decision may look at it: it may want an instance, or it has what is ours."""
+        priorities = policies.priorities
+        if job.partition in priorities.low or job.qos in priorities.low_qos:
+            return True
+        return job.id in self._wanted_ids() or any(self._ours(n) for n in job.nodes)
+
+    def _wanted_ids(self) -> set[str]:
+        if self._wanted is None:
+            world = self._world
+            self._wanted = {held.id for node in world.managed.values() for held in node.held}
+            self._wanted.update(world.claims)
+        return self._wanted
+
+    def _want(self, ids: set[str], policies: PolicySet) -> Iterator[ch.Change]:
+        wanted = self._wanted_ids()
+        for job_id in sorted(ids - wanted):
+            wanted.add(job_id)
+            if job_id in self._world.jobs:
+                yield from self._job(job_id, self._world.seen_s("job", job_id), policies)
+
+    # --- nodes ---------------------------------------------------------------------------------
+
+    def _node(self, name: str, seen_s: float, policies: PolicySet) -> Iterator[ch.Change]:
+        node, told = self._world.nodes.get(name), self._nodes.get(name)
+        if node is None:
+            if told is not None:
+                del self._nodes[name]
+                yield ch.NodeGone(name, seen_s)
+            return
+        # Of nodes of others it counts that they are there, and whether they answer.
+        others = not self._ours(name)
+        alike = told == node or (others and told is not None and told.silent is node.silent)
+        if not alike:
+            self._nodes[name] = node
+            yield ch.NodeSeen(node, seen_s)
+
+    def _ours(self, name: str) -> bool:
+        """Whether it is the node of a host or of an instance."""
+        world = self._world
+        return (
+            name in world.managed
+            or world.host_of_node(name) is not None
+            or name in self._names
+            or bool(world.instances_called(name))
+        )
+
+    def _matters_now(self, name: str, policies: PolicySet) -> Iterator[ch.Change]:
+        """A node became a host's or ours: tell how it looks, and who is on it."""
+        if name in self._world.nodes:
+            yield from self._node(name, self._world.node_since_s(name), policies)
+        for job in self._world.jobs_on(name):
+            if job.id not in self._jobs:
+                yield from self._job(job.id, self._world.seen_s("job", job.id), policies)
+
+    # --- hosts ---------------------------------------------------------------------------------
+
+    def _differs(self, change: ch.SourceFailed | ch.HostSeen, policies: PolicySet) -> bool:
+        """Whether a host looks different, but for a load by which nobody chooses."""
+        if isinstance(change, ch.SourceFailed):
+            return self._fails_anew(change)
+        host = change.host
+        told, self._hosts[host.name] = self._hosts.get(host.name), host
+        chosen = policies.placement.order is Order.IDLE
+        return told is None or chosen or replace(told, busy=host.busy) != host
+
+    def _fails_anew(self, change: ch.SourceFailed) -> bool:
+        """Whether this is not the same failure as before, with no reading in between."""
+        told = (change.problem, self._world.sources[change.source].seen_s)
+        if self._failed.get(change.source) == told:
+            return False
+        self._failed[change.source] = told
+        return True
+
+    def readings(
+        self, latest: Mapping[str, ch.SourceSeen], policies: PolicySet
+    ) -> list[ch.SourceSeen | ch.SourcesSeen]:
+        """Of the `latest` readings without news those of which a decision may depend now.
+
+        They are read every few seconds, but all that counts is whether a picture is stale, and,
+        while an instance is being removed, whether the host was read since.
+        """
+        world = self._world
+        half_s = world.now_s - policies.limits.stale_after_s / 2
+        leaving = {
+            host
+            for name in world.in_phase(Phase.REMOVING)
+            for host in (world.managed[name].host, world.managed[name].target)
+        }
+        told = self._hosts_s
+        due = [
+            r
+            for host, r in latest.items()
+            if told.get(host, 0.0) < (r.seen_s if host in leaving else min(r.seen_s, half_s))
+        ]
+        together = [r for r in due if r.seen_s >= half_s and r.source not in leaving]
+        found: list[ch.SourceSeen | ch.SourcesSeen] = []
+        if len(together) > 1:
+            names = {r.source for r in together}
+            oldest_s = min(r.seen_s for r in together)
+            told.update(dict.fromkeys(names, oldest_s))
+            others = tuple(sorted(world.hosts.keys() - names))
+            if names <= world.hosts.keys() and len(others) < len(names):
+                found.append(ch.SourcesSeen(others, oldest_s, all_but=True))
+            else:
+                found.append(ch.SourcesSeen(tuple(sorted(names)), oldest_s))
+            due = [r for r in due if r.source not in names]
+        for reading in due:
+            told[reading.source] = reading.seen_s
+            found.append(reading)
+        return found
+
+
+def _waits_alike(job: Job, told: Job) -> bool:
+    """Slurm's reason for a wait changes all the time between words that mean the same."""
+    return job.reason == told.reason or (for_room(job.reason) and for_room(told.reason))
+
+
+def _ranks(job: Job, policies: PolicySet) -> bool:
+    """Whether something is decided by the job's priority."""
+    if job.state is JobState.PENDING:
+        return bool(policies.quotas.ceilings)
+    victims = policies.victims
+    chosen = victims.extent is Extent.NEEDED or bool(policies.budgets.windows)
+    return chosen and Prefer.PRIORITY in victims.order

@@ -1,0 +1,60 @@
+"""Unsuspendable: what becomes of stopped jobs that Slurm will not suspend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+
+_MINUTE_S = 60.0
+
+
+class Way(StrEnum):
+    """What is done for a job that stands still while Slurm's clock goes on for it."""
+
+    EXTEND = "extend"  # the stop is added to its time limit
+    MOVE = "move"  # the same, and it goes on elsewhere as soon as another host has room
+    REQUEUE = "requeue"  # it starts anew at once, unless it was submitted as --no-requeue
+    WAIT = "wait"  # nothing: its time limit runs, and Slurm may end it
+
+
+@dataclass(frozen=True, slots=True)
+class Unsuspendable:
+    """Jobs that Slurm will not suspend, as all components of heterogeneous jobs. In seconds."""
+
+    # What is done for them.
+    way: Way = Way.EXTEND
+    # A time limit is raised by so much at a time, and corrected to the length of the stop at its
+    # end.
+    slice_s: float = 3600.0
+    # It is raised while so much is left at least: the daemon may be away for as long.
+    ahead_s: float = 1800.0
+
+    @property
+    def raises(self) -> bool:
+        """Whether time limits are raised. Of a job that may not be requeued with `requeue`, too."""
+        return self.way is not Way.WAIT
+
+    def raised_s(self, stopped_s: float, end_s: float, now_s: float) -> float:
+        """By how much a limit that would be over at `end_s` has to be higher now."""
+        if now_s < end_s - self.ahead_s:
+            return 0.0
+        return ceil((now_s - stopped_s + self.ahead_s) / self.slice_s) * self.slice_s
+
+    def changes_s(self, stopped_s: float, end_s: float, now_s: float) -> float:
+        """When that will be another amount."""
+        raised_s = self.raised_s(stopped_s, end_s, now_s)
+        if raised_s == 0.0:
+            return end_s - self.ahead_s
+        # A little later than the multiple, on which floating point might still be below.
+        return stopped_s + raised_s - self.ahead_s + 0.001
+
+
+def whole_minutes_s(stopped_s: float, now_s: float) -> float:
+    """The length of a stop as it is granted."""
+    return ceil(max(0.0, now_s - stopped_s) / _MINUTE_S) * _MINUTE_S
+
+
+def next_minute_s(stopped_s: float, now_s: float) -> float:
+    """When that will be a minute more."""
+    return stopped_s + whole_minutes_s(stopped_s, now_s) + 0.001
