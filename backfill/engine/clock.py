@@ -1,61 +1,77 @@
-"""The daemon's time: the machine's clock, but never backwards."""
+"""The daemon's time: it goes on as the machine is up, whatever its clock is set to."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-_LOG = logging.getLogger("backfill.clock")
-# While it is ahead of a machine's clock that went back, it runs slower by this share.
-_SLOWER = 0.1
-# From here on a step back is worth a line in the log, seconds.
-_WORTH_TELLING_S = 0.5
-# A daemon that is further ahead had better start anew: what Slurm plans by the hour is compared
-# with our time.
-TOO_FAR_S = 60.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Two clocks cannot be read in one instant. Within so much they are taken to agree as before.
+_SAME_S = 0.005
+_TRIES = 5
+
+
+def uptime_s() -> float:
+    """Seconds since the machine's boot, those in which it slept included; nobody can set it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """What tells one boot of this machine from all others; empty where the kernel does not say."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 class SteadyClock:
     """See `backfill.ports.Clock`. Safe from several threads.
 
-    A picture that is older than what is known is ignored, and a deadline is a moment of this clock:
-    if it went back with the machine's, every picture would be ignored and no deadline would come
-    until it was again where it had been.
+    It begins as the machine's clock and then counts the machine's uptime. A step of the machine's
+    clock, forward or back, is no time that passes: nothing is over because of it, and no picture is
+    older or newer than it is.
     """
 
     def __init__(
         self,
         wall: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        uptime: Callable[[], float] = uptime_s,
+        boot: Callable[[], str] = boot_id,
     ) -> None:
-        self._wall, self._monotonic = wall, monotonic
+        self._wall, self._uptime = wall, uptime
+        self._boot = boot()
         self._lock = threading.Lock()
-        self._read_s = monotonic()
-        self._now_s = wall()
         self._ahead_s = 0.0
+        self._base_s = 0.0
+        self._base_s = -self._difference()[0]
 
     def now(self) -> float:
-        """Epoch seconds, never less than before."""
-        with self._lock:
-            self._read()
-            return self._now_s
+        """Epoch seconds; never less than before, and never a step more."""
+        return self._base_s + self._uptime()
 
     def ahead(self) -> float:
-        """Seconds by which `now` is ahead of the machine's clock; 0 unless that went back."""
+        """Seconds by which `now` is ahead of the machine's clock: the same until that is set."""
         with self._lock:
-            self._read()
+            ahead_s, error_s = self._difference()
+            if abs(ahead_s - self._ahead_s) > max(_SAME_S, error_s):
+                self._ahead_s = ahead_s
             return self._ahead_s
 
-    def _read(self) -> None:
-        read_s, wall_s = self._monotonic(), self._wall()
-        passed_s = max(0.0, read_s - self._read_s)
-        back_s = self._now_s + passed_s - wall_s - self._ahead_s
-        if back_s > _WORTH_TELLING_S:
-            _LOG.warning("the machine's clock went back by %.1f s; see to its time server", back_s)
-        # No faster than time passes: to have been ahead is made good little by little.
-        steady_s = self._now_s + passed_s * (1.0 - _SLOWER)
-        self._now_s = max(wall_s, steady_s)
-        self._ahead_s = self._now_s - wall_s
-        self._read_s = read_s
+    def reading(self) -> tuple[str, float]:
+        """Which boot of the machine this is, and for how long it is up, s."""
+        return self._boot, self._uptime()
+
+    def _difference(self) -> tuple[float, float]:
+        """By how much we are ahead, and how wrong that may be: the best of some readings."""
+        found = []
+        for _ in range(_TRIES):
+            before_s = self._uptime()
+            wall_s = self._wall()
+            took_s = self._uptime() - before_s
+            found.append((took_s, self._base_s + before_s + took_s / 2 - wall_s))
+            if took_s < _SAME_S / 10:
+                break
+        took_s, ahead_s = min(found)
+        return ahead_s, took_s

@@ -10,6 +10,7 @@ from typing import Any
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
+from backfill.core.heeding import Heed
 from backfill.core.plan import (
     Action,
     AnswerClaim,
@@ -25,12 +26,18 @@ from backfill.core.plan import (
 )
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet
-from backfill.core.records import encode
+from backfill.core.records import REMEMBERED, encode_briefly, slim
 from backfill.core.world import World
 from backfill.engine.narrate import sentence
-from backfill.ports import Journal, Record
+from backfill.ports import DriverError, Journal, Record
 
 _LOG = logging.getLogger("backfill.cycle")
+
+# So often a journal that could not be written is tried again, and the log says so; and so many
+# records are kept for it meanwhile.
+_RETRY_S = 1.0
+_SAY_EVERY_S = 60.0
+_MOST_UNWRITTEN = 100_000
 
 # A plan whose own steps still bring new steps after so many rounds will never settle.
 _ROUNDS = 200
@@ -61,8 +68,12 @@ class Cycle:
         self._start = start
         self._answer = answer
         self._records: list[Record] = []
+        self.unwritten = ""  # why the journal cannot be written now
+        self._failed_s = self._said_s = 0.0
         self._refused: dict[tuple[str, str], Refusal] = {}
-        self._quiet: dict[object, ch.Change] = {}  # the latest of each kind and source
+        self._heed = Heed(world)
+        self._quiet: dict[object, ch.Change] = {}  # the latest of each kind
+        self._read: dict[str, ch.SourceSeen] = {}  # the latest of each host
 
     def tick(self, now_s: float) -> None:
         """It is now `now_s` (epoch seconds)."""
@@ -89,6 +100,11 @@ class Cycle:
         )
         return self.last
 
+    def bar(self, by: str, problem: str) -> None:
+        """From now on do no more than give hosts back, because of `by`; empty: all again."""
+        if problem != self.world.barred.get(by, ""):
+            self._apply(ch.Barred(by, self.world.now_s, problem))
+
     def record(self, kind: str, subject: str, body: dict[str, object]) -> None:
         """Write a line of the daemon's own into the journal."""
         self._records.append(Record(self.world.now_s, kind, subject, body))
@@ -99,17 +115,30 @@ class Cycle:
     def _apply(self, change: ch.Change) -> None:
         """The world first: a change that it cannot take must not reach the journal."""
         world = self.world
-        before = (world.sighted_since_s, len(world.doubts))
+        before = (world.sighted_since_s, list(world.doubts.values()))
+        known = world.managed.get(change.node.name) if isinstance(change, ch.NodeManaged) else None
         world.apply(change)
-        if isinstance(change, _SILENT) and (world.sighted_since_s, len(world.doubts)) == before:
-            kind = _kind(change)
-            old = self._quiet.pop(kind, None)  # the order is that of the latest ones
-            if isinstance(change, ch.SourceSeen) and isinstance(old, ch.SourceSeen):
-                change = replace(change, from_s=old.from_s or old.seen_s)
-            self._quiet[kind] = change
+        same = (world.sighted_since_s, list(world.doubts.values())) == before
+        if isinstance(change, _SILENT) and same:
+            self._keep_quiet(change)
             return
+        for told in self._heed.news(change, self.policies):
+            self._tell_change(slim(told, known))
+
+    def _keep_quiet(self, change: ch.Tick | ch.SourceSeen | ch.NodesRead) -> None:
+        """Nothing is new but that time has passed: the latest of a kind says it all."""
+        if isinstance(change, ch.SourceSeen) and change.source != "slurm":
+            self._read[change.source] = change
+            return
+        kind = _kind(change)
+        old = self._quiet.pop(kind, None)  # the order is that of the latest ones
+        if isinstance(change, ch.SourceSeen) and isinstance(old, ch.SourceSeen):
+            change = replace(change, from_s=old.from_s or old.seen_s)
+        self._quiet[kind] = change
+
+    def _tell_change(self, change: ch.Change) -> None:
         self._speak()
-        self._records.append(_record(world.now_s, "change", change))
+        self._records.append(_record(self.world.now_s, "change", change))
 
     def _speak(self) -> None:
         """Replay needs the clock and the freshness that a decision saw."""
@@ -119,26 +148,38 @@ class Cycle:
 
     def _mark(self, steps: int) -> None:
         """Note a plan that had news to see or led to something: replay plans there as well."""
+        for change in self._heed.catch_up(self.policies):
+            self._tell_change(change)
         if steps or self._records:
             self._speak()
+            for reading in self._heed.readings(self._read, self.policies):
+                self._records.append(_record(self.world.now_s, "change", reading))
             body: dict[str, object] = {"steps": steps}
             self._records.append(Record(self.world.now_s, "plan", "cluster", body))
 
     def _carry_out(self, steps: Sequence[Action]) -> bool:
         """Journal, then do. True when a step of our own changed the world, so plan again."""
-        own = [s for s in steps if isinstance(s, _OWN)]
+        if not steps:
+            return False
+        again = any(isinstance(s, _OWN) for s in steps)
         answers = [s for s in steps if isinstance(s, AnswerClaim)]
         for step in steps:
             self._tell(step)
             self._apply(self._effect(step))
-        if steps:
-            self._flush()
+        written = self._flush()
         for answered in answers:
             self._answer(answered)
         for step in steps:
-            if not isinstance(step, _NO_CALLS):
+            if isinstance(step, _NO_CALLS):
+                continue
+            if written or act.unwritten_too(step):
                 self._start(step)
-        return bool(own)
+            else:
+                why = "it was not begun, because it could not be written down"
+                now_s = self.world.now_s
+                self._apply(ch.OperationDone(key_of(step), now_s, why, begun=False))
+                again = True
+        return again
 
     def _effect(self, step: Action) -> ch.Change:
         """What a step changes in the world at the moment it is decided."""
@@ -159,7 +200,9 @@ class Cycle:
 
     def _tell(self, step: Action) -> None:
         kind = "phase" if isinstance(step, SetNode | ForgetNode | SetFleet) else "intent"
-        self._records.append(Record(self.world.now_s, kind, subject_of(step), encode(step)))
+        known = self.world.managed.get(step.node.name) if isinstance(step, SetNode) else None
+        body = encode_briefly(slim(step, known))
+        self._records.append(Record(self.world.now_s, kind, subject_of(step), body))
         _LOG.info("%s", sentence(step))
 
     def _note_refusals(self, refusals: Sequence[Refusal]) -> None:
@@ -172,10 +215,43 @@ class Cycle:
                 _LOG.info("%s", refusal)
         self._refused = now
 
-    def _flush(self) -> None:
-        if self._records:
+    def _flush(self) -> bool:
+        """Store what was told; false while that does not work: it is tried again, whole."""
+        now_s = self.world.now_s
+        if not self._records:
+            return True
+        if self.unwritten and self._failed_s <= now_s < self._failed_s + _RETRY_S:
+            return False
+        try:
             self._journal.append(self._records)
-            self._records = []
+        except DriverError as error:
+            self._could_not_write(str(error))
+            return False
+        self._records = []
+        if self.unwritten:
+            _LOG.warning("the journal can be written again")
+            self.unwritten = ""
+            self._apply(ch.Barred("journal", now_s, ""))
+            return self._flush()
+        return True
+
+    def _could_not_write(self, problem: str) -> None:
+        """Go on with what may be done unwritten, and keep the rest for later, within bounds."""
+        now_s = self.world.now_s
+        if not self.unwritten or now_s - self._said_s > _SAY_EVERY_S:
+            _LOG.error(
+                "the journal cannot be written: %s; until it can, instances are paused and "
+                "throttled where their hosts are wanted, and nothing else is done",
+                problem,
+            )
+            self._said_s = now_s
+        first, self.unwritten, self._failed_s = not self.unwritten, problem, now_s
+        if first:
+            self._apply(ch.Barred("journal", now_s, problem))
+        if len(self._records) > _MOST_UNWRITTEN:
+            kept = [r for r in self._records if r.kind != "change" or r.body["t"] in REMEMBERED]
+            gap: dict[str, object] = {"event": "gap", "why": "too much to be kept: " + problem}
+            self._records = [*kept[-_MOST_UNWRITTEN:], Record(now_s, "daemon", "cluster", gap)]
 
 
 def _differ(one: str, other: str) -> bool:
@@ -200,7 +276,7 @@ def _kind(change: ch.Tick | ch.SourceSeen | ch.NodesRead) -> object:
 
 
 def _record(at_s: float, kind: str, value: ch.Change | Refusal) -> Record:
-    return Record(at_s, kind, _subject(value), encode(value))
+    return Record(at_s, kind, _subject(value), encode_briefly(value))
 
 
 def _subject(value: ch.Change | Refusal) -> str:

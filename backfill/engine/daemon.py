@@ -6,19 +6,20 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
-
-from apscheduler.schedulers.background import BackgroundScheduler
+from typing import Protocol
 
 from backfill.core import changes as ch
 from backfill.core.actions import DriverAction
 from backfill.core.plan import AnswerClaim, key_of, lands_on
 from backfill.core.policy import PolicySet
-from backfill.core.records import REMEMBERED, remembered
+from backfill.core.visible import visible
 from backfill.core.world import World
 from backfill.engine.addresses import AddressBook
-from backfill.engine.clock import TOO_FAR_S
+from backfill.engine.asked import Asked
 from backfill.engine.cycle import Cycle
+from backfill.engine.doorkeeper import Refused
 from backfill.engine.hooking import HookDesk
 from backfill.engine.looking import Outside
 from backfill.engine.messages import (
@@ -39,7 +40,9 @@ from backfill.engine.messages import (
 from backfill.engine.notify import notify
 from backfill.engine.observe import cluster_changes, host_changes, node_changes
 from backfill.engine.policyfile import PolicyFile
+from backfill.engine.rounds import Rounds
 from backfill.engine.summary import summary
+from backfill.engine.timekeeping import Timekeeper
 from backfill.engine.waiting import WaitingRoom
 from backfill.engine.watch import Watch, only_start, stirs
 from backfill.engine.workers import Workers
@@ -48,6 +51,7 @@ from backfill.ports import Journal
 _LOG = logging.getLogger("backfill.daemon")
 _LONGEST_WAIT_S = 1.0
 _SUMMARY_EVERY_S = 60.0
+_TIDY_EVERY_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,25 @@ class Pace:
     policy_s: float = 0.0  # how often the policy file is looked at; 0: never by itself
 
 
+class Right(Protocol):
+    """Whether we are still the one daemon of this cluster."""
+
+    lost: str  # to whom
+
+    def doubt(self) -> str:
+        """Why we may do no more than give hosts back now; empty: nothing is in doubt."""
+
+
+class Undisputed:
+    """Nobody keeps us from acting."""
+
+    lost = ""
+
+    def doubt(self) -> str:
+        """Never any."""
+        return ""
+
+
 class Daemon:
     """observe → changes → plan → execute → journal, until stopped."""
 
@@ -72,14 +95,18 @@ class Daemon:
         pace: Pace,
         tidy: Callable[[], object] = lambda: None,
         policyfile: PolicyFile | None = None,
+        right: Right | None = None,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
+        self.refused = Refused()  # hooks that were not believed
         self.world = World()
         self.journal = journal
         self.cycle = Cycle(self.world, policies, journal, self._begin, self._answer)
         self.outside = outside
+        self._timekeeper = Timekeeper(outside.clock, self.cycle, journal)
         self._pace = pace
         self.policyfile = policyfile if policyfile is not None else PolicyFile()
+        self._right = right if right is not None else Undisputed()
         self._tidy = tidy  # what is to be done once an hour, such as pruning the journal
         self._workers = Workers(outside, self.inbox, pace.workers)
         self._waiting = WaitingRoom(self.cycle, self._workers.tell)
@@ -88,20 +115,18 @@ class Daemon:
         self._sources = ("slurm", *outside.providers)
         self._desk = HookDesk(
             self.world, self._watch, self._sources, self.poke,
-            lambda: bool(self.cycle.policies.devices.entries),
+            lambda: bool(self.cycle.policies.devices.entries), self.refused,
         )  # fmt: skip
+        self._asked = Asked()
         self._said = ""
         self._said_s = 0.0
-        self._scheduler = BackgroundScheduler(timezone="UTC")
+        self._rounds = Rounds()
 
     # --- life ----------------------------------------------------------------------------------
 
     def recall(self) -> int:
         """Take from the journal what only we know; returns the number of managed nodes."""
-        bodies = (r.body for r in self.journal.read(types=REMEMBERED) if r.kind == "change")
-        for change in remembered(bodies, self.world.now_s):
-            self.world.apply(change)
-        return len(self.world.managed)
+        return self._timekeeper.recall()
 
     def run(self) -> str:
         """Work until a Stop message comes; returns its reason."""
@@ -111,34 +136,24 @@ class Daemon:
         known = self.recall()
         self.cycle.record("daemon", "cluster", {"event": "start", "managed": known})
         _LOG.info("started; %d managed nodes are known from the journal", known)
-        self._start_clocks()
+        self._start_rounds()
         notify("READY=1")
         try:
             return self._loop()
         finally:
-            self._scheduler.shutdown(wait=False)
+            self._rounds.close()
             self._workers.close()
             notify("STOPPING=1")
 
-    def _start_clocks(self) -> None:
+    def _start_rounds(self) -> None:
         for source in self._sources:
-            seconds = self._pace.poll_s if source == "slurm" else self._pace.host_poll_s
-            self._scheduler.add_job(
-                self._workers.observe,
-                "interval",
-                seconds=seconds,
-                args=[source],
-                coalesce=True,
-                max_instances=1,
-                misfire_grace_time=None,
-            )
+            every_s = self._pace.poll_s if source == "slurm" else self._pace.host_poll_s
+            self._rounds.add(every_s, partial(self._workers.observe, source))
             self._workers.observe(source)
-        self._scheduler.add_job(self._tidy, "interval", hours=1, coalesce=True)
+        self._rounds.add(_TIDY_EVERY_S, self._tidy, slow=True)
         if self._pace.policy_s > 0:
-            self._scheduler.add_job(
-                self.reread, "interval", seconds=self._pace.policy_s, coalesce=True, max_instances=1
-            )
-        self._scheduler.start()
+            self._rounds.add(self._pace.policy_s, self.reread, slow=True)
+        self._rounds.start()
 
     def poke(self, *sources: str) -> None:
         """Read these sources (all, if none is named) now; callable from any thread."""
@@ -160,9 +175,16 @@ class Daemon:
             if stop is not None:
                 self.cycle.record("daemon", "cluster", {"event": "stop", "why": stop.why})
                 return stop.why
-            now_s = self._time()
+            doubt = self._right.doubt()
+            if self._right.lost:
+                why = self._right.lost
+                self.cycle.record("daemon", "cluster", {"event": "stop", "why": why})
+                return why
+            now_s = self.outside.clock.now()
             questions = [m for m in messages if isinstance(m, Question)]
             self.cycle.tick(now_s)
+            self.cycle.bar("lease", doubt)
+            self._timekeeper.look()
             for message in messages:
                 self.cycle.take(self._changes(message, now_s))
             patience_s = self.cycle.policies.answer_within_s
@@ -172,24 +194,13 @@ class Daemon:
             watched = plan.watch | self._watch.leaving(self.world)
             self._watch.want(watched, now_s, patient=only_start(self.world, watched))
             for question in questions:
-                question.reply.put(question.ask())
+                self._asked.begin(question)
             self._look(now_s)
             self._waiting.look(now_s)
             self._addresses.look(now_s)
             self._say(now_s)
+            self._asked.go_on()  # at least so much, however busy we are
             notify("WATCHDOG=1")
-
-    def _time(self) -> float:
-        """What time it is. RuntimeError when the machine's clock went back too far to bridge."""
-        clock = self.outside.clock
-        if clock.ahead() > TOO_FAR_S:
-            why = (
-                f"the machine's clock went back by more than {TOO_FAR_S:.0f} s: start the daemon "
-                "again, which then goes by the new time"
-            )
-            self.cycle.record("daemon", "cluster", {"event": "stop", "why": why})
-            raise RuntimeError(why)
-        return clock.now()
 
     def _next(self) -> list[Message]:
         """Wait for something to do; take everything that is there."""
@@ -199,8 +210,10 @@ class Daemon:
         wake_s = self.cycle.last.wake_at_s
         if wake_s is not None:
             wait_s = min(wait_s, max(0.001, wake_s - now_s))
+        if self._asked.go_on_while(self.inbox.empty, wait_s):
+            wait_s = 0.0
         try:
-            messages = [self.inbox.get(timeout=wait_s)]
+            messages = [self.inbox.get(timeout=wait_s)] if wait_s else [self.inbox.get_nowait()]
         except Empty:
             return []
         while True:
@@ -234,7 +247,7 @@ class Daemon:
             case AddressNews():
                 self._addresses.heard(message.found)
             case Reread():
-                self._scheduler.add_job(self.reread, kwargs={"force": True})  # now, beside us
+                self._rounds.once(partial(self.reread, force=True))
 
     def _picture(
         self, message: ClusterPicture | NodesPicture | HostPicture | ReadFailed, now_s: float
@@ -276,7 +289,7 @@ class Daemon:
         said = summary(self.world, self.cycle.last)
         if said != self._said or now_s - self._said_s > _SUMMARY_EVERY_S:
             _LOG.info("%s", said)
-            notify(f"STATUS={said}")
+            notify(f"STATUS={visible(said)}")  # a second line would be another word of ours
             self._said, self._said_s = said, now_s
 
     # --- looking -------------------------------------------------------------------------------

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import assert_never
 
 from backfill.abilities import Throttler
 from backfill.core import actions as act
 from backfill.core import changes as ch
+from backfill.core.adopting import unknown_runs
 from backfill.core.fence import judge
 from backfill.engine.abandoning import abandon
 from backfill.engine.choreography import holds_devices, move_with_devices
+from backfill.engine.confirm import end_job, spared
 from backfill.engine.keeping import checkpoint
 from backfill.engine.lending import lend
 from backfill.engine.looking import (
     Outside,
     guests_now,
     read_instance,
+    read_job,
     read_node,
     read_node_and_jobs,
 )
 from backfill.engine.nurse import nurse
 from backfill.engine.prove import prove
-from backfill.ports import DriverError, NodeSpec, RefusedError
+from backfill.ports import BusyError, DriverError, NodeSpec, RefusedError
 
 _Checkpointing = act.KeepCheckpoint | act.PutBackCheckpoint
 _Lending = act.HoldDevices | act.ReturnDevices | act.UnplugDevices | act.PlugDevices
@@ -48,6 +52,7 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
         case (
             act.SuspendJob()
             | act.ResumeJob()
+            | act.LimitJob()
             | act.RequeueJob()
             | act.CancelJob()
             | act.TellJob()
@@ -129,6 +134,7 @@ def _on_job(
     outside: Outside,
     action: act.SuspendJob
     | act.ResumeJob
+    | act.LimitJob
     | act.RequeueJob
     | act.CancelJob
     | act.TellJob
@@ -140,10 +146,10 @@ def _on_job(
             manager.suspend_job(action.job_id)
         case act.ResumeJob():
             manager.resume_job(action.job_id)
-        case act.RequeueJob():
-            manager.requeue_job(action.job_id)
-        case act.CancelJob():
-            manager.cancel_job(action.job_id)
+        case act.LimitJob():
+            manager.set_time_limit(action.job_id, action.limit_s)
+        case act.RequeueJob() | act.CancelJob():
+            return end_job(outside, action)
         case act.TellJob():
             manager.tell(action.job_id, action.text, action.over, aloud=action.aloud)
             return []
@@ -153,19 +159,10 @@ def _on_job(
             manager.read_jobs([action.job_id])
             manager.resume_job(action.job_id)
             kicked = ch.Kicked(action.name, action.generation, outside.clock.now())
-            return [kicked, *_job(outside, action.job_id)]
+            return [kicked, *read_job(outside, action.job_id)]
         case _:
             assert_never(action)
-    return _job(outside, action.job_id)
-
-
-def _job(outside: Outside, job_id: str) -> list[ch.Change]:
-    """One job, fresh."""
-    seen_s = outside.clock.now()
-    job = outside.manager.read_jobs([job_id]).get(job_id)
-    if job is None:
-        return [ch.JobGone(job_id, seen_s)]
-    return [ch.JobSeen(job, seen_s)]
+    return read_job(outside, action.job_id)
 
 
 # --- instances ---------------------------------------------------------------------------------
@@ -184,11 +181,7 @@ def _on_instance(
         case act.DeleteInstance(off=True):
             return abandon(outside, action)
         case act.DeleteInstance():
-            told = _last_words(outside, action) if action.last_words else []
-            provider.delete(action.host, action.name)
-            if outside.provisioner is not None:
-                outside.provisioner.expel(action.name, action.generation)
-            return told + read_instance(outside, action.host, action.name)
+            return _delete(outside, action)
         case act.PauseInstance():
             provider.pause(action.host, action.name)
             # The call itself has confirmed it, and a high-priority job waits: no second question.
@@ -202,6 +195,17 @@ def _on_instance(
         case _:
             assert_never(action)
     return read_instance(outside, action.host, action.name)
+
+
+def _delete(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
+    """Slurm and the hypervisor are asked anew first: what we knew may be old, or odd."""
+    told = spared(outside, action)
+    if not told:
+        told = _last_words(outside, action) if action.last_words else []
+        outside.providers[action.host].delete(action.host, action.name)
+        if outside.provisioner is not None:
+            outside.provisioner.expel(action.name, action.generation)
+    return told + read_instance(outside, action.host, action.name)
 
 
 def _suspend(outside: Outside, action: act.SuspendInstance) -> list[ch.Change]:
@@ -267,8 +271,12 @@ def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
     verdict = judge(action.name, action.held, jobs)
     if verdict.stale:
         raise RefusedError(action.name, f"not thawed: {verdict.stale}")
+    if doubt := unknown_runs(verdict.keep):
+        raise RefusedError(action.name, f"not thawed: {doubt.removeprefix('; ')}")
     if action.held and not verdict.keep:
         raise RefusedError(action.name, "not thawed: Slurm holds none of its jobs any more")
+    # While it still stands still: from its first moment on slurmctld may ask who it is.
+    outside.manager.vouch(action.name)
     outside.providers[action.host].thaw(action.host, action.name)
     return read_instance(outside, action.host, action.name)
 
@@ -288,6 +296,12 @@ def _in_guest(
 
 
 def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
+    if action.stood and action.register:
+        try:  # it may have gone on in another way than by our thaw
+            outside.manager.vouch(action.name)
+        except BusyError:
+            # An answer to slurmctld's next ping does no harm, a registration might.
+            action = replace(action, register=False)
     told = prove(outside, action)
     return [*told, *read_node_and_jobs(outside, action.name)]
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 
 from backfill.core.fleets import Fleet
 from backfill.core.lifecycle import Phase
-from backfill.core.plan import Refusal
 from backfill.core.world import World
 
 
-def fleets_told(world: World, refusals: Iterable[Refusal]) -> list[dict[str, object]]:
-    """All orders, the oldest first; `refusals` are those of the last plan."""
-    lacking = {refusal.subject: refusal.reason for refusal in refusals}
-    found = sorted(world.fleets.values(), key=lambda f: (f.ordered_s, f.id))
-    return [told(world, fleet, lacking.get(fleet.id, "")) for fleet in found]
+def fleets_in_order(world: World) -> list[Fleet]:
+    """All orders, the oldest first."""
+    return sorted(world.fleets.values(), key=lambda f: (f.ordered_s, f.id))
 
 
-def told(world: World, fleet: Fleet, lacking: str = "") -> dict[str, object]:
+def fleet_told(world: World, fleet: Fleet, lacking: str = "") -> dict[str, object]:
     """An order as people see it: with its members and the seconds that each part took.
 
     `lacking` is what keeps it from going on just now.

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 
 from backfill.core import changes as ch
 from backfill.core.plan import AnswerClaim
+from backfill.core.visible import visible
 from backfill.core.world import World
+from backfill.engine.doorkeeper import Refused
 from backfill.engine.messages import HookCall
 from backfill.engine.watch import Watch
 
@@ -29,12 +31,14 @@ class HookDesk:
         sources: Sequence[str],
         poke: Callable[..., None],
         lends: Callable[[], bool] = lambda: False,
+        refused: Refused | None = None,
     ) -> None:
         self._world = world
         self._lends = lends  # whether jobs on nodes of ours may ask for devices
         self._watch = watch
         self._sources = tuple(sources)
         self._poke = poke
+        self._refused = refused if refused is not None else Refused()
         self._waiting: dict[str, list[HookCall]] = {}
         self._early: list[tuple[HookCall, float]] = []  # with the time at which each came
 
@@ -68,7 +72,7 @@ class HookDesk:
         """Let the hooks of a job go on."""
         verdict = "ok" if answer.ok else "no"
         for call in self._waiting.pop(answer.job_id, ()):
-            call.reply(f"{verdict} {answer.reason}")
+            call.reply(f"{verdict} {visible(answer.reason)}")
 
     def forget(self, call: HookCall) -> None:
         """A hook went away: scancel while it waited? Slurm will tell."""
@@ -114,16 +118,15 @@ class HookDesk:
         return [ch.Claimed(call.job_id, hosts, came_s, waiting=True, nodes=ours)]
 
     def _believed(self, call: HookCall) -> list[str]:
-        """A hook on a host speaks only for the node at its own address."""
+        """A hook on a host speaks only for the one node at its own address."""
         if not call.peer:
             return list(call.nodes)
-        found = []
-        for name in call.nodes:
+        # The listener lets no other through; whoever feeds us must not be able to make us work.
+        for name in call.nodes[:1]:
             seen = self._world.nodes.get(name)
             if seen is not None and seen.address == call.peer:
-                found.append(name)
-            else:
-                _LOG.warning(
-                    "a hook from %s spoke about %s, which is not there; ignored", call.peer, name
-                )
-        return found
+                return [name]
+            why = f"a hook from {call.peer} spoke about a node that is not there"
+            if self._refused.note(why, self._world.now_s):
+                _LOG.warning("%s: %s; ignored", why, name)
+        return []

@@ -9,23 +9,37 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
-from backfill.core.quantities import parse_hostlist
-from backfill.engine.doorkeeper import Doorkeeper, trusted
+from backfill.core.quantities import MOST_NODES, parse_hostlist
+from backfill.engine.doorkeeper import (
+    MOST_ANSWERS_KEPT,
+    TOO_MANY,
+    CrowdedError,
+    Doorkeeper,
+    Refused,
+    Trust,
+    Turns,
+    trusted,
+    user_told,
+)
 from backfill.engine.messages import HookCall, HookGone, Message
 
 _LOG = logging.getLogger("backfill.listener")
-_LONGEST_LINE = 1 << 20
+# Bytes of a line: of a hook's with the nodes of the largest cluster, of a stranger's question, and
+# of what another machine may say, which is the name of its own node.
+_LONGEST_LINE, _LONGEST_QUESTION, _LONGEST_FROM_AFAR = 1 << 20, 1 << 16, 4096
+_LARGEST_ANSWER = 1 << 26
+_LONGEST_JOB_NUMBER = 10  # digits: Slurm's are of 32 bits
 _PRIVILEGED = 1024
 # A client has so long to say its line, however it does it.
 _LINE_WITHIN_S = 10.0
 # When no client can be taken (no descriptor or thread is left), the next try comes after this.
 _REST_S = 0.05
 
-_ONE_TOO_MANY = b'{"error": "too many questions at once; ask again in a moment"}\n'
+_ONE_TOO_MANY = json.dumps({"error": TOO_MANY}).encode() + b"\n"
 
 Answerer = Callable[[dict[str, object], int], dict[str, object]]
 
@@ -35,17 +49,28 @@ class Listener:
 
     A hook on this machine speaks over the unix socket and is trusted by its user id. A hook on a
     host speaks over TCP: it must come from a privileged port, which only root of that machine can
-    use, and is believed only about nodes that live at the address it comes from.
+    use, and is believed only about the one node that lives at the address it comes from.
     """
 
-    def __init__(self, inbox: SimpleQueue[Message], answer: Answerer, hook_wait_s: float) -> None:
+    def __init__(
+        self,
+        inbox: SimpleQueue[Message],
+        answer: Answerer,
+        hook_wait_s: float,
+        trust: Trust | None = None,
+        refused: Refused | None = None,
+    ) -> None:
         self._inbox = inbox
         self._answer = answer
         self._hook_wait_s = hook_wait_s
         self._servers: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._paths: list[Path] = []
-        self._door = Doorkeeper()
+        self._trust = trust or Trust()
+        self._refused = refused if refused is not None else Refused()
+        self._turns = {False: Turns(MOST_ANSWERS_KEPT), True: Turns(MOST_ANSWERS_KEPT)}
+        self._crowds = Refused()  # who was turned away for another reason
+        self._door = Doorkeeper(trust=self._trust)
         self._closing = threading.Event()
 
     def listen_unix(self, path: Path) -> None:
@@ -121,37 +146,52 @@ class Listener:
     def _let_in(self, client: socket.socket) -> None:
         """Talk with the client in a thread of its own; one too many is hung up on."""
         try:
-            uid = _peer_uid(client)
+            uid, address = _peer(client)
         except OSError:
             client.close()  # it has gone already
             return
-        if not self._door.admit(uid):
-            _LOG.warning("user %d was turned away: too many questions at once", uid)
+        if address and uid != 0:  # nothing that it could say would be heard
+            self._turn_away(f"a hook from {address}, by a port that is not a privileged one")
+            client.close()
+            return
+        if not self._door.admit(uid, address):
+            who = address or user_told(uid)
+            self._turn_away(f"{who} was turned away: too many at once", hook=bool(address))
             with client, contextlib.suppress(OSError):
                 client.sendall(_ONE_TOO_MANY)  # so little never waits
             return
         try:
-            talk = threading.Thread(target=self._talk, args=(client, uid), daemon=True, name="talk")
+            talk = threading.Thread(
+                target=self._talk, args=(client, uid, address), daemon=True, name="talk"
+            )
             talk.start()
         except RuntimeError:  # no thread is left
-            self._door.leave(uid)
+            self._door.leave(uid, address)
             client.close()
             raise
 
-    def _talk(self, client: socket.socket, uid: int) -> None:
+    def _turn_away(self, why: str, *, hook: bool = True, detail: str = "") -> None:
+        """Remember a hook that is not believed; the log gets one line a minute for each reason."""
+        book = self._refused if hook else self._crowds
+        if book.note(why, time.time()):
+            what = "a client was turned away: " if hook else ""
+            _LOG.warning("%s%s", what, f"{why}: {detail}" if detail else why)
+
+    def _talk(self, client: socket.socket, uid: int, address: str) -> None:
         with client:
             try:
-                line = _read_line(client)
+                line = _read_line(client, _longest(uid, address, self._trust))
                 if line.startswith(b"backfill1 "):
-                    self._hook(client, line.decode("utf-8", "replace"))
+                    self._hook(client, line.decode("utf-8", "replace"), uid, address)
                 elif line:
-                    self._question(client, line)
+                    self._question(client, line, uid, address)
             except (OSError, ValueError, RecursionError) as error:
-                _LOG.warning("a client was turned away: %s", error)
+                who = address or user_told(uid)
+                self._turn_away(f"a client was turned away ({who})", hook=False, detail=str(error))
             finally:
-                self._door.leave(uid)
+                self._door.leave(uid, address)
 
-    def _hook(self, client: socket.socket, line: str) -> None:
+    def _hook(self, client: socket.socket, line: str, uid: int, address: str) -> None:
         """Pass the call on; the daemon's thread itself sends the answer, which saves a switch."""
 
         def reply(answer: str) -> None:
@@ -160,7 +200,21 @@ class Listener:
             except OSError as error:
                 _LOG.warning("the hook of job %s did not wait: %s", call.job_id, error)
 
-        call = parse_hook(line, _trusted_peer(client), reply)
+        if not address and not self._trust.hook(uid):
+            why = (
+                f"hooks run by {user_told(uid)} are not believed, only those of "
+                f"{self._trust.told()}"
+            )
+            self._turn_away(why)
+            with contextlib.suppress(OSError):
+                client.sendall(f"no {why}\n".encode())  # the hook writes it into its log
+            return
+        try:
+            call = parse_hook(line, address, reply)
+        except ValueError as error:
+            who = f"from {address}" if address else f"run by {user_told(uid)}"
+            self._turn_away(f"a hook {who}, whose line makes no sense", detail=str(error))
+            return
         self._inbox.put(call)
         if call.event == "allocated":
             client.settimeout(self._hook_wait_s)
@@ -169,70 +223,100 @@ class Listener:
             finally:
                 self._inbox.put(HookGone(call))
 
-    def _question(self, client: socket.socket, line: bytes) -> None:
-        if client.family != socket.AF_UNIX:
+    def _question(self, client: socket.socket, line: bytes, uid: int, address: str) -> None:
+        if address:
             raise ValueError("a question came over TCP, where only hooks are heard")
         body = json.loads(line)
         if not isinstance(body, dict):
             raise ValueError("a question must be a JSON object")  # noqa: TRY004 - one error kind
-        uid = _peer_uid(client)
-        client.sendall(json.dumps(self._answer(body, uid)).encode() + b"\n")
+        try:
+            # The answer is kept until the client has taken it, which may be never.
+            with self._turns[trusted(uid)].taken(_LINE_WITHIN_S):
+                client.sendall(encoded(self._answer(body, uid)))
+        except CrowdedError:
+            client.sendall(_ONE_TOO_MANY)
 
 
 def parse_hook(line: str, peer: str, reply: Callable[[str], None]) -> HookCall:
     """Read a hook's line: `backfill1 allocated job=12 nodes=n[1-3] …`.
 
-    Raises ValueError for anything else.
+    Raises ValueError for anything else, and where a hook on a host names more than one node.
     """
     words = line.split()
     if len(words) < 3 or words[1] not in ("allocated", "ended", "arrived"):
         raise ValueError(f"not a hook's line: {line[:80]!r}")
     values = dict(word.partition("=")[::2] for word in words[2:])
     job_id = values.get("job", "")
-    if not job_id.isdigit():
+    number = job_id.isascii() and job_id.isdigit() and len(job_id) <= _LONGEST_JOB_NUMBER
+    if not number:
         raise ValueError(f"a hook's line without a job number: {line[:80]!r}")
-    return HookCall(words[1], job_id, parse_hostlist(values.get("nodes", "")), peer, reply)
+    nodes = parse_hostlist(values.get("nodes", ""), 1 if peer else MOST_NODES)
+    return HookCall(words[1], job_id, nodes, peer, reply)
 
 
-def _read_line(client: socket.socket) -> bytes:
-    data = b""
+def encoded(answer: dict[str, object]) -> bytes:
+    """One line of JSON. Entry by entry: Python's lock is not given away while one is encoded."""
+    found = bytearray()
+    for piece in _pieces(answer):
+        found += piece.encode()
+        if len(found) > _LARGEST_ANSWER:
+            problem = f"the answer would be larger than {_LARGEST_ANSWER >> 20} MiB"
+            return json.dumps({"error": problem}).encode() + b"\n"
+    return bytes(found + b"\n")
+
+
+def _pieces(answer: dict[str, object]) -> Iterator[str]:
+    comma = "{"
+    for key, value in answer.items():
+        yield f"{comma}{json.dumps(key)}: "
+        comma = ", "
+        if isinstance(value, list) and value:
+            yield from (("," if at else "[") + json.dumps(entry) for at, entry in enumerate(value))
+            yield "]"
+        else:
+            yield json.dumps(value)
+    yield "}" if answer else "{}"
+
+
+def _longest(uid: int, address: str, trust: Trust) -> int:
+    """How long the line of this client may be."""
+    if address:
+        return _LONGEST_FROM_AFAR
+    return _LONGEST_LINE if trust.hook(uid) else _LONGEST_QUESTION
+
+
+def _read_line(client: socket.socket, longest: int) -> bytes:
+    data = bytearray()
     limit_s = time.monotonic() + _LINE_WITHIN_S
     while not data.endswith(b"\n"):
         left_s = limit_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError(f"it did not say its line within {_LINE_WITHIN_S:g} s")
         client.settimeout(left_s)
-        piece = client.recv(65536)
+        piece = client.recv(min(65536, longest + 1 - len(data)))
         if not piece:
             break
         data += piece
-        if len(data) > _LONGEST_LINE:
-            raise ValueError("a line of more than 1 MiB")
+        if len(data) > longest:
+            raise ValueError(f"a line of more than {longest} bytes")
     client.settimeout(_LINE_WITHIN_S)  # the answer has as long again
-    return data.strip()
+    return bytes(data.strip())
+
+
+def _peer(client: socket.socket) -> tuple[int, str]:
+    """The user at the other end, and its address if that is another machine.
+
+    Over TCP it is root by a privileged port, and -1 for everybody else.
+    """
+    if client.family == socket.AF_UNIX:
+        return _peer_uid(client), ""
+    address, port = client.getpeername()[:2]
+    return (0 if port < _PRIVILEGED else -1), str(address)
 
 
 def _peer_uid(client: socket.socket) -> int:
-    """The user at the other end; over TCP root by a privileged port, and -1 for everybody else."""
-    if client.family != socket.AF_UNIX:
-        return 0 if client.getpeername()[1] < _PRIVILEGED else -1
     data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", data)[1])
-
-
-def _trusted_peer(client: socket.socket) -> str:
-    """The address a hook may speak for; empty for this machine. ValueError: not trusted."""
-    if client.family == socket.AF_UNIX:
-        uid = _peer_uid(client)
-        if not trusted(uid):
-            raise ValueError(
-                f"a hook run by user {uid}; only root and the daemon's own are believed"
-            )
-        return ""
-    address, port = client.getpeername()[:2]
-    if port >= _PRIVILEGED:
-        raise ValueError(f"a hook from {address} port {port}, which is not a privileged port")
-    return str(address)
 
 
 def _refuse_living(path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backfill.abilities import CheckpointKeeper
 from backfill.core import changes as ch
+from backfill.engine.almanac import Almanac
 from backfill.ports import (
     Clock,
     ClusterObservation,
@@ -29,27 +30,45 @@ class Outside:
     keepers: Mapping[str, CheckpointKeeper] = field(default_factory=dict)
     credentials: Credentials | None = None  # None: munge is not proven
     provisioner: Provisioner | None = None  # None: nobody configures nodes but their image
+    almanac: Almanac = field(default_factory=Almanac)
 
 
 def observe_cluster(outside: Outside) -> ClusterObservation:
-    """All of Slurm, its moment told in our time."""
-    ahead_s = outside.clock.ahead()  # before it is read: a picture may seem older, never newer
-    seen = outside.manager.observe()
-    return replace(seen, seen_s=seen.seen_s + ahead_s) if ahead_s else seen
+    """All of Slurm, its moments told in our time."""
+    return _in_our_time(outside, outside.manager.observe, whole=True)
 
 
 def observe_nodes(outside: Outside, names: Sequence[str]) -> ClusterObservation:
     """These nodes with their jobs, likewise."""
-    ahead_s = outside.clock.ahead()
-    seen = outside.manager.observe_nodes(names)
-    return replace(seen, seen_s=seen.seen_s + ahead_s) if ahead_s else seen
+    return _in_our_time(outside, lambda: outside.manager.observe_nodes(names), whole=False)
+
+
+def _in_our_time(
+    outside: Outside, read: Callable[[], ClusterObservation], *, whole: bool
+) -> ClusterObservation:
+    began_s, ahead_s = outside.clock.now(), outside.clock.ahead()
+    seen = read()
+    seen_s = _seen_s(outside, seen.seen_s, began_s, ahead_s)
+    almanac = outside.almanac
+    nodes, jobs = almanac.nodes(seen.nodes, ahead_s), almanac.jobs(seen.jobs, ahead_s)
+    if whole:
+        almanac.forget_others(seen.nodes, seen.jobs)
+    return ClusterObservation(seen_s, nodes, jobs)
 
 
 def observe_host(outside: Outside, host: str) -> HostObservation:
     """One host, likewise."""
-    ahead_s = outside.clock.ahead()
+    began_s, ahead_s = outside.clock.now(), outside.clock.ahead()
     seen = outside.providers[host].observe(host)
-    return replace(seen, seen_s=seen.seen_s + ahead_s) if ahead_s else seen
+    seen_s = _seen_s(outside, seen.seen_s, began_s, ahead_s)
+    return seen if seen_s == seen.seen_s else replace(seen, seen_s=seen_s)
+
+
+def _seen_s(outside: Outside, seen_s: float, began_s: float, ahead_s: float) -> float:
+    """A driver's moment by the machine's clock, in our time; it may seem older, never newer."""
+    if outside.clock.ahead() != ahead_s:
+        return began_s  # the clock was set meanwhile: nobody knows on which side of that it was
+    return min(seen_s + ahead_s, outside.clock.now()) if ahead_s else seen_s
 
 
 def guests_now(outside: Outside) -> float:
@@ -60,7 +79,8 @@ def guests_now(outside: Outside) -> float:
 def read_node(outside: Outside, name: str) -> list[ch.Change]:
     """One Slurm node, fresh."""
     seen_s = outside.clock.now()
-    node = outside.manager.read_nodes([name]).get(name)
+    found = outside.manager.read_nodes([name])
+    node = outside.almanac.nodes(found, outside.clock.ahead()).get(name)
     if node is None:
         return [ch.NodeGone(name, seen_s)]
     return [ch.NodeSeen(node, seen_s)]
@@ -73,6 +93,15 @@ def read_instance(outside: Outside, host: str, name: str) -> list[ch.Change]:
     if instance is None:
         return [ch.InstanceGone(host, name, seen_s)]
     return [ch.InstanceSeen(instance, seen_s)]
+
+
+def read_job(outside: Outside, job_id: str) -> list[ch.Change]:
+    """One job, fresh."""
+    seen_s = outside.clock.now()
+    job = outside.manager.read_jobs([job_id]).get(job_id)
+    if job is None:
+        return [ch.JobGone(job_id, seen_s)]
+    return [ch.JobSeen(job, seen_s)]
 
 
 def read_node_and_jobs(outside: Outside, name: str) -> list[ch.Change]:

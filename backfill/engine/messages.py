@@ -81,12 +81,21 @@ class HookGone:
     call: HookCall
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something to be run in the daemon's one thread; the answer goes to `reply`."""
+    """Something to be run in the daemon's one thread; the answer goes to `reply`.
+
+    `ask` returns the answer, or a generator that returns it and is gone on with whenever there is
+    nothing else to do. `wanted`: whether somebody still waits for it.
+    """
 
     ask: Callable[[], object]
     reply: SimpleQueue[object] = field(default_factory=SimpleQueue)
+    wanted: Callable[[], bool] = _always
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from backfill.core import changes as ch
 from backfill.core.cluster import NOWHERE
 from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, Refusal, SetFleet, SetNode
 from backfill.core.records import decode
+from backfill.core.world import World
 from backfill.ports import Record
 
 _WORDS = re.compile(r"(?<!^)(?=[A-Z])")
@@ -32,15 +33,26 @@ def sentence(step: object) -> str:
             return f"the claim of job {step.job_id} ends: {step.reason}"
         case (
             act.SuspendJob() | act.ResumeJob() | act.RequeueJob() | act.CancelJob() | act.KickJob()
-        ):
-            verb = type(step).__name__.removesuffix("Job").lower()
-            return f"{verb} job {step.job_id} on {step.name}: {step.reason}"
+            | act.LimitJob()
+        ):  # fmt: skip
+            return _on_job(step)
         case act.MigrateInstance():
             return f"migrate {step.name} from {step.host} to {step.target}: {step.reason}"
         case act.CreateInstance():
             return f"create instance {step.name} on {step.spec.host}: {step.reason}"
         case _:
             return f"{_verb(step)} {getattr(step, 'name', '')}: {getattr(step, 'reason', '')}"
+
+
+def _on_job(
+    step: act.SuspendJob | act.ResumeJob | act.RequeueJob | act.CancelJob | act.KickJob
+    | act.LimitJob,
+) -> str:  # fmt: skip
+    if isinstance(step, act.LimitJob):
+        minutes = f"{step.limit_s / 60:.0f} min"
+        return f"set the time limit of job {step.job_id} to {minutes}: {step.reason}"
+    verb = type(step).__name__.removesuffix("Job").lower()
+    return f"{verb} job {step.job_id} on {step.name}: {step.reason}"
 
 
 def _verb(step: object) -> str:
@@ -64,6 +76,8 @@ def story_line(record: Record) -> str:
             return str(refusal)
         case "change":
             return _change(decode(record.body))
+        case "clock":
+            return clock_began(decode(record.body))
         case _:
             return f"{record.kind}: {record.body.get('event', '')} {record.body.get('why', '')}"
 
@@ -93,15 +107,69 @@ def _change(change: ch.Change) -> str:
             return _written(change)
         case ch.Woken() | ch.Proven() | ch.Probed() | ch.LastWords():
             return _guest(change)
-        case ch.HoldSet(keep=int(keep)):
-            what = f"only {keep} instances may stay on" if change.on else "any number may stay on"
-            return f"{what} {change.subject}: {change.reason}"
         case ch.HoldSet():
-            return f"{change.subject} was {'closed' if change.on else 'opened'}: {change.reason}"
+            return _hold(change)
+        case ch.ClockSet():
+            return (
+                f"the machine's clock was set: it is now {_ahead(-change.ahead_s)} our time, and "
+                "nothing is over because of it"
+            )
         case ch.SourceFailed():
             return f"{change.source} could not be read: {change.problem}"
         case _:
             return ""
+
+
+def _hold(change: ch.HoldSet) -> str:
+    if change.keep is None:
+        return f"{change.subject} was {'closed' if change.on else 'opened'}: {change.reason}"
+    most = f"only {change.keep} instances" if change.on else "any number"
+    return f"{most} may stay on {change.subject}: {change.reason}"
+
+
+def clock_told(world: World) -> str:
+    """That the times that the daemon tells are not those of the machine's clock, or empty."""
+    if not world.ahead_s:
+        return ""
+    return (
+        "the machine's clock was set while the daemon ran, and nothing is over because of it; "
+        f"until the daemon's next start it is {_ahead(-world.ahead_s)} the times told here"
+    )
+
+
+def clock_set(by_s: float) -> str:
+    """What an operator is told when the machine's clock was set while we ran."""
+    way = "forward" if by_s > 0 else "back"
+    return (
+        f"the machine's clock was set {way} by {length(abs(by_s))}; nothing is over because of it, "
+        "as deadlines go by our own time; see to its time server"
+    )
+
+
+def clock_began(read: ch.ClockRead) -> str:
+    """What was found at a start; empty where our time just goes on."""
+    if not read.moved_s:
+        return ""
+    way = "later" if read.moved_s > 0 else "earlier"
+    return (
+        f"all deadlines are {length(abs(read.moved_s))} {way}: the machine was booted, or its "
+        "clock set, since our time was written down last, and nothing is over because of that"
+    )
+
+
+def length(seconds: float) -> str:
+    """A length of time as people say it: `40 s`, `15 min`, `6 h`, `6 h 5 min`, `400 d 6 h`."""
+    whole = round(seconds)
+    parts = []
+    for name, size_s in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if whole >= size_s:
+            parts.append(f"{whole // size_s} {name}")
+            whole %= size_s
+    return " ".join(parts[:2]) or "0 s"
+
+
+def _ahead(by_s: float) -> str:
+    return f"{length(abs(by_s))} {'ahead of' if by_s > 0 else 'behind'}"
 
 
 def _written(change: ch.MemoryWritten | ch.CheckpointKept | ch.CheckpointPutBack) -> str:

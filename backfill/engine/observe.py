@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from backfill.core import changes as ch
+from backfill.core.cluster import ENDED, Node, NodeBase
 from backfill.core.fleet import Host, Instance
+from backfill.core.lifecycle import ABSENT
 from backfill.core.world import World
 from backfill.ports import ClusterObservation, HostObservation
+
+# What a reading lacks all at once is believed when all readings have lacked it for so long.
+_ODD_S = 60.0
+_FEW = 1  # jobs of which nobody wonders that they are not shown any more
 
 # A host's use of its CPUs has to change by so much to be told.
 _NEWS = 0.1
@@ -20,6 +26,9 @@ def cluster_changes(world: World, seen: ClusterObservation) -> list[ch.Change]:
     if not seen.nodes and any(world.host_of_node(name) for name in world.nodes):
         problem = "it shows no node at all, not even the hosts': this is not believed"
         return [ch.SourceFailed("slurm", world.now_s, problem)]
+    problem = _odd_cluster(world, seen)
+    if problem:
+        return [ch.SourceFailed("slurm", at_s, problem, odd=True)]
     found = _seen(world, seen)
     # Nothing is gone as a rule, and then this is all the comparing that it takes.
     if not world.nodes.keys() <= seen.nodes.keys():
@@ -28,6 +37,41 @@ def cluster_changes(world: World, seen: ClusterObservation) -> list[ch.Change]:
         found += [ch.JobGone(job_id, at_s) for job_id in world.jobs if job_id not in seen.jobs]
     found.append(ch.SourceSeen("slurm", at_s))
     return found
+
+
+def _odd_cluster(world: World, seen: ClusterObservation) -> str:
+    """Say why a reading of Slurm is not believed as it is, or return an empty text.
+
+    Jobs end one by one, and are shown for some time after; most of them gone at once, without a
+    word of their end, is rather a slurmctld that has not found its state. If it has lost it for
+    good, its nodes come to rest.
+    """
+    if world.jobs.keys() <= seen.jobs.keys():
+        return ""
+    living = [job for job in world.jobs.values() if job.state not in ENDED]
+    gone = [job for job in living if job.id not in seen.jobs]
+    if len(gone) <= _FEW or 2 * len(gone) <= len(living):
+        return ""
+    what = f"it shows {len(living) - len(gone)} of {len(living)} jobs, and not that others ended"
+    held = {node for job in seen.jobs.values() for node in job.nodes}
+    torn = [
+        node for job in gone for node in job.nodes
+        if job.holds_nodes and node not in held and _occupied(seen.nodes.get(node))
+    ]  # fmt: skip
+    if torn:
+        return f"{what}, but {torn[0]} as given to one: this is not believed"
+    return "" if _for_long(world, "slurm", seen.seen_s) else f"{what}: this is not believed yet"
+
+
+def _occupied(node: Node | None) -> bool:
+    bases = (NodeBase.ALLOCATED, NodeBase.MIXED)
+    return node is not None and node.base in bases and "COMPLETING" not in node.flags
+
+
+def _for_long(world: World, source: str, seen_s: float) -> bool:
+    """Whether all its readings have been odd for so long that they have to be taken as they are."""
+    known = world.sources.get(source)
+    return known is not None and known.odd_s > 0.0 and seen_s >= known.odd_s + _ODD_S
 
 
 def _seen(world: World, seen: ClusterObservation) -> list[ch.Change]:
@@ -55,12 +99,14 @@ def node_changes(world: World, names: Sequence[str], seen: ClusterObservation) -
     ]
     # A job that was on one of them and is not listed there any more has left it; where it is now,
     # if anywhere, the next complete reading tells.
-    found += [
-        ch.JobGone(job.id, seen.seen_s)
-        for name in names
-        for job in world.jobs_on(name)
-        if job.id not in seen.jobs
-    ]
+    slurm = world.sources.get("slurm")
+    if slurm is None or not slurm.odd_s:  # what it does not show means nothing now
+        found += [
+            ch.JobGone(job.id, seen.seen_s)
+            for name in names
+            for job in world.jobs_on(name)
+            if job.id not in seen.jobs
+        ]
     found.append(ch.NodesRead(tuple(names), seen.seen_s))
     return found
 
@@ -90,6 +136,10 @@ def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
     if not host.reachable:
         found.append(ch.SourceFailed(host.name, at_s, host.problem))
         return found
+    problem = _odd_host(world, seen)
+    if problem:
+        found.append(ch.SourceFailed(host.name, at_s, problem, odd=True))
+        return found
     found += [
         ch.InstanceSeen(instance, at_s)
         for instance in seen.instances.values()
@@ -102,3 +152,27 @@ def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
     ]
     found.append(ch.SourceSeen(host.name, at_s))
     return found
+
+
+def _odd_host(world: World, seen: HostObservation) -> str:
+    """Say why a reading of a host is not believed as it is, or return an empty text.
+
+    All of its instances gone at once, none of which we have taken away: that is rather a hypervisor
+    that was restarted without its state, or another one that answers in its place.
+    """
+    host = seen.host.name
+    known = [i for i in world.instances_on(host) if not _may_go(world, host, i.name)]
+    if not known or any(i.name in seen.instances for i in known):
+        return ""
+    if _for_long(world, host, seen.seen_s):
+        return ""
+    names = ", ".join(i.name for i in known[:3]) + (", …" if len(known) > 3 else "")
+    return f"it shows no instance any more, where there were {names}: this is not believed yet"
+
+
+def _may_go(world: World, host: str, name: str) -> bool:
+    """Whether nobody wonders that an instance is gone from there."""
+    node = world.managed.get(name)
+    if node is None or node.phase in ABSENT or world.busy(name):
+        return True
+    return node.host != host or any(i.host != host for i in world.places_of(name))

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, cast
+from queue import Empty
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from backfill.core.fleet import Host, Instance
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.planner import plan
 from backfill.core.readiness import Check, judge_registration, judge_report
 from backfill.core.records import encode
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import OrderError
-from backfill.engine.doorkeeper import trusted
-from backfill.engine.fleet_answers import fleets_told
+from backfill.engine.doorkeeper import TOO_MANY, CrowdedError, Turns, trusted
+from backfill.engine.fleet_answers import fleet_told, fleets_in_order
 from backfill.engine.messages import Question
-from backfill.engine.narrate import sentence, story_line
+from backfill.engine.narrate import clock_told, sentence
 from backfill.engine.orders import Body, Orders
 from backfill.engine.sight import look
+from backfill.engine.stories import Stories
 from backfill.engine.summary import summary
 from backfill.ports import DriverError
 
 if TYPE_CHECKING:
     from backfill.engine.daemon import Daemon
 
+Slices = Generator[None, None, Body]
+Listed = Generator[None, None, list[Body]]
+Reader = Callable[[Body], Body | Slices]
+
 _ANSWER_WITHIN_S = 10.0
-_STORY_LINES = 200
+_SLICE = 32  # nodes, hosts or the like: a millisecond or less
 
 
 class Questions:
@@ -34,7 +41,11 @@ class Questions:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._readers: dict[str, Callable[[Body], Body]] = {
+        # Root may always ask, however many others do.
+        self._turns = {False: Turns(), True: Turns()}
+        stories = Stories(daemon.journal)
+        self._story = stories.story
+        self._readers: dict[str, Reader] = {
             "status": self._status,
             "nodes": self._nodes,
             "hosts": self._hosts,
@@ -46,7 +57,7 @@ class Questions:
         # These read the journal, which may be long, so a hook must not wait for them: they run in
         # the listener's thread and not in the daemon's own.
         self._tellers: dict[str, Callable[[Body], Body]] = {
-            "events": self._events,
+            "events": stories.events,
         }
         # Likewise, and for those alone who may act: they read files, or take guests' time.
         self._apart = {"reload": self._reload, "look": self._look}
@@ -56,25 +67,40 @@ class Questions:
         """The answer, or `{"error": sentence}`. Never raises."""
         name = str(body.get("ask", ""))
         act = self._writers.get(name)
-        if act is not None and not trusted(uid):
-            return {"error": f"'{name}' is for root and the daemon's own user only"}
-        apart = self._apart.get(name) or self._tellers.get(name)
-        if apart is not None:
-            return _told_safely(apart, body)
-        ask = act if act is not None else self._readers.get(name)
-        if ask is None:
-            known = ", ".join(sorted({*self._readers, *self._writers, *self._tellers}))
-            return {"error": f"unknown question '{name}'; known: {known}"}
-        answer = self._in_the_daemon(ask, body)
-        return _told_safely(self._with_story, answer) if name == "explain" else answer
-
-    def _in_the_daemon(self, ask: Callable[[Body], Body], body: Body) -> Body:
-        """Ask in the daemon's own thread, where the world does not change meanwhile."""
-        reply: SimpleQueue[object] = SimpleQueue()
-        self._daemon.inbox.put(Question(lambda: _safely(ask, body), reply))
+        if act is not None:
+            if not trusted(uid):
+                return {"error": f"'{name}' is for root and the daemon's own user only"}
+            apart = self._apart.get(name)
+            return _told_safely(apart, body) if apart else self._in_the_daemon(act, body)
         try:
-            answer = reply.get(timeout=_ANSWER_WITHIN_S)
+            with self._turns[trusted(uid)].taken(_ANSWER_WITHIN_S):
+                return self._told(name, body)
+        except CrowdedError:
+            return {"error": TOO_MANY}
+
+    def _told(self, name: str, body: Body) -> Body:
+        """The answer to somebody who only asks."""
+        if (tell := self._tellers.get(name)) is not None:
+            return _told_safely(tell, body)
+        if (ask := self._readers.get(name)) is None:
+            known = ", ".join(sorted({*self._readers, *self._writers, *self._tellers}))
+            return {"error": f"unknown question '{name[:80]}'; known: {known}"}
+        answer = self._in_the_daemon(ask, body)
+        if name == "explain" and "error" not in answer:
+            return _told_safely(self._with_story, answer)
+        return answer
+
+    def _in_the_daemon(self, ask: Reader, body: Body) -> Body:
+        """Ask in the daemon's own thread, where the world does not change meanwhile: of a reader
+        that is made in slices it changes between them, but never in one."""
+        waiting = threading.Event()
+        waiting.set()
+        question = Question(lambda: _safely(ask, body), wanted=waiting.is_set)
+        self._daemon.inbox.put(question)
+        try:
+            answer = question.reply.get(timeout=_ANSWER_WITHIN_S)
         except Empty:
+            waiting.clear()  # it is not worked at for nobody
             return {"error": f"the daemon was too busy to answer within {_ANSWER_WITHIN_S:.0f} s"}
         assert isinstance(answer, dict)
         return answer
@@ -85,28 +111,37 @@ class Questions:
     def _world(self) -> World:
         return self._daemon.world
 
-    def _status(self, body: Body) -> Body:
+    def _status(self, body: Body) -> Slices:
         world, policies = self._world, self._daemon.cycle.policies
         phases: dict[str, int] = {p.value: 0 for p in Phase}
         for node in world.managed.values():
             phases[node.phase.value] += 1
-        pending = sum(1 for _ in world.pending(policies.priorities.low))
-        return {
+        kinds = world.kinds_pending(policies.priorities.low)
+        told = {
             "cluster": policies.cluster,
             "policy": self._daemon.policyfile.told(),
             "now_s": world.now_s,
+            "clock": clock_told(world),
             "sentence": summary(world, self._daemon.cycle.last),
             "phases": phases,
-            "low_priority_jobs_waiting": pending,
-            "sources": {name: asdict(source) for name, source in world.sources.items()},
-            "claims": [asdict(c) for c in world.claims.values()],
-            "refusals": [encode(r) for r in self._daemon.cycle.last.refusals],
-            "operations": [asdict(o) for o in world.operations.values()],
+            "low_priority_jobs_waiting": sum(len(alike) for _, alike in kinds),
+            "hooks_not_believed": [asdict(u) for u in self._daemon.refused.all()],
+        }
+        sources, refusals = [*world.sources.items()], self._daemon.cycle.last.refusals
+        claims, operations = [*world.claims.values()], [*world.operations.values()]
+        yield
+        seen = yield from _in_slices(sources, lambda s: {"name": s[0], "source": asdict(s[1])})
+        return {
+            **told,
+            "sources": {str(s["name"]): s["source"] for s in seen},
+            "claims": (yield from _in_slices(claims, asdict)),
+            "refusals": (yield from _in_slices(refusals, encode)),
+            "operations": (yield from _in_slices(operations, asdict)),
         }
 
-    def _nodes(self, body: Body) -> Body:
-        nodes = [self._node(m) for _, m in sorted(self._world.managed.items())]
-        return {"now_s": self._world.now_s, "nodes": nodes}
+    def _nodes(self, body: Body) -> Slices:
+        managed, now_s = [m for _, m in sorted(self._world.managed.items())], self._world.now_s
+        return {"now_s": now_s, "nodes": (yield from _in_slices(managed, self._node))}
 
     def _node(self, node: ManagedNode) -> Body:
         seen = self._world.nodes.get(node.name)
@@ -142,51 +177,53 @@ class Questions:
         offset_s = rules.clock_offset_s
         return slurmd + judge_report(node.report, node.address, cpus, memory_mb, offset_s)
 
-    def _hosts(self, body: Body) -> Body:
+    def _hosts(self, body: Body) -> Slices:
+        hosts = [host for _, host in sorted(self._world.hosts.items())]
+        return {"hosts": (yield from _in_slices(hosts, self._host))}
+
+    def _host(self, host: Host) -> Body:
         world = self._world
         return {
-            "hosts": [
-                {
-                    "name": host.name,
-                    "node": host.node,
-                    "cpus": host.capacity.cpus,
-                    "memory_mb": host.capacity.memory_mb,
-                    "reachable": host.reachable,
-                    "problem": host.problem,
-                    "busy": host.busy,
-                    "parents": [asdict(parent) for parent in host.parents or ()],
-                    "given_to": list(world.takers(host.name)),
-                    "instances": [i.name for i in world.instances_on(host.name)],
-                    "closed": world.closed.get(host.name, ""),
-                }
-                for _, host in sorted(world.hosts.items())
-            ]
+            "name": host.name,
+            "node": host.node,
+            "cpus": host.capacity.cpus,
+            "memory_mb": host.capacity.memory_mb,
+            "reachable": host.reachable,
+            "problem": host.problem,
+            "busy": host.busy,
+            "parents": [asdict(parent) for parent in host.parents or ()],
+            "given_to": list(world.takers(host.name)),
+            "instances": [i.name for i in world.instances_on(host.name)],
+            "closed": world.closed.get(host.name, ""),
         }
 
-    def _instances(self, body: Body) -> Body:
+    def _instances(self, body: Body) -> Slices:
+        seen = [instance for _, instance in sorted(self._world.instances.items())]
+        return {"instances": (yield from _in_slices(seen, self._instance))}
+
+    def _instance(self, seen: Instance) -> Body:
+        managed = self._world.managed.get(seen.name)
         return {
-            "instances": [
-                {
-                    "name": i.name,
-                    "host": i.host,
-                    "state": i.state.value,
-                    "generation": i.tag.generation,
-                    "cpus": i.resources.cpus,
-                    "memory_mb": i.resources.memory_mb,
-                    "rss_mb": i.rss_mb,
-                    "phase": m.phase.value if (m := self._world.managed.get(i.name)) else "",
-                }
-                for _, i in sorted(self._world.instances.items())
-            ]
+            "name": seen.name,
+            "host": seen.host,
+            "state": seen.state.value,
+            "generation": seen.tag.generation,
+            "cpus": seen.resources.cpus,
+            "memory_mb": seen.resources.memory_mb,
+            "rss_mb": seen.rss_mb,
+            "problem": seen.problem,
+            "phase": managed.phase.value if managed is not None else "",
         }
 
-    def _plan(self, body: Body) -> Body:
+    def _plan(self, body: Body) -> Slices:
         """What would be begun now; nothing is begun by asking."""
         draft = plan(self._world, self._daemon.cycle.policies)
+        under_way = [*self._world.operations.values()]
+        yield
         return {
-            "actions": [{**encode(a), "sentence": sentence(a)} for a in draft.actions],
-            "refusals": [{**encode(r), "sentence": str(r)} for r in draft.refusals],
-            "under_way": [asdict(o) for o in self._world.operations.values()],
+            "actions": (yield from _in_slices(draft.actions, _told(sentence))),
+            "refusals": (yield from _in_slices(draft.refusals, _told(str))),
+            "under_way": (yield from _in_slices(under_way, asdict)),
             "awaited": sorted(draft.watch),
         }
 
@@ -199,18 +236,21 @@ class Questions:
         # The journal's part of the answer is added outside of this thread.
         refusals = self._daemon.cycle.last.refusals
         names = {subject, f"job {subject}"}
+        fleet = world.fleets.get(subject)
+        lacking = next((r.reason for r in reversed(refusals) if r.subject == subject), "")
         return {
             "subject": subject,
+            "clock": clock_told(world),
             "node": self._node(managed) if managed else None,
             "job": encode(job) if job else None,
-            "host": next((h for h in self._all_hosts() if h["name"] == subject), None),
-            "fleet": next((f for f in self._all_fleets() if f["id"] == subject), None),
+            "host": self._host(host) if host else None,
+            "fleet": fleet_told(world, fleet, lacking) if fleet else None,
             "slurm": node.state_text if node else None,
             "refusals": [
                 {**encode(r), "sentence": str(r)}
                 for r in refusals
                 if r.subject in names
-                or (job is not None and r.subject in ("cluster", *world.hosts))
+                or (job is not None and (r.subject == "cluster" or r.subject in world.hosts))
             ],
             "operations": [
                 asdict(o) for o in world.operations.values() if o.key.split(":")[1] == subject
@@ -221,38 +261,16 @@ class Questions:
     def _with_story(self, answer: Body) -> Body:
         """Add what the journal tells about the subject."""
         subject = str(answer.get("subject", ""))
-        story = self._told(subject)
+        story = self._story(subject)
         if not answer.pop("known", True) and not story:
-            return {"error": f"'{subject}' is no node, host, job or fleet that was ever seen"}
+            return {"error": f"'{subject[:80]}' is no node, host, job or fleet that was ever seen"}
         return {**answer, "story": story}
 
-    def _all_hosts(self) -> list[Body]:
-        return cast(list[Body], self._hosts({})["hosts"])
-
-    def _all_fleets(self) -> list[Body]:
-        return fleets_told(self._world, self._daemon.cycle.last.refusals)
-
-    def _fleets(self, body: Body) -> Body:
-        return {"now_s": self._world.now_s, "fleets": self._all_fleets()}
-
-    def _told(self, subject: str) -> list[Body]:
-        lines = [
-            {"id": r.id, "at_s": r.at_s, "text": text}
-            for r in self._daemon.journal.read(subject=subject)
-            if (text := story_line(r))
-        ]
-        return lines[-_STORY_LINES:]
-
-    def _events(self, body: Body) -> Body:
-        """Journal lines after `after` (an id), oldest first, at most `limit`."""
-        after = int(str(body.get("after", 0)))
-        limit = int(str(body.get("limit", 1000)))
-        found = []
-        for record in self._daemon.journal.read(after_id=after):
-            text = story_line(record)
-            if text:
-                found.append({**asdict(record), "text": text})
-        return {"events": found[-limit:] if not after else found[:limit]}
+    def _fleets(self, body: Body) -> Slices:
+        now_s, fleets = self._world.now_s, fleets_in_order(self._world)
+        lacking = {r.subject: r.reason for r in self._daemon.cycle.last.refusals}
+        told = _in_slices(fleets, lambda f: fleet_told(self._world, f, lacking.get(f.id, "")))
+        return {"now_s": now_s, "fleets": (yield from told)}
 
     # --- acting --------------------------------------------------------------------------------
 
@@ -282,19 +300,54 @@ class Questions:
         return self._in_the_daemon(take, body)
 
 
-def _safely(ask: Callable[[Body], Body], body: Body) -> Body:
+_Item = TypeVar("_Item")
+
+
+def _told(tell: Callable[[Any], str]) -> Callable[[Any], Body]:
+    """As plain data, with the sentence for people."""
+    return lambda entry: {**encode(entry), "sentence": tell(entry)}
+
+
+def _in_slices(items: Iterable[_Item], tell: Callable[[_Item], Body]) -> Listed:
+    """Tell of each; after a few of them the daemon looks whether it has something better to do."""
+    found = []
+    for number, item in enumerate(items, 1):
+        found.append(tell(item))
+        if number % _SLICE == 0:
+            yield
+    return found
+
+
+def _safely(ask: Reader, body: Body) -> Body | Slices:
     """A bad question must not end the daemon's thread."""
     try:
-        return ask(body)
-    except OrderError as error:
+        found = ask(body)
+    except _BAD as error:
+        return _refusal(error)
+    return found if isinstance(found, dict) else _safe_slices(found)
+
+
+def _safe_slices(slices: Slices) -> Slices:
+    try:
+        return (yield from slices)
+    except _BAD as error:
+        return _refusal(error)
+
+
+_BAD = (OrderError, ValueError, KeyError, OverflowError)
+
+
+def _refusal(error: Exception) -> Body:
+    if isinstance(error, OrderError):
         return {"error": str(error)}
-    except (ValueError, KeyError, OverflowError) as error:
-        return {"error": f"the question cannot be read: {error}"}
+    return {"error": f"the question cannot be read: {error}"}
 
 
 def _told_safely(tell: Callable[[Body], Body], body: Body) -> Body:
     """The same for what only reads the journal: when that fails the daemon itself goes on."""
     try:
-        return _safely(tell, body)
+        return tell(body)
+    except _BAD as error:
+        return _refusal(error)
     except DriverError as error:
         return {"error": str(error)}

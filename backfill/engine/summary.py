@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from backfill.core.guards import barred
 from backfill.core.plan import Plan
 from backfill.core.quantities import counted
 from backfill.core.world import World
@@ -22,6 +23,8 @@ def summary(world: World, plan: Plan) -> str:
     phases = Counter(m.phase.value for m in world.managed.values())
     phased = ", ".join(f"{n} {phase}" for phase, n in sorted(phases.items()))
     parts.append(counted(len(world.managed), "instance") + (f": {phased}" if phased else ""))
+    if world.barred:
+        parts.insert(0, f"only hosts are given back, nothing else is done: {barred(world)}")
     working = sum(1 for o in world.operations.values() if o.running)
     if working:
         parts.append(f"{counted(working, 'operation')} under way")

@@ -24,7 +24,7 @@ from backfill.engine.messages import (
     Result,
 )
 from backfill.engine.narrate import sentence
-from backfill.ports import DriverError
+from backfill.ports import DriverError, unreadable
 
 _LOG = logging.getLogger("backfill.workers")
 
@@ -117,6 +117,8 @@ class Workers:
             return HostPicture(observe_host(self._outside, source))
         except DriverError as error:
             return ReadFailed(source, str(error))
+        except OSError as error:
+            return ReadFailed(source, str(unreadable(source, error)))
         except Exception as error:  # noqa: BLE001 - a defect in a driver must not end the reading
             _LOG.exception("reading %s failed in an unforeseen way", source)
             return ReadFailed(source, f"defect in the driver: {error!r}")
@@ -130,6 +132,8 @@ class Workers:
             return NodesPicture(names, observe_nodes(self._outside, names))
         except DriverError as error:
             return NodesPicture(names, None, str(error))
+        except OSError as error:
+            return NodesPicture(names, None, str(unreadable("slurm", error)))
         except Exception as error:  # noqa: BLE001 - as above
             _LOG.exception("reading nodes failed in an unforeseen way")
             return NodesPicture(names, None, f"defect in the driver: {error!r}")
@@ -201,6 +205,10 @@ def attempt(outside: Outside, action: act.DriverAction, monotonic: Callable[[], 
         changes = perform(outside, action)
     except DriverError as error:
         return Result(action, (), str(error), error.retry, monotonic() - began_s)
+    except OSError as error:
+        problem = str(unreadable(str(getattr(action, "name", "")) or "the call", error))
+        _LOG.warning("%s failed: %s", sentence(action), problem)
+        return Result(action, (), problem, True, monotonic() - began_s)
     except Exception as error:  # noqa: BLE001 - a defect in a driver must not lose the operation
         _LOG.exception("%s failed in an unforeseen way", sentence(action))
         return Result(action, (), f"defect in the driver: {error!r}", True, monotonic() - began_s)
