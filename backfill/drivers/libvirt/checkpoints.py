@@ -22,7 +22,7 @@ from backfill.core.fleet import Checkpoint
 from backfill.drivers.libvirt import manifest as books
 from backfill.drivers.libvirt import packing
 from backfill.drivers.libvirt.manifest import Manifest, Part
-from backfill.drivers.libvirt.store import Store
+from backfill.drivers.libvirt.store import Store, folders_in
 from backfill.ports import (
     BadOutputError,
     BusyError,
@@ -30,6 +30,8 @@ from backfill.ports import (
     NoCapacityError,
     NotFoundError,
     RefusedError,
+    UnreadableError,
+    unreadable,
 )
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -58,23 +60,30 @@ class Checkpoints:
 
     def all(self) -> Iterator[Checkpoint]:
         """Every complete part, the oldest first. Damaged manifests are shown as such."""
-        found = [self._read(folder) for folder in sorted(self._root.glob("*/*"))
-                 if books.present(folder)]  # fmt: skip
+        found = filter(None, map(self._read, self._folders()))
         yield from sorted(found, key=lambda c: (c.created_s, c.id, c.name))
 
-    def _read(self, folder: Path) -> Checkpoint:
+    def _folders(self) -> list[Path]:
+        """Every part, complete or not."""
+        return [part for whole in folders_in(self._root) for part in folders_in(whole)]
+
+    def _read(self, folder: Path) -> Checkpoint | None:
+        """What the part says of itself; None where it is not complete."""
         try:
-            return books.read(folder).checkpoint
-        except BadOutputError as error:
+            return books.read(folder).checkpoint if books.present(folder) else None
+        except NotFoundError:  # it was dropped in this moment
+            return None
+        except (BadOutputError, UnreadableError) as error:
             return Checkpoint(
                 id=folder.parent.name, name=folder.name, where=str(folder),
-                size_mb=_size_mb(folder), problem=error.problem,
+                size_mb=_size_or_none_mb(folder), problem=error.problem,
             )  # fmt: skip
 
     def parts_of(self, identity: str) -> list[Path]:
         """Folders of all parts. NotFoundError when there is none."""
-        found = [f for f in sorted((self._root / identity).glob("*")) if books.present(f)]
-        if not _ID.fullmatch(identity) or not found:
+        known = _ID.fullmatch(identity) is not None
+        found = [f for f in folders_in(self._root / identity) if books.present(f)] if known else []
+        if not found:
             raise NotFoundError(identity, "there is no such checkpoint", "backfill checkpoint list")
         return found
 
@@ -204,7 +213,7 @@ class Checkpoints:
         whole = self._root / identity
         with self._sealing:
             # A folder without a manifest is none: an interrupted removal leaves no half checkpoint.
-            for folder in whole.glob("*"):
+            for folder in folders_in(whole):
                 with contextlib.suppress(FileNotFoundError):
                     (folder / "manifest.json").unlink()
             shutil.rmtree(whole, ignore_errors=True)
@@ -215,15 +224,19 @@ class Checkpoints:
 
     def tend(self) -> None:
         """Seal what an interrupted daemon left unsealed, remove what it left half made."""
-        for folder in sorted(self._root.glob("*/*")):
-            if books.present(folder):
-                # One that is being dropped meanwhile, by hand perhaps, needs no seal any more.
-                with contextlib.suppress(DriverError, OSError):
-                    self.seal(folder)
-            elif untouched_s(folder) > _ABANDONED_S:
-                shutil.rmtree(folder, ignore_errors=True)
-                with contextlib.suppress(OSError):
-                    folder.parent.rmdir()  # where it was the only part
+        for folder in self._folders():
+            with contextlib.suppress(UnreadableError):  # the list of all says so
+                self._tend(folder)
+
+    def _tend(self, folder: Path) -> None:
+        if books.present(folder):
+            # One that is being dropped meanwhile, by hand perhaps, needs no seal any more.
+            with contextlib.suppress(DriverError, OSError):
+                self.seal(folder)
+        elif untouched_s(folder) > _ABANDONED_S:
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                folder.parent.rmdir()  # where it was the only part
 
 
 def untouched_s(folder: Path) -> float:
@@ -253,11 +266,12 @@ def _verify_parts(identity: str, manifest: Manifest) -> None:
     for part in manifest.parts:
         try:
             found = packing.checksum(folder / part.stored)
-        except OSError as error:
+        except FileNotFoundError as error:
             raise BadOutputError(
-                identity, f"{folder / part.stored} cannot be read: {error.strerror}",
-                "delete this checkpoint",
-            ) from error  # fmt: skip
+                identity, f"{folder / part.stored} is missing", "delete this checkpoint"
+            ) from error
+        except OSError as error:  # that says nothing about the checkpoint
+            raise unreadable(identity, error, folder / part.stored) from error
         if found != part.checksum:
             raise BadOutputError(
                 identity, f"{folder / part.stored} is damaged: its checksum has changed",
@@ -294,6 +308,14 @@ def _used_bytes(path: Path) -> int:
         return path.stat().st_blocks * 512
     except FileNotFoundError as error:
         raise BusyError(path.parent.name, f"it is not suspended: {path.name} is missing") from error
+
+
+def _size_or_none_mb(folder: Path) -> float:
+    """The same; 0 for a folder that cannot be looked into."""
+    try:
+        return _size_mb(folder)
+    except OSError:
+        return 0.0
 
 
 def _size_mb(folder: Path) -> float:

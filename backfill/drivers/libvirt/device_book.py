@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from backfill.core.devices import Holding
-from backfill.drivers.libvirt.store import Store
-from backfill.ports import NotFoundError
+from backfill.drivers.libvirt.store import Store, folders_in, read_text
+from backfill.ports import NotFoundError, UnreadableError
 
 _NAME = "devices.json"
 
@@ -29,7 +29,7 @@ class DeviceBook:
 
     def all(self) -> list[Holding]:
         """Everything that is held, in order of the instances' names."""
-        found = [self._read(path) for path in sorted(self._store.root.glob(f"*/{_NAME}"))]
+        found = [self._read(home / _NAME) for home in folders_in(self._store.root)]
         return [holding for holding in found if holding is not None]
 
     def of(self, name: str) -> Holding | None:
@@ -75,11 +75,18 @@ class DeviceBook:
             raise NotFoundError(name, "there is no such instance of ours") from error
 
     def _read(self, path: Path) -> Holding | None:
+        name = path.parent.name
+        if (text := read_text(name, path)) is None:
+            return None
         try:
-            body = json.loads(path.read_text(encoding="utf-8"))
+            body = json.loads(text)
             return Holding(**{**body, "functions": tuple(body["functions"])})
-        except (OSError, ValueError, TypeError, KeyError):
-            return None  # written in one step, so it is either there or it never was
+        except (ValueError, TypeError, KeyError) as error:
+            # Written in one step, so a power cut or somebody's hand did that. Given to nobody else.
+            raise UnreadableError(
+                name, f"which devices it holds is not known: {path} is damaged",
+                "remove that file when the instance is stopped",
+            ) from error  # fmt: skip
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

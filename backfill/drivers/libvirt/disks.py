@@ -28,6 +28,11 @@ class MonitorError(Exception):
         self.kind = kind
 
 
+def has_sent_all(ask: Monitor) -> bool:
+    """Whether the emulator has sent its memory once and not run since: it never sends it again."""
+    return bool(ask("query-status", {})["status"] == "postmigrate")
+
+
 def own_disks(ask: Monitor, name: str, socket: Path) -> None:
     """Take over all disks of a guest that stands still; harmless where that has happened.
 

@@ -112,6 +112,10 @@ def domain_xml(
     # as the same node; it ends, and the console keeps what it said.
     for event in ("on_poweroff", "on_reboot", "on_crash"):
         _text(domain, event, "destroy")
+    # A guest that sends itself to sleep looks paused, cannot be paused, and is woken by any alarm.
+    sleep = SubElement(domain, "pm")
+    for depth in ("suspend-to-mem", "suspend-to-disk"):
+        SubElement(sleep, depth, {"enabled": "no"})
     # A balloon in a guest that shares memory with its parent corrupts its siblings (measured).
     balloon = hardware.balloon and memory is None
     _devices(domain, spec, files, hardware, bridge, balloon)

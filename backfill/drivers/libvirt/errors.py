@@ -54,6 +54,8 @@ _BY_TEXT: tuple[tuple[str, type[DriverError]], ...] = (
     # The emulator has sent its memory once and has not run since (libvirtd died in between):
     # until it is thawed it can be neither saved nor moved.
     ("paused due to previous migration", BusyError),
+    # The emulator has stopped with an internal error: what was in the guest cannot go on.
+    ("Resetting the Virtual Machine is required", RefusedError),
 )
 # Codes that libvirt also uses for other things, but from its network layer mean a lost connection.
 _LINK_DOMAINS = frozenset({libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE})

@@ -13,7 +13,7 @@ from backfill.core.quantities import Resources
 from backfill.drivers.libvirt import states
 from backfill.drivers.libvirt.asking import Ask, agent_of, monitor_of
 from backfill.drivers.libvirt.device_calls import DeviceCalls
-from backfill.drivers.libvirt.disks import own_disks
+from backfill.drivers.libvirt.disks import has_sent_all, own_disks
 from backfill.drivers.libvirt.domain_xml import Files, placed, private_folder
 from backfill.drivers.libvirt.domains import (
     STATS,
@@ -31,7 +31,7 @@ from backfill.drivers.libvirt.move_calls import MoveCalls
 from backfill.drivers.libvirt.ownership import User, qemu_user
 from backfill.drivers.libvirt.settings import Limits
 from backfill.drivers.libvirt.utilisation import CpuMeter
-from backfill.ports import NotFoundError
+from backfill.ports import BusyError, NotFoundError
 
 _Answer = TypeVar("_Answer")
 OnEvent = Callable[[str, str], None]
@@ -159,6 +159,9 @@ class Hypervisor(DeviceCalls, MoveCalls):
         if state in (states.DomainState.RUNNING, states.DomainState.BLOCKED):
             handle.suspend()  # once more, for the error that says why it does not work
             state, reason = handle.state()
+        if state == states.DomainState.PMSUSPENDED:
+            handle.pMWakeup()  # asleep it cannot be stopped, and any alarm would wake it later
+            raise BusyError(name, "it had sent itself to sleep and is just being woken")
         incoming = states.may_be_incoming(state, reason)
         return int(state), int(reason), not incoming or bool(handle.isPersistent())
 
@@ -177,8 +180,15 @@ class Hypervisor(DeviceCalls, MoveCalls):
         return left_mb
 
     def resume(self, name: str) -> None:
-        """Let the CPUs of a paused domain go on."""
-        self._on(name, lambda domain: domain.resume())
+        """Let the CPUs of a paused domain go on, also of one that sent itself to sleep."""
+
+        def work(domain: Any) -> None:
+            if domain.state()[0] == states.DomainState.PMSUSPENDED:
+                domain.pMWakeup()
+            else:
+                domain.resume()
+
+        self._on(name, work)
 
     def save(self, name: str, path: Path) -> None:
         """Write memory to `path` and end the emulator; on failure the domain is as before.
@@ -206,6 +216,18 @@ class Hypervisor(DeviceCalls, MoveCalls):
             connection.restoreFlags(str(path), document, libvirt.VIR_DOMAIN_SAVE_PAUSED)
 
         self._link.call(name, work, self._limits.long_s)
+
+    def has_image(self, name: str, path: Path) -> bool | None:
+        """Whether libvirtd there finds a complete memory image at `path`; None: it cannot tell."""
+
+        def work(connection: Any) -> bool | None:
+            try:
+                connection.saveImageGetXMLDesc(str(path))
+            except libvirt.libvirtError as error:
+                return False if "save image is incomplete" in str(error) else None
+            return True
+
+        return self._link.call(name, work)
 
     def destroy(self, name: str) -> None:
         """End the emulator now; not running is fine."""
@@ -236,6 +258,14 @@ class Hypervisor(DeviceCalls, MoveCalls):
     def own_disks(self, name: str) -> None:
         """Let the emulator of a guest that stands still take over its disks (see `disks`)."""
         self._on(name, lambda domain: self._own_disks(domain, name))
+
+    def has_sent_all(self, name: str) -> bool:
+        """Whether a guest that stands still was sent to a file or a host already, and stayed.
+
+        libvirt shows no trace of it: it was killed when QEMU had just come to the end.
+        """
+        told: bool = self._on(name, self._has_sent_all)
+        return told
 
     def with_agent(self, name: str, work: Callable[[Ask], _Answer], limit_s: float) -> _Answer:
         """Run `work` with a function that asks the guest agent; see `agent.wake`."""
@@ -269,6 +299,9 @@ class Hypervisor(DeviceCalls, MoveCalls):
 
     def _own_disks(self, domain: Any, name: str) -> None:
         own_disks(monitor_of(domain), name, private_folder(domain.XMLDesc()) / "disks.sock")
+
+    def _has_sent_all(self, domain: Any) -> bool:
+        return has_sent_all(monitor_of(domain))
 
     def _undefine(self, domain: Any) -> None:
         domain.undefineFlags(_UNDEFINE)

@@ -25,6 +25,7 @@ from backfill.ports import (
     DriverError,
     RefusedError,
     UnreachableError,
+    UnreadableError,
 )
 
 _Made = TypeVar("_Made")
@@ -74,8 +75,12 @@ def _is_there(pool: Pool, spec: InstanceSpec) -> bool:
         )  # fmt: skip
     if instance.state in _ENDED:
         return False  # left by an interrupted creation, or an instance that ended by itself
-    saved = pool.store_on(spec.host).has_memory(spec.name)
-    if instance.state is InstanceState.BUILDING and not saved:
+    if instance.state is InstanceState.UNKNOWN:
+        raise UnreadableError(
+            spec.name, f"what became of it on {spec.host} is not known: {instance.problem}"
+        )
+    building = instance.state is InstanceState.BUILDING
+    if building and not pool.has_memory(spec.host, spec.name):
         return False  # libvirtd died while it was started; nothing has run in it yet
     if instance.tag != spec.tag:
         raise AlreadyThereError(

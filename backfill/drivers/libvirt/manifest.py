@@ -8,7 +8,8 @@ from pathlib import Path
 
 from backfill.core.fleet import Checkpoint
 from backfill.drivers.libvirt.packing import flush
-from backfill.ports import BadOutputError
+from backfill.drivers.libvirt.store import is_there
+from backfill.ports import BadOutputError, NotFoundError, unreadable
 
 _NAME = "manifest.json"
 _VERSION = 1
@@ -48,13 +49,22 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 def read(folder: Path) -> Manifest:
     """The folder's manifest. BadOutputError for one that we cannot have written."""
+    path = folder / _NAME
     try:
-        body = json.loads((folder / _NAME).read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise NotFoundError(str(folder), "it has no manifest (any more)") from error
+    except UnicodeDecodeError as error:
+        raise BadOutputError(str(folder), f"{path} is damaged", "delete this checkpoint") from error
+    except OSError as error:  # that says nothing about the checkpoint
+        raise unreadable(str(folder), error, path) from error
+    try:
+        body = json.loads(text)
         said = body["checkpoint"]
         said["members"] = tuple(said["members"])
         parts = tuple(Part(**part) for part in body["parts"])
         manifest = Manifest(Checkpoint(**said), parts, str(body["document"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"its manifest cannot be read: {error}"
         raise BadOutputError(str(folder), problem, "delete this checkpoint") from error
     if any("/" in part.stored or "/" in part.name for part in parts):
@@ -64,5 +74,5 @@ def read(folder: Path) -> Manifest:
 
 
 def present(folder: Path) -> bool:
-    """Whether the folder is a complete checkpoint."""
-    return (folder / _NAME).exists()
+    """Whether the folder is a complete checkpoint. UnreadableError: that cannot be told."""
+    return is_there(str(folder), folder / _NAME)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.libvirt import carrying
+from backfill.drivers.libvirt import carrying, save_image
 from backfill.drivers.libvirt.domain_xml import placed
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.escort import Escort
 from backfill.drivers.libvirt.migration import Carriage, Step
-from backfill.drivers.libvirt.ownership import give, owner_of
+from backfill.drivers.libvirt.ownership import give, refuse_if_taken_back, taken_back
 from backfill.drivers.libvirt.plugging import plugged
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.drivers.libvirt.settings import MoveTerms
+from backfill.drivers.libvirt.store import is_there
 from backfill.ports import (
     AlreadyThereError,
     BusyError,
@@ -24,10 +27,15 @@ from backfill.ports import (
     NotFoundError,
     RefusedError,
     UnreachableError,
+    UnreadableError,
+    unreadable,
 )
 
+_LOG = logging.getLogger(__name__)
 # A guest that stands still on its way must not be missed for as long as Slurm waits for a node.
 _STILL_S = 60.0
+# Nobody has written to it for so long: what is missing of a memory image will not come any more.
+_WRITTEN_S = 120.0
 _IN_MEMORY = frozenset({InstanceState.RUNNING, InstanceState.PAUSED})
 
 
@@ -44,6 +52,8 @@ def suspend(pool: Pool, host: str, name: str) -> float:
                 name, "devices are plugged into its guest, whose memory cannot be written",
                 "give them back first",
             )  # fmt: skip
+        if _has_sent_all(pool, host, name, instance.state):
+            return _finish_save(pool, host, name)
         _own_disks(pool, host, name, instance.state)
         store = pool.store_on(host)
         # What lies there is older than the memory that is about to be written.
@@ -58,10 +68,64 @@ def suspend(pool: Pool, host: str, name: str) -> float:
         return store.memory(name).stat().st_size / 1_000_000
 
 
+def _has_sent_all(pool: Pool, host: str, name: str, state: InstanceState) -> bool:
+    return state is InstanceState.PAUSED and pool.on(host).has_sent_all(name)
+
+
+def _finish_save(pool: Pool, host: str, name: str) -> float:
+    """Its emulator has sent all of its memory, and libvirtd died before it could say so.
+
+    QEMU does not send it again before the guest has run, so what it wrote is used, where that is
+    whole. RefusedError where it is not, or was sent to a host that has lost it.
+    """
+    store = pool.store_on(host)
+    image = store.memory(name)
+    try:
+        if not is_there(name, image) or not save_image.is_whole(image):
+            _refuse_if_just_written(name, image)
+            raise RefusedError(
+                name, f"libvirtd on {host} died when its memory had just been sent, what was sent "
+                "is lost, and QEMU does not send it again before it has run",
+                "it goes on when its host is free",
+            )  # fmt: skip
+        save_image.seal(image)
+    except OSError as error:
+        raise unreadable(name, error, image) from error
+    _LOG.warning("%s was saved on %s when libvirtd died there: that is finished now", name, host)
+    pool.on(host).destroy(name)
+    return image.stat().st_size / 1_000_000
+
+
+def _refuse_if_just_written(name: str, image: Path) -> None:
+    """BusyError where the end may still come: a helper of libvirt's outlives it and writes that."""
+    with contextlib.suppress(FileNotFoundError):
+        if abs(time.time() - image.stat().st_mtime) < _WRITTEN_S:
+            raise BusyError(name, f"the end of its memory is still being written to {image}")
+
+
 def _own_disks(pool: Pool, host: str, name: str, state: InstanceState) -> None:
     """An instance that stands still may have come here so: make sure that it can leave again."""
     if state is InstanceState.PAUSED:
+        _give_disk(pool, host, name)
         pool.on(host).own_disks(name)
+
+
+def _give_disk(pool: Pool, host: str, name: str) -> None:
+    """Let its disk belong to QEMU's user on `host`, where its memory is: QEMU may open it anew.
+
+    Where libvirt does not see that hosts share a directory, the one that a guest leaves takes the
+    disk back, and so does the one that a guest was to come to and did not. The latter may do so
+    late, when its libvirtd comes back. So what counts is as whom QEMU runs here, never to whom the
+    disk belonged before. What is forbidden is told and tried without: QEMU may have it open.
+    """
+    disk = Path(pool.store_on(host).files(name).disk)
+    try:
+        # QEMU's user is not asked for without need: libvirtd may take seconds to tell.
+        user = pool.on(host).qemu_user() if taken_back(disk) else None
+        if user is not None and user[0] != 0:  # root opens what is anybody's
+            give(user, host, disk)
+    except (RefusedError, UnreadableError) as error:
+        _LOG.warning("the guest of %s may be unable to go on when it is thawed: %s", name, error)
 
 
 def _was_saved(pool: Pool, host: str, name: str) -> bool:
@@ -69,7 +133,7 @@ def _was_saved(pool: Pool, host: str, name: str) -> bool:
     domain, store = pool.find(host, name), pool.store_on(host)
     if domain is not None and domain.active and not domain.saving:
         store.discard_memory(name)
-    return domain is not None and not domain.active and store.has_memory(name)
+    return domain is not None and not domain.active and pool.has_memory(host, name)
 
 
 def restore(pool: Pool, host: str, name: str) -> None:
@@ -102,6 +166,7 @@ def thaw(pool: Pool, host: str, name: str) -> None:
             raise BusyError(name, f"it is {_activity(domain, instance.state)}, not paused")
         pool.refuse_if_elsewhere(host, name, everywhere=False)
         pool.store_on(host).discard_memory(name)
+        _give_disk(pool, host, name)
         pool.on(host).resume(name)
 
 
@@ -125,12 +190,17 @@ def migrate(pool: Pool, host: str, name: str, target: str) -> None:
             return
         if _is_over(mine, theirs):
             _finish(pool, host, name, target)
+            if theirs is not None and theirs.active:
+                _give_disk(pool, target, name)
             return
         _make_way(pool, name, target, mine, theirs)
         carrying.refuse_if_leaning(pool, name, target, pool.store.leans_on(name))
         _, instance = pool.need(host, name)
         if instance.state not in AT_REST | _IN_MEMORY:
             raise BusyError(name, f"it is {instance.state} on {host}")
+        if _has_sent_all(pool, host, name, instance.state):
+            _finish_save(pool, host, name)
+            _, instance = pool.need(host, name)
         with pool.lanes.between(name, host, target, pool.config.moves.turn_s):
             if instance.state in AT_REST:
                 _move_files(pool, host, name, target)
@@ -190,8 +260,8 @@ def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
     _own_disks(pool, host, name, instance.state)
     running = instance.state is InstanceState.RUNNING
     live = running and pool.config.moves_live
-    disk = Path(pool.store_on(host).files(name).disk)
-    owner = owner_of(disk)
+    if pool.share(host, target):
+        refuse_if_taken_back(name, Path(pool.store_on(host).files(name).disk))
     with carrying.for_guest(pool, host, name, target) as carriage:
         if running and not live:
             # Should the move fail it is left so: who wants its room has it, and a return is proven.
@@ -204,9 +274,7 @@ def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
         failure = _send(pool, host, name, target, still, _terms(pool, running, still), carriage)
         _see_it_there(pool, host, name, target, failure)
     _finish(pool, host, name, target)
-    if pool.share(host, target):
-        # On a file system that it does not know to be shared, the old host's libvirt took it back.
-        give(owner, target, disk)
+    _give_disk(pool, target, name)
     if running and still:
         pool.on(target).resume(name)
 
@@ -263,6 +331,8 @@ def _see_it_there(
         theirs = None
     if theirs is None:
         pool.store.claim(name, {host})
+        with contextlib.suppress(DriverError):  # why it stayed is what is told
+            _give_disk(pool, host, name)
     raise failure or BusyError(name, f"it did not leave {host}, although libvirt reported success")
 
 

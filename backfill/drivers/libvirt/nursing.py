@@ -7,13 +7,14 @@ from pathlib import Path
 from backfill.core.fleet import CloneParent
 from backfill.drivers.libvirt.parents import Parent, flavour_of, key_of, kind_of, parents_on
 from backfill.drivers.libvirt.pool import Pool
+from backfill.drivers.libvirt.store import folders_in
 
 
 def seen(pool: Pool, host: str, active: frozenset[str]) -> tuple[CloneParent, ...]:
     """The parents on `host`, made or in the making; `active`: names of domains that run there."""
     hardware = pool.config.hardware
     found = set()
-    for home in parents_on(pool, host).root.glob("parent-*"):
+    for home in _parents(pool, host):
         key, flavour = key_of(home), flavour_of(home)
         running = home.name in active or f"canary-{key}" in active
         made = Parent(home).intact()
@@ -24,6 +25,11 @@ def seen(pool: Pool, host: str, active: frozenset[str]) -> tuple[CloneParent, ..
                 shape = (flavour.cpus, flavour.memory_mb, flavour.disk_gb)
                 found.add(CloneParent(name, *shape, made))
     return tuple(sorted(found, key=repr))
+
+
+def _parents(pool: Pool, host: str) -> list[Path]:
+    homes = folders_in(parents_on(pool, host).root)
+    return [home for home in homes if home.name.startswith("parent-")]
 
 
 def end_nursing(pool: Pool, host: str) -> None:
@@ -40,12 +46,9 @@ def end_nursing(pool: Pool, host: str) -> None:
 
 def _destroy_nurslings(pool: Pool, host: str) -> list[Path]:
     """End the emulators of all parents that are not made yet; returns their folders."""
-    hypervisor, needed = pool.on(host), pool.store.parents_in_use()
-    homes = [
-        home
-        for home in parents_on(pool, host).root.glob("parent-*")
-        if not Parent(home).intact() and str(home) not in needed
-    ]
+    hypervisor, half = pool.on(host), [h for h in _parents(pool, host) if not Parent(h).intact()]
+    needed = pool.store.parents_in_use() if half else frozenset()
+    homes = [home for home in half if str(home) not in needed]
     for home in homes:
         hypervisor.destroy(home.name)
         hypervisor.destroy(f"canary-{key_of(home)}")

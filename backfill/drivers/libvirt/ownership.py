@@ -10,8 +10,13 @@ import os
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
-from backfill.ports import RefusedError
+from backfill.ports import RefusedError, unreadable
 
+# File systems on which libvirt 9 leaves a file alone when a guest leaves (virFileIsSharedFSType).
+_SHARED = frozenset(
+    {"nfs", "nfs4", "gfs2", "ocfs2", "afs", "cifs", "smb3", "ceph", "fuse.ceph", "gpfs",
+     "fuse.glusterfs", "acfs"}
+)  # fmt: skip
 User = tuple[int, int]  # uid, gid
 
 
@@ -27,12 +32,58 @@ def qemu_user(capabilities: str) -> User | None:
 
 
 def owner_of(path: Path) -> User | None:
-    """To whom it belongs; None for what is not there."""
+    """To whom it belongs; None for what is not there. UnreadableError: that cannot be told."""
     try:
         seen = path.stat()
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise unreadable(path.parent.name, error, path) from error
     return seen.st_uid, seen.st_gid
+
+
+def refuse_if_taken_back(name: str, disk: Path) -> None:
+    """RefusedError where the old host would take the disk from QEMU's user after a move for good.
+
+    On a file system that libvirt does not know to be shared, it gives the disk back to root when
+    the guest has left, and only root can give it to QEMU's user again: without that the guest
+    cannot go on where it came to. As root we do that (`give`).
+    """
+    owner = owner_of(disk)
+    if owner is None or owner[0] in (0, os.geteuid()) or _may_chown():
+        return
+    kind = file_system_of(disk, Path("/proc/self/mountinfo").read_text())
+    if kind not in _SHARED:
+        raise RefusedError(
+            name, f"it cannot be moved: when it leaves, libvirt takes {disk} from uid {owner[0]}, "
+            f"as whom QEMU runs, and uid {os.geteuid()}, as which this runs, cannot give it back",
+            f"run the daemon as root, or put the directory on a file system that libvirt knows to "
+            f"be shared, such as NFS (this is {kind})",
+        )  # fmt: skip
+
+
+def _may_chown() -> bool:
+    """Whether this process may give files away (CAP_CHOWN, the first of all)."""
+    status = Path("/proc/self/status").read_text()
+    bits = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    return bool(int(bits.split()[1], 16) & 1)
+
+
+def file_system_of(path: Path, mounts: str) -> str:
+    """The kind of file system on which a path is, by the text of /proc/self/mountinfo."""
+    best, kind = -1, "unknown"
+    for line in mounts.splitlines():
+        about, _, rest = line.partition(" - ")
+        point = Path(about.split()[4].replace("\\040", " "))
+        if path.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), rest.split()[0]
+    return kind
+
+
+def taken_back(path: Path) -> bool:
+    """Whether it may have been taken from QEMU's user: it belongs to root, or to us who made it."""
+    owner = owner_of(path)
+    return owner is not None and owner[0] in (0, os.geteuid())
 
 
 def give(user: User | None, host: str, *paths: Path) -> None:

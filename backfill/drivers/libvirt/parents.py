@@ -23,11 +23,11 @@ from backfill.drivers.libvirt.domain_xml import Memory, domain_xml
 from backfill.drivers.libvirt.ownership import give
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
-from backfill.drivers.libvirt.store import Store, write_secret
-from backfill.ports import BusyError, DriverError
+from backfill.drivers.libvirt.store import Store, folders_in, read_text, write_secret
+from backfill.ports import BusyError, DriverError, unreadable
 
 _log = logging.getLogger(__name__)
-_FORMAT = 2  # of what is below; another one makes all parents anew
+_FORMAT = 3  # of what is below; another one makes all parents anew
 _BOOT_LIMIT_S = 180.0
 _CANARY_LIMIT_S = 60.0
 _LOOK_EVERY_S = 0.02
@@ -68,11 +68,17 @@ class Parent:
         return seen
 
     def intact(self) -> bool:
-        """Whether it was found good once and nobody has written to it since."""
+        """Whether it was found good once and nobody has written to it since.
+
+        UnreadableError where that cannot be told.
+        """
+        good = read_text(self.home.name, self.home / "good")
         try:
-            return bool(json.loads((self.home / "good").read_text()) == self.fingerprint())
-        except (OSError, ValueError):
+            return good is not None and bool(json.loads(good) == self.fingerprint())
+        except (FileNotFoundError, ValueError):
             return False
+        except OSError as error:
+            raise unreadable(self.home.name, error) from error
 
 
 def parent_of(
@@ -104,15 +110,17 @@ def key_of(home: Path) -> str:
 
 def flavour_of(home: Path) -> Flavour | None:
     """The shape that it was made for; None for what is half written."""
+    text = read_text(home.name, home / "flavour.json")
     try:
-        return Flavour(**json.loads((home / "flavour.json").read_text()))
-    except (OSError, ValueError, TypeError):
+        return None if text is None else Flavour(**json.loads(text))
+    except (ValueError, TypeError):
         return None
 
 
 def newest(store: Store, key: str) -> Parent | None:
     """The youngest intact parent of this kind."""
-    homes = sorted(store.root.glob(f"parent-{key}-*"), reverse=True)
+    start = f"parent-{key}-"
+    homes = [home for home in reversed(folders_in(store.root)) if home.name.startswith(start)]
     return next((p for p in map(Parent, homes) if p.intact()), None)
 
 
@@ -266,9 +274,9 @@ def _clear_unused(pool: Pool, store: Store, host: str, wanted: set[str]) -> None
 
     Only one parent at a time is made on a host, so that nothing here is half done by another.
     """
-    hypervisor = pool.on(host)
-    needed = pool.store.parents_in_use()
-    for home in sorted(store.root.glob("*")):
+    hypervisor, homes = pool.on(host), folders_in(store.root)
+    needed = pool.store.parents_in_use() if homes else frozenset()
+    for home in homes:
         key = key_of(home) if home.name.startswith("parent-") else ""
         if str(home) in needed or (key in wanted and Parent(home).intact()):
             continue

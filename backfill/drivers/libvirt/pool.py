@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from backfill.core.fleet import Instance, InstanceSpec, InstanceState
 from backfill.drivers.libvirt.checkpoints import Checkpoints
@@ -15,11 +16,12 @@ from backfill.drivers.libvirt.hypervisor import Hypervisor
 from backfill.drivers.libvirt.lanes import Lanes
 from backfill.drivers.libvirt.nurseries import Nurseries
 from backfill.drivers.libvirt.settings import LibvirtConfig
-from backfill.drivers.libvirt.states import instance_state, may_be_restarted
+from backfill.drivers.libvirt.states import instance_state, may_be_restarted, odd
 from backfill.drivers.libvirt.store import Store
-from backfill.ports import BusyError, NotFoundError, UnreachableError
+from backfill.ports import BusyError, NotFoundError, UnreachableError, UnreadableError
 
 AT_REST = frozenset({InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED})
+_Value = TypeVar("_Value")
 
 
 SeedFiles = Callable[[InstanceSpec], Mapping[str, bytes]]
@@ -119,23 +121,29 @@ class Pool:
         return domain if self.ours(domain) else None
 
     def need(self, host: str, name: str) -> tuple[Domain, Instance]:
-        """The domain and what it means. NotFoundError when it is not there or not ours."""
+        """The domain and what it means. NotFoundError when it is not there or not ours,
+        UnreadableError when it cannot be told what it means."""
         domain = self.find(host, name)
         instance = self.instance(host, domain) if domain is not None else None
         if domain is None or instance is None:
             raise NotFoundError(name, f"there is no such instance of ours on {host}")
+        if instance.state is InstanceState.UNKNOWN:
+            what = f"what became of it on {host} is not known"
+            raise UnreadableError(name, f"{what}: {instance.problem}")
         return domain, instance
 
     def instance(self, host: str, domain: Domain) -> Instance | None:
         """The instance that a domain of ours is; None for anybody else's."""
         if domain.label is None or not self.ours(domain):
             return None
-        holding = self.devices.of(domain.name)
-        saved = not domain.active and self._saved(host, domain.name)
+        unknown: list[str] = []
+        holding = _unless(unknown, lambda: self.devices.of(domain.name), None)
+        restarted = _unless(unknown, lambda: self._restarted(host, domain), False)
+        state = self._state(host, domain, unknown)
         return Instance(
             name=domain.name,
             host=host,
-            state=instance_state(domain.state, domain.reason, domain.persistent, saved),
+            state=state,
             tag=domain.label.tag,
             resources=domain.label.resources,
             rss_mb=domain.rss_mb if domain.active else 0,
@@ -145,8 +153,21 @@ class Pool:
             plugged=holding is not None and holding.plugged,
             functions=0 if holding is None else len(holding.functions),
             region_mb=0 if holding is None else holding.region_mb,
-            restarted=self._restarted(host, domain),
+            restarted=restarted,
+            problem="; ".join(unknown) or odd(domain.state, domain.reason),
         )
+
+    def _state(self, host: str, domain: Domain, unknown: list[str]) -> InstanceState:
+        """What it is in; UNKNOWN with one more reason where its saved memory cannot be looked at.
+
+        One that does not run is either saved or at its end, and only that tells which.
+        """
+        try:
+            saved = not domain.active and self._saved(host, domain.name)
+        except UnreadableError as error:
+            unknown.append(_told(error))
+            return InstanceState.UNKNOWN
+        return instance_state(domain.state, domain.reason, domain.persistent, saved)
 
     def _restarted(self, host: str, domain: Domain) -> bool:
         """Whether it was booted anew while its memory was on disk."""
@@ -159,11 +180,28 @@ class Pool:
         return runs and self._saved(host, name)
 
     def _saved(self, host: str, name: str) -> bool:
-        """Whether its memory is on disk, and the latest: not what an interrupted move left."""
-        if not self.store_on(host).has_memory(name):
+        """Whether its memory is on disk, and the latest: not what an interrupted move left.
+
+        UnreadableError where neither we nor the host's libvirtd can tell.
+        """
+        if not self.has_memory(host, name):
             return False
         claims = self.store.claims(name) if self._own else None
         return claims is None or host in claims
+
+    def has_memory(self, host: str, name: str) -> bool:
+        """Whether a complete memory image is there, as we see it or as libvirtd on `host` does.
+
+        libvirtd keeps its images for itself: where we are not root, it alone can read them.
+        """
+        store = self.store_on(host)
+        try:
+            return store.has_memory(name)
+        except UnreadableError:
+            told = self.on(host).has_image(name, store.memory(name))
+            if told is None:
+                raise
+            return told
 
     def refuse_if_elsewhere(self, host: str, name: str, everywhere: bool = True) -> None:
         """Raise unless the instance is certainly inactive on all hosts but `host`.
@@ -192,3 +230,16 @@ class Pool:
                 raise BusyError(name, f"it is active on {other}", "never start it twice")
         if claims is None or claims - {host}:
             self.store.claim(name, {host})  # every other claim has just been disproved
+
+
+def _unless(unknown: list[str], look: Callable[[], _Value], otherwise: _Value) -> _Value:
+    """What `look` finds; where it cannot tell, `otherwise`, and one more reason in `unknown`."""
+    try:
+        return look()
+    except UnreadableError as error:
+        unknown.append(_told(error))
+        return otherwise
+
+
+def _told(error: UnreadableError) -> str:
+    return f"{error.problem}; {error.remedy}" if error.remedy else error.problem

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from backfill.core.fleet import (
     Checkpoint,
+    CloneParent,
     Flavour,
     Host,
     Instance,
@@ -26,7 +28,13 @@ from backfill.drivers.libvirt.report import mount_to_prove
 from backfill.drivers.libvirt.settings import LibvirtConfig, Limits
 from backfill.drivers.libvirt.states import instance_state
 from backfill.drivers.libvirt.store import Store
-from backfill.ports import BusyError, DriverError, HostObservation, NotFoundError
+from backfill.ports import (
+    BusyError,
+    DriverError,
+    HostObservation,
+    NotFoundError,
+    UnreadableError,
+)
 
 _Answer = TypeVar("_Answer")
 MakeHypervisor = Callable[[str, str, Limits, OnEvent | None], Hypervisor]
@@ -78,7 +86,10 @@ class LibvirtProvider(LibvirtHolder):
                 instances[instance.name] = instance
         capacity = _less(totals, self._config.reserved_on(host))
         active = frozenset(domain.name for domain in domains if domain.active)
-        there = nursing.seen(self._pool, host, active)
+        there: tuple[CloneParent, ...] | None = None
+        # Where its parents cannot be seen none is made and none is cloned; all else goes on.
+        with contextlib.suppress(UnreadableError):
+            there = nursing.seen(self._pool, host, active)
         seen = Host(
             host, node, capacity, busy=hypervisor.meter.busy, parents=there,
             functions=hypervisor.function_count(),

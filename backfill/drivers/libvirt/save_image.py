@@ -8,6 +8,9 @@ old one: where libvirt is told to write the format `sparse`, QEMU has noted plac
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import struct
 import uuid
 from dataclasses import dataclass, replace
@@ -19,8 +22,13 @@ from backfill.ports import BadOutputError, RefusedError
 
 _HEAD = struct.Struct("=16s19I")
 _MAGIC = b"LibvirtQemudSave"
-_LENGTH, _RAN, _COOKIE = 1, 2, 4  # places behind the magic
+_UNFINISHED = b"LibvirtQemudPart"  # until libvirtd hears that QEMU has written all
+_LENGTH, _RAN, _FORMAT, _COOKIE = 1, 2, 3, 4  # places behind the magic
+_RAW = 0
 _MOST = 1 << 26
+# QEMU ends its stream (migration/savevm.c) with a description of it: a mark, its length, JSON.
+_END = re.compile(rb"\x06(.{4})\{", re.DOTALL)
+_END_MOST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,41 @@ def read_head(path: Path) -> Head:
     if not rest and not document:
         raise BadOutputError(str(path), "the domain document in the memory image is cut off")
     return Head(tuple(words), document.decode(), cookie)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether QEMU has written all of its stream, also where libvirt has not sealed the image."""
+    with path.open("rb") as image:
+        raw = image.read(_HEAD.size)
+        magic, *words = _HEAD.unpack(raw) if len(raw) == _HEAD.size else (b"",)
+        if magic not in (_MAGIC, _UNFINISHED) or words[_FORMAT] != _RAW:
+            return False
+        size = os.fstat(image.fileno()).st_size
+        if not 0 < words[_LENGTH] <= size - _HEAD.size:
+            return False
+        image.seek(max(_HEAD.size + words[_LENGTH], size - _END_MOST))
+        return _ends(image.read())
+
+
+def _ends(stream: bytes) -> bool:
+    """Whether this is the end of a stream of QEMU's."""
+    for mark in _END.finditer(stream):
+        start = mark.end() - 1
+        if int.from_bytes(mark[1], "big") == len(stream) - start:
+            try:
+                return "devices" in json.loads(stream[start:])
+            except ValueError:
+                return False
+    return False
+
+
+def seal(path: Path) -> None:
+    """Mark a whole image as complete, as libvirtd would have done."""
+    with path.open("r+b") as image:
+        os.fsync(image.fileno())  # what it says must be on the disk before it says so
+        image.write(_MAGIC)
+        image.flush()
+        os.fsync(image.fileno())
 
 
 def for_trial(head: Head, disk: Path, seed: Path, console: Path) -> tuple[str, Head]:

@@ -88,7 +88,7 @@ def seed_tar(
         _add(tar, "etc/backfill/identity", identity_text(identity).encode(), 0o644)
         _add(tar, "etc/munge/munge.key", munge_key, 0o400)
         for path, content in sorted((more or {}).items()):
-            secret = "/pki/" in path
+            secret = "/pki/" in path or "/cloud/seed/" in path
             _add(tar, path.lstrip("/"), content, 0o400 if secret else 0o644)
         if asks:
             _add(tar, HOOK_FILE[1:], f"{asks}\n".encode(), 0o644)

@@ -32,7 +32,11 @@ class PausedReason(IntEnum):
 
     MIGRATION = 2
     SAVE = 3
+    IO_ERROR = 5
+    WATCHDOG = 6
+    PANICKED = 10
     STARTING_UP = 11
+    POSTCOPY_FAILED = 13
 
 
 class ShutoffReason(IntEnum):
@@ -70,6 +74,25 @@ def instance_state(state: int, reason: int, persistent: bool, saved: bool) -> In
     if state == DomainState.CRASHED or reason in (ShutoffReason.CRASHED, ShutoffReason.FAILED):
         return InstanceState.CRASHED
     return InstanceState.OFF
+
+
+_ODD: dict[int, str] = {
+    PausedReason.IO_ERROR: (
+        "QEMU stopped it because it could not write to its disk; make room on the file system of "
+        "its disk, or mend it: it goes on where it stopped"
+    ),
+    PausedReason.PANICKED: "its kernel has panicked; look at its console",
+    PausedReason.POSTCOPY_FAILED: (
+        "its move broke off after it had changed hosts, so that a part of its memory is on each: "
+        "it cannot go on where it stopped"
+    ),
+    PausedReason.WATCHDOG: "its own watchdog stopped it; look at its console",
+}
+
+
+def odd(state: int, reason: int) -> str:
+    """Say what stopped its guest without anybody's order, with the next step, or return ""."""
+    return _ODD.get(reason, "") if state == DomainState.PAUSED else ""
 
 
 def may_be_restarted(state: int, reason: int) -> bool:

@@ -16,7 +16,13 @@ from pathlib import Path
 
 from backfill.drivers.libvirt.domain_xml import Files
 from backfill.drivers.libvirt.settings import ImageFiles
-from backfill.ports import DriverError, NoCapacityError, RefusedError
+from backfill.ports import (
+    DriverError,
+    NoCapacityError,
+    RefusedError,
+    UnreadableError,
+    unreadable,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 # First bytes of a complete image. libvirt writes them last: an unfinished one starts otherwise.
@@ -54,8 +60,8 @@ class Store:
         return self.home(name) / "memory.save"
 
     def exists(self, name: str) -> bool:
-        """Whether anything of this instance is on disk."""
-        return self.home(name).is_dir()
+        """Whether anything of this instance is on disk. UnreadableError: that cannot be told."""
+        return is_there(name, self.home(name))
 
     def lean_on(self, name: str, parent: Path) -> None:
         """Note that the instance cannot live without this parent's files."""
@@ -68,30 +74,58 @@ class Store:
 
     def leans_on(self, name: str) -> Path | None:
         """The parent without whose files the instance cannot live; None for most."""
-        try:
-            return Path((self.home(name) / "parent").read_text().strip())
-        except OSError:
-            return None
+        noted = read_text(name, self.home(name) / "parent")
+        return None if noted is None else Path(noted.strip())
 
     def parents_in_use(self) -> frozenset[str]:
-        """Folders of all parents whose files some instance or checkpoint needs."""
-        noted = {note.read_text().strip() for note in self.root.glob("*/parent")}
-        for manifest in self.checkpoints.glob("*/*/manifest.json"):
-            noted.update(map(str, parents_in(manifest.read_text(errors="replace"))))
-        return frozenset(noted)
+        """Folders of all parents whose files some instance or checkpoint needs.
+
+        UnreadableError where one cannot be asked, it may need any of them, or where there is no
+        directory at all: then it is not mounted.
+        """
+        if not is_there(self.root.name, self.root):
+            raise UnreadableError(
+                str(self.root), "it is not there, so that nobody knows which parents are in use",
+                "see that the directory is mounted",
+            )  # fmt: skip
+        noted = set()
+        for home in folders_in(self.root):
+            noted.add((read_text(home.name, home / "parent") or "").strip())
+        for identity in folders_in(self.checkpoints):
+            for part in folders_in(identity):
+                manifest = read_text(identity.name, part / "manifest.json")
+                noted.update(map(str, parents_in(manifest or "")))
+        return frozenset(noted - {""})
 
     def has_memory(self, name: str) -> bool:
-        """Whether a complete memory image is there; an unfinished one does not count."""
+        """Whether a complete memory image is there; an unfinished one does not count.
+
+        UnreadableError where that cannot be told. That is so as well where the instance's folder is
+        missing: whoever makes an instance makes that first, so it is a directory that is not
+        mounted, or somebody's hand.
+        """
+        path = self.memory(name)
         try:
-            with self.memory(name).open("rb") as image:
+            with path.open("rb") as image:
                 start = image.read(16)
-        except OSError:
-            return False
+        except FileNotFoundError as error:
+            if self.exists(name):
+                return False
+            raise UnreadableError(
+                name, f"its folder {path.parent} is not there, where its saved memory would be",
+                f"see that the directory {self.root.parent} is mounted, or bring the folder back",
+            ) from error  # fmt: skip
+        except OSError as error:
+            raise unreadable(name, error, path) from error
         return start.startswith(_COMPLETE)
 
     def discard_memory(self, name: str) -> None:
         """Remove the memory image, complete or not."""
-        self.memory(name).unlink(missing_ok=True)
+        path = self.memory(name)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise unreadable(name, error, path) from error
 
     def make(
         self, name: str, image: ImageFiles, disk_gb: int, seed: bytes, full: bool = False
@@ -129,8 +163,10 @@ class Store:
         """Hosts on which the instance may be: none when it has no folder, None when unreadable."""
         try:
             words = (self.home(name) / "claims").read_text().split()
-        except (OSError, UnicodeDecodeError):
+        except FileNotFoundError:
             return None if self.exists(name) else frozenset()
+        except (OSError, UnicodeDecodeError):
+            return None
         return frozenset(words) or None  # an empty file is one that a power cut emptied
 
     def claim(self, name: str, hosts: Iterable[str]) -> None:
@@ -150,6 +186,45 @@ class Store:
         except OSError:
             return ""
         return "\n".join(text.replace("\r", "").splitlines()[-lines:])
+
+
+def is_there(name: str, path: Path) -> bool:
+    """Whether there is such a file or folder. UnreadableError: nobody knows."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise unreadable(name, error, path) from error
+    return True
+
+
+def read_text(name: str, path: Path) -> str | None:
+    """What is in a small file of ours; None: it is not there. UnreadableError: nobody knows."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(name, error, path) from error
+
+
+def folders_in(directory: Path) -> list[Path]:
+    """Its folders, without hidden ones; none where it is not there. UnreadableError: nobody knows.
+
+    `Path.glob` takes a directory that it may not read for an empty one.
+    """
+    try:
+        with os.scandir(directory) as found:
+            return sorted(
+                Path(entry.path)
+                for entry in found
+                if not entry.name.startswith(".") and entry.is_dir()
+            )
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(directory.name, error, directory) from error
 
 
 def run_qemu_img(name: str, *arguments: str) -> str:

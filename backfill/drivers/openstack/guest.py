@@ -11,6 +11,7 @@ from backfill.ports import BadOutputError, DriverError, RefusedError, Unreachabl
 
 WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"
 JOBS_PROGRAM = "/usr/local/sbin/backfill-jobs"
+KEY_PROGRAM = "/usr/local/sbin/backfill-key"
 _NO_WAY_IN = 255  # of ssh: no connection
 
 
@@ -32,7 +33,13 @@ def job_processes(guest: Guest, name: str, address: str) -> tuple[int, int]:
     return int(words[0]), int(words[1])
 
 
-def _run(guest: Guest, name: str, address: str, *program: str) -> str:
+def give_key(guest: Guest, name: str, address: str, key: bytes) -> None:
+    """Hand the munge key to the guest; it has it when this returns."""
+    _run(guest, name, address, KEY_PROGRAM, given=key)
+
+
+def _run(guest: Guest, name: str, address: str, *program: str, given: bytes = b"") -> str:
+    """What the program wrote. `given` is what it can read: no list of processes shows that."""
     if not guest.command:
         raise RefusedError(
             name, "there is no way into its guest", "set openstack.guest.command, such as ssh"
@@ -40,8 +47,7 @@ def _run(guest: Guest, name: str, address: str, *program: str) -> str:
     argv = [word.replace("{address}", address) for word in guest.command]
     try:
         done = subprocess.run(
-            [*argv, *program], capture_output=True, text=True, timeout=guest.answer_s,
-            stdin=subprocess.DEVNULL,
+            [*argv, *program], capture_output=True, timeout=guest.answer_s, input=given,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise UnreachableError(
@@ -49,8 +55,9 @@ def _run(guest: Guest, name: str, address: str, *program: str) -> str:
         ) from error
     except OSError as error:
         raise RefusedError(name, f"{argv[0]} cannot be run: {error.strerror}") from error
+    said = done.stderr.decode(errors="replace").strip()[:120]
     if done.returncode == _NO_WAY_IN:
-        raise UnreachableError(name, f"its guest cannot be reached: {done.stderr.strip()[:120]}")
+        raise UnreachableError(name, f"its guest cannot be reached: {said}")
     if done.returncode:
-        raise DriverError(name, f"{program[0]} failed in the guest: {done.stderr.strip()[:120]}")
-    return done.stdout.strip()
+        raise DriverError(name, f"{program[0]} failed in the guest: {said}")
+    return done.stdout.decode(errors="replace").strip()

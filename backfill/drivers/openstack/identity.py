@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shlex
-from pathlib import Path
 
 from backfill.core.fleet import InstanceSpec
 from backfill.drivers.openstack.settings import Guest
@@ -17,11 +16,10 @@ _LARGEST = 65535  # of user data, in base64, as Nova has it
 def user_data(spec: InstanceSpec, guest: Guest) -> str:
     """User data in base64: #cloud-config, in JSON, which is YAML as well.
 
-    The files are those that the guest image reads with every provider.
+    The file is the one that the guest image reads with every provider. Nothing here is secret: each
+    job in the guest can read it through the cloud's metadata address.
     """
     files = [_file("/etc/backfill/identity", _identity(spec, guest).encode(), "0644")]
-    if guest.munge_key:
-        files.append(_file("/etc/munge/munge.key", _key(guest.munge_key), "0400", "munge:munge"))
     config = {"hostname": spec.name, "preserve_hostname": False, "write_files": files}
     text = "#cloud-config\n" + json.dumps(config, sort_keys=True) + "\n"
     encoded = base64.b64encode(text.encode()).decode()
@@ -41,21 +39,10 @@ def _identity(spec: InstanceSpec, guest: Guest) -> str:
     return "".join(f"{key}={shlex.quote(value)}\n" for key, value in values.items())
 
 
-def _key(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise RefusedError(
-            path, f"cannot read the munge key: {error.strerror}", "run the daemon as who may"
-        ) from error
-
-
-def _file(path: str, content: bytes, mode: str, owner: str = "") -> dict[str, object]:
-    entry: dict[str, object] = {
+def _file(path: str, content: bytes, mode: str) -> dict[str, object]:
+    return {
         "path": path,
         "encoding": "b64",
         "content": base64.b64encode(content).decode(),
         "permissions": mode,
     }
-    # Munge's user may not exist yet when ordinary files are written.
-    return {**entry, "owner": owner, "defer": True} if owner else entry

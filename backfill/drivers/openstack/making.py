@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from backfill.core.fleet import CloneMethod, InstanceSpec
+from backfill.core.fleet import CloneMethod, InstanceSpec, InstanceState
 from backfill.drivers.openstack import ports, volumes
 from backfill.drivers.openstack.bench import Choice, text_of
 from backfill.drivers.openstack.cloud import Cloud
@@ -15,9 +15,11 @@ from backfill.drivers.openstack.errors import (
     acted_is_unknown,
     translate,
 )
+from backfill.drivers.openstack.handover import read_key
 from backfill.drivers.openstack.identity import user_data
 from backfill.drivers.openstack.shortage import is_no_room, is_no_zone, is_quota
 from backfill.drivers.openstack.states import (
+    AWAITS_KEY,
     GONE,
     TASK,
     Server,
@@ -36,6 +38,7 @@ from backfill.ports import (
     NotFoundError,
     RefusedError,
     UnreachableError,
+    UnreadableError,
 )
 
 _GROUP_VERSIONED = "policy"  # one policy, not a list, since microversion 2.64
@@ -53,6 +56,8 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
     with cloud.changing(spec.name):
         if _is_there(cloud, spec):
             return
+        if cloud.config.guest.munge_key:
+            read_key(cloud.config.guest)
         volumes.check(cloud.link, cloud.config.shape.volume_gb, spec.name)
         image = cloud.config.shape.images.get(spec.image, spec.image)
         image_id = cloud.id_of("image", "image", image, spec.name)
@@ -90,7 +95,9 @@ def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
                 "delete or rename it, or choose other names in instances.names",
             )  # fmt: skip
         seen = instance_of(server, host_of(server, cloud.computes))
-        if server["status"] == "ERROR" or seen.state in ("off", "crashed"):
+        if seen.state is InstanceState.UNKNOWN:
+            raise UnreadableError(spec.name, seen.problem)
+        if seen.state in (InstanceState.OFF, InstanceState.CRASHED):
             _remove(cloud, server)
             continue
         if seen.tag != spec.tag:
@@ -117,10 +124,13 @@ def by_name(cloud: Cloud, name: str) -> list[Server]:
 
 def _body(cloud: Cloud, spec: InstanceSpec, choice: Choice, image_id: str) -> dict[str, Any]:
     shape, (flavour, zone) = cloud.config.shape, choice
+    metadata = metadata_of(spec, text_of(choice))
+    if cloud.config.guest.munge_key:
+        metadata[AWAITS_KEY] = "1"
     server: dict[str, Any] = {
         "name": spec.name,
         "flavorRef": cloud.flavour(flavour, spec.flavour.resources, spec.name),
-        "metadata": metadata_of(spec, text_of(choice)),
+        "metadata": metadata,
         "tags": [cluster_tag(spec.tag.cluster), unique_tag(spec.tag)],
         "user_data": user_data(spec, cloud.config.guest),
         "config_drive": shape.config_drive,

@@ -13,6 +13,7 @@ from backfill.drivers.openstack import guest, making, moving
 from backfill.drivers.openstack.capacity import Gauge, pool_room
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.errors import FOREIGN, translate
+from backfill.drivers.openstack.handover import Handover
 from backfill.drivers.openstack.link import Link
 from backfill.drivers.openstack.settings import OpenStackConfig, Patience
 from backfill.drivers.openstack.states import Server, fault_of, host_of, instance_of, mark
@@ -42,6 +43,7 @@ class OpenStackProvider:
         self._clouds: dict[str, Cloud] = {}
         self._gauges: dict[str, Gauge] = {}
         self._strays: dict[str, list[str]] = {}  # as they were told of last, by cloud
+        self._handover = Handover(config.guest)
         for entry in dict.fromkeys(place.cloud for place in config.places.values()):
             link = make_link(entry, config.clouds_yaml, config.patience)
             computes = {
@@ -67,6 +69,7 @@ class OpenStackProvider:
             every = cloud.board.fresh().values()
             self._tell_strays(cloud, every)
             servers = [s for s in every if self._is_on(cloud, s, host)]
+            self._handover.look(cloud, servers)
             room = self._room(cloud, host)
         except DriverError as error:
             return HostObservation(seen_s, Host(host, None, NOTHING, False, str(error)))
@@ -154,6 +157,7 @@ class OpenStackProvider:
 
     def close(self) -> None:
         """Give back all connections."""
+        self._handover.close()
         for cloud in self._clouds.values():
             cloud.link.close()
 

@@ -35,7 +35,7 @@ class Guest:
     """What a guest is told at birth, and how it is spoken to later.
 
     `command` runs a program in the guest, such as ssh; "{address}" in it is the guest's address.
-    An empty `munge_key` leaves the key to the image.
+    `munge_key` names the key that each guest is handed by that way; empty: the image has it.
     """
 
     controller: str

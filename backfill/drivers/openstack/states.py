@@ -15,13 +15,28 @@ Server = dict[str, Any]
 HOST = "OS-EXT-SRV-ATTR:host"
 TASK = "OS-EXT-STS:task_state"
 POWER = "OS-EXT-STS:power_state"
-_SHUT_DOWN = 4  # of POWER
+LAUNCHED = "OS-SRV-USG:launched_at"  # null until its guest ran
+_SHUT_DOWN, _CRASHED = 4, 6  # of POWER
 GONE = frozenset({"DELETED", "SOFT_DELETED"})
 _STATES = {
     "BUILD": InstanceState.BUILDING,
     "PAUSED": InstanceState.PAUSED,
     "SUSPENDED": InstanceState.SUSPENDED,
-    "ERROR": InstanceState.CRASHED,
+    # As far as we know its guest runs.
+    **dict.fromkeys(
+        (
+            "ACTIVE",
+            "MIGRATING",
+            "REBOOT",
+            "HARD_REBOOT",
+            "PASSWORD",
+            "REBUILD",
+            "RESIZE",
+            "VERIFY_RESIZE",
+            "REVERT_RESIZE",
+        ),
+        InstanceState.RUNNING,
+    ),
     "SHUTOFF": InstanceState.OFF,
     # Its memory is lost, whatever its disk keeps.
     "SHELVED": InstanceState.OFF,
@@ -29,6 +44,7 @@ _STATES = {
     "RESCUE": InstanceState.OFF,  # another system runs in its place
 }
 _MARK = "backfill_"
+AWAITS_KEY = f"{_MARK}awaits_key"  # set: its guest has not got the munge key yet
 RESTORED = f"{_MARK}restored"  # set: a suspended server counts as restored, see `moving.restore`
 RECLAIM = f"{_MARK}reclaim"  # set by the cloud's operator, who wants the server's room back
 
@@ -83,28 +99,64 @@ def host_of(server: Server, computes: dict[str, str]) -> str:
 
 
 def state_of(server: Server) -> InstanceState:
-    """Our word for what Nova says."""
+    """Our word for what Nova says.
+
+    ERROR is the end of one that never ran. Of any other it only says that a call of somebody's
+    failed, or that a person has set it so: its guest may run, or stand still with its work.
+    """
     if server.get("status") == "SUSPENDED" and RESTORED in server.get("metadata", {}):
         return InstanceState.PAUSED
     if server.get("status") == "VERIFY_RESIZE" and server.get(POWER) == _SHUT_DOWN:
         return InstanceState.OFF  # it was moved like that
-    # MIGRATING, REBOOT, VERIFY_RESIZE and such: as far as we know its guest runs.
-    return _STATES.get(str(server.get("status")), InstanceState.RUNNING)
+    if server.get("status") == "ERROR" and (
+        not server.get(LAUNCHED) or server.get(POWER) == _CRASHED
+    ):
+        return InstanceState.CRASHED
+    return _STATES.get(str(server.get("status")), InstanceState.UNKNOWN)
+
+
+def _problem_of(server: Server) -> str:
+    """Say why it is not known what became of a server, with the next step, or return ""."""
+    if _generation(server) is None:
+        return (
+            f"its metadata {_MARK}generation is gone or damaged, so that nobody knows which one "
+            f"it is; put it back with `openstack server set --property {_MARK}generation=NUMBER`"
+        )
+    if state_of(server) is not InstanceState.UNKNOWN:
+        return ""
+    status, fault = server.get("status"), fault_of(server) or "no reason is given"
+    said = f"ERROR ({fault}), which its guest may have survived" if status == "ERROR" else status
+    return (
+        f"Nova shows it as {said}; let the cloud's operator look at server {server.get('id')}, and "
+        "set its state right or delete it"
+    )
 
 
 def instance_of(server: Server, host: str) -> Instance:
     """Our picture of a server of ours."""
-    tag = Tag(mark(server, "cluster"), mark(server, "node"), _number(mark(server, "generation")))
+    generation, problem = _generation(server), _problem_of(server)
+    tag = Tag(mark(server, "cluster"), mark(server, "node"), generation or 0)
     return Instance(
         name=str(server["name"]),
         host=host,
-        state=state_of(server),
+        state=InstanceState.UNKNOWN if problem else state_of(server),
         tag=tag,
         resources=Resources(_number(mark(server, "cpus")), _number(mark(server, "memory_mb"))),
         boot_s=seconds(str(server.get("created", ""))),
         wanted_back=wanted_back(server),
         no_room=_no_room(server),
+        problem=problem,
     )
+
+
+def _generation(server: Server) -> int | None:
+    """Which of its name it is: by our note, or by the tag that it alone has; None: neither."""
+    said = mark(server, "generation")
+    if said.isdigit():
+        return int(said)
+    start = f"{cluster_tag(mark(server, 'cluster'))}.{mark(server, 'node')}."
+    ends = (str(t).removeprefix(start) for t in server.get("tags", ()) if str(t).startswith(start))
+    return next((int(end) for end in ends if end.isdigit()), None)
 
 
 def wanted_back(server: Server) -> str:

@@ -27,22 +27,34 @@ _BY_NAME = ("glob", "pcre", "list")
 
 
 def doubt(folders: Sequence[str]) -> str:
-    """Which file of these trees asks the machine itself, as one sentence; empty when none does."""
-    for path, text in _texts(folders):
-        if _asks(text):
-            return f"{path}, which asks the node itself while it is rendered"
+    """Which file of these trees asks the machine itself, as one sentence; empty when none does.
+
+    One that cannot be read may.
+    """
+    try:
+        for path, text in _texts(folders):
+            if _asks(text):
+                return f"{path}, which asks the node itself while it is rendered"
+    except OSError as error:
+        return f"{error.filename}, which cannot be read here ({error.strerror})"
     return ""
 
 
 def _texts(folders: Sequence[str]) -> Iterator[tuple[Path, str]]:
     for folder in folders:
-        for place, inner, names in os.walk(folder, followlinks=True):
+        for place, inner, names in os.walk(folder, onerror=_unreadable, followlinks=True):
             # Modules of the tree's own (`_modules`) matter only to templates that call them.
             inner[:] = sorted(name for name in inner if not name.startswith(("_", ".")))
             for name in sorted(names):
                 path = Path(place, name)
                 if path.is_file() and (at := path.stat()).st_size <= _MOST_BYTES:
                     yield path, _text(path, at.st_mtime_ns, at.st_size)
+
+
+def _unreadable(error: OSError) -> None:
+    """`os.walk` would take a folder that it may not enter for an empty one."""
+    if not isinstance(error, FileNotFoundError):  # Salt's own roots need not exist
+        raise error
 
 
 @lru_cache(maxsize=4096)

@@ -113,7 +113,7 @@ class Master:
 
     def keys(self) -> dict[str, Any]:
         """Whose key the master has accepted."""
-        return {"accepted": list(self._turn("key.list_all").get("minions", []))}
+        return {"accepted": list(self._turn("key.list_all")["minions"])}
 
     def look(self, ids: list[str], asked: dict[str, Any], within_s: float) -> dict[str, Any]:
         """What these minions see of what their states come to; Salt's full returns."""

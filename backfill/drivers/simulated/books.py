@@ -21,6 +21,7 @@ class Manners:
     hook_timeout_s: float = 3.0
     requeue_delay_s: float = 120.0  # BeginTime after a requeue by slurmctld itself
     launch_timeout_s: float = 10.0  # a launch on a node that does not answer
+    return_to_service: int = 2
     stale_s: float = 13.0  # a stale copy lives this long after its node answers again
     job_age_s: float = 300.0  # MinJobAge: how long an ended job is remembered
 
@@ -31,6 +32,7 @@ class Books:
     def __init__(self, manners: Manners) -> None:
         self.manners = manners
         self.up = True
+        self.up_since_s = 0.0
         self.nodes: dict[str, SimNode] = {}
         self.jobs: dict[str, SimJob] = {}  # all there ever were
         self.known: dict[str, SimJob] = {}  # those that squeue and scontrol still show

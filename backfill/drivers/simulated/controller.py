@@ -54,7 +54,7 @@ class NodeControl:
 
     def start(self) -> None:
         """slurmctld is back: it meets every node again."""
-        self._books.up = True
+        self._books.up, self._books.up_since_s = True, self._events.now_s
         for node in tuple(self._books.nodes.values()):
             machine = self._machines.serving.get(node.name)
             if machine is not None and machine.answering:
@@ -109,7 +109,10 @@ class NodeControl:
         node = self._books.nodes.get(machine.node)
         if node is None or not (self._books.up and machine.answering):
             return
-        node.boot_time_s = machine.booted_s
+        if self._seems_rebooted(node, machine):
+            self.down(node, "Node unexpectedly rebooted", holds=True)
+            return
+        node.boot_time_s, node.heard_s = machine.booted_s, self._events.now_s
         node.registered, node.silent, node.down, node.reason = True, False, False, ""
         for job in tuple(node.jobs.values()):
             run = self._machines.find(job.id, job.restarts)
@@ -119,6 +122,15 @@ class NodeControl:
                 self._jobs.requeue(job, self._books.manners.requeue_delay_s)
         self._settle(node, machine)
         self._books.refresh(node)
+
+    def _seems_rebooted(self, node: SimNode, machine: Machine) -> bool:
+        """By its uptime it was booted after its last answer (not looked at with 2: 22.05's rule).
+
+        Without SlurmdTimeout a node that answers is asked for nothing between its registrations.
+        """
+        if self._books.manners.return_to_service == 2 or not node.heard_s or not node.registered:
+            return False
+        return machine.booted_s + machine.stood_s > node.heard_s
 
     def falls_silent(self, machine: Machine) -> None:
         """slurmctld notices by its pings, and gives the node up after SlurmdTimeout."""

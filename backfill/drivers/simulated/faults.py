@@ -1,4 +1,4 @@
-"""Failures that a test orders in advance: which call, how often, before or after it acted."""
+"""Failures that are ordered in advance: calls that fail, and readings that lack what is there."""
 
 from __future__ import annotations
 
@@ -6,10 +6,42 @@ import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
 
 from backfill.ports import DriverError, UnreachableError
 
 _FINE: AbstractContextManager[None] = nullcontext()
+_Seen = TypeVar("_Seen")
+_Other = TypeVar("_Other")
+
+
+class Odd(StrEnum):
+    """What a reading lacks although nothing of it is gone."""
+
+    NO_JOBS = "no-jobs"  # slurmctld tells of nodes only
+    NO_NODES = "no-nodes"  # slurmctld tells of jobs only
+    HALF = "half"  # half of the nodes and half of the jobs are missing
+    NO_INSTANCES = "no-instances"  # libvirt tells of no domain
+
+
+# Of which readings what is missing.
+_JOBLESS = frozenset({Odd.NO_JOBS, Odd.HALF})
+_NODELESS = frozenset({Odd.NO_NODES, Odd.HALF})
+
+
+@dataclass(slots=True)
+class Misreading:
+    """Readings that are odd. `everywhere`: not only of everything, but each question's answer."""
+
+    odd: Odd
+    subject: str | None
+    times: int
+    everywhere: bool
+
+    def end(self) -> None:
+        """From now on it is read as it is."""
+        self.times = 0
 
 
 @dataclass(slots=True)
@@ -24,6 +56,10 @@ class Fault:
     hang_s: float
     rate: float
 
+    def end(self) -> None:
+        """Let such calls work again."""
+        self.times = 0
+
 
 class Faults:
     """The failures in force. The same seed gives the same failures."""
@@ -33,6 +69,7 @@ class Faults:
         self._random = random.Random(seed)  # noqa: S311 - a seed that replays, nothing secret
         self._orders: list[Fault] = []
         self._dead_boots: dict[str, int] = {}
+        self._misreadings: list[Misreading] = []
 
     def fail(
         self,
@@ -43,21 +80,71 @@ class Faults:
         times: int = 1,
         acts: bool = False,
         rate: float = 1.0,
-    ) -> None:
+    ) -> Fault:
         """Let the next `times` calls of the port method `call` raise an error like `error`.
 
         `subject`: only for this host, instance, node or job. `acts`: the call does its work first,
         as when an answer is lost. `rate`: share of the calls that fail, drawn from the seed.
         """
-        self._orders.append(Fault(call, error, subject, times, acts, 0.0, rate))
+        order = Fault(call, error, subject, times, acts, 0.0, rate)
+        self._orders.append(order)
+        return order
 
-    def hang(self, call: str, hang_s: float, *, subject: str | None = None, times: int = 1) -> None:
+    def misread(
+        self, odd: Odd, *, subject: str | None = None, times: int = 1, everywhere: bool = False
+    ) -> Misreading:
+        """Let the next `times` readings (-1: all) lack what `odd` says, of host `subject` if given.
+
+        Of Slurm it is the reading of everything; `everywhere`: what is asked about single jobs and
+        nodes as well, as of a slurmctld that does not know them itself for a while.
+        """
+        order = Misreading(odd, subject, times, everywhere)
+        self._misreadings.append(order)
+        return order
+
+    def misread_slurm(
+        self, nodes: dict[str, _Seen], jobs: dict[str, _Other], *, all_of_it: bool = False
+    ) -> tuple[dict[str, _Seen], dict[str, _Other]]:
+        """What is told of these. `all_of_it`: everything was asked for."""
+        order = self._odd(frozenset(_JOBLESS | _NODELESS), None, all_of_it)
+        if order is None:
+            return nodes, jobs
+        half = order.odd is Odd.HALF
+        if order.odd in _NODELESS:
+            nodes = self._some(nodes) if half else {}
+        if order.odd in _JOBLESS:
+            jobs = self._some(jobs) if half else {}
+        return nodes, jobs
+
+    def misread_host(self, host: str, instances: dict[str, _Seen]) -> dict[str, _Seen]:
+        """What is told of a host's instances."""
+        order = self._odd(frozenset({Odd.NO_INSTANCES}), host, all_of_it=True)
+        return instances if order is None else {}
+
+    def _some(self, seen: dict[str, _Seen]) -> dict[str, _Seen]:
+        return {name: one for name, one in seen.items() if self._random.random() < 0.5}
+
+    def _odd(
+        self, kinds: frozenset[Odd], subject: str | None, all_of_it: bool
+    ) -> Misreading | None:
+        for order in self._misreadings:
+            meant = order.subject is None or order.subject == subject
+            if order.odd in kinds and order.times and meant and (all_of_it or order.everywhere):
+                order.times -= all_of_it and order.times > 0
+                return order
+        return None
+
+    def hang(
+        self, call: str, hang_s: float, *, subject: str | None = None, times: int = 1
+    ) -> Fault:
         """Let the call do nothing for `hang_s` and then raise UnreachableError.
 
         The call itself returns at once in simulated time; a runner adds `hang_s(...)`.
         """
         error = UnreachableError(subject or call, f"'{call}' did not answer for {hang_s:g} s")
-        self._orders.append(Fault(call, error, subject, times, False, hang_s, 1.0))
+        order = Fault(call, error, subject, times, False, hang_s, 1.0)
+        self._orders.append(order)
+        return order
 
     def hang_s(self, call: str, *subjects: str) -> float:
         """How long the next such call would be stuck, s; 0 when it would not."""
@@ -78,6 +165,7 @@ class Faults:
     def clear(self) -> None:
         """Let everything work again."""
         self._orders.clear()
+        self._misreadings.clear()
         self._dead_boots.clear()
 
     @property

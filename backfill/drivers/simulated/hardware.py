@@ -12,7 +12,11 @@ from backfill.drivers.simulated.events import Event
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise. `kind`: stale, twice, lost, room, double-name, double-host."""
+    """A broken promise.
+
+    `kind`: stale, twice, lost, room, overfull, double-name, double-host; or of what we did to work:
+    destroyed, cancelled, undone, timeout, second (see losses.py).
+    """
 
     at_s: float
     kind: str
@@ -66,6 +70,8 @@ class Machine:
     alive: bool = False
     answering: bool = False
     stopped_at_s: float = 0.0
+    silent_s: float = 0.0  # since when its slurmd cannot be reached, while it cannot
+    stood_s: float = 0.0  # how long it stood still in all, which its uptime does not count
     lag_s: float = 0.0  # how far its clock is behind
     runs: list[Run] = field(default_factory=list)
     kept_mb: int | None = None  # what its balloon leaves it
@@ -97,18 +103,26 @@ class SimInstance:
     state: InstanceState
     machine: Machine
     created_s: float
+    unreadable: str = ""  # why what is saved of it cannot be read
 
     def view(self) -> Instance:
         return Instance(
             name=self.spec.name,
             host=self.host,
-            state=self.state,
+            state=self.shown,
+            problem=self.unreadable,
             tag=self.spec.tag,
             resources=self.spec.flavour.resources,
             rss_mb=self.rss_mb,
             boot_s=self.created_s,
             throttled=self.machine.throttled,
         )
+
+    @property
+    def shown(self) -> InstanceState:
+        """Its state, as far as it can be told: what is saved on disk has to be readable."""
+        hidden = self.unreadable and self.state not in IN_MEMORY
+        return InstanceState.UNKNOWN if hidden else self.state
 
     @property
     def rss_mb(self) -> int:

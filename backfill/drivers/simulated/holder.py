@@ -99,7 +99,8 @@ class SimulatedHolder:
 
     def _with_functions(self, host: SimHost) -> Host:
         """As anybody sees it, with the functions of its cards."""
-        return replace(host.view(), functions=len(self.virtual_functions(host.name)))
+        functions = len(self.virtual_functions(host.name))
+        return replace(host.view(), functions=functions) if functions else host.view()
 
     def hook(self, host: str, name: str, when: str) -> None:
         """Note that the guest was told."""

@@ -24,6 +24,7 @@ class JobControl:
         self.on_allocated: Hook | None = None
         self.on_ended: Callable[[Job, tuple[str, ...]], None] | None = None
         self.before_start: Callable[[SimJob], None] = lambda job: None
+        self.on_too_long: Callable[[SimJob], None] = lambda job: None
         self._events = events
         self._machines = machines
         self._books = books
@@ -142,8 +143,12 @@ class JobControl:
 
     # --- suspend, requeue, end ------------------------------------------------------------
 
-    def suspend(self, job: SimJob) -> None:
-        """Stop the job's clock now, and its processes as soon as they can be reached."""
+    def suspend(self, job: SimJob, by: str = "") -> None:
+        """Stop the job's clock now, and its processes as soon as they can be reached.
+
+        `by`: who it was, if not we.
+        """
+        job.suspended_by = by
         job.paid_s += self._events.now_s - job.clock_s
         job.state = JobState.SUSPENDED
         job.stop_failed = any(self._books.nodes[name].lost for name in job.nodes)
@@ -151,7 +156,7 @@ class JobControl:
 
     def resume(self, job: SimJob) -> None:
         """Let it go on, even where its CPUs were given to others meanwhile (as Slurm does)."""
-        job.state, job.clock_s = JobState.RUNNING, self._events.now_s
+        job.state, job.clock_s, job.suspended_by = JobState.RUNNING, self._events.now_s, ""
         self.watch_limit(job)
         self._signal(job)
 
@@ -230,6 +235,7 @@ class JobControl:
 
     def _too_long(self, job: SimJob) -> None:
         if job.state is JobState.RUNNING and self._books.up:
+            self.on_too_long(job)
             self.end(job, JobState.TIMEOUT)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from backfill.core.fleet import Checkpoint, InstanceState
 from backfill.drivers.simulated.hardware import SimHost, SimInstance
+from backfill.drivers.simulated.losses import Losses, runs_in
 from backfill.ports import BadOutputError, BusyError, NoCapacityError, NotFoundError
 
 _AT_REST = (InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED)
@@ -19,7 +20,9 @@ class SimulatedKeeper:
         self._find = find
         self._kept: dict[tuple[str, str], Checkpoint] = {}
         self._instances: dict[tuple[str, str], SimInstance] = {}
+        self._runs: dict[tuple[str, str], tuple[tuple[str, int], ...]] = {}  # that were inside
         self.damaged: set[str] = set()  # ids whose files no longer match their checksums
+        self.losses: Losses | None = None
 
     def keep(self, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
         """Remember a suspended instance."""
@@ -37,6 +40,7 @@ class SimulatedKeeper:
             raise NoCapacityError(wanted.name, f"its checkpoint of {size_mb:.0f} MB does not fit")
         kept = replace(wanted, size_mb=size_mb, checksum="simulated", where=f"{host}:{wanted.id}")
         self._kept[key], self._instances[key] = kept, instance
+        self._runs[key] = runs_in(self._find(host).instances, wanted.name)
         return kept
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -69,13 +73,17 @@ class SimulatedKeeper:
         there = found.instances.get(name)
         if there is not None and there.state not in _AT_REST:
             raise BusyError(name, f"it is {there.state} on {host}")
+        if there is not None and there is not kept and self.losses is not None:
+            self.losses.instance_goes(there)
         kept.state, kept.host = InstanceState.SUSPENDED, host
         found.instances[name] = kept
 
     def drop(self, identity: str) -> None:
         """Forget it."""
         for key in [k for k in self._kept if k[0] == identity]:
-            del self._kept[key], self._instances[key]
+            if self.losses is not None:
+                self.losses.checkpoint_goes(self._runs[key], identity)
+            del self._kept[key], self._instances[key], self._runs[key]
 
     def tend(self) -> None:
         """Nothing is ever unfinished here."""

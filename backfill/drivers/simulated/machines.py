@@ -99,6 +99,7 @@ class Machines:
         now_s = self._events.now_s
         if machine.booted:
             machine.lag_s += now_s - machine.stopped_at_s
+            machine.stood_s += now_s - machine.stopped_at_s
         elif machine.boot_left_s is not None:
             machine.boot_from_s = now_s
             machine.boot = self._events.after(machine.boot_left_s, partial(self._end_boot, machine))
@@ -132,6 +133,7 @@ class Machines:
             self.serving[machine.node] = machine
             self.listener.answers(machine, registers=registers)
         else:
+            machine.silent_s = self._events.now_s
             self.listener.falls_silent(machine)
 
     # --- copies of jobs -------------------------------------------------------------------

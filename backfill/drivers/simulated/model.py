@@ -78,12 +78,19 @@ class SimJob(Viewed):
     admin_comment: str = ""
     heard: list[str] = field(default_factory=list)  # at its owner's terminal
     stop_failed: bool = False  # the stop signal could not even be sent
+    het: bool = False  # a component of a heterogeneous job: Slurm suspends none
+    suspended_by: str = ""  # somebody else; empty: nobody, or we
     limit: Event | None = None
     queued: int = 0  # which of its entries in the queue is the valid one
 
     @property
     def cpus_per_node(self) -> int:
         return -(-self.cpus // self.num_nodes)
+
+    @property
+    def suspended_here(self) -> bool:
+        """Whether we have suspended it, and nobody else."""
+        return self.state is JobState.SUSPENDED and not self.suspended_by
 
     def view(self) -> Job:
         """The job as Slurm would show it now."""
@@ -143,6 +150,7 @@ class SimNode(Viewed):
     silent: bool = False  # NOT_RESPONDING
     reason: str = ""
     boot_time_s: float = 0.0
+    heard_s: float = 0.0  # when slurmctld had its last answer; 0: never
     planned_s: float = 0.0
     maintenance_s: float = 0.0
     reservations: tuple[Reservation, ...] = ()  # that are not over

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, InstanceState
 from backfill.core.readiness import Fact, GuestReport
+from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
@@ -26,6 +27,7 @@ from backfill.ports import (
     NotFoundError,
     RefusedError,
     UnreachableError,
+    UnreadableError,
 )
 
 _IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
@@ -51,6 +53,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
         self.boot_s = 5.0
         self.fork_s = 1.2  # instead of that, for an instant clone
         self.ailments: dict[str, tuple[Fact, ...]] = {}  # by instance: what it cannot prove
+        self.ailing: tuple[Fact, ...] = ()  # what none can
         self.watch: Callable[[SimInstance], None] = lambda instance: None
         self.woken: Callable[[Machine], None] = lambda machine: None
         self._events = events
@@ -59,6 +62,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
         self._faults = faults
         self._lock = lock
         self._cluster = cluster
+        self.wall = WallClock(events)
 
     @contextmanager
     def _call(self, call: str, host: str, *subjects: str) -> Iterator[SimHost]:
@@ -72,16 +76,21 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
 
     # --- reading --------------------------------------------------------------------------
 
+    @property
+    def _now_s(self) -> float:
+        return self.wall.at(self._events.now_s)
+
     def observe(self, host: str) -> HostObservation:
         """One host with our instances; unreachable is an answer."""
         found = self._known(host)
         try:
             with self._call("observe_host", host):
                 ours = {n: self._shown(i) for n, i in found.instances.items() if self._ours(i)}
-                return HostObservation(self._events.now_s, self._with_functions(found), ours)
+                seen = self._faults.misread_host(host, ours)
+                return HostObservation(self._now_s, self._with_functions(found), seen)
         except DriverError as error:
             dark = replace(found.view(), reachable=False, problem=str(error))
-            return HostObservation(self._events.now_s, dark)
+            return HostObservation(self._now_s, dark)
 
     def read(self, host: str, name: str) -> Instance | None:
         """One instance, or None."""
@@ -122,6 +131,8 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
         with self._call("delete", host, name) as found:
             instance = found.instances.get(name)
             if instance is not None and self._ours(instance):
+                if self.losses is not None:
+                    self.losses.instance_goes(instance)
                 self._machines.destroy(instance.machine)
                 del found.instances[name]
                 self.plugged.pop(name, None)
@@ -163,6 +174,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
         """RUNNING or PAUSED to SUSPENDED; its memory is free. Returns MB."""
         with self._call("suspend", host, name) as found:
             instance = self._instance(found, name)
+            self._need_known(instance)
             if instance.state is InstanceState.SUSPENDED:
                 return 0.0
             self._need(instance, *_IN_MEMORY)
@@ -224,7 +236,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
             correction_s = self.wake(host, name, now_s)
             instance = self._instance(self._reachable(host), name)
             flavour = instance.spec.flavour
-            facts = (Fact("munge:to the guest", True), *self.ailments.get(name, ()))
+            facts = (Fact("munge:to the guest", True), *self.ailing, *self.ailments.get(name, ()))
             address = instance.spec.address.split("/")[0]
             report = GuestReport(
                 correction_s, 0.0, 0.0, "the simulated clock",
@@ -262,6 +274,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
         old = host.instances.get(spec.name)
         if old is None:
             return False
+        self._need_known(old)
         if self._ours(old) and old.state in _ENDED:
             self._machines.destroy(old.machine)
             del host.instances[spec.name]
@@ -279,9 +292,14 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
         return instance
 
     def _need(self, instance: SimInstance, *states: InstanceState) -> None:
+        self._need_known(instance)
         if instance.state not in states:
             wanted = " or ".join(states)
             raise BusyError(instance.spec.name, f"is {instance.state}, not {wanted}")
+
+    def _need_known(self, instance: SimInstance) -> None:
+        if instance.shown is InstanceState.UNKNOWN:
+            raise UnreadableError(instance.spec.name, instance.unreadable)
 
     def _need_room(self, host: SimHost, spec: InstanceSpec) -> None:
         if spec.flavour.memory_mb > host.free_memory_mb:

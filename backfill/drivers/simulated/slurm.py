@@ -18,10 +18,12 @@ from backfill.core.cluster import (
 )
 from backfill.drivers.simulated.asked import check_address, check_job_id, check_spec
 from backfill.drivers.simulated.books import Books
+from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.controller import NodeControl
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.jobs import JobControl
+from backfill.drivers.simulated.losses import Losses
 from backfill.drivers.simulated.model import Reservation, SimJob, SimNode
 from backfill.ports import (
     AlreadyThereError,
@@ -56,6 +58,8 @@ class SimulatedSlurm:
         self._faults = faults
         self._lock = lock
         self._cluster = cluster
+        self.losses: Losses | None = None
+        self.wall = WallClock(events)
 
     def _call(self, call: str, *subjects: str) -> AbstractContextManager[object]:
         calm = self._faults.none and self._books.up
@@ -86,11 +90,12 @@ class SimulatedSlurm:
     def observe(self) -> ClusterObservation:
         """All nodes, and all jobs younger than MinJobAge after their end."""
         with self._call("observe"):
-            return ClusterObservation(
-                self._events.now_s,
+            nodes, jobs = self._faults.misread_slurm(
                 {name: node.view() for name, node in self._books.nodes.items()},
                 {id_: job.view() for id_, job in self._books.known.items()},
+                all_of_it=True,
             )
+            return self.wall.told(ClusterObservation(self._events.now_s, nodes, jobs))
 
     def observe_nodes(self, names: Sequence[str]) -> ClusterObservation:
         """These nodes, and the jobs that hold them."""
@@ -98,19 +103,23 @@ class SimulatedSlurm:
             nodes = {name: node for name in names if (node := self._books.nodes.get(name))}
             jobs = {id_: job.view() for node in nodes.values() for id_, job in node.jobs.items()}
             views = {name: node.view() for name, node in nodes.items()}
-            return ClusterObservation(self._events.now_s, views, jobs)
+            told = self._faults.misread_slurm(views, jobs)
+            return self.wall.told(ClusterObservation(self._events.now_s, *told))
 
     def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """These jobs, as far as they are known."""
         with self._call("read_jobs", *ids):
             known = self._books.known
-            return {id_: known[id_].view() for id_ in ids if id_ in known}
+            seen = {id_: known[id_].view() for id_ in ids if id_ in known}
+            return dict(self._faults.misread_slurm({}, seen)[1])
 
     def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
         """These nodes, as far as they are known."""
         with self._call("read_nodes", *names):
             nodes = self._books.nodes
-            return {name: nodes[name].view() for name in names if name in nodes}
+            views = {name: nodes[name].view() for name in names if name in nodes}
+            views, _ = self._faults.misread_slurm(views, {})
+            return dict(self.wall.told(ClusterObservation(0.0, views, {})).nodes)
 
     # --- nodes ----------------------------------------------------------------------------
 
@@ -176,11 +185,25 @@ class SimulatedSlurm:
             if node.address != address:
                 self._nodes.look_at(node, address)
 
+    def vouch(self, name: str) -> None:
+        """Let a node that stood still register without being taken for rebooted."""
+        with self._call("vouch", name):
+            node = self._books.nodes.get(name)
+            if node is None:
+                return
+            if node.drain is not None and not node.drain.startswith(OUR_REASON):
+                if self._books.manners.return_to_service != 2:
+                    raise BusyError(name, f"is drained by somebody else: {node.drain}")
+                return
+            node.heard_s = self._events.now_s
+
     def set_down(self, name: str, reason: str) -> None:
         """DOWN; its jobs are requeued and, unlike after SlurmdTimeout, never held."""
         with self._call("set_down", name):
             node = self._node(name)
             if not node.down:
+                if self.losses is not None:
+                    self.losses.node_goes(node)
                 self._nodes.down(node, reason, holds=False)
 
     # --- jobs -----------------------------------------------------------------------------
@@ -191,15 +214,29 @@ class SimulatedSlurm:
             job = self._active(job_id)
             if job.configuring:
                 raise BusyError(f"job {job_id}", "is still being started")
+            if job.het:
+                raise RefusedError(f"job {job_id}", "is a component of a heterogeneous job")
             if job.state is JobState.RUNNING:
-                self._jobs.suspend(job)
+                self._jobs.suspend(job, self.losses.suspender if self.losses is not None else "")
 
     def resume_job(self, job_id: str) -> None:
         """SUSPENDED to RUNNING."""
         with self._call("resume_job", job_id):
             job = self._active(job_id)
             if job.state is JobState.SUSPENDED:
+                if self.losses is not None:
+                    self.losses.resumed(job)
                 self._jobs.resume(job)
+
+    def set_time_limit(self, job_id: str, limit_s: float) -> None:
+        """In whole minutes; what it has run already counts."""
+        with self._call("set_time_limit", job_id):
+            job = self._known(job_id)
+            if job.state in ENDED:
+                raise NotFoundError(f"job {job_id}", f"has ended: {job.state}")
+            job.time_limit_s = -(-limit_s // 60) * 60.0
+            if job.state is JobState.RUNNING:
+                self._jobs.watch_limit(job)
 
     def requeue_job(self, job_id: str) -> None:
         """PENDING and eligible at once; a job that ended is never started again."""
@@ -210,6 +247,8 @@ class SimulatedSlurm:
             if not job.requeue:
                 raise RefusedError(f"job {job_id}", "was submitted with --no-requeue")
             if job.state is not JobState.PENDING:
+                if self.losses is not None:
+                    self.losses.job_goes(job, "requeue")
                 self._jobs.requeue(job, 0.0)
             elif job.restarts > 0 and job.eligible_s > self._events.now_s:
                 job.eligible_s = self._events.now_s
@@ -221,6 +260,8 @@ class SimulatedSlurm:
         with self._call("cancel_job", job_id):
             job = self._books.known.get(job_id)
             if job is not None and job.state not in ENDED:
+                if self.losses is not None:
+                    self.losses.job_goes(job, "cancelled")
                 self._jobs.end(job, JobState.CANCELLED)
 
     def tell(self, job_id: str, text: str, over: str = "", *, aloud: bool = False) -> None:
@@ -238,6 +279,10 @@ class SimulatedSlurm:
     def heard(self, job_id: str) -> tuple[str, ...]:
         """What was printed at the terminal of the job's salloc or srun."""
         return tuple(self._known(job_id).heard)
+
+    def admin_comment(self, job_id: str) -> str:
+        """What the job's owner reads in `scontrol show job`."""
+        return self._known(job_id).admin_comment
 
     # --- look-up --------------------------------------------------------------------------
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from backfill.core.cluster import Job, JobState
 from backfill.core.fleet import InstanceSpec, InstanceState
 from backfill.core.quantities import Resources
+from backfill.core.readiness import Fact
 from backfill.drivers.simulated.books import Books, Manners
 from backfill.drivers.simulated.checks import Checks
-from backfill.drivers.simulated.clock import SimulatedClock
+from backfill.drivers.simulated.clock import SimulatedClock, WallClock
 from backfill.drivers.simulated.controller import NodeControl
 from backfill.drivers.simulated.events import Event, EventQueue
 from backfill.drivers.simulated.faults import Faults
@@ -24,6 +26,7 @@ from backfill.drivers.simulated.hardware import (
     Violation,
 )
 from backfill.drivers.simulated.jobs import Hook, JobControl
+from backfill.drivers.simulated.losses import Deed, Losses
 from backfill.drivers.simulated.machines import Machines
 from backfill.drivers.simulated.model import Partition, SimJob, SimNode
 from backfill.drivers.simulated.provider import SimulatedProvider
@@ -61,21 +64,38 @@ class SimulatedWorld:
         self._metal: dict[str, Machine] = {}
         self.checks = Checks(self._events, self._books, self.hosts)
         self._machines = Machines(self._events, self.checks)
+        self._losses = Losses(self._events, self._books, self.hosts, self.checks.complain)
+        self._losses.machines = self._machines
         self._jobs = JobControl(self._events, self._machines, self._books)
         self._nodes = NodeControl(self._events, self._machines, self._books, self._jobs)
         self._machines.listener = self._nodes
-        self._jobs.before_start = self.checks.before_start
-        self.clock = SimulatedClock(self._events, self.step_to)
+        self._jobs.before_start = self._starts
+        self.wall = WallClock(self._events)
+        self.clock = self.new_clock()
         self.slurm = SimulatedSlurm(
             self._events, self._books, self._jobs, self._nodes, self.faults, self._lock, cluster
         )
         self.provider = SimulatedProvider(
             self._events, self._machines, self.hosts, self.faults, self._lock, cluster
         )
+        self.slurm.wall = self.provider.wall = self.wall
         self.provider.boot_s = boot_s
         self.provider.watch = self.checks.when_running
         self.provider.woken = self._nodes.register
+        self._watch_losses()
         self._last_job = self._last_order = 0
+
+    def _starts(self, job: SimJob) -> None:
+        self.checks.before_start(job)
+        self._losses.before_start(job)
+
+    def _watch_losses(self) -> None:
+        self.slurm.losses = self.provider.losses = self._losses
+        self._jobs.on_too_long = self._losses.too_long
+
+    def doing(self, deed: Deed) -> AbstractContextManager[None]:
+        """What the body calls is this deed: whose it is, and why, decides what it may destroy."""
+        return self._losses.doing(deed)
 
     # --- time -----------------------------------------------------------------------------
 
@@ -92,6 +112,20 @@ class SimulatedWorld:
         """Let everything happen that is due up to `until_s`, in order."""
         with self._lock:
             self._events.step_to(until_s)
+
+    def new_clock(self) -> SimulatedClock:
+        """The time of a daemon that starts now."""
+        return SimulatedClock(self._events, self.step_to, self.wall)
+
+    def set_clock(self, by_s: float) -> None:
+        """Somebody sets the machine's clock forward, or back by a negative amount."""
+        self.wall.set(by_s)
+
+    def reboot_clock(self, by_s: float = 0.0) -> None:
+        """The controller's machine was booted, which nobody but a new daemon notices."""
+        self.wall.boot = f"boot {int(self.wall.boot.split()[1]) + 1}"
+        if by_s:
+            self.wall.set(by_s)
 
     def at(self, at_s: float, action: Callable[[], None], ticket: int = 0) -> Event:
         """Do `action` at `at_s` (an admin's deed, a fault, an end of a call's duration)."""
@@ -182,6 +216,11 @@ class SimulatedWorld:
         """Install the hooks, as PrologSlurmctld and EpilogSlurmctld would be."""
         self._jobs.on_allocated, self._jobs.on_ended = on_allocated, on_ended
 
+    def end_hook_again(self, job: Job, nodes: tuple[str, ...]) -> None:
+        """The hook at the end of a job, or of a former run of it, comes late, or once more."""
+        if self._jobs.on_ended is not None:
+            self._jobs.on_ended(job, nodes)
+
     def release(self, job_id: str) -> None:
         """The late answer to `on_allocated`: the job may start."""
         with self._lock:
@@ -204,6 +243,14 @@ class SimulatedWorld:
     def join_host(self, name: str) -> None:
         """Its hypervisor can be reached again."""
         self.hosts[name].reachable = True
+
+    def stop_file_server(self) -> None:
+        """What all guests have mounted from it is stale: none can prove itself."""
+        self.provider.ailing = (Fact("files:/home", False, "stale file handle"),)
+
+    def start_file_server(self) -> None:
+        """It is back, and so is what was mounted from it."""
+        self.provider.ailing = ()
 
     def kill_host(self, name: str) -> None:
         """Power off: all memory there is lost, suspended instances stay on disk."""
@@ -258,6 +305,18 @@ class SimulatedWorld:
         """The owner cancels the job."""
         self._jobs.end(self._books.known[job_id], JobState.CANCELLED)
 
+    def admin_suspend(self, job_id: str) -> None:
+        """An admin, or Slurm's own gang scheduling, suspends the job."""
+        job = self._books.known[job_id]
+        if job.state is JobState.RUNNING and not job.configuring:
+            self._jobs.suspend(job, by="an admin")
+
+    def admin_resume(self, job_id: str) -> None:
+        """Whoever suspended the job lets it go on."""
+        job = self._books.known[job_id]
+        if job.state is JobState.SUSPENDED and job.suspended_by:
+            self._jobs.resume(job)
+
     def requeue_behind(self, job_id: str, delay_s: float = 120.0) -> None:
         """Slurm or an admin requeues the job without us."""
         self._jobs.requeue(self._books.known[job_id], delay_s)
@@ -267,6 +326,11 @@ class SimulatedWorld:
     def job(self, job_id: str) -> Job:
         """The job as Slurm shows it, or would if it still remembered it."""
         return self._books.jobs[job_id].view()
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Names of all nodes that Slurm knows, whether it answers or not."""
+        return frozenset(self._books.nodes)
 
     def instance(self, name: str) -> SimInstance:
         """The instance, on whichever host it is."""

@@ -63,7 +63,8 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[DriverError], str], ...] = tuple(
             _AS_ROOT,
         ),
         (
-            r"presently disabled|Only batch jobs are|heterogeneous job|Invalid node state"
+            r"presently disabled|not supported on this system|Only batch jobs are|heterogeneous job"
+            r"|Invalid node state"
             r"|is conf|only compatible with|cannot be deleted|not dynamic",
             RefusedError,
             "",

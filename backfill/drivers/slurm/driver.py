@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import ceil
 
-from backfill.core.cluster import ACTIVE, ENDED, OUR_REASON, Job, JobState, Node, NodeBase
+from backfill.core.cluster import ACTIVE, ENDED, NOWHERE, OUR_REASON, Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.checks import (
     JOB_ID,
     NODE_NAME,
@@ -33,6 +35,7 @@ from backfill.ports import (
 )
 
 _POLL_S = 0.05
+_RETURN_TO_SERVICE = re.compile(r"^ReturnToService\s*=\s*(\d)", re.MULTILINE)
 _OPEN = {True: "State=IDLE", False: "State=UNDRAIN"}  # was it heard just now?
 # How much later a requeued job may start whose node has not confirmed the end of the old run.
 _LATER_S = 15
@@ -157,6 +160,44 @@ class SlurmManager(SlurmReader):
         """Let slurmctld look up each NodeAddr that is a name and means another IP by now."""
         return self._lookup.refresh(self.read_nodes(names).values())
 
+    def vouch(self, name: str) -> None:
+        """Let slurmctld take the node's next registration for no reboot; unknown: nothing.
+
+        With ReturnToService=2 nothing is done. BusyError under another's drain, which stays.
+
+        slurmctld reckons when a node was booted from its uptime, in which the time for which a
+        guest stood still is missing. If that is after its last answer, and ReturnToService is 0 or
+        1, the node was "unexpectedly rebooted": it is DOWN and its jobs fail. To lift a drain
+        counts as an answer, from 22.05 to 26.05 (node_mgr.c). Meanwhile nobody finds the node, so
+        that it gets no job: until it has really answered it is NOT_RESPONDING.
+        """
+        service = _RETURN_TO_SERVICE.search(self._commands.run(["scontrol", "show", "config"]))
+        if service is None or service[1] == "2":
+            return
+        node = self._node_or_none(name)
+        if node is None:
+            return
+        if node.drained_by_others:
+            raise BusyError(
+                name,
+                f"somebody else drained it ({node.reason}), and with ReturnToService={service[1]} "
+                "Slurm would take its return for a reboot",
+                "lift that drain, or set ReturnToService=2 in slurm.conf",
+            )
+        reason = node.reason if node.drained and node.reason else f"{OUR_REASON} it stood still"
+        self._address(node, NOWHERE)
+        if not node.drained:
+            self.set_drain(name, reason)
+        self.scontrol(name, "update", f"NodeName={name}", "State=UNDRAIN")
+        if node.drained:
+            self.set_drain(name, reason)
+        self._address(node, node.address)
+
+    def _address(self, node: Node, address: str) -> None:
+        """Change where its slurmd is looked for, unless nobody finds it there anyway."""
+        if node.address not in ("", NOWHERE):
+            self.scontrol(node.name, "update", f"NodeName={node.name}", f"NodeAddr={address}")
+
     def set_down(self, name: str, reason: str) -> None:
         """Mark the node DOWN; Slurm then requeues or ends its jobs.
 
@@ -204,9 +245,17 @@ class SlurmManager(SlurmReader):
         """Let a suspended job go on. Errors as for `suspend_job`."""
         self._on_job(job_id, ["scontrol", "resume"], lambda j: j.state is JobState.RUNNING)
 
+    def set_time_limit(self, job_id: str, limit_s: float) -> None:
+        """Let the job run for so long in all, rounded up to a minute, whatever its partition says.
+
+        An absolute limit, so that the call may be repeated. NotFoundError when it has ended.
+        """
+        self._update_job(job_id, f"TimeLimit={ceil(limit_s / 60)}")
+
     def requeue_job(self, job_id: str) -> None:
         """Back to PENDING and eligible at once. RefusedError for a --no-requeue job.
 
+        A heterogeneous job is requeued as a whole: Slurm does not requeue one component.
         A job whose node does not confirm the end of the old run within `settle_s` becomes
         eligible 15 seconds later if the node answers by then, or at once by `set_down`.
         NotFoundError when the job has ended: a job that ended is never started again.
@@ -218,6 +267,7 @@ class SlurmManager(SlurmReader):
             job_id,
             ["scontrol", "requeue", "Incomplete"],
             lambda j: j.state in (JobState.PENDING, JobState.RUNNING),
+            _whole(job_id),
         )
         asked_s = time.time()
         deadline_s = time.monotonic() + self._settle_s
@@ -260,11 +310,11 @@ class SlurmManager(SlurmReader):
         would be held for ever (JobHeldAdmin), and we could not tell that from an admin's hold.
         """
         with contextlib.suppress(BusyError, NotFoundError):
-            self._commands.run(["scontrol", "resume", job_id], f"job {job_id}")
+            self._commands.run(["scontrol", "resume", _whole(job_id)], f"job {job_id}")
 
     def _begin(self, job_id: str, when: str) -> None:
         try:
-            self._update_job(job_id, f"StartTime={when}")
+            self._update_job(_whole(job_id), f"StartTime={when}")
         except (BusyError, RefusedError):
             if self._job(job_id).state is JobState.PENDING:
                 raise  # otherwise it started in this moment, which is what we wanted
@@ -273,11 +323,13 @@ class SlurmManager(SlurmReader):
         target = f"JobId={checked(job_id, JOB_ID, 'job id')}"
         self._commands.run(["scontrol", "update", target, change], f"job {job_id}")
 
-    def _on_job(self, job_id: str, argv: list[str], done: Callable[[Job], bool]) -> None:
+    def _on_job(
+        self, job_id: str, argv: list[str], done: Callable[[Job], bool], target: str = ""
+    ) -> None:
         """Run a command on a job; a failure is none when the job is as it should be."""
         subject = f"job {job_id}"
         try:
-            self._commands.run([*argv, checked(job_id, JOB_ID, "job id")], subject)
+            self._commands.run([*argv, checked(target or job_id, JOB_ID, "job id")], subject)
         except UnreachableError:
             raise
         except DriverError as error:
@@ -298,3 +350,8 @@ class SlurmManager(SlurmReader):
     def scontrol(self, subject: str, *argv: str) -> None:
         """Run scontrol."""
         self._commands.run(["scontrol", *argv], subject)
+
+
+def _whole(job_id: str) -> str:
+    """A job, and of a component of a heterogeneous one all of it, which has its leader's number."""
+    return job_id.partition("+")[0]

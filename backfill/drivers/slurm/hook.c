@@ -9,6 +9,9 @@
  *   LOG_PATH    file for complaints, "" for none
  *   NEXT        the site's own program, which then runs in this one's place with all that Slurm gave;
  *               its exit status is the hook's. "" for none
+ *
+ * With SLURM_SCRIPT_CONTEXT=check (`backfill daemon --check`) it does for no job what it would do for
+ * one, says on stdout what it heard and ends with 0, or on stderr why not and ends with 1.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -30,6 +33,7 @@ static long long deadline_ms;
 static char **arguments;
 static const char *endpoint = ENDPOINT;
 static long timeout_ms = TIMEOUT_MS;
+static int checking;
 
 static long long now_ms(void) {
     struct timespec t;
@@ -39,6 +43,7 @@ static long long now_ms(void) {
 
 /* The end of our part: 0, or the site's own program as if Slurm had started that. */
 static void done(void) {
+    if (checking) _exit(1);
     if (NEXT[0]) {
         struct itimerval never = {0};
         sigset_t none;
@@ -54,7 +59,7 @@ static void done(void) {
 
 static void go_on(int signal_number) {
     /* Told to end before the site's program has run: do not claim that it went well. */
-    if (NEXT[0] && signal_number == SIGTERM) {
+    if (NEXT[0] && !checking && signal_number == SIGTERM) {
         signal(SIGTERM, SIG_DFL);
         raise(SIGTERM);
         return;
@@ -70,6 +75,10 @@ static const char *env(const char *name) {
 /* Complains in one line and lets the job go on. Never waits: not for a reader, not for a tty. */
 static void fail_open(const char *why, const char *more) {
     char line[1024];
+    if (checking) {
+        fprintf(stderr, "%s%s%.500s\n", why, *more ? ": " : "", more);
+        _exit(1);
+    }
     int quiet = strcmp(env("SLURM_SCRIPT_CONTEXT"), "arrival") == 0; /* no job waits for it */
     int file = LOG_PATH[0] && !quiet ? open(LOG_PATH, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_NOCTTY |
                                                 O_CLOEXEC, 0640) : -1;
@@ -186,9 +195,18 @@ static void await_reply(int sock) {
     }
     reply[have] = 0;
     reply[strcspn(reply, "\n")] = 0;
+    if (checking && strncmp(reply, "ok", 2) == 0) {
+        printf("backfill-check: %s\n", reply);
+        exit(0);
+    }
     if (strncmp(reply, "ok", 2) == 0) done();
     if (strncmp(reply, "no ", 3) == 0) fail_open("the daemon has no room", reply + 3);
     fail_open("the daemon answered strangely", reply);
+}
+
+static void try_log(void) {
+    int file = LOG_PATH[0] ? open(LOG_PATH, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0640) : 0;
+    if (file < 0) fail_open("cannot write to its log " LOG_PATH, strerror(errno));
 }
 
 /* Appends " key=value"; what could break the line or the word becomes '?'. */
@@ -224,12 +242,14 @@ int main(int count, char **values) {
     limit.it_value.tv_usec = timeout_ms % 1000 * 1000;
     setitimer(ITIMER_REAL, &limit, NULL);
 
-    if (!ended && !arrival && strncmp(context, "prolog", 6) != 0) fail_open("not started as a prolog or epilog", context);
+    checking = strcmp(context, "check") == 0;
+    if (checking) try_log();
+    if (!ended && !arrival && !checking && strncmp(context, "prolog", 6) != 0) fail_open("not started as a prolog or epilog", context);
     line = malloc(strlen(nodes) + strlen(partition) + strlen(uid) + strlen(job) + strlen(restart) + 256);
     if (!line) fail_open("no memory", "");
     if (arrival) poll(NULL, 0, 100); /* job_submit runs before the job is in the queue */
     at = sprintf(line, "backfill1 %s", arrival ? "arrived" : ended ? "ended" : "allocated");
-    at = add(line, at, "job", arrival ? "0" : job);
+    at = add(line, at, "job", arrival || checking ? "0" : job);
     at = add(line, at, "nodes", nodes);
     at = add(line, at, "partition", partition);
     at = add(line, at, "uid", uid);

@@ -21,12 +21,18 @@ def env(name: str) -> bytes:
     return posix.environ.get(name.encode(), b"")
 
 
+CHECKING = env("SLURM_SCRIPT_CONTEXT") == b"check"
+
+
 def shown(name: str) -> str:
     return env(name).decode("utf-8", "replace")
 
 
 def complain(why: str) -> None:
     """Write one line to the log, never waiting for anything."""
+    if CHECKING:
+        posix.write(2, f"{' '.join(why.split())[:500]}\n".encode("utf-8", "replace"))
+        posix._exit(1)
     if not LOG_PATH or shown("SLURM_SCRIPT_CONTEXT") == "arrival":
         return
     flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_NONBLOCK | posix.O_NOCTTY
@@ -79,7 +85,7 @@ def printable(value: bytes) -> bytes:
 
 def request(verb: bytes, on_host: bool) -> bytes:
     words = (
-        (b"job", b"0" if verb == b"arrived" else env("SLURM_JOB_ID")),
+        (b"job", b"0" if verb == b"arrived" or CHECKING else env("SLURM_JOB_ID")),
         (b"nodes", env("SLURMD_NODENAME" if on_host else "SLURM_JOB_NODELIST")),
         (b"partition", env("SLURM_JOB_PARTITION")),
         (b"uid", env("SLURM_JOB_UID")),
@@ -111,10 +117,21 @@ def ask(text: bytes, wait: bool) -> bytes:
     return reply.split(b"\n")[0]
 
 
+def try_log() -> None:
+    if LOG_PATH:
+        flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_NONBLOCK | posix.O_NOCTTY
+        try:
+            posix.close(posix.open(LOG_PATH, flags, 0o640))
+        except OSError as error:
+            complain(f"cannot write to its log {LOG_PATH}: {error.strerror}")
+
+
 def main() -> None:
     context = shown("SLURM_SCRIPT_CONTEXT")
     ended, arrival = context.startswith("epilog"), context == "arrival"
-    if not ended and not arrival and not context.startswith("prolog"):
+    if CHECKING:
+        try_log()
+    if not ended and not arrival and not CHECKING and not context.startswith("prolog"):
         complain("not started as a prolog or epilog: " + context)
         return
     if arrival:
@@ -123,6 +140,9 @@ def main() -> None:
     waits = not ended and not arrival
     reply = ask(request(verb, context.endswith("_slurmd")), wait=waits)
     answer = reply.decode("utf-8", "replace")
+    if CHECKING and answer.startswith("ok"):
+        posix.write(1, f"backfill-check: {answer}\n".encode("utf-8", "replace"))
+        posix._exit(0)
     if answer.startswith("no "):
         complain("the daemon has no room: " + answer[3:])
     elif waits and not answer.startswith("ok"):
@@ -131,6 +151,8 @@ def main() -> None:
 
 def finish() -> None:
     """The end of our part: 0, or the site's own program as if Slurm had started that."""
+    if CHECKING:
+        posix._exit(1)
     if NEXT:
         _signal.setitimer(_signal.ITIMER_REAL, 0)
         # What the interpreter has changed for itself must not be inherited.
@@ -146,7 +168,7 @@ def finish() -> None:
 
 def go_on(number: int, _: object) -> None:
     # Told to end before the site's program has run: do not claim that it went well.
-    if NEXT and number == _signal.SIGTERM:
+    if NEXT and not CHECKING and number == _signal.SIGTERM:
         _signal.signal(number, _signal.SIG_DFL)
         _signal.raise_signal(number)
     finish()

@@ -161,7 +161,9 @@ class Hooks:
     ) -> tuple[tuple[str, str], ...]:
         """Write the programs; the settings that name them."""
         pairs, theirs = [], {}
-        self._directory.mkdir(parents=True, exist_ok=True)
+        if not self._directory.exists():
+            self._directory.mkdir(parents=True)
+            self._directory.chmod(0o755)  # whatever our umask: SlurmUser has to be let in
         for key, name in _KEYS[plan.place]:
             theirs[key] = site.value(key)
             follows = "" if version.major >= _MANY_PROGRAMS else self._runner(name, theirs[key])

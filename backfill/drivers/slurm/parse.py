@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from backfill.core.cluster import Job, JobState, Node
-from backfill.core.quantities import parse_hostlist
+from backfill.core.quantities import MOST_NODES, parse_hostlist
 from backfill.drivers.slurm.states import job_state, node_state
 from backfill.ports import BadOutputError
 
@@ -21,6 +21,10 @@ _FIXED = (
 _FREE = ("account", "qos", "reason", "reqnodes", "feature", "name")
 _UNIT = "\x1f"
 _MOST_TASKS = 4_000_001  # the largest MaxArraySize
+# Of the waiting tasks of an array the first ones stand for all, and so they do of all arrays where
+# there are many: each is a job to us, and a user can submit a million with one line.
+MOST_OF_AN_ARRAY, MOST_OF_ARRAYS = 10_000, 200_000
+_LONGEST_ASKED = 255  # characters of what is no hostlist
 _UNREADABLE = (ValueError, LookupError, OverflowError)
 _SLACK_S = 2.0  # whole seconds on Slurm's side, and the time that the question took
 _MEMORY_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
@@ -66,9 +70,15 @@ class JobFormat:
         records = output.split(self._end + "\n")
         if records.pop() != "":
             raise BadOutputError("squeue", f"its output ends in the middle: {output[-80:]!r}")
-        return {record: known.get(record) or self._jobs(record, now_s) for record in records}
+        found: Records = {}
+        left = MOST_OF_ARRAYS
+        for record in records:
+            most = max(1, min(left, MOST_OF_AN_ARRAY))
+            jobs = found[record] = known.get(record) or self._jobs(record, now_s, most)
+            left -= len(jobs) - 1
+        return found
 
-    def _jobs(self, record: str, now_s: float) -> tuple[Job, ...]:
+    def _jobs(self, record: str, now_s: float, most: int) -> tuple[Job, ...]:
         head, *free = record.split(self._free)
         fixed = head.split(_UNIT)
         try:
@@ -79,7 +89,7 @@ class JobFormat:
                 return (job,)
             # An array may have a hundred thousand of them, and `replace` takes its time.
             _, *rest = (getattr(job, field.name) for field in fields(Job))
-            return tuple(Job(f"{array}_{n}", *rest) for n in tasks(waiting.removesuffix("]")))
+            return tuple(Job(f"{array}_{n}", *rest) for n in tasks(waiting.removesuffix("]"), most))
         except _UNREADABLE as error:
             raise BadOutputError("squeue", f"cannot read the job {head!r}: {error}") from error
 
@@ -122,8 +132,8 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
     )
 
 
-def tasks(text: str) -> list[int]:
-    """The numbers in `1,3-7:2%2`; ValueError when Slurm has cut the text short."""
+def tasks(text: str, most: int = MOST_OF_AN_ARRAY) -> list[int]:
+    """The first `most` numbers in `1,3-7:2%2`; ValueError when Slurm has cut the text short."""
     if text.endswith("..."):
         raise ValueError("its tasks are cut short; set SLURM_BITSTR_LEN=0 where slurmrestd runs")
     found: list[int] = []
@@ -131,9 +141,11 @@ def tasks(text: str) -> list[int]:
         span, _, step = part.partition(":")
         first, _, last = span.partition("-")
         numbers = range(int(first), int(last or first) + 1, int(step or 1))
-        if len(numbers) + len(found) > _MOST_TASKS:
+        if len(numbers) > _MOST_TASKS:
             raise ValueError(f"it has more tasks than Slurm can have: {text[:80]}")
-        found += numbers
+        found += numbers[: most - len(found)]
+        if len(found) >= most:
+            break
     return found
 
 
@@ -145,7 +157,7 @@ def asked_hosts(text: str) -> tuple[str, ...]:
     try:
         return hosts(",".join(text.split()))
     except ValueError:
-        return (text,)
+        return (text[:_LONGEST_ASKED],)
 
 
 def given(text: str) -> str:
@@ -154,7 +166,7 @@ def given(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def hosts(text: str) -> tuple[str, ...]:
-    return parse_hostlist(text)
+    return parse_hostlist(text, MOST_NODES)
 
 
 def _time_s(text: str) -> float:

@@ -79,6 +79,13 @@ def number(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
+def _known(value: int | None) -> int:
+    """A number that must be there: by its restarts a run of a job is told from another."""
+    if value is None:
+        raise ValueError("its number of restarts is not set")
+    return value
+
+
 def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
     ends_s = _time_s(entry["end_time"])
     state, flags = _job_state(entry["job_state"], 0 < ends_s <= now_s + _SLACK_S)
@@ -110,7 +117,7 @@ def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
             eligible_s=_time_s(entry["eligible_time"]),
             start_s=0.0 if state is JobState.PENDING else _time_s(entry["start_time"]),
             time_limit_s=None if limit_min is None else limit_min * 60.0,
-            restarts=number(entry["restart_cnt"]) or 0,
+            restarts=_known(number(entry["restart_cnt"])),
             requeue=bool(entry["requeue"]),
             reason="" if entry["state_reason"] == "None" else _text(entry["state_reason"]),
             required_nodes=asked_hosts(_text(entry["required_nodes"])),

@@ -31,6 +31,15 @@ def read_settings(config: str, partitions: str, fixed_nodes: int) -> SlurmSettin
     )
 
 
+def slurm_uid(settings: SlurmSettings) -> int | None:
+    """The number of SlurmUser, as whom slurmctld runs its hooks; None where it is not told.
+
+    `scontrol show config` says `slurm(64030)`.
+    """
+    match = re.search(r"\((\d+)\)$", settings.raw.get("SlurmUser", ""))
+    return int(match[1]) if match is not None else None
+
+
 def check_settings(
     settings: SlurmSettings, longest_pause_s: float, method: str = "dynamic"
 ) -> list[str]:

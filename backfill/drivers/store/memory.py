@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 
 from backfill.drivers.store.codec import Row, record, rows
-from backfill.ports import Record
+from backfill.ports import Record, RefusedError, Window
 
 
 class MemoryJournal:
@@ -16,12 +16,15 @@ class MemoryJournal:
         self._rows: list[Row] = []
         self._lock = threading.Lock()
         self._closed = False
+        self.full = False  # what a disk without room does; a test or a scenario orders it
 
     def append(self, records: Iterable[Record]) -> None:
         """Store all of them, or none."""
         new = rows(records)
         with self._lock:
             self._need_open()
+            if self.full:
+                raise RefusedError("journal", "database or disk is full")
             self._rows.extend(new)
 
     def read(
@@ -31,6 +34,24 @@ class MemoryJournal:
         self._need_open()
         found = self._read(max(after_id, 0), len(self._rows), subject)
         return (r for r in found if r.body.get("t") in types) if types else found
+
+    def page(self, window: Window, most: int, most_bytes: int) -> list[Record]:
+        """Some of these records; see `Journal`."""
+        self._need_open()
+        last = len(self._rows)
+        if window.before_id:
+            last = min(last, window.before_id - 1)
+        numbers = range(max(window.after_id, 0) + 1, last + 1)
+        found: list[Record] = []
+        size = 0
+        for number in reversed(numbers) if window.newest else numbers:
+            row = self._rows[number - 1]
+            if window.subject in ("", row[2]):
+                found.append(record(number, *row))
+                size += len(row[3])
+                if len(found) >= most or size >= most_bytes:
+                    break
+        return found
 
     def close(self) -> None:
         """Forget nothing, take nothing more."""

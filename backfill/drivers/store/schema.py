@@ -9,18 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from backfill.core.records import REMEMBERED
+from backfill.drivers.store.formats import VERSION
 from backfill.ports import BadOutputError, BusyError, DriverError, RefusedError
 
-VERSION = 1
 _APPLICATION = 0x62666C6A  # "bflj" in the header of the file: it is ours
 _WAIT_S = 5.0
-_MOVE_AWAY = "move the file away, or name another one; nothing in it was changed"
+MOVE_AWAY = "move the file away, or name another one; nothing in it was changed"
 
 _TABLES = f"""
     PRAGMA auto_vacuum = INCREMENTAL;
     BEGIN;
     PRAGMA application_id = {_APPLICATION};
-    PRAGMA user_version = {VERSION};
+    PRAGMA user_version = 1;
     CREATE TABLE record (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         at_s REAL NOT NULL,
@@ -34,6 +35,17 @@ _TABLES = f"""
 """
 
 
+# What came with version 2. `lasting`: a restarted daemon needs the record, whatever its age;
+# `packed`: what was in `body`, which is empty now (`codec.pack`).
+_PACKED = """
+    ALTER TABLE record ADD COLUMN type TEXT NOT NULL DEFAULT '';
+    ALTER TABLE record ADD COLUMN lasting INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE record ADD COLUMN packed BLOB;
+    UPDATE record SET type = coalesce(json_extract(body, '$.t'), '');
+    CREATE INDEX record_lasting ON record (id) WHERE lasting = 1;
+"""
+
+
 def build(path: Path) -> None:
     """Make an empty journal under another name and move it into place: never a half-made one."""
     draft = Path(f"{path}.new")
@@ -43,6 +55,7 @@ def build(path: Path) -> None:
         db = sqlite3.connect(draft)
         try:
             db.executescript(_TABLES)
+            _migrate(db)
         finally:
             db.close()
         draft.replace(path)
@@ -53,30 +66,65 @@ def build(path: Path) -> None:
 def open_checked(path: Path, *, writable: bool) -> sqlite3.Connection:
     """Open a sound journal that we understand; raises BadOutputError and changes nothing else."""
     try:
-        _check(path)
-        return connect(path, "rw" if writable else "ro")
+        version = _check(path)
+        db = connect(path, "rw" if writable else "ro")
     except sqlite3.Error as error:
         raise sqlite_trouble(path, error) from error
+    try:
+        if version < VERSION:
+            if not writable:
+                _refuse_older(path, version)
+            _migrate(db)
+    except BaseException as error:
+        db.close()
+        if isinstance(error, sqlite3.Error):
+            raise sqlite_trouble(path, error) from error
+        raise
+    return db
 
 
-def _check(path: Path) -> None:
-    """Look before anything may be written."""
+def _refuse_older(path: Path, version: int) -> None:
+    """Only a daemon may change a journal, and of version 1 not even reading goes without."""
+    if version < 2:
+        raise BadOutputError(
+            str(path),
+            f"was written by an older backfill (journal version {version})",
+            "start the daemon of this version with it once, which takes it over; "
+            "nothing was changed",
+        )
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    """Bring a journal to this version, all or nothing. No older program reads it from then on."""
+    lasting = [(kind,) for kind in sorted(REMEMBERED)]
+    with transaction(db):
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        for statement in _PACKED.split(";")[:-1] if version < 2 else ():
+            db.execute(statement)
+        db.executemany("UPDATE record SET lasting = 1 WHERE lasting = 0 AND type = ?", lasting)
+        db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _check(path: Path) -> int:
+    """Look before anything may be written; returns the version."""
     db = connect(path, "ro")
     try:
         application = db.execute("PRAGMA application_id").fetchone()[0]
         if application != _APPLICATION:
-            raise BadOutputError(str(path), "is not a journal of backfill", _MOVE_AWAY)
-        version = db.execute("PRAGMA user_version").fetchone()[0]
+            raise BadOutputError(str(path), "is not a journal of backfill", MOVE_AWAY)
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise BadOutputError(
                 str(path),
                 f"was written by a newer backfill (journal version {version}, this one reads up "
                 f"to {VERSION})",
-                "use the newer backfill, or name another file; nothing in it was changed",
+                "use that backfill, or move the file away: instances are found by their tags then "
+                "and go on; nothing in it was changed",
             )
         faults = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if faults != "ok":
-            raise BadOutputError(str(path), f"the journal is damaged: {faults}", _MOVE_AWAY)
+            raise BadOutputError(str(path), f"the journal is damaged: {faults}", MOVE_AWAY)
+        return version
     finally:
         db.close()
 
@@ -116,11 +164,11 @@ def sqlite_trouble(path: Path, error: sqlite3.Error) -> DriverError:
     code = getattr(error, "sqlite_errorcode", None)
     base = code & 0xFF if isinstance(code, int) else None
     if base in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return BadOutputError(str(path), f"is not a sound journal: {error}", _MOVE_AWAY)
+        return BadOutputError(str(path), f"is not a sound journal: {error}", MOVE_AWAY)
     if base in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return BusyError(str(path), f"the journal was in use for {_WAIT_S:g} s: {error}")
     if base == sqlite3.SQLITE_FULL:
-        return RefusedError(str(path), "the disk is full", "make room and start again")
+        return RefusedError(str(path), "the disk is full", "make room")
     return RefusedError(
         str(path), f"the journal cannot be used: {error}", "check the path, its rights and the disk"
     )

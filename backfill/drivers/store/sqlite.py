@@ -7,21 +7,37 @@ import os
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from backfill.drivers.store.codec import record, rows
+from backfill.core.records import REMEMBERED
+from backfill.drivers.store.codec import packed, record, unpack
 from backfill.drivers.store.pruning import prune
-from backfill.drivers.store.schema import build, open_checked, sqlite_trouble, transaction
-from backfill.ports import BusyError, NotFoundError, Record, RefusedError
+from backfill.drivers.store.schema import (
+    MOVE_AWAY,
+    build,
+    connect,
+    open_checked,
+    sqlite_trouble,
+    transaction,
+)
+from backfill.ports import (
+    BadOutputError,
+    BusyError,
+    NotFoundError,
+    Record,
+    RefusedError,
+    Window,
+)
 
-_INSERT = "INSERT INTO record (at_s, kind, subject, body) VALUES (?, ?, ?, ?)"
+_INSERT = (
+    "INSERT INTO record (at_s, kind, subject, type, lasting, body, packed) "
+    "VALUES (?, ?, ?, ?, ?, '', ?)"
+)
 _LAST = "SELECT coalesce(max(id), 0) FROM record"
-_READ = "SELECT id, at_s, kind, subject, body FROM record WHERE id > ? AND id <= ?"
+_COLUMNS = "SELECT id, at_s, kind, subject, coalesce(packed, body) FROM record"
+_READ = f"{_COLUMNS} WHERE id > ? AND id <= ?"
 _PAGE = 500  # records fetched at once: appends get in between
-
-# Records of these types say that their subject is over: nothing before them is needed to go on.
-ENDS = frozenset({"NodeForgotten", "JobGone", "ClaimEnded"})
 
 
 class JournalReader:
@@ -43,13 +59,38 @@ class JournalReader:
         """Records in order of their ids, up to what was there when reading began."""
         with self._connected() as db:
             last_id = int(db.execute(_LAST).fetchone()[0])
-        query, wanted = _READ, list(types)
-        if types:  # sorted out by SQLite, as a restarted daemon needs a few of millions
-            query += f" AND json_extract(body, '$.t') IN ({','.join('?' * len(wanted))})"
+        query, wanted = _READ, []
+        if types and REMEMBERED.issuperset(types):  # as a restarted daemon needs a few of millions
+            wanted = list(types)
+            query += f" AND lasting = 1 AND type IN ({','.join('?' * len(wanted))})"
         if subject is not None:
             query += " AND subject = ?"
             wanted.append(subject)
-        return self._read(f"{query} ORDER BY id LIMIT {_PAGE}", after_id, last_id, wanted)
+        found = self._read(f"{query} ORDER BY id LIMIT {_PAGE}", after_id, last_id, wanted)
+        return (r for r in found if r.body.get("t") in types) if types else found
+
+    def page(self, window: Window, most: int, most_bytes: int) -> list[Record]:
+        """Some of these records; see `Journal`. It has a connection of its own."""
+        query = f"{_COLUMNS} WHERE id > ?"
+        values: list[object] = [window.after_id]
+        if window.before_id:
+            query, values = f"{query} AND id < ?", [*values, window.before_id]
+        if window.subject:
+            query, values = f"{query} AND subject = ?", [*values, window.subject]
+        query += f" ORDER BY id {'DESC' if window.newest else 'ASC'} LIMIT ?"
+        found: list[Record] = []
+        size = 0
+        try:
+            with closing(connect(self.path, "ro")) as db:
+                for number, at_s, kind, about, stored in db.execute(query, (*values, most)):
+                    body = self._text(stored)
+                    found.append(record(number, at_s, kind, about, body))
+                    size += len(body)
+                    if size >= most_bytes:
+                        break
+        except sqlite3.Error as error:
+            raise sqlite_trouble(self.path, error) from error
+        return found
 
     def close(self) -> None:
         """Give back the file."""
@@ -67,10 +108,17 @@ class JournalReader:
             with self._connected() as db:
                 page = db.execute(query, (after_id, last_id, *wanted)).fetchall()
             for row in page:
-                yield record(*row)
+                number, at_s, kind, about, stored = row
+                yield record(number, at_s, kind, about, self._text(stored))
             if len(page) < _PAGE:
                 return
             after_id = page[-1][0]
+
+    def _text(self, stored: bytes | str) -> str:
+        try:
+            return unpack(stored)
+        except ValueError as error:
+            raise BadOutputError(str(self.path), str(error), MOVE_AWAY) from error
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
@@ -108,7 +156,7 @@ class SqliteJournal(JournalReader):
 
     def append(self, records: Iterable[Record]) -> None:
         """Store all of them, or none."""
-        new = rows(records)
+        new = packed(records)
         if not new:
             return
         with self._connected() as db:
@@ -118,15 +166,13 @@ class SqliteJournal(JournalReader):
                 with transaction(db):
                     db.executemany(_INSERT, new)
 
-    def prune(self, keep_s: float, now_s: float, ends: frozenset[str] = ENDS) -> int:
-        """Delete what is older than `keep_s` seconds of subjects that have ended since.
+    def prune(self, keep_s: float, now_s: float) -> int:
+        """Delete what is older than `keep_s` seconds, but for what a restarted daemon needs.
 
-        `ends`: types (`t` in the body) that end their subject. Everything of a subject that lives
-        is kept, however old, but for what only replay needs. Returns the number of deleted records
-        and shrinks the file. Appends go on meanwhile.
+        Returns the number of deleted records and shrinks the file. Appends go on meanwhile.
         """
         self._need_open()
-        return prune(self.path, now_s - keep_s, ends)
+        return prune(self.path, now_s - keep_s)
 
     def close(self) -> None:
         """Flush and give back the file; a second time does nothing."""

@@ -1,0 +1,258 @@
+"""Judges every copy of a job's work that we destroy, and every job that we end: whose deed, why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from backfill.core.cluster import ACTIVE, JobState
+from backfill.core.fleet import IN_MEMORY, InstanceState
+from backfill.core.lifecycle import Rung
+from backfill.core.policy import PolicySet
+from backfill.drivers.simulated.books import Books
+from backfill.drivers.simulated.events import EventQueue
+from backfill.drivers.simulated.hardware import Machine, Run, SimHost, SimInstance
+from backfill.drivers.simulated.machines import Machines
+from backfill.drivers.simulated.model import SimJob, SimNode
+
+# What was so a moment before somebody decided may have been decided upon: readings take time.
+_MOMENT_S = 15.0
+# A rung counts from the order to stop, which may take longer than it should.
+_STOPPING_S = 5.0
+# A time limit that runs out while we keep the job from its CPUs for less was close anyway.
+_KEPT_FROM_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Whose call of a port is under way, and what it rests on.
+
+    `decided_s`: when it was first begun. `order`: an admin's order that gives up what is there.
+    `pressed`: why the instance has to leave its host, other than for what Slurm does there.
+    """
+
+    who: str
+    why: str = ""
+    decided_s: float | None = None
+    policies: PolicySet | None = None
+    order: str = ""
+    pressed: str = ""
+
+
+# Who else calls the ports: a test, in an admin's place.
+_NOBODY = Deed("a call of the port")
+
+
+class Losses:
+    """Complains of each loss that none of the exceptions below allows.
+
+    Work is intact while Slurm still holds that very run of the job: active, same restart count. A
+    copy that is stale or already gone is no loss. Else there are four exceptions, a method each:
+    `_host_dead`, `_ordered`, `_silent` and `_ladder_names_it`.
+    """
+
+    def __init__(
+        self,
+        events: EventQueue,
+        books: Books,
+        hosts: dict[str, SimHost],
+        complain: Callable[[str, str], None],
+    ) -> None:
+        self.machines: Machines | None = None
+        self._events, self._books, self._hosts = events, books, hosts
+        self._complain = complain
+        self._deed = _NOBODY
+        self._destroyed: set[tuple[str, int]] = set()  # without an excuse
+
+    @contextmanager
+    def doing(self, deed: Deed) -> Iterator[None]:
+        """What happens meanwhile is this deed."""
+        before, self._deed = self._deed, deed
+        try:
+            yield
+        finally:
+            self._deed = before
+
+    @property
+    def suspender(self) -> str:
+        """Who would suspend a job now; empty: the daemon."""
+        return self._deed.who if self._deed is _NOBODY else ""
+
+    # --- what is looked at ---------------------------------------------------------------------
+
+    def instance_goes(self, instance: SimInstance) -> None:
+        """An instance is about to be deleted or replaced, with all copies in it."""
+        runs = instance.machine.runs
+        if any(self._is_stale(run) for run in runs):
+            return  # no copy in it may run again, so that the others are lost with the stale one
+        kept = "in memory" if instance.state in IN_MEMORY else "on disk"
+        for run in runs:
+            self._judge(run, f"instance {instance.spec.name}, {instance.state} ({kept}), goes")
+
+    def job_goes(self, job: SimJob, how: str) -> None:
+        """A job is about to be put back into the queue, or ended, by us; `how`: our call."""
+        run = self._run_of(job)
+        if run is not None:
+            self._judge(run, how)
+        if how == "requeue":
+            return
+        if job.state is JobState.PENDING or (job.id, job.restarts) in self._destroyed:
+            self._complain("cancelled", f"job {job.id} was ended: {how}{self._told()}")
+
+    def node_goes(self, node: SimNode) -> None:
+        """A node is about to be set DOWN: Slurm puts its jobs back, or ends them."""
+        for job in node.jobs.values():
+            if job.state in ACTIVE and not job.configuring:
+                self.job_goes(job, "requeue" if job.requeue else "node DOWN")
+
+    def checkpoint_goes(self, runs: Iterable[tuple[str, int]], identity: str) -> None:
+        """A checkpoint is about to be deleted; it matters where it is all that is left of a run."""
+        for id_, restart in runs:
+            job = self._books.jobs[id_]
+            held = job.state in ACTIVE and job.restarts == restart and not job.configuring
+            if held and self._run_of(job) is None and not self._deed.order:
+                self._complain(
+                    "destroyed", f"checkpoint {identity}, all that was left of job {id_} "
+                    f"(restart {restart}), goes{self._told()}",
+                )  # fmt: skip
+
+    def resumed(self, job: SimJob) -> None:
+        """A job that was suspended is let go on: whose suspension was it?"""
+        if job.suspended_by and self.suspender == "":
+            self._complain(
+                "undone", f"job {job.id} was suspended by {job.suspended_by} and resumed by us"
+                f"{self._told()}",
+            )  # fmt: skip
+
+    def too_long(self, job: SimJob) -> None:
+        """Its time limit is over: has it been kept from its CPUs by us, with Slurm's clock on?"""
+        run, now_s = self._run_of(job), self._events.now_s
+        still = [m for m in run.machines if not m.metal and m.powered and not m.on] if run else []
+        since_s = max([self._books.up_since_s, *(m.stopped_at_s for m in still)])
+        if still and now_s - since_s >= _KEPT_FROM_S:
+            self._complain(
+                "timeout", f"job {job.id} on {still[0].node} ended by its time limit, which went "
+                f"on for {now_s - since_s:.0f} s in which its instance stood still",
+            )  # fmt: skip
+
+    def before_start(self, job: SimJob) -> None:
+        """CPUs of a job that we suspended are not for another: both would go on at once."""
+        for name in job.nodes:
+            node = self._books.nodes[name]
+            others = [j for j in node.jobs.values() if j.suspended_here and j is not job]
+            used = node.cpus_used + sum(j.cpus_per_node for j in others)
+            if node.host is None and others and used > node.cpus:
+                self._complain(
+                    "second", f"job {job.id} was started on {name}, whose CPUs belong to job "
+                    f"{', '.join(j.id for j in others)} that we had suspended",
+                )  # fmt: skip
+
+    # --- judging -------------------------------------------------------------------------------
+
+    def _run_of(self, job: SimJob) -> Run | None:
+        return self.machines.find(job.id, job.restarts) if self.machines is not None else None
+
+    def _is_stale(self, run: Run) -> bool:
+        """A copy that would run a second time if it ran: of a run that Slurm has given up."""
+        job = self._books.jobs[run.job]
+        return run.stale and not run.finished and job.restarts != run.restart
+
+    def _judge(self, run: Run, what: str) -> None:
+        job = self._books.jobs[run.job]
+        held = job.state in ACTIVE and job.restarts == run.restart and not run.stale
+        if not held or self._excuse(job, run):
+            return
+        self._destroyed.add((run.job, run.restart))
+        done_s = run.done_s
+        if run.since_s is not None:
+            done_s += self._events.now_s - run.since_s
+        where = ", ".join(f"{m.node} at {m.host}" for m in run.machines)
+        fixed = "" if job.requeue else ", --no-requeue"
+        self._complain(
+            "destroyed", f"intact work of job {job.id} (restart {run.restart}, {job.state}{fixed}, "
+            f"{done_s:.0f} of {run.needed_s:.0f} s done, on {where}) was destroyed: "
+            f"{what}{self._told()}",
+        )  # fmt: skip
+
+    def _told(self) -> str:
+        deed = self._deed
+        since = "" if deed.decided_s is None else f", begun at {deed.decided_s:.3f}"
+        return f"; by {deed.who}{since}: {deed.why or 'no reason was given'}"
+
+    def _excuse(self, job: SimJob, run: Run) -> str:
+        """Name the exception that allows this loss, or return an empty text."""
+        rules = (self._host_dead, self._ordered, self._silent, self._ladder_names_it)
+        return next((rule.__name__ for rule in rules if rule(job, run)), "")
+
+    # --- the exceptions ------------------------------------------------------------------------
+
+    def _host_dead(self, job: SimJob, run: Run) -> bool:
+        """Its host has really lost its power: what is on it runs nowhere."""
+        return any(not machine.powered for machine in run.machines)
+
+    def _ordered(self, job: SimJob, run: Run) -> bool:
+        """An admin's order gives it up: a host said to be off, room wanted back for good."""
+        return bool(self._deed.order)
+
+    def _silent(self, job: SimJob, run: Run) -> bool:
+        """Its guest, which runs, is really cut off from Slurm, for as long as makes it dead."""
+        policies = self._deed.policies
+        after_s = policies.liveness.down_after_s if policies is not None else 0.0
+        return after_s > 0.0 and any(
+            m.on and not m.connected and self._decided_s - m.silent_s >= after_s - 1.0
+            for m in run.machines
+        )
+
+    def _ladder_names_it(self, job: SimJob, run: Run) -> bool:
+        """The policy's ladder ends with `requeue`, in so many words, and it is that far.
+
+        The host is really wanted, or was a moment ago; all jobs that go with it may start anew; and
+        what stands still has stood for as long as the ladder says, by the true time.
+        """
+        policies = self._deed.policies
+        if policies is None or all(r.rung is not Rung.REQUEUE for r in policies.ladder.rungs):
+            return False
+        runs = [r for m in run.machines for r in m.runs]
+        if not all(self._books.jobs[r.job].requeue for r in runs):
+            return False
+        places = [m for m in run.machines if self._deed.pressed or self._wanted(m.host)]
+        return any(self._stood_enough(m, policies) for m in places)
+
+    @property
+    def _decided_s(self) -> float:
+        decided_s = self._deed.decided_s
+        return self._events.now_s if decided_s is None else decided_s
+
+    def _wanted(self, host: str) -> bool:
+        """Slurm uses the host's own node, or keeps others from it, or did so a moment ago."""
+        node = self._books.nodes.get(self._hosts[host].node or "")
+        if node is None:
+            return True  # a host of somebody else: only orders and limits push anybody from it
+        if node.jobs or node.drain is not None or node.down or node.reservations:
+            return True
+        if node.maintenance_s or node.planned_s:
+            return True
+        since_s = self._decided_s - _MOMENT_S
+        known = self._books.known.values()
+        return any(j.end_s >= since_s and node.name in j.nodes for j in known)
+
+    def _stood_enough(self, machine: Machine, policies: PolicySet) -> bool:
+        instance = self._hosts[machine.host].instances.get(machine.node)
+        if instance is None or policies.gaps.foresee or policies.gaps.clear_before_s:
+            return True
+        stays = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}
+        rung = stays.get(instance.state)
+        rule = next((r for r in policies.ladder.rungs if r.rung is rung), None)
+        if rule is None:
+            return True
+        if rule.for_s is None:
+            return False
+        stood_s = self._decided_s - machine.stopped_at_s
+        return stood_s >= rule.for_s - rule.within_s - _STOPPING_S
+
+
+def runs_in(instances: Mapping[str, SimInstance], name: str) -> tuple[tuple[str, int], ...]:
+    """Which runs of which jobs are in an instance: job and restart count."""
+    instance = instances.get(name)
+    return () if instance is None else tuple((r.job, r.restart) for r in instance.machine.runs)
