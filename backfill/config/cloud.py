@@ -24,7 +24,7 @@ class GroupPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CloudGuestEntry:
-    """What every server is told by user data, and the way into its guest."""
+    """What servers are told by user data, which their jobs can read, and the way into guests."""
 
     # The controller's address.
     controller: str = field(metadata={"form": "ip"})
@@ -33,7 +33,8 @@ class CloudGuestEntry:
     # Runs a program in the guest, such as [ssh, -oBatchMode=yes, "root@{address}"]; {address} is
     # replaced by the guest's.
     command: tuple[str, ...]
-    # The cluster's munge key, for the user data; empty: the image has it.
+    # The cluster's munge key, handed to each guest by `command` and never told to the cloud; empty:
+    # the image has it.
     munge_key: str = field(default="", metadata={"form": "path"})
     # Options with which the guest's slurmd is started.
     slurmd_options: str = "-Z"

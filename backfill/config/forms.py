@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from backfill.config.zones import zone
 from backfill.core.cron import parse_cron
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -22,7 +23,8 @@ ALLOWED = {
     "mount": "four words as in fstab, such as '10.0.0.1:/home /home nfs4 rw,hard'",
     "uri": "a libvirt address, such as qemu+tcp://10.0.0.11/system",
     "share": "a whole number, or a share such as 20%",
-    "schedule": "a time as cron has it, in UTC, such as '0 8 * * mon-fri' or '@daily'",
+    "schedule": "a time as cron has it, such as '0 8 * * mon-fri' or '@daily'",
+    "zone": "UTC, or the IANA name of a time zone, such as Europe/Berlin",
 }
 
 
@@ -37,6 +39,14 @@ def wrong(form: str, text: str) -> str:
 def _wrong_schedule(text: str) -> str:
     try:
         parse_cron(text)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _wrong_zone(text: str) -> str:
+    try:
+        zone(text)
     except ValueError as error:
         return str(error)
     return ""
@@ -95,4 +105,5 @@ _WRONG: dict[str, Callable[[str], str]] = {
     "uri": _unless(_is_uri, "is not a libvirt address"),
     "share": _unless(_SHARE.fullmatch, "is no share"),
     "schedule": _wrong_schedule,
+    "zone": _wrong_zone,
 }

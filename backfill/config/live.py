@@ -11,6 +11,7 @@ from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationK
 from backfill.core.cluster import Node, SlurmSettings
 from backfill.core.fleet import Host
 from backfill.core.lifecycle import Rung
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.quantities import Resources
 
 # Of the releases that the contract suites run on.
@@ -210,19 +211,38 @@ def _timeout(config: Config, settings: SlurmSettings) -> Iterator[str]:
 
 
 def _shorter_stop(config: Config, limit_s: int) -> str:
-    """Which rung would have to be how short, where one alone can help."""
+    """What would have to change in the ladder, where one rung alone can help."""
+    ladder = config.policies.ladder
+    end = "" if ladder.ends else "end the ladder with {rung: requeue}"
+    shorter = _shorter_rung(config, limit_s)
+    if end and all(r.for_s is not None for r in ladder.rungs if r.rung in _STOPS):
+        ended = Ladder((*ladder.rungs, RungRule(Rung.REQUEUE))).longest_stop_s
+        if ended is not None and ended < limit_s:
+            return f", or {end}"
+    if not shorter:
+        return ""
+    return ", or " + " and ".join(filter(None, (end, shorter)))
+
+
+_STOPS = (Rung.PAUSE, Rung.SUSPEND)
+
+
+def _shorter_rung(config: Config, limit_s: int) -> str:
+    """Which rung would have to be how short; empty: that alone is not enough."""
     stops = [
         (rule.for_s, index, rule)
         for index, rule in enumerate(config.policies.ladder.rungs)
-        if rule.rung in (Rung.PAUSE, Rung.SUSPEND)
+        if rule.rung in _STOPS
     ]
+    if not stops:
+        return ""
     for_s, index, rule = max(stops, key=lambda s: float("inf") if s[0] is None else s[0])
     others_s = sum(float("inf") if s is None else s + r.within_s for s, i, r in stops if i != index)
     room_s = limit_s - others_s - rule.within_s - 1
     if room_s < 1:
         return ""
     verb = "set" if for_s is None else "shorten"
-    return f", or {verb} ladder[{index}].for_s ({rule.rung}) to {int(room_s)} s or less"
+    return f"{verb} ladder[{index}].for_s ({rule.rung}) to {int(room_s)} s or less"
 
 
 def _hook_time(config: Config, settings: SlurmSettings) -> Iterator[str]:

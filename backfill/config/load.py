@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from backfill.config.model import Config
 from backfill.config.problems import ConfigError, Problem
 from backfill.config.reader import BAD, Reader
 from backfill.config.shapes import root
+from backfill.config.zones import zone
+from backfill.core.policies.budgets import Budgets
 from backfill.core.policy import PolicySet
 
 
@@ -58,10 +60,10 @@ def _config(reader: Reader, text: str) -> Config | None:
 def _assemble(reader: Reader, found: dict[str, Any]) -> Config:
     hosts = found.pop("hosts")
     of_policy = {f.name for f in fields(PolicySet)}
-    policies = PolicySet(
-        hosts=tuple(host.name for host in hosts),
-        **{name: value for name, value in found.items() if name in of_policy},
-    )
+    given = {name: value for name, value in found.items() if name in of_policy}
+    if "budgets" in given:
+        given["budgets"] = _zoned(given["budgets"])
+    policies = PolicySet(hosts=tuple(host.name for host in hosts), **given)
     return Config(
         policies=policies,
         hosts=hosts,
@@ -69,3 +71,8 @@ def _assemble(reader: Reader, found: dict[str, Any]) -> Config:
         lines={path: place.line for path, place in reader.places.items() if path},
         **{name: value for name, value in found.items() if name not in of_policy},
     )
+
+
+def _zoned(budgets: Budgets) -> Budgets:
+    """Each with the table of its time zone; the core reads no files."""
+    return Budgets(tuple(replace(one, zone=zone(one.time_zone)) for one in budgets.windows))

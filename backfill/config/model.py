@@ -58,6 +58,8 @@ class DaemonSettings:
 
     # Where the journal is kept.
     state_dir: str = field(default="/var/lib/backfill", metadata={"form": "path"})
+    # How long the journal can tell a story; what a restarted daemon needs is kept for ever.
+    journal_keep_s: float = 2_592_000.0
     # The local socket for the command line and for hooks on this machine.
     socket: str = field(default="/run/backfill/daemon.sock", metadata={"form": "path"})
     # Address and port for hooks on other machines; empty: none.
@@ -223,7 +225,8 @@ class MovesEntry:
     # A move that takes longer is cancelled, and the instance goes on where it was.
     within_s: float = 300.0
     # After that the instance goes on at the target and fetches the rest from there: this ends
-    # every move, but the instance is lost when the network breaks meanwhile; null: never.
+    # every move, but the instance is lost when the network breaks meanwhile; null: never. Where
+    # QEMU is not root the hosts need `vm.unprivileged_userfaultfd=1`, or these moves are refused.
     post_copy_after_s: float | None = None
     # How long one move waits for others between the same two hosts.
     turn_s: float = 120.0
