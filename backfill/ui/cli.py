@@ -9,6 +9,7 @@ from pathlib import Path
 
 from backfill.ui.codes import INTERRUPTED, MEANINGS, OK, UNAVAILABLE, USAGE
 from backfill.ui.commands import BY_NAME, COMMANDS, GROUPS, LIVE, Command
+from backfill.ui.guard import guarded_streams
 from backfill.ui.parser import Parser, be_quiet_from_now, say
 
 # The first word of a call by a completion script; the line typed so far follows.
@@ -34,6 +35,11 @@ _EXTRAS = {"libvirt": "libvirt", "openstack": "openstack", "keystoneauth1": "ope
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit status (see the end of `backfill --help`)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    with guarded_streams():
+        return _main(words)
+
+
+def _main(words: list[str]) -> int:
     try:
         status = _run(words)
         sys.stdout.flush()

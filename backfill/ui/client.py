@@ -11,8 +11,9 @@ import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from backfill.core.visible import escaped, visible
 from backfill.ui.codes import NO, NO_PERMISSION, OK, UNAVAILABLE
 from backfill.ui.parser import say
 
@@ -40,7 +41,14 @@ class Client:
         self._patience_s = patience_s
 
     def ask(self, question: str, **body: object) -> Answer:
-        """The daemon's answer. Raises AskError where there is none, or where it is an error."""
+        """The daemon's answer with all texts safe to be seen, as each job's name is its owner's.
+
+        Raises AskError where there is none, or where it is an error.
+        """
+        return cast(Answer, shown(self.ask_exactly(question, **body)))
+
+    def ask_exactly(self, question: str, **body: object) -> Answer:
+        """The same as it came."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(self._patience_s)
@@ -55,7 +63,7 @@ class Client:
         answer = self._read(line)
         if "error" in answer:
             code = refusal_code(answer["error"], os.geteuid(), daemon_uid)
-            raise AskError(answer["error"], code, answer)
+            raise AskError(visible(answer["error"]), code, answer)
         return answer
 
     def _read(self, line: bytes) -> Answer:
@@ -135,16 +143,28 @@ def present(
     """Ask, then print the answer unchanged (`--json`) or let `show` print it for people."""
 
     def work(client: Client) -> int:
-        answer = client.ask(question, **body)
         if args.json:
-            print_json(answer)
+            print_json(client.ask_exactly(question, **body))
         else:
-            show(answer, client)
+            show(client.ask(question, **body), client)
         return OK
 
     return guarded(work, args)
 
 
 def print_json(answer: object) -> None:
-    """One document on one line."""
-    print(json.dumps(answer, ensure_ascii=False))
+    """One document on one line; what a terminal would obey is written as JSON's own escapes."""
+    print(escaped(json.dumps(answer, ensure_ascii=False)))
+
+
+def shown(value: object) -> object:
+    """The same plain data with texts that are safe to be seen."""
+    match value:
+        case str():
+            return visible(value)
+        case dict():
+            return {visible(str(key)): shown(entry) for key, entry in value.items()}
+        case list():
+            return [shown(entry) for entry in value]
+        case _:
+            return value

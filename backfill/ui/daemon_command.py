@@ -8,25 +8,31 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TextIO
+from typing import Any, TextIO
 
 from backfill.config import ConfigError, conflicts, hints, load
 from backfill.config.model import Config
+from backfill.core.moves import as_then
 from backfill.core.policy import PolicySet
+from backfill.core.visible import visible
+from backfill.core.world import World
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.drivers.slurm.settings import check_settings
+from backfill.drivers.slurm.settings import check_settings, slurm_uid
+from backfill.drivers.store.lease import Keeper, Lease, lease_path
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.clock import SteadyClock
 from backfill.engine.daemon import Daemon, Pace
+from backfill.engine.doorkeeper import Trust
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
 from backfill.engine.messages import Message, Reread, Stop
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.questions import Questions
-from backfill.ports import DriverError, InstanceProvider
+from backfill.ports import DriverError, InstanceProvider, RefusedError
 from backfill.ui import slurm_parts
 from backfill.ui.assemble import (
     credentials,
@@ -36,13 +42,12 @@ from backfill.ui.assemble import (
     provisioner,
     slurm_manager,
 )
+from backfill.ui.hook_check import check_hooks
 from backfill.ui.policy_reload import PolicyReloader
 
 _LOG = logging.getLogger("backfill")
 # A hook gives up by its own timeout, which may be long; ours only bounds a hook that hangs.
 _HOOK_PATIENCE_S = 600.0
-# How long the story of nodes and jobs that have ended can be told.
-_KEEP_S = 30 * 86400.0
 
 OK, UNAVAILABLE, BAD_CONFIG = 0, 69, 78
 
@@ -54,16 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="check the file against the cluster and end"
     )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="do not wait for the lease of another daemon of this cluster: it has ended",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the daemon in the foreground; the service manager puts it into the background."""
-    logging.basicConfig(
-        level=logging.DEBUG if args.verbose else logging.INFO,
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
-    logging.getLogger("apscheduler").setLevel(logging.WARNING)
+    _begin_log(logging.DEBUG if args.verbose else logging.INFO)
     try:
         config = load(args.config)
     except ConfigError as error:
@@ -84,17 +89,81 @@ def run(args: argparse.Namespace) -> int:
     if problems:
         return _refuse("\n".join(f"{args.config}: {p}" for p in problems), BAD_CONFIG)
     if args.check:
-        print(f"{args.config}: fits the cluster")
-        return OK
+        return _checked(config, manager)
     try:
-        with _only_one(Path(config.daemon.state_dir)):
+        with (
+            _only_one(Path(config.daemon.state_dir)),
+            _the_only(config, manager, at_once=args.take_over) as right,
+        ):
             _settle(config, manager)
             outside = Outside(
                 manager, by_host, SteadyClock(), keepers(by_host), credentials(manager), salt
             )
-            return _work(config, manager, outside, pokes)
+            return _work(config, manager, outside, pokes, right)
     except (DriverError, RuntimeError) as error:
         return _refuse(str(error), UNAVAILABLE)
+
+
+class OneLine(logging.Formatter):
+    """What is logged is one line, whatever names users give to jobs; tracebacks have their own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  it is logging's name
+        record.message = visible(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  as above
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  {visible(line)}" for line in lines)  # none looks like one of the log
+
+
+def _begin_log(level: int) -> None:
+    handler = logging.StreamHandler()
+    line = "%(asctime)s.%(msecs)03d %(levelname)s %(message)s"
+    handler.setFormatter(OneLine(line, "%Y-%m-%dT%H:%M:%S"))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+def _checked(config: Config, manager: SlurmManager) -> int:
+    """The file fits the cluster; does a hook reach us, too?"""
+    try:
+        found = check_hooks(config, manager.settings())
+    except (DriverError, ValueError) as error:
+        return _refuse(str(error), UNAVAILABLE)
+    for sentence in found.proven:
+        print(f"{config.source}: {sentence}")
+    if found.problems:
+        return _refuse("\n".join(f"{config.source}: {p}" for p in found.problems), BAD_CONFIG)
+    print(f"{config.source}: fits the cluster")
+    return OK
+
+
+@contextmanager
+def _the_only(config: Config, manager: SlurmManager, *, at_once: bool) -> Iterator[Keeper | None]:
+    """Hold the lease that keeps a daemon of another state directory from the same cluster."""
+    raw = manager.settings().raw
+    state_save, cluster = raw.get("StateSaveLocation", ""), raw.get("ClusterName", "")
+    path = lease_path(state_save, cluster)
+    if path is None:
+        _LOG.warning(
+            "slurmctld's StateSaveLocation %s is not seen from here: a second daemon of this "
+            "cluster, with another state_dir, would not be noticed",
+            state_save,
+        )
+        yield None
+        return
+    lease = Lease(path, Path(config.daemon.state_dir))
+    try:
+        lease.take(at_once=at_once)
+    except RefusedError as error:
+        _LOG.warning("%s: a second daemon of this cluster would not be noticed", error)
+        yield None
+        return
+    keeper = Keeper(lease)
+    keeper.start()
+    try:
+        yield keeper
+    finally:
+        keeper.stop()
 
 
 def _make_room(config: Config, manager: SlurmManager) -> None:
@@ -156,34 +225,50 @@ def _only_one(state_dir: Path) -> TextIO:
     return lock
 
 
-def _tidy(policies: PolicySet, outside: Outside, journal: SqliteJournal) -> None:
-    """Once an hour: old stories, and checkpoints whose time is over."""
+def _tidy(
+    policies: PolicySet, outside: Outside, journal: SqliteJournal, keep_s: float, world: World
+) -> None:
+    """Once an hour: old stories, and checkpoints whose time is over.
+
+    Nothing is older because somebody set the machine's clock.
+    """
     now_s = outside.clock.now()
+    clock_s = now_s - outside.clock.ahead()
     try:
-        journal.prune(_KEEP_S, now_s)
+        journal.prune(0.0, as_then(world.time_moves, now_s - keep_s))
     except DriverError as error:
         _LOG.warning("old stories stay in the journal: %s", error)
     for keeper in distinct(outside.keepers.values()):
         try:
             keeper.tend()
-            for identity in policies.checkpoints.expired(keeper.checkpoints(), now_s):
+            for identity in policies.checkpoints.expired(
+                keeper.checkpoints(), clock_s, world.clock_moves
+            ):
                 keeper.drop(identity)
                 _LOG.info("checkpoint %s is removed: its time is over", identity)
         except DriverError as error:
             _LOG.warning("checkpoints could not be tidied: %s", error)
 
 
-def _work(config: Config, manager: SlurmManager, outside: Outside, pokes: list[Daemon]) -> int:
+def _work(
+    config: Config,
+    manager: SlurmManager,
+    outside: Outside,
+    pokes: list[Daemon],
+    right: Keeper | None,
+) -> int:
     by_host = outside.providers
     settings = config.daemon
     journal = SqliteJournal(Path(settings.state_dir) / "journal.db")
     pace = Pace(settings.poll_s, settings.host_poll_s, settings.watch_s, settings.workers,
                 settings.policy_s)  # fmt: skip
-    reloader = PolicyReloader(
-        config,
-        lambda new: _against_the_cluster(new, manager, by_host),
-        lambda new: _make_room(new, manager),
-    )
+    trust = Trust(slurm_uid(manager.settings()))
+
+    def conflicts(new: Config) -> list[str]:
+        trust.slurm_uid = slurm_uid(manager.settings())  # it may have changed, too
+        return _against_the_cluster(new, manager, by_host)
+
+    reloader = PolicyReloader(config, conflicts, lambda new: _make_room(new, manager))
     policyfile = PolicyFile(reloader)
     policyfile.source, policyfile.loaded_s = str(config.source), outside.clock.now()
     daemon = Daemon(
@@ -191,10 +276,14 @@ def _work(config: Config, manager: SlurmManager, outside: Outside, pokes: list[D
         outside,
         journal,
         pace,
-        tidy=lambda: _tidy(daemon.cycle.policies, outside, journal),
+        tidy=lambda: _tidy(
+            daemon.cycle.policies, outside, journal, settings.journal_keep_s, daemon.world
+        ),
         policyfile=policyfile,
+        right=right,
     )
-    listener = Listener(daemon.inbox, Questions(daemon).answer, _HOOK_PATIENCE_S)
+    answer = Questions(daemon).answer
+    listener = Listener(daemon.inbox, answer, _HOOK_PATIENCE_S, trust, daemon.refused)
     _on_signals(daemon.inbox)
     try:
         listener.listen_unix(Path(settings.socket))
@@ -204,7 +293,7 @@ def _work(config: Config, manager: SlurmManager, outside: Outside, pokes: list[D
         pokes.append(daemon)
         why = daemon.run()
         _LOG.info("stopped: %s", why)
-        return OK
+        return UNAVAILABLE if right is not None and right.lost else OK
     finally:
         listener.close()
         for provider in set(outside.providers.values()):

@@ -15,7 +15,7 @@ from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.lab.cluster import Lab
-from backfill.lab.spec import LabError
+from backfill.lab.spec import JOB_USER, LabError
 from backfill.lab.tally import check_tally
 from backfill.ports import Record
 from backfill.sim.rhythm import Rhythm
@@ -49,6 +49,7 @@ class LabStage:
         self._count_every_s = count_every_s
         self._home = lab.shared / "demo"
         self._home.mkdir()
+        self._home.chmod(0o1777)  # jobs, which are an ordinary user's, write there
         self._began_s = time.time()
         self._asks: dict[str, JobAsk] = {}
         self._manager = SlurmManager(
@@ -76,7 +77,8 @@ class LabStage:
             *(["-t", f"0:{ask.limit_s:.0f}"] if ask.limit_s else []),
             *(["--mem", str(ask.memory_mb)] if ask.memory_mb else []),
         ]  # fmt: skip
-        job_id = self._ctl("sbatch", *options, str(script), *argv)
+        script.chmod(0o755)
+        job_id = self._run("ctl", "sbatch", *options, str(script), *argv, user=JOB_USER)
         self._asks[job_id] = ask
         return job_id
 
@@ -165,8 +167,8 @@ class LabStage:
     def _ctl(self, *argv: str) -> str:
         return self._run("ctl", *argv)
 
-    def _run(self, machine: str, *argv: str) -> str:
-        done = self._lab.run(machine, argv)
+    def _run(self, machine: str, *argv: str, user: str = "root") -> str:
+        done = self._lab.run(machine, argv, user=user)
         if done.returncode:
             raise LabError(f"{argv[0]} on {machine} failed: {done.stderr.strip()}")
         return done.stdout.strip()

@@ -82,7 +82,7 @@ def _find(client: Client, identity: str) -> dict[str, Any]:
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
-    answer = client.ask("fleets")
+    answer = (client.ask_exactly if args.json else client.ask)("fleets")
     if args.json:
         print_json(answer)
         return OK

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from backfill.core.visible import visible
 from backfill.ui.codes import USAGE
 
 
@@ -80,7 +81,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def say(sentence: str) -> None:
     """One line for people, on stderr."""
-    sys.stderr.write(f"backfill: {sentence}\n")
+    sys.stderr.write(f"backfill: {visible(sentence)}\n")
 
 
 def be_quiet_from_now() -> None:

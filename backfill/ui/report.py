@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from statistics import median
 
+from backfill.core.visible import escape
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports import DriverError
 from backfill.sim.outfile import OutputError, write_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from html import escape
 
+from backfill.core.visible import escape
 from backfill.ui.report_style import DEFINITIONS, PATTERNS, PICTURE, SOLID, VARIABLES
 from backfill.ui.terminal import age
 from backfill.ui.timeline_data import MEANINGS, Kind, Row, Span, Timeline

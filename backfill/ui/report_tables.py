@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from statistics import median
 
+from backfill.core.visible import escape
 from backfill.ui.report_svg import ms
 from backfill.ui.timeline_data import Boot, Event, Eviction, Timeline
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
+from backfill.core.visible import escape
 from backfill.ui.report_svg import Scale, ms, number
 from backfill.ui.timeline_data import Boot, Eviction, Step
 

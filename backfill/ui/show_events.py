@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import Any
 
-from backfill.ui.client import AskError, Client, add_socket, guarded, print_json
+from backfill.ui.client import Answer, AskError, Client, add_socket, guarded, print_json
 from backfill.ui.codes import OK, UNAVAILABLE
 from backfill.ui.parser import say
 from backfill.ui.terminal import emphasis, local_time
 
+Ask = Callable[..., Answer]
 _LOOK_EVERY_S = 0.5
 _PAGE = 1000
 
@@ -45,25 +47,47 @@ def run(args: argparse.Namespace) -> int:
     """Ask and print; with `--follow` until interrupted."""
 
     def work(client: Client) -> int:
-        found = client.ask("events", after=args.after or 0, limit=args.limit)["events"]
+        ask = client.ask_exactly if args.json else client.ask
+        found, last_id = _asked(ask, args.after or 0, args.limit)
         _print(found, args.json)
         if not found and not args.follow and not args.json:
             print("no events" + (f" after {args.after}" if args.after else " yet"))
         if args.follow:
-            _follow(client, found[-1]["id"] if found else args.after or 0, args.json)
+            _follow(ask, last_id, args.json)
         return OK
 
     return guarded(work, args)
 
 
-def _follow(client: Client, last_id: int, as_json: bool) -> None:
+def _asked(ask: Ask, after: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """At most so many events after this one, or the latest; and up to where they were looked for.
+
+    The daemon reads only so much for one question, so there may be several.
+    """
+    found: list[dict[str, Any]] = []
+    before, last_id = 0, after
+    while True:
+        most = min(_PAGE, limit - len(found))
+        answer = ask("events", after=after, before=before, limit=most)
+        page = answer["events"]
+        found = [*found, *page] if after else [*page, *found]
+        last_id = max(last_id, answer["read_to"])
+        if not answer["more"] or len(found) >= limit:
+            return found, last_id
+        if after:
+            after = answer["read_to"]
+        else:
+            before = answer["read_from"]
+
+
+def _follow(ask: Ask, last_id: int, as_json: bool) -> None:
     """Print what comes. The journal outlives the daemon, so its numbers go on after a restart."""
     lost = False
     while True:
         # The daemon answers questions and sends nothing unasked, so there is nothing to wait on.
         time.sleep(_LOOK_EVERY_S)
         try:
-            found = client.ask("events", after=last_id, limit=_PAGE)["events"]
+            found, last_id = _asked(ask, last_id, _PAGE)
         except AskError as error:
             if error.code != UNAVAILABLE:
                 raise
@@ -73,7 +97,6 @@ def _follow(client: Client, last_id: int, as_json: bool) -> None:
             continue
         lost = False
         _print(found, as_json)
-        last_id = found[-1]["id"] if found else last_id
 
 
 def _print(found: list[dict[str, Any]], as_json: bool) -> None:

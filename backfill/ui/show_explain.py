@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
+from backfill.ui import wording
 from backfill.ui.client import Answer, AskError, Client, add_reading, guarded, print_json
 from backfill.ui.codes import NO, OK
 from backfill.ui.parser import did_you_mean
@@ -37,11 +39,10 @@ def run(args: argparse.Namespace) -> int:
 
     def work(client: Client) -> int:
         subject = _subject(args.subject)
-        answer = _ask(client, subject)
         if args.json:
-            print_json(answer)
+            print_json(_ask(client, client.ask_exactly, subject))
         else:
-            _show(answer, client, args.lines)
+            _show(_ask(client, client.ask, subject), client, args.lines)
         return OK
 
     return guarded(work, args)
@@ -56,9 +57,9 @@ def _subject(words: list[str]) -> str:
     raise AskError(f"one subject at a time: backfill explain {words[0]}", NO)
 
 
-def _ask(client: Client, subject: str) -> Answer:
+def _ask(client: Client, ask: Callable[..., Answer], subject: str) -> Answer:
     try:
-        return client.ask("explain", subject=subject)
+        return ask("explain", subject=subject)
     except AskError as error:
         if error.answer is None:
             raise
@@ -72,11 +73,15 @@ def _ask(client: Client, subject: str) -> Answer:
 def _show(answer: Answer, client: Client, most: int) -> None:
     picture = look(client)
     for made in explanations(answer, picture):
+        made.add("hooks", *(wording.unheard(u, picture.now_s) for u in picture.unheard))
         print(emphasis(made.headline))
         last = ""
         for label, sentence in made.lines:
             print(f"  {'' if label == last else label:<10} {sentence}")
             last = label
+        print()
+    if answer.get("clock"):
+        print(emphasis(f"clock: {answer['clock']}", "33"))
         print()
     tell(story_of(answer, picture, client), most)
 

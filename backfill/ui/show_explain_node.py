@@ -30,6 +30,7 @@ _KEPT = {
     "building": "is being built on {host}",
     "off": "is off on {host}: its guest has ended",
     "crashed": "has crashed on {host}",
+    "unknown": "is in a state on {host} that cannot be told: nothing is done with it until it can",
 }
 
 
@@ -45,7 +46,7 @@ def explain_node(answer: Answer, picture: Picture) -> Explanation:
     made.add("jobs", _jobs(node))
     for instance in picture.instances.get(name, []):
         form = _KEPT.get(instance["state"], f"is {instance['state']} on {{host}}")
-        made.add("instance", form.format(**instance))
+        made.add("instance", form.format(**instance), instance["problem"])
     made.add("Slurm", _slurm(node))
     made.add("doing", *(wording.operation(o, picture.now_s) for o in answer["operations"]))
     made.add("awaited", *_AWAITED.get(phase, _nothing)(node, picture))
@@ -61,12 +62,28 @@ def explain_node(answer: Answer, picture: Picture) -> Explanation:
 
 
 def _jobs(node: Entry) -> str:
-    held = [h["id"] for h in node["held"]]
-    if held:
-        return f"{wording.jobs(held)}: suspended in Slurm with the instance, nothing is lost"
+    if node["held"]:
+        return "; ".join(_held(node))
     if node["jobs"]:
         return wording.jobs(node["jobs"])
     return ""
+
+
+def _held(node: Entry) -> list[str]:
+    """What is held, by who suspended it in Slurm."""
+    ours = [h["id"] for h in node["held"] if h.get("ours", True)]
+    refused = [h for h in node["held"] if h.get("refused")]
+    others = [h["id"] for h in node["held"] if not h.get("ours", True) and h not in refused]
+    stop = "waits, suspended in Slurm, for another of its nodes"
+    if node["phase"] != "ready":
+        stop = "suspended in Slurm with the instance, nothing is lost"
+    told = [f"{wording.jobs(ours)}: {stop}"] if ours else []
+    told += [
+        f"{wording.jobs([h['id']])}: Slurm will not suspend it ({h['refused']})" for h in refused
+    ]
+    if others:
+        told.append(f"{wording.jobs(others)}: suspended before by somebody else, who resumes it")
+    return told
 
 
 def _slurm(node: Entry) -> str:

@@ -43,7 +43,11 @@ def _show(answer: Answer, client: Client) -> None:
         return
     headers = ("INSTANCE", "HOST", "STATE", "CPUS", "MEMORY", "IN USE", "PHASE")
     table(headers, [_row(i) for i in instances])
-    orphans = [i["name"] for i in instances if not i["phase"]]
+    for instance in instances:
+        if instance["problem"]:
+            print()
+            print(f"{instance['name']} on {instance['host']}: {instance['problem']}")
+    orphans = [i["name"] for i in instances if not i["phase"] and i["state"] != "unknown"]
     if orphans:
         print()
         print(f"without a node of ours, to be removed: {', '.join(orphans)}")

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Ask and print."""
 
     def work(client: Client) -> int:
-        answer = client.ask("nodes")
+        answer = (client.ask_exactly if args.json else client.ask)("nodes")
         if args.node:
             answer = chosen(answer, args.node)
         if args.json:

@@ -21,6 +21,7 @@ class Picture:
     hosts: dict[str, Entry] = field(default_factory=dict)
     instances: dict[str, list[Entry]] = field(default_factory=dict)  # by name: two while it moves
     claims: dict[str, Entry] = field(default_factory=dict)  # by job
+    unheard: tuple[Entry, ...] = ()  # hooks that were not believed
 
     def nodes_on(self, host: str) -> list[Entry]:
         """Our nodes whose place is this host."""
@@ -51,6 +52,7 @@ def look(client: Client) -> Picture:
         hosts=_by(client.ask("hosts")["hosts"], "name"),
         instances=instances,
         claims=_by(status["claims"], "job_id"),
+        unheard=tuple(status.get("hooks_not_believed", ())),
     )
 
 

@@ -26,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
 def _show(answer: Answer, client: Client) -> None:
     now_s = answer["now_s"]
     print(emphasis(f"cluster {answer['cluster']}") + f" at {local_time(now_s)}")
+    if answer["clock"]:
+        print(emphasis(f"clock: {answer['clock']}", "33"))
     print(answer["sentence"])
     print()
     waiting = answer["low_priority_jobs_waiting"]
@@ -34,6 +36,7 @@ def _show(answer: Answer, client: Client) -> None:
     print(f"nodes     {', '.join(phases) or 'none'}")
     print(f"policy    {_policy(answer['policy'], now_s)}")
     print(f"pictures  {'; '.join(_pictures(answer['sources'], now_s)) or 'nothing was read yet'}")
+    _section("hooks", [emphasis(text, "31") for text in _unheard(answer)])
     _section("given away", [_claim(c, now_s) for c in answer["claims"]])
     _section("under way", [wording.operation(o, now_s) for o in answer["operations"]])
     refusals = answer["refusals"]
@@ -75,6 +78,11 @@ def _freshness(source: dict[str, Any], now_s: float) -> str:
     if source["problem"]:
         return emphasis(f"{text}, cannot be read now: {source['problem']}", "31")
     return text
+
+
+def _unheard(answer: Answer) -> list[str]:
+    """Hooks that do not count: hosts are not given back through them."""
+    return [wording.unheard(u, answer["now_s"]) for u in answer.get("hooks_not_believed", ())]
 
 
 def _claim(claim: dict[str, Any], now_s: float) -> str:

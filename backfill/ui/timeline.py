@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from backfill.ports import Record
+from backfill.ui.guard import unguarded
 from backfill.ui.timeline_builder import TimelineBuilder
 from backfill.ui.timeline_data import MEANINGS, Event, Kind, Row, Span, Timeline
 
@@ -203,7 +204,7 @@ class LiveWatcher(Watcher):
 
     def __init__(self, out: TextIO) -> None:
         super().__init__(out)
-        self._console = Console(file=out, highlight=False)
+        self._console = Console(file=unguarded(out), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._drawn_s = 0.0
         self._now_s = 0.0

@@ -71,6 +71,14 @@ class _Track:
             self.spans.append(replace(self.open, end_s=max(at_s, self.open.start_s)))
         self.open, self.end = None, end or self.end
 
+    def waited(self, since_s: float) -> None:
+        """It waited from then on until what is known of it begins; nobody wrote that down."""
+        first = self.spans[0] if self.spans else self.open
+        if first is None or first.kind is Kind.WAITING or since_s >= first.start_s:
+            return
+        span = Span(since_s, first.start_s, Kind.WAITING, "", "waits")
+        self.spans.insert(0, span)
+
     def upto(self, now_s: float) -> list[Span]:
         if self.open is None:
             return self.spans
@@ -217,6 +225,8 @@ class TimelineBuilder:
                 track.turn(max(self._start_s, since_s), span)
         else:
             self._job_on_nodes(at_s, job, track)
+            # The journal has a job of another partition from its start on only.
+            track.waited(max(self._start_s, job.submit_s))
 
     def _job_on_nodes(self, at_s: float, job: Job, track: _Track) -> None:
         where = ", ".join(self._place(node) for node in job.nodes)

@@ -62,6 +62,16 @@ def not_done(entry: dict[str, Any]) -> str:
     return f"no {what}: {entry['reason']}"
 
 
+def unheard(entry: dict[str, Any], now_s: float) -> str:
+    """Hooks that were not believed, and what to do."""
+    often = counted(entry["count"], "call")
+    last = f"the last {age(now_s - entry['last_s'])} ago"
+    return (
+        f"{entry['why']}: {often}, {last}, and no host was given back for them; "
+        "`backfill daemon --config FILE --check` says what is wrong"
+    )
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """A sentence about a name that nobody knows, with the nearest one that somebody does."""
     names = sorted(known)
