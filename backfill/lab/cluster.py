@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from backfill.lab import cgroups, control, kvm
-from backfill.lab.layout import SLURM_TOOLS_PATH, daemon_socket, tools_dir
+from backfill.lab import cgroups, control, kvm, saltenv
+from backfill.lab.layout import SLURM_TOOLS_PATH, daemon_socket, tools_dir, user_ids
 from backfill.lab.needs import check_machine
 from backfill.lab.spec import LIBVIRT_PORT, LabError, LabSpec, host_address, lab_root
 from backfill.lab.status import LabStatus, MachineStatus
@@ -97,8 +97,11 @@ class Lab:
         when a lab of that name is up already, or with the reason why it cannot start.
         """
         check_machine(spec)
+        if spec.salt:
+            saltenv.salt_python()  # made once, which takes longer than a lab may take to come up
         lab = cls(spec)
         lab.dir.mkdir(parents=True, exist_ok=True)
+        _check_passable(lab.dir)
         with (lab.dir / "up.lock").open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             if lab._supervisor():
@@ -159,9 +162,13 @@ class Lab:
         )
 
     def command(
-        self, machine: str, argv: Sequence[str], env: Mapping[str, str] | None = None
+        self,
+        machine: str,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        user: str = "root",
     ) -> list[str]:
-        """The full command line that runs `argv` as root in the machine (for exec or a shell).
+        """The full command line that runs `argv` in the machine (for exec or a shell).
 
         Slurm's tools are those of the lab's release; everything else is this machine's own.
         """
@@ -174,9 +181,15 @@ class Lab:
         environment = {"PATH": self.path, "LANG": "C.UTF-8", "HOME": "/root", **(env or {})}
         return [
             *join, "nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--",
-            "setpriv", "--pdeathsig", "KILL",
+            *self._becoming(user), "setpriv", "--pdeathsig", "KILL",
             "env", "-i", *(f"{key}={value}" for key, value in environment.items()), *argv,
         ]  # fmt: skip
+
+    def _becoming(self, user: str) -> list[str]:
+        if user == "root":
+            return []
+        uid, gid = user_ids(self.dir / "etc", user)
+        return ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
 
     def shell_command(self, node: str) -> list[str]:
         """The command line of an interactive shell on `ctl`, a host, or a virtual node (vnK)."""
@@ -195,10 +208,11 @@ class Lab:
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
         check: bool = False,
+        user: str = "root",
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a machine to its end; like subprocess.run, killed when time is over."""
         return subprocess.run(
-            self.command(machine, argv, env),
+            self.command(machine, argv, env, user),
             input=stdin, stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True, text=True, timeout=timeout_s, check=check,
         )  # fmt: skip
@@ -211,10 +225,11 @@ class Lab:
         env: Mapping[str, str] | None = None,
         stdout: int | IO[str] | None = None,
         stderr: int | IO[str] | None = None,
+        user: str = "root",
     ) -> subprocess.Popen[str]:
         """Start a command in a machine; it dies when the returned process is killed."""
         return subprocess.Popen(
-            self.command(machine, argv, env),
+            self.command(machine, argv, env, user),
             stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True,
         )  # fmt: skip
 
@@ -291,6 +306,16 @@ class Lab:
             time.sleep(POLL_S)
         why = self._state().get("detail") or f"see {self.dir}/supervisor.log"
         raise LabError(f"lab {self.spec.name!r} did not come up: {why}")
+
+
+def _check_passable(directory: Path) -> None:
+    """Hooks, QEMU and jobs, none of which is root, have files below it."""
+    for part in (directory, *directory.parents):
+        if not part.stat().st_mode & 0o001:
+            raise LabError(
+                f"the lab's users cannot enter {directory}, for {part} is closed to them; open it "
+                "with chmod o+x, or name another place in BACKFILL_LAB_ROOT"
+            )
 
 
 def _signal(pid: int, number: int) -> None:

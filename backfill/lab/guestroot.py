@@ -37,7 +37,10 @@ def add_guest_files(root: Path) -> None:
     sbin = root / "usr/local/sbin"
     sbin.mkdir(parents=True, exist_ok=True)
     for name, where in (
-        *((name, sbin / name) for name in ("backfill-init", "backfill-service", "backfill-salt")),
+        *(
+            (name, sbin / name)
+            for name in ("backfill-init", "backfill-service", "backfill-salt", "backfill-key")
+        ),
         ("shutdown", root / "usr/sbin/shutdown"),
         ("inittab", root / "etc/inittab"),
     ):

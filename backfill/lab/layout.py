@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import secrets
 import shutil
 import sys
@@ -20,7 +21,10 @@ from backfill.lab.service import Service
 from backfill.lab.spec import (
     CONTROLLER_ADDRESS,
     HOOK_PORT,
+    JOB_USER,
     LIBVIRT_PORT,
+    QEMU_USER,
+    SLURM_USER,
     SLURMCTLD_PORT,
     SLURMD_PORT,
     TALLY_PORT,
@@ -37,12 +41,28 @@ _TOOLS = (
     "scontrol", "squeue", "sinfo", "sbatch", "srun", "salloc", "scancel", "sprio", "sdiag",
     "strigger", "munge", "unmunge",
 )  # fmt: skip
+_USERS = (
+    f"{SLURM_USER}:x:64030:64030::/nonexistent:/usr/sbin/nologin",
+    f"{QEMU_USER}:x:64055:64055:Libvirt Qemu:/var/lib/libvirt:/usr/sbin/nologin",
+    f"{JOB_USER}:x:2001:2001:A user of the cluster:/tmp:/bin/bash",
+)
+_GROUPS = (
+    f"{SLURM_USER}:x:64030:",
+    f"{QEMU_USER}:x:64055:",
+    "kvm:x:64056:",
+    f"{JOB_USER}:x:2001:",
+)
 _DAEMONS = ("slurmctld", "slurmd", "slurmrestd")
 # Runs the release's own program, in the caller's directory if that exists there. A job has these
 # in its PATH too, and is inside already.
 _TOOL = """#!/bin/sh
 [ -d {root}/usr ] || exec {path} "$@"
-exec chroot {root} /bin/sh -c 'cd "$0" 2>/dev/null; exec "$@"' "$PWD" {path} "$@"
+set -- /bin/sh -c 'cd "$0" 2>/dev/null; exec "$@"' "$PWD" {path} "$@"
+[ "$(id -u)" != 0 ] || exec chroot {root} "$@"
+# Only root may change its root; anybody may in a user namespace, in which he stays who he is. That
+# makes the kernel forget at whose death he is to die.
+exec unshare --user --map-user="$(id -u)" --map-group="$(id -g)" --root={root} -- \\
+    setpriv --pdeathsig KILL "$@"
 """
 
 
@@ -106,10 +126,13 @@ def write(spec: LabSpec, lab_dir: Path, cgroups: bool) -> None:
         if spec.hypervisor_of(machine):
             write_libvirt(home, cgroups)
         plan_path(lab_dir, machine).write_text(json.dumps(asdict(plan), indent=2) + "\n")
+    for directory in ("spool/slurmctld", "log/slurm"):
+        _give_to_slurm(lab_dir, lab_dir / "machines/ctl" / directory)
 
 
 def _write_common(spec: LabSpec, lab_dir: Path) -> None:
     etc = lab_dir / "etc"
+    write_users(etc)
     built_hook = _build_hook(spec, lab_dir) if spec.hooks != "none" and not spec.hook else ""
     (etc / "slurm/slurm.conf").write_text(slurmconf.slurm_conf(spec, built_hook))
     (etc / "slurm/cgroup.conf").write_text(slurmconf.cgroup_conf(spec))
@@ -122,7 +145,6 @@ def _write_common(spec: LabSpec, lab_dir: Path) -> None:
         "passwd: files\ngroup: files\nshadow: files\nhosts: files\n"
         "services: files\nprotocols: files\nnetworks: files\nethers: files\nrpc: files\n"
     )
-    write_users(etc)
     key = etc / "munge/munge.key"
     key.write_bytes(secrets.token_bytes(1024))
     owner = pwd.getpwnam("munge")
@@ -151,26 +173,56 @@ def _build_hook(spec: LabSpec, lab_dir: Path) -> str:
     )
     try:
         hook = build_hook(home / "hook", endpoint, spec.hook_timeout_ms, home / "hook.log")
+        _give_to_slurm(lab_dir, home)  # a hook on the controller writes its log as SlurmUser
     except HookError as error:
         raise LabError(str(error)) from error
     return str(hook)
 
 
 def write_users(etc: Path) -> None:
-    """libvirtd wants its user and group to exist even though the lab's guests run as root."""
+    """This machine's users and groups, and those that a lab's programs and jobs run as."""
     users = Path("/etc/passwd").read_text()
     groups = Path("/etc/group").read_text()
-    if "\nlibvirt-qemu:" not in users:
-        users += "libvirt-qemu:x:64055:64055:Libvirt Qemu:/var/lib/libvirt:/usr/sbin/nologin\n"
-    for line in ("libvirt-qemu:x:64055:", "kvm:x:64056:"):
+    for line in _USERS:
+        if f"\n{line.split(':')[0]}:" not in users:
+            users += line + "\n"
+    for line in _GROUPS:
         if f"\n{line.split(':')[0]}:" not in groups:
             groups += line + "\n"
+    # As the packages do it: without this group QEMU may not open /dev/kvm.
+    groups = re.sub(r"^(kvm:[^:]*:\d+:)(.*)$", _with_qemu, groups, flags=re.MULTILINE)
     (etc / "passwd").write_text(users)
     (etc / "group").write_text(groups)
 
 
-def write_libvirt(home: Path, cgroups: bool) -> None:
-    """The directories and configuration of a libvirtd of its own, below `home`."""
+def user_ids(etc: Path, name: str) -> tuple[int, int]:
+    """The user and group id of a user of the lab, which this machine need not have."""
+    for line in (etc / "passwd").read_text().splitlines():
+        words = line.split(":")
+        if words[0] == name:
+            return int(words[2]), int(words[3])
+    raise LabError(f"the lab has no user {name!r}")
+
+
+def _with_qemu(line: re.Match[str]) -> str:
+    members = dict.fromkeys([*filter(None, line[2].split(",")), QEMU_USER])
+    return line[1] + ",".join(members)
+
+
+def kvm_group(etc: Path) -> int:
+    """The number of the group whose members may use KVM."""
+    found = re.search(r"^kvm:[^:]*:(\d+):", (etc / "group").read_text(), re.MULTILINE)
+    if found is None:
+        raise LabError("the lab has no group kvm")
+    return int(found[1])
+
+
+def _give_to_slurm(lab_dir: Path, directory: Path) -> None:
+    os.chown(directory, *user_ids(lab_dir / "etc", SLURM_USER))
+
+
+def write_libvirt(home: Path, cgroups: bool, user: str = QEMU_USER) -> None:
+    """The directories and configuration of a libvirtd of its own, below `home`; QEMU is `user`."""
     for part in ("etc", "lib", "log", "cache"):
         (home / f"libvirt-{part}").mkdir()
     (home / "libvirt-etc/libvirtd.conf").write_text(
@@ -182,7 +234,8 @@ def write_libvirt(home: Path, cgroups: bool) -> None:
     )
     controllers = '["cpu", "cpuacct"]' if cgroups else "[]"
     (home / "libvirt-etc/qemu.conf").write_text(
-        'user = "root"\ngroup = "root"\ndynamic_ownership = 0\nremember_owner = 0\n'
+        f'user = "{user}"\ngroup = "{user}"\ndynamic_ownership = {int(user != "root")}\n'
+        "remember_owner = 0\n"
         f'security_driver = "none"\nnamespaces = []\ncgroup_controllers = {controllers}\n'
         'stdio_handler = "file"\nseccomp_sandbox = 0\nmax_core = 0\n'
     )
@@ -241,6 +294,7 @@ def _controller_services(spec: LabSpec, lab_dir: Path) -> tuple[Service, ...]:
     slurmctld = Service(
         "slurmctld",
         ("/usr/sbin/slurmctld", "-D"),
+        user=SLURM_USER,
         ready=f"tcp:{CONTROLLER_ADDRESS}:{SLURMCTLD_PORT}",
     )
     tally = Service(

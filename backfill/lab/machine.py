@@ -12,6 +12,7 @@ import pwd
 import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import traceback
@@ -19,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from backfill.lab import cgroups, control
-from backfill.lab.layout import ROOT_MOUNT, MachinePlan
+from backfill.lab.layout import ROOT_MOUNT, MachinePlan, kvm_group, user_ids
 from backfill.lab.mounts import MS_REC, bind, mount, show_to_later
 from backfill.lab.services import Services
-from backfill.lab.spec import LabError
+from backfill.lab.spec import SLURM_USER, LabError
 
 GUEST_SHARES = 2
 
@@ -44,8 +45,25 @@ def mount_all(plan: MachinePlan) -> None:
     home = Path(plan.lab_dir, "machines", plan.name)
     for path in ("/run/munge", home / "munge-lib", home / "munge-log"):
         os.chown(path, owner.pw_uid, owner.pw_gid)
+    slurm = user_ids(Path(plan.lab_dir, "etc"), SLURM_USER)
+    os.chown("/run/slurm", *slurm)
+    if plan.bridge:
+        _open_kvm(kvm_group(Path(plan.lab_dir, "etc")))
     if any(service.usr for service in plan.services):
         show_to_later()
+
+
+def _open_kvm(group: int) -> None:
+    """A device file of the machine's own with the rights that udev gives it on a host.
+
+    Where libvirt sees KVM that QEMU's user may not open, it probes QEMU anew for every guest.
+    """
+    device, ours = Path("/dev/kvm"), "/run/kvm"
+    if device.exists():
+        os.mknod(ours, stat.S_IFCHR | 0o660, device.stat().st_rdev)
+        os.chown(ours, 0, group)
+        Path(ours).chmod(0o660)
+        bind(ours, str(device))
 
 
 def _mount_root(plan: MachinePlan) -> str:

@@ -166,4 +166,5 @@ class Services:
             os.setgroups([])
             os.setgid(user.pw_gid)
             os.setuid(user.pw_uid)
+            environment["HOME"] = user.pw_dir
         os.execvpe(service.argv[0], service.argv, environment)  # noqa: S606  no shell is wanted

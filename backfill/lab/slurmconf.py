@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backfill.lab.spec import (
     CONTROLLER_ADDRESS,
+    SLURM_USER,
     SLURMCTLD_PORT,
     SLURMD_PORT,
     LabSpec,
@@ -19,14 +20,14 @@ def slurm_conf(spec: LabSpec, built_hook: str = "") -> str:
     lines = [
         f"ClusterName={spec.name}",
         f"SlurmctldHost=ctl({CONTROLLER_ADDRESS})",
-        "SlurmUser=root",
+        f"SlurmUser={SLURM_USER}",
         f"SlurmctldPort={SLURMCTLD_PORT}",
         f"SlurmdPort={SLURMD_PORT}",
         "AuthType=auth/munge",
         "StateSaveLocation=/var/spool/slurmctld",
         "SlurmdSpoolDir=/var/spool/slurmd",
         "SlurmdPidFile=/run/slurmd.pid",
-        "SlurmctldPidFile=/run/slurmctld.pid",
+        "SlurmctldPidFile=/run/slurm/slurmctld.pid",
         "SlurmctldLogFile=/var/log/slurm/slurmctld.log",
         "SlurmdLogFile=/var/log/slurm/slurmd.log",
         "SlurmctldDebug=info",

@@ -20,6 +20,11 @@ HOOK_PORT = 830  # where the daemon hears hooks on the hosts
 VIRTUAL_NODES = 250
 MAX_HOSTS = 100
 
+# As the packages of distributions have it: root runs neither slurmctld nor QEMU, and no job.
+SLURM_USER = "slurm"
+QEMU_USER = "libvirt-qemu"
+JOB_USER = "ada"
+
 # Debian 12's is installed on the machine itself; each later one lives in a root of its own.
 HYPERVISORS = ("debian-12", "debian-13")
 NO_HYPERVISOR = "none"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 
+from backfill.core.visible import escape
 from backfill.sim.compare import difference, worth_telling
 from backfill.sim.exports import spans_of
 from backfill.sim.figures import FIGURES, Figure

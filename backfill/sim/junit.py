@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
+from backfill.core.visible import escape
 from backfill.sim.scenario_checks import Verdict
 from backfill.sim.scenario_player import Outcome
 

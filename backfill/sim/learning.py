@@ -26,6 +26,7 @@ _FIELDS = {
     "CreateNode": "create_node_s",
     "SuspendJob": "slurm_call_s",
     "ResumeJob": "slurm_call_s",
+    "LimitJob": "slurm_call_s",
     "RequeueJob": "slurm_call_s",
     "DeleteNode": "slurm_call_s",
     "SetAddress": "slurm_call_s",

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import assert_never
 
+from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from backfill.sim.scenario import FaultEntry, Mishap
+
+_UNSEEN = {
+    Mishap.JOBS_UNSEEN: Odd.NO_JOBS,
+    Mishap.NODES_UNSEEN: Odd.NO_NODES,
+    Mishap.HALF_UNSEEN: Odd.HALF,
+    Mishap.INSTANCES_UNSEEN: Odd.NO_INSTANCES,
+}
 
 
 def befall(fault: FaultEntry, sim: SimulatedWorld, daemon: Rehearsal) -> Callable[[], None] | None:
@@ -26,14 +33,26 @@ def befall(fault: FaultEntry, sim: SimulatedWorld, daemon: Rehearsal) -> Callabl
         case Mishap.HOST_DEAD:
             sim.kill_host(fault.host)
             return partial(sim.power_host, fault.host)
+        case Mishap.FILES_OUT:
+            sim.stop_file_server()
+            return sim.start_file_server
+        case _:
+            _once(fault, fault.what, sim)
+            return None
+
+
+def _once(fault: FaultEntry, what: Mishap, sim: SimulatedWorld) -> None:
+    """What is over by itself."""
+    match what:
         case Mishap.CALL_FAILS:
             error = UnreachableError(fault.call, "failed, as the scenario wants it to")
             sim.faults.fail(fault.call, error, subject=fault.host or None, times=fault.times)
         case Mishap.NEVER_BOOTS:
             sim.faults.never_boots(fault.node, fault.times)
+        case Mishap.CLOCK_SET:
+            sim.set_clock(fault.by_s)
         case _:
-            assert_never(fault.what)
-    return None
+            sim.faults.misread(_UNSEEN[what], subject=fault.host or None, times=fault.times)
 
 
 def _kill(daemon: Rehearsal) -> Callable[[], None]:

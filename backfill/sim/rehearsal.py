@@ -9,17 +9,19 @@ from backfill.core import changes as ch
 from backfill.core.cluster import Job
 from backfill.core.plan import AnswerClaim, key_of
 from backfill.core.policy import PolicySet
-from backfill.core.records import remembered
 from backfill.core.world import World
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.events import Event
+from backfill.drivers.simulated.losses import Deed
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.cycle import Cycle
-from backfill.engine.looking import Outside
+from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
 from backfill.engine.observe import cluster_changes, host_changes, node_changes
+from backfill.engine.timekeeping import Timekeeper
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
 from backfill.ports import DriverError, Journal
+from backfill.sim.deeds import Deeds
 from backfill.sim.replay_costs import call_of
 
 
@@ -48,8 +50,7 @@ class Rehearsal:
         self.on_step: Callable[[str], bool] | None = None
         self.alive = False
         self._life = 0
-        by_host = dict.fromkeys(sim.provider.hosts, sim.provider)
-        self._outside = Outside(sim.slurm, by_host, sim.clock, by_host)
+        self._deeds = Deeds()
         self._timer: Event | None = None
         self._lanes: dict[frozenset[str], float] = {}  # when the last move between them is over
         if hooks:
@@ -64,11 +65,13 @@ class Rehearsal:
         self.alive = True
         self.world = World()
         self.cycle = Cycle(self.world, self.policies, self.journal, self._begin, self._answer)
+        self._clock = self.sim.new_clock()
+        by_host = dict.fromkeys(self.sim.provider.hosts, self.sim.provider)
+        self._outside = Outside(self.sim.slurm, by_host, self._clock, by_host)
+        self._timekeeper = Timekeeper(self._clock, self.cycle, self.journal)
         self.watch = Watch(0.03)
-        self.cycle.tick(self.sim.now_s)
-        told = (r.body for r in self.journal.read() if r.kind == "change")
-        for change in remembered(told, self.sim.now_s):
-            self.world.apply(change)
+        self.cycle.tick(self.now_s)
+        self._timekeeper.recall()
         self.cycle.record("daemon", "cluster", {"event": "start"})
         self._poll(self._life)
 
@@ -76,6 +79,15 @@ class Rehearsal:
         """SIGKILL: calls that are under way still take effect, but nobody hears of it."""
         self.alive = False
         self._life += 1
+
+    @property
+    def now_s(self) -> float:
+        """The daemon's time, which is that of the simulation unless the machine's clock was set."""
+        return self._clock.now()
+
+    def _tick(self) -> None:
+        self.cycle.tick(self.now_s)
+        self._timekeeper.look()
 
     def run(self, for_s: float) -> None:
         """Let simulated time pass."""
@@ -101,34 +113,34 @@ class Rehearsal:
 
     def _read_all(self) -> None:
         """Each source is news by itself, and Slurm, the slowest, comes last."""
-        self.cycle.tick(self.sim.now_s)
-        for host, provider in self._outside.providers.items():
-            self.cycle.take(host_changes(self.world, provider.observe(host)))
+        self._tick()
+        for host in self._outside.providers:
+            self.cycle.take(host_changes(self.world, observe_host(self._outside, host)))
             self._decide()
         self._read_slurm()
         self._decide()
 
     def _read_slurm(self) -> None:
         try:
-            self.cycle.take(cluster_changes(self.world, self._outside.manager.observe()))
+            self.cycle.take(cluster_changes(self.world, observe_cluster(self._outside)))
         except DriverError as error:
-            self.cycle.take([ch.SourceFailed("slurm", self.sim.now_s, str(error))])
+            self.cycle.take([ch.SourceFailed("slurm", self.now_s, str(error))])
 
     def _read_nodes(self) -> None:
-        names = self.watch.due(self.sim.now_s)
+        names = self.watch.due(self.now_s)
         if not names:
             return
         try:
-            seen = self._outside.manager.observe_nodes(names)
+            seen = observe_nodes(self._outside, names)
         except DriverError as error:
-            self.cycle.take([ch.SourceFailed("slurm", self.sim.now_s, str(error))])
+            self.cycle.take([ch.SourceFailed("slurm", self.now_s, str(error))])
         else:
             self.cycle.take(node_changes(self.world, names, seen))
-        self.watch.answered(self.sim.now_s)
+        self.watch.answered(self.now_s)
 
     def _decide(self) -> None:
         plan = self.cycle.decide()
-        now_s = self.sim.now_s
+        now_s = self.now_s
         self.watch.want(plan.watch | self.watch.leaving(self.world), now_s)
         wake_s = plan.wake_at_s if plan.wake_at_s is not None else now_s + 3600
         self._set_timer(min(wake_s, now_s + self.watch.due_in_s(now_s)))
@@ -137,12 +149,12 @@ class Rehearsal:
         if self._timer is not None:
             self._timer.cancel()
         life = self._life
-        self._timer = self.sim.at(at_s, lambda: self._wake(life))
+        self._timer = self.sim.at(at_s - self._clock.base_s, lambda: self._wake(life))
 
     def _wake(self, life: int, *, poked: bool = False) -> None:
         if life != self._life or not self.alive:
             return
-        self.cycle.tick(self.sim.now_s)
+        self._tick()
         if poked:
             self._read_slurm()
         self._read_nodes()
@@ -156,7 +168,8 @@ class Rehearsal:
         cost_s = self.costs.of(call_of(action, self.world), memory_mb)
         if isinstance(action, act.MigrateInstance):
             cost_s += self._turn_s(frozenset({action.host, action.target}), cost_s)
-        self.sim.at(self.sim.now_s + cost_s, lambda: self._perform(action, life, cost_s))
+        deed = self._deeds.of(action, self.world, self.policies, self.sim.now_s)
+        self.sim.at(self.sim.now_s + cost_s, lambda: self._perform(action, deed, life, cost_s))
         self._step(f"intent {key_of(action)}")
 
     def _turn_s(self, lane: frozenset[str], cost_s: float) -> float:
@@ -166,14 +179,15 @@ class Rehearsal:
         self._lanes[lane] = free_s + cost_s
         return free_s - now_s
 
-    def _perform(self, action: act.DriverAction, life: int, elapsed_s: float) -> None:
-        result = attempt(self._outside, action, self.sim.clock.now)
+    def _perform(self, action: act.DriverAction, deed: Deed, life: int, elapsed_s: float) -> None:
+        with self.sim.doing(deed):
+            result = attempt(self._outside, action, self._clock.now)
         if life != self._life or not self.alive:
             return
         if self._step(f"effect {key_of(action)}"):
             return
-        now_s = self.sim.now_s
-        self.cycle.tick(now_s)
+        self._tick()
+        now_s = self.now_s
         body: dict[str, object] = {"key": key_of(action), "elapsed_s": elapsed_s}
         self.cycle.record("outcome", action.name, {**body, "problem": result.problem})
         done = ch.OperationDone(key_of(action), now_s, result.problem, result.retry)
@@ -200,24 +214,23 @@ class Rehearsal:
         ours = tuple(n for n in nodes if n in self.world.managed) if lends else ()
         if not self.alive or not (hosts or ours):
             return 0.0
-        now_s = self.sim.now_s
         # The simulated scheduler is in the middle of its work: decide right after it.
         life = self._life
-        claimed = ch.Claimed(job.id, hosts, now_s, waiting=True, nodes=ours)
-        self.sim.at(now_s, lambda: self._feed(life, claimed))
+        claimed = ch.Claimed(job.id, hosts, self.now_s, waiting=True, nodes=ours)
+        self.sim.at(self.sim.now_s, lambda: self._feed(life, claimed))
         return None
 
     def _feed(self, life: int, change: ch.Change) -> None:
         if life != self._life or not self.alive:
             return
-        self.cycle.tick(self.sim.now_s)
+        self._tick()
         self.cycle.take([change])
         self._decide()
 
     def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
         if not self.alive:
             return
-        self.watch.leaves(str(job.raw_id), nodes, self.sim.now_s)
+        self.watch.leaves(str(job.raw_id), nodes, self.now_s)
         life = self._life
         self.sim.at(self.sim.now_s, lambda: self._wake(life, poked=True))
 

@@ -32,6 +32,12 @@ class Mishap(StrEnum):
     HOST_DEAD = "host-dead"  # `host` loses power for `for_s`, and then it boots
     CALL_FAILS = "call-fails"  # the next `times` calls of `call` fail, of `host` if it is given
     NEVER_BOOTS = "never-boots"  # the next `times` guests called `node` start, and no more
+    JOBS_UNSEEN = "jobs-unseen"  # the next `times` readings of all of Slurm have no jobs in them
+    NODES_UNSEEN = "nodes-unseen"  # nor nodes
+    HALF_UNSEEN = "half-unseen"  # half of both are missing
+    INSTANCES_UNSEEN = "instances-unseen"  # the next `times` readings of `host` have no domains
+    FILES_OUT = "files-out"  # the file server is out for `for_s`: no guest can prove itself
+    CLOCK_SET = "clock-set"  # the controller's clock is set forward by `by_s`, or back
 
 
 class Check(StrEnum):
@@ -39,7 +45,8 @@ class Check(StrEnum):
 
     COUNTERS_WHOLE = "counters-whole"  # every counter reached its number: no gap, no duplicate
     ENDED_ONCE = "ended-once"  # every job completed, and none was started a second time
-    WAITED_LONGER = "waited-longer"  # `job` started at most `within_s` later than `than` did
+    # `job` started at most `within_s` later than `than` did, or `times` as long as that one waited.
+    WAITED_LONGER = "waited-longer"
     BEGAN_WITHIN = "began-within"  # every copy of `job` began `within_s` after it was submitted
     MOVED = "moved"  # every copy of `job` was evicted and went on at host `to`
     PUSHED_ASIDE = "pushed-aside"  # every copy of `job` was stopped by the rung `by`
@@ -90,6 +97,7 @@ class FaultEntry:
     node: str = field(default="", metadata={"form": "name"})
     call: str = field(default="", metadata={"form": "name"})
     times: int = 1
+    by_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

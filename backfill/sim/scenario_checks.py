@@ -124,11 +124,13 @@ def _waited_longer(scenario: Scenario, wanted: Expectation, evidence: Evidence) 
     ours_ms, idle_ms = delays
     more_ms = ours_ms - idle_ms
     how = f"{more_ms:.0f} ms longer" if more_ms >= 0 else f"{-more_ms:.0f} ms less"
+    # On a busy machine everything takes longer, on an idle host too: then that is the measure.
+    allowed_ms = max(wanted.within_s * 1000, wanted.times * idle_ms)
     return Verdict(
-        more_ms <= wanted.within_s * 1000,
+        more_ms <= allowed_ms,
         f"{wanted.job} waited {how} for its host than the same job on an idle one "
         f"({ours_ms:.0f} ms against {idle_ms:.0f} ms, from Slurm's allocation to its first "
-        f"command; allowed: {wanted.within_s * 1000:.0f} ms)",
+        f"command; allowed: {allowed_ms:.0f} ms)",
     )
 
 

@@ -33,7 +33,7 @@ _NEEDS = {
 }
 # Those that it can do without.
 _MAY_HAVE = {
-    Check.WAITED_LONGER: ("within_s",),
+    Check.WAITED_LONGER: ("within_s", "times"),
     Check.BEGAN_WITHIN: ("within_s",),
     Check.RESTARTED_AT_MOST: ("times",),
 }
@@ -43,6 +43,9 @@ _FAULT_NEEDS = {
     Mishap.HOST_DEAD: ("host", "for_s"),
     Mishap.CALL_FAILS: ("call",),
     Mishap.NEVER_BOOTS: ("node",),
+    Mishap.INSTANCES_UNSEEN: ("host",),
+    Mishap.FILES_OUT: ("for_s",),
+    Mishap.CLOCK_SET: ("by_s",),
 }
 
 

@@ -17,6 +17,7 @@ from backfill.engine.looking import Outside
 from backfill.engine.observe import host_changes, node_changes
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
+from backfill.sim.deeds import Deeds
 from backfill.sim.minutes import Minutes
 from backfill.sim.replay_costs import ReplayCosts, Transfers, call_of
 from backfill.sim.rest import Rest
@@ -57,6 +58,7 @@ class Steward:
         self._outside = Outside(
             sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock
         )
+        self._deeds = Deeds()
         self._timer: Event | None = None
         self._start_s = self._sight_s = sim.now_s
         self._sight_every_s = min(_SIGHT_S, policies.limits.stale_after_s / 2)
@@ -116,9 +118,15 @@ class Steward:
         self._decide_soon()
 
     def _look_again(self) -> None:
-        """Calm is over: see what has become of everything."""
+        """Calm is over: see what has become of everything.
+
+        Claims of jobs that ended meanwhile would have ended with them, and forbid nothing now.
+        """
         self._tick()
         self._read()
+        now_s, tales = self.sim.now_s, self.sim.tales
+        over = [id_ for id_ in self.world.claims if 0.0 <= tales[id_].end_s < now_s]
+        self._take(ch.ClaimEnded(id_, now_s) for id_ in over)
 
     def _read(self) -> None:
         """All of Slurm: what changed is news."""
@@ -208,7 +216,9 @@ class Steward:
         now_s = self.sim.now_s
         self._tick()
         for action in batch:
-            result = attempt(self._outside, action, self.sim.clock.now)
+            deed = self._deeds.of(action, self.world, self.policies, now_s)
+            with self.sim.doing(deed):
+                result = attempt(self._outside, action, self.sim.clock.now)
             self._take(result.changes)
             done = ch.OperationDone(key_of(action), now_s, result.problem, result.retry)
             self.world.apply(done)

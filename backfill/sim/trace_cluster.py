@@ -110,6 +110,7 @@ class TraceCluster(SimulatedWorld):
             self._events, self._books, self._jobs, self._nodes, self.faults, self._lock, cluster
         )
         self.provider.woken = self._nodes.register
+        self._watch_losses()
         self.saves = (0.0, 0.0)  # every so many seconds, and what one takes
         self.active_high = self.active_low = 0
         self.calm = Calm(self, self._events)
@@ -211,7 +212,7 @@ class TraceCluster(SimulatedWorld):
         return self.news.take(world, self.now_s)
 
     def _started(self, job: SimJob) -> None:
-        self.checks.before_start(job)
+        self._starts(job)
         tale = self.tales[job.id]
         if tale.start_s < 0:
             tale.start_s = self.now_s

@@ -204,9 +204,9 @@ class TraceJobs(JobControl):
         super()._launch(job, restart)
         self._news.job(job)
 
-    def suspend(self, job: SimJob) -> None:
+    def suspend(self, job: SimJob, by: str = "") -> None:
         """Stop the job's clock."""
-        super().suspend(job)
+        super().suspend(job, by)
         self._news.job(job)
 
     def resume(self, job: SimJob) -> None:

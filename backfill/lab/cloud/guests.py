@@ -42,7 +42,7 @@ def prepare(root: Path) -> None:
     mount("sysfs", "/sys", "sysfs")
     home = root / "libvirt"
     home.mkdir()
-    write_libvirt(home, cgroups=False)
+    write_libvirt(home, cgroups=False, user="root")
     write_users(home)
     for name in ("passwd", "group"):
         bind(str(home / name), f"/etc/{name}")

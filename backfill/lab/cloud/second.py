@@ -29,7 +29,7 @@ def prepare(root: Path) -> None:
     """Inside the cloud's namespaces: names of both hosts, a network, and a cable between them."""
     home = root / HOST
     home.mkdir()
-    write_libvirt(home, cgroups=False)
+    write_libvirt(home, cgroups=False, user="root")
     hosts = root / "hosts"
     hosts.write_text(
         f"127.0.0.1 localhost\n{_CLOUD} {socket.gethostname()} {_FIRST}\n{ADDRESS} {HOST}\n"

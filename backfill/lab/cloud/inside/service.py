@@ -18,6 +18,7 @@ PORTS = {
     "keystone": 5000, "placement": 8778, "glance": 9292, "cinder": 8776, "neutron": 9696,
     "nova": 8774,
 }  # fmt: skip
+METADATA_PORT = 8775
 # A compute host whose cards have virtual functions, as Nova's fake driver has them.
 DEVICES, PHYSICAL_NETWORK = "c5", "physnet2"
 _REPORT_S = 20.0
@@ -122,6 +123,9 @@ def _start_nova(etc, computes, guests):
     host_mapping.discover_hosts(context.get_admin_context())
     os.environ["OS_NOVA_CONFIG_DIR"] = str(etc)
     wsgi_app._setup_service("ctl", "osapi_compute")
+    # What each guest may ask: it is known by its address.
+    metadata = deploy.loadapp(f"config:{etc / 'api-paste.ini'}", name="metadata")
+    threading.Thread(target=serve, args=(metadata, METADATA_PORT, 2), daemon=True).start()
     return deploy.loadapp(f"config:{etc / 'api-paste.ini'}", name="osapi_compute")
 
 

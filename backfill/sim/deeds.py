@@ -1,0 +1,62 @@
+"""Tells the simulated world whose call is under way and what it rests on, for its audit."""
+
+from __future__ import annotations
+
+from backfill.core import actions as act
+from backfill.core.plan import key_of
+from backfill.core.policy import PolicySet
+from backfill.core.world import World
+from backfill.drivers.simulated.losses import Deed
+
+# A call that fails is tried again at most so much later; after that it is a decision of its own.
+_SAME_S = 120.0
+_OF_LITTLE_WEIGHT = Deed("the daemon")
+_ENDING = (act.DeleteInstance, act.RequeueJob, act.CancelJob, act.DownNode)
+
+
+class Deeds:
+    """Remembers when the daemon first began what it tries again; outlives its restarts."""
+
+    def __init__(self) -> None:
+        # By key: when it was begun first and last, by the true time, and why it had to leave then.
+        self._begun: dict[str, tuple[float, float, str]] = {}
+
+    def of(self, action: act.DriverAction, world: World, policies: PolicySet, now_s: float) -> Deed:
+        """What this call, which is begun now, rests on; `now_s` is the true time."""
+        if not isinstance(action, _ENDING):
+            reason = getattr(action, "reason", "")
+            return Deed("the daemon", reason) if reason else _OF_LITTLE_WEIGHT
+        key = key_of(action)
+        first_s, last_s, pressed = self._begun.get(key, (now_s, 0.0, ""))
+        if now_s - last_s > _SAME_S:
+            first_s, pressed = now_s, _pressed(world, policies, action.name)
+        self._begun[key] = (first_s, now_s, pressed)
+        return Deed(
+            "the daemon",
+            action.reason,
+            first_s,
+            policies,
+            _order(world, action.name),
+            pressed,
+        )
+
+
+def _order(world: World, name: str) -> str:
+    """An admin's order that gives up what is on the node, or an empty text."""
+    node = world.managed.get(name)
+    hosts = {h for h in (node.host, node.target) if h} if node is not None else set()
+    for host in sorted(hosts):
+        if host in world.off:
+            return f"{host} is off for good: {world.off[host]}"
+        if node is not None and node.doomed and host in world.burst:
+            return f"room on {host} is wanted back: {node.reason}"
+    return ""
+
+
+def _pressed(world: World, policies: PolicySet, name: str) -> str:
+    """Why the node has to leave its host although Slurm leaves that alone, or an empty text."""
+    node = world.managed.get(name)
+    for subject in (name, node.host if node is not None else ""):
+        if subject in world.closed:
+            return f"{subject} was closed by hand: {world.closed[subject]}"
+    return "a budget may push it aside" if policies.budgets.windows else ""
