@@ -1,8 +1,9 @@
-# What slurmctld needs for dynamic nodes, in a file of its own that slurm.conf includes.
+# What slurmctld needs for dynamic nodes, in a file of its own that slurm.conf includes. The managed
+# file beside it, backfill.conf, is written by `backfill slurm apply` alone: the state below calls it.
 # slurm.conf itself stays the site's, and its restart is never asked for here.
 slurm-include:
   file.managed:
-    - name: /etc/slurm/backfill.conf
+    - name: /etc/slurm/backfill-site.conf
     - mode: '0644'
     - makedirs: true
     - contents: |
@@ -11,5 +12,8 @@ slurm-include:
         MaxNodeCount={{ pillar['backfill'].get('max_nodes', 1000) }}
         TreeWidth=65533
         NodeSet=virtual Feature=backfill
-        PrologSlurmctld={{ pillar['backfill']['hooks']['prolog'] }}
-        EpilogSlurmctld={{ pillar['backfill']['hooks']['epilog'] }}
+
+slurm-managed-file:
+  backfill_slurm.applied:
+    - name: {{ pillar['backfill']['slurm']['policy'] }}
+    - program: {{ pillar['backfill']['slurm']['program'] }}

@@ -31,9 +31,10 @@ backfill:
     nofile: 131072
   slurmd:
     options: ''
-  hooks:
-    prolog: /etc/slurm/backfill-hook
-    epilog: /etc/slurm/backfill-hook
+  slurm:
+    # Whose rules `backfill slurm` carries out on the controller, and where that program is.
+    policy: /etc/backfill/policy.yaml
+    program: /opt/backfill/bin/backfill
   salt:
     master_options:
       worker_threads: 3
