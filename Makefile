@@ -3,7 +3,8 @@ PY := .venv/bin/python
 # The one that the set-up installs, where the machine has none of its own.
 UV := $(or $(shell command -v uv),$(or $(BACKFILL_CACHE),/var/cache/backfill)/uv/bin/uv)
 # The real tests and the demo need root and apt; what needs neither uses this smaller set-up.
-.PHONY: help demo test check unit sim real bench lab setup setup-browser venv lock format docs clean soak
+.PHONY: help demo test check unit sim real bench lab setup setup-browser venv lock format docs clean soak search
+.PHONY: days
 
 help:
 	@echo "make demo            the whole story on real parts (simulated where that is impossible)"
@@ -12,7 +13,8 @@ help:
 	@echo "make unit            tests that need no real parts, under a minute"
 	@echo "make sim             simulated clusters, random accidents and properties, in two minutes"
 	@echo "make real            tests on a real one-machine cluster"
-	@echo "make soak            long tests: a real pause of twenty minutes and the like"
+	@echo "make soak            long tests: a real pause of twenty minutes and the like, random input"
+	@echo "make days DAYS=...   so many random simulated days full of accidents; SEED=... lives the same again"
 	@echo "make bench NAME=...  one benchmark: $(notdir $(basename $(filter-out %/rig.py,$(wildcard tests/bench/*.py))))"
 	@echo "make docs            write the pages that are generated from the code"
 
@@ -50,12 +52,26 @@ unit: venv
 sim: venv
 	$(PY) -m pytest -q -n auto tests/simulation tests/property
 
+# Files beside each other: they wait much more than they compute. One file: FILES=tests/real/test_lab.py
 real: setup
-	@scripts/real.sh
+	@$(PY) -m tests.real.side_by_side $(FILES)
+
+# Random input that nobody has tried yet. Its seed is printed; SEED=... tries the same again.
+search: venv
+	@seed=$${SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
+	echo "random input: SEED=$$seed tries the same again"; \
+	BACKFILL_SEARCH=1 $(PY) -m pytest -q -n auto --hypothesis-seed=$$seed tests/property
+
+# Random days full of accidents, drawn from a seed that is printed. One day with its story: DAY=123.
+days: venv
+	@$(PY) -m tests.property.many_days --days $(or $(DAYS),1000) $(if $(SEED),--seed $(SEED)) $(if $(DAY),--day $(DAY)) \
+		$(if $(CYCLES),--cycles $(CYCLES))
 
 # Hours of a cluster's life in real time, such as a pause of twenty minutes: not part of `make test`.
-soak: setup-browser
-	$(PY) -m pytest -q -m soak tests/real tests/contract --durations=10
+# What it holds and how long each takes: docs/soak.md.
+soak: setup-browser search
+	@$(MAKE) --no-print-directory days DAYS=10000 CYCLES=10000
+	@$(PY) -m tests.real.side_by_side --marks soak --most 2 --limit-s 14400 $(FILES)
 
 bench: setup
 	@test -f "tests/bench/$(NAME).py" || { echo "make bench NAME=...: no benchmark '$(NAME)' in tests/bench" >&2; exit 2; }
@@ -64,6 +80,7 @@ bench: setup
 docs: venv
 	$(PY) -m backfill.config.reference >docs/policy.md
 	$(PY) -m backfill.ui.reference >docs/cli.md
+	$(PY) -m tests.real.soak_list
 
 lock:
 	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --group dev --generate-hashes --no-header \

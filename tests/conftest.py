@@ -13,11 +13,12 @@ from backfill.core.planner import plan
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 
-# What guards main tries the same examples every time; on a developer's machine they are new ones.
+# The gate tries the same examples every time, wherever it runs; what a search has found stands
+# there as an @example. `make search` tries others: its seed alone decides which, no database.
 # How long one takes is never judged: other work on the machine would decide it.
-settings.register_profile("ci", derandomize=True, deadline=None)
-settings.register_profile("here", deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+settings.register_profile("gate", derandomize=True, deadline=None)
+settings.register_profile("search", database=None, deadline=None, print_blob=True)
+settings.load_profile("search" if os.environ.get("BACKFILL_SEARCH") else "gate")
 
 
 class PlanDiffersError(AssertionError):

@@ -8,6 +8,7 @@ from backfill.abilities import CheckpointKeeper
 from backfill.core.fleet import Checkpoint, InstanceState
 from backfill.ports import BusyError, NoCapacityError, NotFoundError
 from tests.contract.instance_rig import MOVE, Rig, born, known, state
+from tests.contract.lacking import lacking
 
 
 def wanted(rig: Rig, host: str, identity: str = "7-1", *members: str) -> Checkpoint:
@@ -57,9 +58,6 @@ class InstanceCheckpointsContract:
         keeper.verify("7-1")
         assert [c.id for c in keeper.checkpoints()] == ["7-1"]
         assert keeper.checkpoints()[0].checksum
-        if MOVE in rig.abilities:
-            keeper.rehearse(rig.provider.hosts[1], "7-1")
-            assert rig.provider.observe(rig.provider.hosts[1]).instances == {}
         with pytest.raises(BusyError):
             keeper.put_back(host, "vn1", "7-1")
         assert state(rig) is InstanceState.RUNNING
@@ -74,6 +72,20 @@ class InstanceCheckpointsContract:
         assert keeper.checkpoints() == ()
         with pytest.raises(NotFoundError):
             keeper.verify("7-1")
+
+    def test_a_kept_state_can_be_tried_out_on_another_host(
+        self, rig: Rig, keeper: CheckpointKeeper
+    ) -> None:
+        """It is loaded there and thrown away: no instance comes of it, and nothing changes."""
+        if MOVE not in rig.abilities:
+            lacking(MOVE)
+        host, other = born(rig), rig.provider.hosts[1]
+        rig.provider.suspend(host, "vn1")
+        keeper.keep(host, wanted(rig, host), None)
+        keeper.rehearse(other, "7-1")
+        assert rig.provider.observe(other).instances == {}
+        assert state(rig) is InstanceState.SUSPENDED
+        keeper.drop("7-1")
 
     def test_the_quota_is_kept(self, rig: Rig, keeper: CheckpointKeeper) -> None:
         """What does not fit is refused with the figures; what there is stays."""

@@ -16,6 +16,7 @@ from backfill.ports import (
     RefusedError,
 )
 from tests.contract.instance_rig import DEVICES, Rig, born, known, state
+from tests.contract.lacking import lacking
 
 REGION_MB = 4
 
@@ -43,7 +44,7 @@ class InstanceDevicesContract:
     def test_a_region_is_plugged_moved_and_given_back(self, rig: Rig) -> None:
         """It goes out of the guest before the move and in again after it; twice is fine."""
         if DEVICES not in rig.abilities:
-            return
+            lacking(DEVICES)
         source, target = born(rig), rig.provider.hosts[1]
         rig.booted("vn1")
         provider = rig.provider
@@ -69,7 +70,7 @@ class InstanceDevicesContract:
     def test_a_move_that_fails_leaves_its_devices_where_they_were(self, rig: Rig) -> None:
         """The way back: the guest works on at the source and has its region."""
         if DEVICES not in rig.abilities:
-            return
+            lacking(DEVICES)
         source, target = born(rig), rig.provider.hosts[1]
         rig.booted("vn1")
         provider = rig.provider
@@ -86,9 +87,7 @@ class InstanceDevicesContract:
         assert provider.holdings() == ()
 
     def test_what_is_not_there_or_does_not_run_gets_nothing(self, rig: Rig) -> None:
-        """A refusal leaves no holding behind."""
-        if DEVICES not in rig.abilities:
-            return
+        """A refusal leaves no holding behind; that needs no device."""
         host = born(rig)
         provider = rig.provider
         assert isinstance(provider, DeviceHolder)

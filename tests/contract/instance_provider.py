@@ -11,6 +11,7 @@ from backfill.ports import (
     DriverError,
     NotFoundError,
     RefusedError,
+    UnreadableError,
 )
 from tests.contract.instance_checkpoints import InstanceCheckpointsContract
 from tests.contract.instance_clones import InstanceClonesContract
@@ -20,6 +21,7 @@ from tests.contract.instance_moves import InstanceMovesContract
 from tests.contract.instance_rig import (
     CLUSTER,
     EVERYTHING,
+    HIDE,
     IMAGES,
     SAVE_PAUSED,
     SMALL,
@@ -27,11 +29,13 @@ from tests.contract.instance_rig import (
     WAKE,
     Rig,
     born,
+    known,
     spec,
     state,
 )
 from tests.contract.instance_sight import InstanceSightContract
 from tests.contract.instance_throttle import InstanceThrottleContract
+from tests.contract.lacking import lacking
 
 __all__ = [
     "CLUSTER",
@@ -139,14 +143,16 @@ class InstancePortContract(InstanceClonesContract, InstanceMovesContract):
 
     def test_an_unknown_image_is_refused(self, rig: Rig) -> None:
         """Nothing is left behind by a creation that cannot succeed."""
-        if IMAGES in rig.abilities:
-            wanted = spec(rig)
-            wrong = InstanceSpec(
-                wanted.name, wanted.host, wanted.tag, SMALL, "nothing-like-it", wanted.address
-            )
-            with pytest.raises(RefusedError, match="nothing-like-it"):
-                rig.provider.create(wrong)
+        if IMAGES not in rig.abilities:
+            lacking(IMAGES)
+        wanted = spec(rig)
+        wrong = InstanceSpec(
+            wanted.name, wanted.host, wanted.tag, SMALL, "nothing-like-it", wanted.address
+        )
+        with pytest.raises(RefusedError, match="nothing-like-it"):
+            rig.provider.create(wrong)
         assert state(rig) is None
+        assert rig.provider.observe(wanted.host).instances == {}
 
     def test_a_deleted_instance_is_gone(self, rig: Rig) -> None:
         """From every state; deleting twice is fine; the next generation may be made."""
@@ -224,6 +230,32 @@ class InstancePortContract(InstanceClonesContract, InstanceMovesContract):
         assert state(rig) is InstanceState.SUSPENDED
         assert host == rig.provider.hosts[0]
 
+    def test_what_cannot_be_read_is_unknown_and_left_alone(self, rig: Rig) -> None:
+        """It is neither "off" nor gone: the place is named, nothing is done, and it comes back."""
+        if HIDE not in rig.abilities:
+            lacking(HIDE)
+        host, other = born(rig), rig.provider.hosts[1]
+        rig.provider.suspend(host, "vn1")
+        with rig.hidden(host, "vn1") as place:
+            for seen in (known(rig, host), rig.provider.observe(host).instances["vn1"]):
+                assert seen.state is InstanceState.UNKNOWN
+                assert place in seen.problem
+            for call in (
+                rig.provider.suspend,
+                rig.provider.restore,
+                rig.provider.thaw,
+                lambda h, n: rig.provider.migrate(h, n, other),
+                lambda _h, _n: rig.provider.create(spec(rig)),
+                lambda _h, _n: rig.provider.create(spec(rig, generation=2)),
+            ):
+                with pytest.raises(UnreadableError, match=place):
+                    call(host, "vn1")
+        assert not known(rig, host).problem
+        assert state(rig) is InstanceState.SUSPENDED
+        rig.provider.restore(host, "vn1")
+        rig.provider.thaw(host, "vn1")
+        assert state(rig) is InstanceState.RUNNING
+
     def test_what_is_not_there_cannot_be_changed(self, rig: Rig) -> None:
         """NotFoundError, whose `retry` says that trying again is no use."""
         host, other = rig.provider.hosts[:2]
@@ -244,22 +276,37 @@ class InstancePortContract(InstanceClonesContract, InstanceMovesContract):
     # --- the guest -------------------------------------------------------------------------
 
     def test_waking_corrects_the_clock(self, rig: Rig) -> None:
-        """The answer is by how much the guest's clock was moved; a sleeping guest refuses."""
+        """The answer is by how much the guest's clock was moved."""
+        if WAKE not in rig.abilities:
+            lacking(WAKE)
         host = born(rig)
-        if WAKE in rig.abilities:
-            rig.booted("vn1")
-            seen_s = rig.provider.observe(host).seen_s
-            assert abs(rig.provider.wake(host, "vn1", seen_s + 100.0) - 100.0) < 30.0
+        rig.booted("vn1")
+        known_s = rig.provider.observe(host).seen_s
+        rig.provider.wake(host, "vn1", known_s)
+        given_s = rig.provider.observe(host).seen_s
+        moved_s = rig.provider.wake(host, "vn1", given_s + 1e5)
+        # A call takes its time on its way, and an emulated guest that was starved as it booted has
+        # taken a wrong measure of its processor's cycles: its clock runs too fast or too slow.
+        assert abs(moved_s - 1e5) < 1e3
+
+    def test_a_sleeping_guest_cannot_be_woken(self, rig: Rig) -> None:
+        """Its clock is set when it runs again, not before."""
+        host = born(rig)
         rig.provider.pause(host, "vn1")
         with pytest.raises(BusyError):
             rig.provider.wake(host, "vn1", 1.7e9)
 
     def test_a_guest_without_jobs_has_no_job_processes(self, rig: Rig) -> None:
-        """Counted inside the guest; a sleeping guest refuses."""
+        """Counted inside the guest."""
+        if WAKE not in rig.abilities:
+            lacking(WAKE)
         host = born(rig)
-        if WAKE in rig.abilities:
-            rig.booted("vn1")
-            assert rig.provider.job_processes(host, "vn1") == (0, 0)
+        rig.booted("vn1")
+        assert rig.provider.job_processes(host, "vn1") == (0, 0)
+
+    def test_job_processes_of_a_sleeping_guest_are_not_counted(self, rig: Rig) -> None:
+        """It refuses: no answer is not the same as none."""
+        host = born(rig)
         rig.provider.pause(host, "vn1")
         with pytest.raises(BusyError):
             rig.provider.job_processes(host, "vn1")
@@ -276,8 +323,7 @@ class InstancePortContract(InstanceClonesContract, InstanceMovesContract):
         """Other people's instances are neither shown nor changed, whatever their names."""
         host = rig.provider.hosts[0]
         if STRANGERS not in rig.abilities:
-            assert rig.provider.read(host, "vn5") is None
-            return
+            lacking(STRANGERS)
         with rig.stranger(host, "vn5"):
             assert rig.provider.observe(host).instances == {}
             assert rig.provider.read(host, "vn5") is None

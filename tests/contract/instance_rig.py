@@ -13,9 +13,9 @@ CLUSTER = "contract"
 SMALL = Flavour(cpus=1, memory_mb=256, disk_gb=1)
 MOVE, WAKE, STRANGERS, IMAGES = "move", "wake", "strangers", "images"
 INSTANT, THROTTLE, DEVICES, BALLOON = "instant", "throttle", "devices", "balloon"
-CARRY, SAVE_PAUSED = "carry", "save-paused"
+CARRY, SAVE_PAUSED, HIDE = "carry", "save-paused", "hide"
 EVERYTHING = frozenset(
-    {MOVE, WAKE, STRANGERS, IMAGES, INSTANT, THROTTLE, DEVICES, BALLOON, CARRY, SAVE_PAUSED}
+    {MOVE, WAKE, STRANGERS, IMAGES, INSTANT, THROTTLE, DEVICES, BALLOON, CARRY, SAVE_PAUSED, HIDE}
 )
 
 
@@ -27,8 +27,9 @@ class Rig(Protocol):
     image that it does not know), INSTANT (it can clone a booted parent), THROTTLE (it can take
     CPU time away), DEVICES (it can plug devices into a running guest), BALLOON (its guests can
     give memory back), CARRY (suspended instances can be moved), SAVE_PAUSED (a paused instance
-    can be suspended without running in between). A provider without one of the last two must
-    refuse, and say so where there is a field for it (`Host.saves_paused`).
+    can be suspended without running in between), HIDE (what tells of a suspended instance can be
+    made unreadable). A provider without CARRY or SAVE_PAUSED must refuse, and say so where there is
+    a field for it (`Host.saves_paused`).
     """
 
     @property
@@ -48,6 +49,9 @@ class Rig(Protocol):
 
     def unreachable(self, host: str) -> AbstractContextManager[None]:
         """Inside, `host` does not answer."""
+
+    def hidden(self, host: str, name: str) -> AbstractContextManager[str]:
+        """Inside, it cannot be read what became of the suspended instance; where that lies."""
 
     def stranger(self, host: str, name: str) -> AbstractContextManager[None]:
         """Inside, `host` carries a running instance of another cluster with this name."""

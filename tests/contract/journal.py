@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from backfill.ports import Journal, Record
+from backfill.ports import Journal, Record, Window
 
 
 def entry(subject: str = "vn1", at_s: float = 1.0, **body: object) -> Record:
@@ -53,6 +54,26 @@ class JournalContract:
         journal.append([entry(i=4)])
         assert [r.body["i"] for r in journal.read()] == [1, 4]
         assert [r.id for r in journal.read()] == [1, 2]
+
+    def test_pages_are_bounded_and_go_both_ways(self, journal: Journal) -> None:
+        """By number and by size, of one subject or of all, between two ids; one always fits."""
+        journal.append([entry("vn1" if i % 2 else "vn2", i=i, text="x" * 100) for i in range(1, 8)])
+
+        def page(most: int = 99, most_bytes: int = 1 << 20, **window: Any) -> list[int]:
+            return [r.id for r in journal.page(Window(**window), most, most_bytes)]
+
+        assert page() == [1, 2, 3, 4, 5, 6, 7]
+        assert page(2) == [1, 2]
+        assert page(2, after_id=2) == [3, 4]
+        assert page(2, newest=True) == [7, 6]
+        assert page(2, newest=True, before_id=6) == [5, 4]
+        assert page(subject="vn1") == [1, 3, 5, 7]
+        assert page(1, subject="vn1", newest=True, before_id=7) == [5]
+        assert page(after_id=2, before_id=5) == [3, 4]
+        assert page(most_bytes=1) == [1]
+        assert page(most_bytes=150) == [1, 2]
+        assert page(after_id=7) == []
+        assert journal.page(Window(after_id=6), 9, 999) == list(journal.read(after_id=6))
 
     def test_a_failing_iterator_stores_nothing(self, journal: Journal) -> None:
         """An error while the batch is being made leaves the journal as it was."""

@@ -22,7 +22,8 @@ from backfill.drivers.libvirt.settings import (
     Surroundings,
 )
 from backfill.ports import RefusedError
-from tests.contract.instance_rig import CARRY, CLUSTER, IMAGES, SAVE_PAUSED, STRANGERS
+from tests.contract.hiding import hidden
+from tests.contract.instance_rig import CARRY, CLUSTER, HIDE, IMAGES, SAVE_PAUSED, STRANGERS
 
 NODE = "<node><cpu><nodes>1</nodes><mhz>1</mhz></cpu></node>"
 STRANGER = (
@@ -67,6 +68,11 @@ class TestHypervisor(Hypervisor):
     def _own_disks(self, domain: Any, name: str) -> None:
         """The test driver's machines have no emulator that could own a disk."""
 
+    def _has_sent_all(self, domain: Any) -> bool:
+        """Nor one that could be left behind in the middle of a save."""
+        assert domain.name()
+        return False
+
     def _undefine(self, domain: Any) -> None:
         domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE)
 
@@ -87,7 +93,7 @@ class TestDriverRig:
 
     __test__ = False
     image = "small"
-    abilities = frozenset({STRANGERS, IMAGES, CARRY, SAVE_PAUSED})
+    abilities = frozenset({STRANGERS, IMAGES, CARRY, SAVE_PAUSED, HIDE})
 
     def __init__(
         self,
@@ -151,6 +157,11 @@ class TestDriverRig:
             yield
         finally:
             self._cut.clear()
+
+    @contextmanager
+    def hidden(self, host: str, name: str) -> Iterator[str]:
+        with hidden(self.provider._pool.store_on(host).memory(name)) as path:
+            yield path
 
     @contextmanager
     def stranger(self, host: str, name: str) -> Iterator[None]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backfill.core.fleet import InstanceState
-from backfill.ports import AlreadyThereError, BusyError, UnreachableError
+from backfill.ports import AlreadyThereError, BusyError, RefusedError, UnreachableError
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.contract.instance_rig import CLUSTER, born, known, spec, state
-from tests.contract.libvirt_testdriver import TestDriverRig, WithoutWeights
+from tests.contract.libvirt_testdriver import TestDriverRig, TestHypervisor, WithoutWeights
+from tests.unit.test_save_image import stream
 
 
 @pytest.fixture
@@ -177,6 +180,54 @@ def test_a_half_done_move_is_finished_by_the_next_call(rig: TestDriverRig) -> No
     assert state(rig) is None
     assert state(rig, host="hv2") is InstanceState.SUSPENDED
     rig.provider.delete("hv2", "vn1")
+
+
+class SentAll(TestHypervisor):
+    """Its machines have sent their memory once, as when libvirtd died just then."""
+
+    def _has_sent_all(self, domain: Any) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("target", ["", "hv2"])
+def test_a_save_that_only_libvirtd_did_not_see_end_is_finished(tmp_path: Path, target: str) -> None:
+    """What QEMU wrote is sealed and used; the next suspend finds nothing to do."""
+    rig = TestDriverRig(tmp_path, SentAll)
+    host = born(rig)
+    rig.provider.pause(host, "vn1")
+    image = rig.provider._pool.store.memory("vn1")
+    stream(image)
+    if target:
+        rig.provider.migrate(host, "vn1", target)
+    else:
+        assert rig.provider.suspend(host, "vn1") == image.stat().st_size / 1_000_000
+        assert rig.provider.suspend(host, "vn1") == 0.0
+    assert state(rig, host=target or host) is InstanceState.SUSPENDED
+    assert image.read_bytes().startswith(b"LibvirtQemudSave")
+    rig.provider.delete(target or host, "vn1")
+    rig.end()
+
+
+@pytest.mark.parametrize("cut", [None, 10])
+def test_memory_that_was_sent_and_lost_is_told_and_stays_in_memory(
+    tmp_path: Path, cut: int | None
+) -> None:
+    """It is refused for good, so that the ladder goes on; thawed, it goes on itself."""
+    rig = TestDriverRig(tmp_path, SentAll)
+    host = born(rig)
+    rig.provider.pause(host, "vn1")
+    if cut is not None:
+        image = stream(rig.provider._pool.store.memory("vn1"), cut=cut)
+        with pytest.raises(BusyError, match="still being written"):
+            rig.provider.suspend(host, "vn1")
+        os.utime(image, (1.0, 1.0))
+    for call in (rig.provider.suspend, lambda h, n: rig.provider.migrate(h, n, "hv2")):
+        with pytest.raises(RefusedError, match="what was sent is lost"):
+            call(host, "vn1")
+    assert state(rig) is InstanceState.PAUSED
+    rig.provider.thaw(host, "vn1")
+    assert state(rig) is InstanceState.RUNNING
+    rig.end()
 
 
 def test_only_one_change_at_a_time(rig: TestDriverRig) -> None:

@@ -121,12 +121,18 @@ def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
         "groups": [{"name": "salted", "gid": 61234}],
         "users": [{"name": "salty", "uid": 61235, "gid": 61234, "home": "/home/salty"}],
     }
-    rig.pillar(**people)
+    # What the states call in place of `backfill slurm`; it answers alike, and notes each call.
+    program = rig.lab.dir / "minions/backfill"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(_BACKFILL)
+    program.chmod(0o755)
+    rig.pillar(**people, slurm={"policy": "/etc/backfill/policy.yaml", "program": str(program)})
     try:
         rig.start("head", {
             "/etc/salt/minion_id": b"head\n",
             "/etc/salt/grains": json.dumps(grains).encode(),
-            "/etc/slurm/backfill-hook": b"#!/bin/sh\n",
+            # A minion that is not tuned for guests fetches it by itself.
+            f"/var/cache/salt/minion/extmods/states/{SLURM.name}": SLURM.read_bytes(),
             PEM: key["private"].encode(),
             f"{pki}/minion.pub": key["public"].encode(),
             f"{pki}/minion_master.pub": key["master"].encode(),
@@ -135,8 +141,17 @@ def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
         time = rig.in_minion("head", "chronyd -p -f /etc/chrony/chrony.conf")
         assert "allow 10.77.0.0/16" in time
         assert "Pseudo = /home;" in rig.in_minion("head", "cat /etc/ganesha/ganesha.conf")
-        slurm = rig.in_minion("head", "cat /etc/slurm/backfill.conf")
-        assert "PrologSlurmctld=/etc/slurm/backfill-hook" in slurm
+        slurm = rig.in_minion("head", "cat /etc/slurm/backfill-site.conf")
+        assert "SlurmctldParameters=enable_configless" in slurm
+        assert (
+            rig.in_minion("head", "ls /etc/slurm/backfill.conf /etc/slurm/job_submit.lua || :")
+            == ""
+        )
+        called = rig.in_minion("head", "cat /run/called").splitlines()
+        assert [line for line in called if "diff" not in line and "status" not in line] == [
+            "slurm apply --config /etc/backfill/policy.yaml --json",
+            "slurm hooks install --config /etc/backfill/policy.yaml --json",
+        ]
         master = rig.in_minion("head", "cat /etc/salt/master.d/backfill.conf")
         assert "auto_accept: false" in master
         found = rig.in_minion("head", "id salty; stat -c '%U %a' /etc/munge/munge.key")
@@ -145,6 +160,19 @@ def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
         rig.stop("head")
     finally:
         rig.pillar(groups=[], users=[])
+
+
+SLURM = STATES / "_states/backfill_slurm.py"
+_BACKFILL = """#!/bin/sh
+echo "$*" >>/run/called
+case "$2 $3" in
+"diff "*) [ -e /run/applied ] && echo '{"diff": ""}' || { echo '{"diff": "+Include"}'; exit 1; } ;;
+"apply "*) touch /run/applied; echo '{"diff": "+Include"}' ;;
+"hooks status") [ -e /run/hooked ] && echo '{"installed": true, "problems": []}' ||
+    { echo '{"installed": false, "problems": []}'; exit 1; } ;;
+"hooks install") touch /run/hooked; echo '{"diff": "+Prolog"}' ;;
+esac
+"""
 
 
 def test_a_node_that_starts_without_a_master_converges(rig: SaltRig) -> None:

@@ -51,6 +51,13 @@ class SimulatedRig:
         self.world.join_host(host)
 
     @contextmanager
+    def hidden(self, host: str, name: str) -> Iterator[str]:
+        instance = self.world.hosts[host].instances[name]
+        instance.unreadable = "cannot use /simulated/memory.save: Permission denied"
+        yield "/simulated/memory.save"
+        instance.unreadable = ""
+
+    @contextmanager
     def stranger(self, host: str, name: str) -> Iterator[None]:
         tag = Tag("other", name, 1)
         self.world.add_stranger(InstanceSpec(name, host, tag, SMALL, "own", "192.0.2.1/24"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backfill.core.cluster import ENDED, OUR_REASON, JobState
@@ -48,6 +50,27 @@ class JobContract:
                 rig.manager.suspend_job(job_id)
             with pytest.raises(NotFoundError):
                 rig.manager.resume_job(job_id)
+
+    @pytest.mark.parametrize("suspended", [False, True])
+    def test_a_time_limit_is_set_and_not_added_to(self, rig: Rig, suspended: bool) -> None:
+        """Higher, the same once more, and lower: in whole minutes, and the job stays as it is."""
+        going = running(rig, rig.hosts[0])
+        if suspended:
+            rig.manager.suspend_job(going)
+        before = job(rig, going)
+        for asked_s, limit_s in ((36000.0, 36000.0), (36000.0, 36000.0), (7141.0, 7200.0)):
+            rig.manager.set_time_limit(going, asked_s)
+            assert job(rig, going).time_limit_s == limit_s
+        assert replace(job(rig, going), time_limit_s=before.time_limit_s) == before
+
+    def test_the_time_limit_of_a_job_that_is_over(self, rig: Rig) -> None:
+        """Ended or never heard of: NotFoundError."""
+        going = running(rig, rig.hosts[0])
+        rig.manager.cancel_job(going)
+        rig.until(lambda: job(rig, going).state in ENDED and not job(rig, going).flags)
+        for job_id in (going, "99999"):
+            with pytest.raises(NotFoundError):
+                rig.manager.set_time_limit(job_id, 600.0)
 
     @pytest.mark.parametrize("suspended", [False, True])
     def test_requeue_starts_again_at_once(self, rig: Rig, suspended: bool) -> None:

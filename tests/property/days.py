@@ -11,15 +11,17 @@ from hypothesis import note
 from hypothesis import strategies as st
 
 from backfill.core.changes import Claimed, HoldSet
-from backfill.core.cluster import ENDED
+from backfill.core.cluster import ENDED, JobState
 from backfill.core.lifecycle import Phase
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities
 from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.faults import Odd
+from backfill.drivers.simulated.hardware import Violation
 from backfill.drivers.simulated.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import UnreachableError
+from backfill.ports import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE
 
@@ -44,13 +46,33 @@ ACCIDENTS = (
     "never boots",
     "close host",
     "maintenance",
+    "clock set",
+    "reboot",
+)
+# What a hostile week brings as well.
+HOSTILE = (
+    "jobs unseen",
+    "nodes unseen",
+    "half unseen",
+    "slurm forgets jobs",
+    "instances unseen",
+    "thaw refused",
+    "guests silent",
+    "file server out",
+    "suspend refused",
+    "journal restored",
+    "disk full",
+    "admin suspends",
+    "power cut",
+    "finishes",
+    "undrained",
 )
 Work = list[tuple[float, float]]  # run time and arrival, seconds
 
 
 @dataclass(frozen=True)
 class Accident:
-    """What goes wrong, when (seconds after the start), and a number that picks the victim."""
+    """What goes wrong, when (seconds after the start), and a number, 0 to 5, for whom and how."""
 
     kind: str
     at_s: float
@@ -93,7 +115,9 @@ class _Errors(logging.Handler):
         self.found: list[object] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(record.getMessage())
+        said = record.getMessage()
+        if not said.startswith("the journal cannot be written"):  # which it is told to say
+            self.found.append(said)
 
 
 _ERRORS = _Errors()
@@ -132,8 +156,12 @@ class Day:
 
     def submit(self, partition: str, run_s: float, at_s: float, cpus: int = 1) -> None:
         """One job, `at_s` seconds from now."""
+        self.submit_one(partition, run_s, at_s, cpus=cpus)
+
+    def submit_one(self, partition: str, run_s: float, at_s: float, **wishes: object) -> None:
+        """One job with wishes of its own, fields of SimJob."""
         at_s += self.sim.now_s
-        self.jobs.append(self.sim.submit(partition, run_s, at_s=at_s, cpus=cpus))
+        self.jobs.append(self.sim.submit(partition, run_s, at_s=at_s, **wishes))
 
     # --- accidents -----------------------------------------------------------------------------
 
@@ -222,6 +250,110 @@ class Day:
         """For a job that nobody knows (any more)."""
         self._claim(f"99999{pick}", HOSTS[pick % 3])
 
+    # --- readings that lack what is there ----------------------------------------------------
+
+    def _misread(self, odd: Odd, pick: int, host: str | None = None) -> None:
+        """Once, or (every second) twice in a row."""
+        self.sim.faults.misread(odd, subject=host, times=1 + pick % 2)
+
+    def _jobs_unseen(self, pick: int) -> None:
+        self._misread(Odd.NO_JOBS, pick)
+
+    def _nodes_unseen(self, pick: int) -> None:
+        self._misread(Odd.NO_NODES, pick)
+
+    def _half_unseen(self, pick: int) -> None:
+        self._misread(Odd.HALF, pick)
+
+    def _instances_unseen(self, pick: int) -> None:
+        """Whoever asks for room meanwhile may be told that there is some."""
+        self.dead.append((self.sim.now_s, self.sim.now_s + 10.0))
+        self._misread(Odd.NO_INSTANCES, pick, HOSTS[pick % 3])
+
+    def _slurm_forgets_jobs(self, pick: int) -> None:
+        """Whoever asks: until it has read its own state, some seconds."""
+        order = self.sim.faults.misread(Odd.NO_JOBS, times=-1, everywhere=True)
+        self.sim.at(self.sim.now_s + 2.0 + pick, order.end)
+
+    # --- returns that take long --------------------------------------------------------------
+
+    def _refuse(self, call: str, error: DriverError, for_s: float) -> None:
+        order = self.sim.faults.fail(call, error, times=-1)
+        self.sim.at(self.sim.now_s + for_s, order.end)
+
+    def _thaw_refused(self, pick: int) -> None:
+        """By a hypervisor whose lock somebody holds, for minutes."""
+        self._refuse("thaw", BusyError("vn", "cannot acquire state change lock"), 60.0 * (1 + pick))
+
+    def _guests_silent(self, pick: int) -> None:
+        self._refuse("wake", UnreachableError("vn", "its agent is silent"), 60.0 * (1 + pick))
+
+    def _file_server_out(self, pick: int) -> None:
+        """For 75 s, the shortest time that was ever too long, or more."""
+        self.sim.stop_file_server()
+        self.sim.at(self.sim.now_s + 75.0 * (1 + pick), self.sim.start_file_server)
+
+    # --- what others do ----------------------------------------------------------------------
+
+    def _suspend_refused(self, pick: int) -> None:
+        """For a while, or for one job for ever."""
+        if pick < 3:
+            error = RefusedError("job", "a plugin of this site refuses")
+            self._refuse("suspend_job", error, 20.0 * (1 + pick))
+        elif job := self._low_job(pick):
+            error = RefusedError("job", "it must not be suspended")
+            self.sim.faults.fail("suspend_job", error, subject=job, times=-1)
+
+    def _journal_restored(self, pick: int) -> None:
+        """The daemon's disk broke; what there is of its journal is some minutes old.
+
+        What is newer than the book is taken over after 10 s, and not stopped before.
+        """
+        self.dead.append((self.sim.now_s, self.sim.now_s + 25.0 + pick))
+        if self.run.alive and isinstance(self.run.journal, MemoryJournal):
+            old_s = self.run.now_s - 30.0 * (1 + pick)
+            kept = [r for r in self.run.journal.read() if r.at_s <= old_s]
+            self._kill_daemon(pick)
+            self.run.journal = MemoryJournal()
+            self.run.journal.append(kept)
+
+    def _disk_full(self, pick: int) -> None:
+        """Nothing can be journaled for a while: a daemon that dies meanwhile has to do without."""
+        journal = self.run.journal
+        if isinstance(journal, MemoryJournal):
+            journal.full = True
+            self.sim.at(self.sim.now_s + 15.0 * (1 + pick), lambda: setattr(journal, "full", False))
+
+    def _admin_suspends(self, pick: int) -> None:
+        """An admin stops a job, and lets it go on after some time."""
+        job = self._low_job(pick)
+        if job is not None:
+            self.sim.admin_suspend(job)
+            self.sim.at(self.sim.now_s + 20.0 * (1 + pick), partial(self._admin_resumes, job))
+
+    def _admin_resumes(self, job: str) -> None:
+        if self.sim.job(job).state is JobState.SUSPENDED:
+            self.sim.admin_resume(job)
+
+    def _power_cut(self, pick: int) -> None:
+        """A host loses its power, and boots after some time."""
+        host, back_s = HOSTS[pick % 3], self.sim.now_s + 20.0 * (1 + pick)
+        self.sim.kill_host(host)
+        self.dead.append((self.sim.now_s, back_s + 6.0))
+        self.sim.at(back_s, lambda: self.sim.power_host(host, 10.0))
+
+    def _finishes(self, pick: int) -> None:
+        """A job comes to its end as its last guest is stopped, or is seen to before its time."""
+        job = self._low_job(pick)
+        if job is not None and "CONFIGURING" not in self.sim.job(job).flags:
+            self.sim.finish_job(job)
+
+    def _undrained(self, pick: int) -> None:
+        """An admin lifts a drain of ours, because the node looks fine."""
+        ours = sorted(m.name for m in self.run.world.managed.values() if m.name in self.sim.nodes)
+        if ours:
+            self.sim.admin_drain(ours[pick % len(ours)], "")
+
     def _hook_again(self, pick: int) -> None:
         """Of a job whose hook has spoken, or never did."""
         high = [j for j in self.jobs if self.sim.job(j).partition == "batch"]
@@ -232,7 +364,7 @@ class Day:
 
     def _claim(self, job_id: str, host: str) -> None:
         if self.run.alive and host in self.run.world.hosts:
-            self.run.cycle.take([Claimed(job_id, (host,), self.sim.now_s, waiting=True)])
+            self.run.cycle.take([Claimed(job_id, (host,), self.run.now_s, waiting=True)])
 
     def _never_boots(self, pick: int) -> None:
         self.sim.faults.never_boots(f"vn{1 + pick}", 1)
@@ -244,14 +376,30 @@ class Day:
 
     def _hold(self, subject: str, *, on: bool) -> None:
         if self.run.alive:
-            self.run.cycle.take([HoldSet(subject, self.sim.now_s, on, "a test")])
+            self.run.cycle.take([HoldSet(subject, self.run.now_s, on, "a test")])
 
     def _maintenance(self, pick: int) -> None:
         """Of which one hears some seconds before, or as it begins."""
         start_s = self.sim.now_s + 5.0 * (pick // 3)
         self.sim.slurm.reserve([HOSTS[pick % 3]], Reservation(start_s, start_s + 25.0, True))
 
+    def _clock_set(self, pick: int) -> None:
+        """The machine's, by a person or its time server; the daemon may be down meanwhile."""
+        self.sim.set_clock((21600.0, -21600.0, 70.0, -70.0, 315360000.0, 1.5)[pick])
+
+    def _reboot(self, pick: int) -> None:
+        """The controller's machine, which comes back with another time of day."""
+        if self.run.alive:
+            self._kill_daemon(pick)
+            self.sim.reboot_clock((0.0, 0.0, 21600.0, -21600.0, -1.5, 90.0)[pick])
+
     # --- its end -------------------------------------------------------------------------------
+
+    def keep_no_spares(self) -> None:
+        """At the end of the day the policy asks for no idle instance."""
+        rules = self._rules
+        self._rules = replace(rules, scale=replace(rules.scale, warm=0))
+        self._decide_by(self._rules)
 
     def over(self) -> bool:
         """Whether every job has ended."""
@@ -273,8 +421,15 @@ class Day:
 
     def broken(self) -> list[object]:
         """Promises that were broken although somebody could act, and plans without an end."""
-        found = [v for v in self.sim.audit() if v.kind != "room" or not self._excused(v.at_s)]
-        return [*found, *_ERRORS.found]
+        return [*self.unexcused(), *_ERRORS.found]
+
+    def unexcused(self) -> list[Violation]:
+        """All that the audit finds, but for rooms that were wanted when nobody could act."""
+        return [v for v in self.sim.audit() if v.kind != "room" or not self._excused(v.at_s)]
+
+    def errors(self) -> list[tuple[str, str]]:
+        """What the decision loop called an error."""
+        return [("unsettled", str(text)) for text in _ERRORS.found]
 
     def _excused(self, at_s: float) -> bool:
         return any(begin_s <= at_s <= end_s for begin_s, end_s in self.dead)

@@ -22,7 +22,7 @@ from backfill.drivers.libvirt.domain_xml import mac_address
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.checkpoint_order import OrderError
-from backfill.engine.fleet_answers import told
+from backfill.engine.fleet_answers import fleet_told
 from backfill.engine.fleet_order import fleet_order, leaving
 from backfill.ports import NoCapacityError, RefusedError, UnreachableError
 from backfill.sim.rehearsal import Rehearsal
@@ -148,7 +148,7 @@ def test_a_fleet_is_made_and_goes_when_it_is_told() -> None:
     assert (fleet.state, len(fleet.members)) == (FleetState.READY, 6)
     methods = {i.spec.method for h in site.sim.hosts.values() for i in h.instances.values()}
     assert methods == {CloneMethod.INSTANT}
-    shown = told(site.run.world, fleet)
+    shown = fleet_told(site.run.world, fleet)
     assert shown["ready"] == 6
     site.run.run(200.0)
     assert len(site.instances()) == 6

@@ -19,7 +19,7 @@ def running_cloud() -> Cloud:
     Who runs these tests often names one that is up already in BACKFILL_TEST_CLOUD.
     """
     ready = os.environ.get("BACKFILL_TEST_CLOUD", "")
-    cloud = Cloud(ready or "test")
+    cloud = Cloud(ready or f"test-{os.getpid()}")
     if not ready:
         cloud.down()
         atexit.register(cloud.down)
@@ -30,7 +30,7 @@ def running_cloud() -> Cloud:
 @functools.cache
 def cloud_with_guests() -> Cloud:
     """A cloud with a compute host whose guests are real, for long tests only."""
-    cloud = Cloud("test-guests")
+    cloud = Cloud(f"test-guests-{os.getpid()}")
     cloud.down()
     atexit.register(cloud.down)
     cloud.up(tied=True, real_guests=True)

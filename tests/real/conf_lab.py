@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,9 @@ from backfill.drivers.slurm.conf.wanted import Method, Wanted
 from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.reader import SlurmReader
 from backfill.lab.cluster import Lab
+from backfill.lab.layout import user_ids
 from backfill.lab.roots import RELEASES
+from backfill.lab.spec import SLURM_USER
 from backfill.ports import WorkloadManager
 from tests.real.slurm_lab import RealRig, commands_of, manager_of, slurm_lab
 
@@ -38,9 +41,10 @@ CONF_RELEASES = [RELEASES[0], pytest.param(RELEASES[1], marks=pytest.mark.soak),
 def conf_lab(name: str, **options: object) -> Iterator[Lab]:
     """A lab whose slurm.conf ends with the Include of an empty managed file.
 
-    `extra_conf` are lines of the site's before it, in which {dir} is the lab's directory; `before`
-    are files beside slurm.conf, by name; `program` is the text of {dir}/prolog, since newer
-    releases do not start without the programs that they are to call.
+    `extra_conf` are lines of the site's before it, in which {dir} is the site's directory, where
+    its programs may write as SlurmUser; `before` are files beside slurm.conf, by name; `program` is
+    the text of {dir}/prolog, since newer releases do not start without the programs that they are
+    to call.
     """
     extra = options.pop("extra_conf", ())
     assert isinstance(extra, tuple)
@@ -51,15 +55,23 @@ def conf_lab(name: str, **options: object) -> Iterator[Lab]:
         replace_file(lab.slurm_conf.with_name("backfill.conf"), render(EMPTY), like=lab.slurm_conf)
         for name, text in before.items():
             lab.slurm_conf.with_name(name).write_text(text)
+        home = site_directory(lab)
+        home.mkdir()
+        os.chown(home, *user_ids(lab.dir / "etc", SLURM_USER))
         if program:
-            site = lab.dir / "prolog"
-            site.write_text(str(program).format(dir=lab.dir))
+            site = home / "prolog"
+            site.write_text(str(program).format(dir=home))
             site.chmod(0o755)
         with lab.slurm_conf.open("a") as conf:
-            lines = [line.format(dir=lab.dir) for line in extra]
+            lines = [line.format(dir=home) for line in extra]
             conf.write("\n".join([*lines, "Include backfill.conf", ""]))
         lab.restart("slurmctld")
         yield lab
+
+
+def site_directory(lab: Lab) -> Path:
+    """Where the site has its programs, and these their files."""
+    return lab.dir / "site"
 
 
 def transactions_of(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,7 +15,9 @@ from backfill.lab.cluster import Lab
 from backfill.lab.spec import LabSpec
 from tests.real.cloud_rig import cloud_entered
 from tests.real.daemon_rig import DaemonRig
-from tests.real.tenant_rig import TenantRig
+
+if TYPE_CHECKING:
+    from tests.real.tenant_rig import TenantRig
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +27,19 @@ def lab_name() -> Callable[[str], str]:
 
 
 @pytest.fixture(scope="module")
-def lab(lab_name: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def open_path() -> Iterator[Path]:
+    """A directory for one file of tests that every user can enter; those of pytest are closed."""
+    made = Path(tempfile.mkdtemp(prefix="o-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(scope="module")
+def lab(lab_name: Callable[[str], str], open_path: Path) -> Iterator[Lab]:
     """A lab with two hosts for one file of tests; it ends with the test run at the latest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BACKFILL_LAB_ROOT", str(tmp_path_factory.mktemp("lab")))
+        patch.setenv("BACKFILL_LAB_ROOT", str(open_path))
         made = Lab.up(LabSpec(name=lab_name("lab")), tied=True)
         yield made
         made.down()
@@ -49,6 +63,9 @@ def clouds() -> Iterator[Path]:
 @pytest.fixture
 def tenant(clouds: Path, tmp_path: Path) -> Iterator[TenantRig]:
     """The project `east`, empty, behind a proxy that can fail; emptied again afterwards."""
+    # Only here: openstacksdk's import is a third of what a pytest costs that has no cloud.
+    from tests.real.tenant_rig import TenantRig
+
     made = TenantRig(clouds, tmp_path)
     yield made
     made.end()

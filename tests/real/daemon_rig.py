@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -16,13 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import backfill
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
 from backfill.lab.leftovers import traces
 from backfill.lab.policyfile import write_policy
-from backfill.lab.spec import LabSpec
+from backfill.lab.spec import JOB_USER, LabSpec
 from backfill.lab.waiting import wait_until
 from backfill.ports import Record
 from tests.real.jobs_rig import LIMIT_S, JobsRig
@@ -43,7 +46,9 @@ MIGRATE = {"rung": "migrate", "within_s": 120}
 REQUEUE = {"rung": "requeue", "within_s": 60}
 _ROOT = Path(backfill.__file__).parents[1]
 # What must never stand in a daemon's log, whatever happens to it.
-_DEFECTS = re.compile(r"Traceback|defect in the driver|unforeseen|did not settle|InvalidTransition")
+_DEFECTS = re.compile(
+    r"Traceback|defect in the driver|cannot use /|unforeseen|did not settle|InvalidTransition"
+)
 
 
 @contextmanager
@@ -117,6 +122,16 @@ class DaemonRig(JobsRig):
     def stop(self) -> None:
         """SIGTERM, as a service manager would; it must end well."""
         assert self._end(signal.SIGTERM) == 0, self.picture()
+
+    def freeze(self) -> None:
+        """SIGSTOP; `thaw` lets it go on."""
+        self.ctl("kill", "-STOP", (self.lab.dir / "daemon/daemon.lock").read_text())
+
+    def thaw(self) -> None:
+        """SIGCONT: what brought it into the lab stands still as well, and goes first."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+        self.ctl("kill", "-CONT", (self.lab.dir / "daemon/daemon.lock").read_text())
 
     def crashed(self) -> None:
         """Wait until the daemon has died by itself."""
@@ -219,6 +234,24 @@ class DaemonRig(JobsRig):
         env = {"PYTHONPATH": str(_ROOT)}
         return self.lab.run("ctl", self.command(policy), env=env, timeout_s=120)
 
+    @contextmanager
+    def daemon_of(self, policy: Path, *argv: str) -> Iterator[None]:
+        """Another daemon at work, with policy file and state directory of its own; it ends well."""
+        env = {"PYTHONPATH": str(_ROOT)}
+        own_log = policy.with_suffix(".log")
+        with own_log.open("w") as log:
+            command = [*self.command(policy), *argv]
+            process = self.lab.popen("ctl", command, stdout=log, stderr=log, env=env)
+        try:
+            self.until(lambda: "INFO started" in own_log.read_text(), what="the other daemon")
+            yield
+        finally:
+            lock = Path(yaml.safe_load(policy.read_text())["daemon"]["state_dir"]) / "daemon.lock"
+            if process.poll() is None and lock.exists():
+                self.ctl("kill", lock.read_text())
+            status = process.wait(60)
+        assert status == 0, own_log.read_text()
+
     def virsh(self, host: str, *argv: str) -> str:
         """Run virsh on a host."""
         return self.lab.run(host, ["virsh", "-q", *argv], check=True).stdout.strip()
@@ -228,6 +261,27 @@ class DaemonRig(JobsRig):
         arguments = {"path": path, "arg": list(argv)}
         request = json.dumps({"execute": "guest-exec", "arguments": arguments})
         self.virsh(host, "qemu-agent-command", name, request)
+
+    def out_of_guest(self, host: str, name: str, script: str) -> str:
+        """What a shell script writes in a guest, behind the backs of the daemon and of Slurm."""
+        found = f"PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin; {script}"
+        words = {"path": "/bin/sh", "arg": ["-c", found], "capture-output": True}
+        pid = self._ask_agent(host, name, "guest-exec", words)["pid"]
+
+        def ended() -> dict[str, Any]:
+            told = self._ask_agent(host, name, "guest-exec-status", {"pid": pid})
+            return told if told["exited"] else {}
+
+        told = self.until(ended, what=f"the end of {script!r} in {name}")
+        assert told["exitcode"] == 0, told
+        return base64.b64decode(told.get("out-data", "")).decode()
+
+    def _ask_agent(
+        self, host: str, name: str, command: str, arguments: dict[str, Any]
+    ) -> dict[str, Any]:
+        request = json.dumps({"execute": command, "arguments": arguments})
+        answer = json.loads(self.virsh(host, "qemu-agent-command", name, request))
+        return dict(answer["return"])
 
     def domains(self) -> dict[str, list[str]]:
         """The names of all domains, ours or not, by host."""
@@ -253,7 +307,8 @@ class DaemonRig(JobsRig):
     def settle(self) -> None:
         """End all jobs, wait for rest, and check what must hold after every test."""
         revive(self.lab)
-        self.ctl("scancel", "-u", "root")
+        for user in ("root", JOB_USER):
+            self.ctl("scancel", "-u", user)
         if self.dead:
             self._process = None
             self.start(**self.changes)

@@ -37,8 +37,9 @@ def run(uri: str, address: str, program: str, *words: str) -> int:
         sys.stderr.write(f"no guest has the address {address}\n")
         return NO_WAY_IN
     try:
+        given = base64.b64encode(sys.stdin.buffer.read()).decode()
         started = ask(domains[0], "guest-exec", path=program, arg=list(words),
-                      **{"capture-output": True})  # fmt: skip
+                      **{"capture-output": True, "input-data": given})  # fmt: skip
         while not (done := ask(domains[0], "guest-exec-status", pid=started["pid"]))["exited"]:
             time.sleep(0.02)
     except libvirt.libvirtError as error:

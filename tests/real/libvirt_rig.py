@@ -27,6 +27,7 @@ from backfill.drivers.libvirt.settings import (
 from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import HYPERVISORS, LabSpec
+from tests.contract.hiding import hidden
 from tests.contract.instance_rig import BALLOON, CLUSTER, DEVICES, EVERYTHING
 
 IMAGE = "tiny"
@@ -122,6 +123,11 @@ class LibvirtRig:
             yield
         finally:
             self.lab.start(f"libvirtd@{host}")
+
+    @contextmanager
+    def hidden(self, host: str, name: str) -> Iterator[str]:
+        with hidden(self.provider._pool.store_on(host).memory(name)) as path:
+            yield path
 
     @contextmanager
     def stranger(self, host: str, name: str) -> Iterator[None]:

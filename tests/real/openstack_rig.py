@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from openstack.connection import Connection
 from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
-from tests.contract.instance_rig import CLUSTER, IMAGES, MOVE, STRANGERS
+from tests.contract.instance_rig import CLUSTER, HIDE, IMAGES, MOVE, STRANGERS
+from tests.contract.lacking import lacking
 
 IMAGE = "node"
 QUICK = Patience(call_s=60, act_s=240, settle_s=5, poll_s=0.1, full_s=30, usage_s=0.0, bench_s=600)
@@ -97,6 +98,10 @@ class OpenStackRig:
             yield
         finally:
             nova(self.clouds, "admin", "PUT", path, {"forced_down": False})
+
+    def hidden(self, host: str, name: str) -> AbstractContextManager[str]:
+        """Nova keeps what is saved for itself; see `test_openstack_pure` for what it may tell."""
+        lacking(HIDE)
 
     @contextmanager
     def stranger(self, host: str, name: str) -> Iterator[None]:

@@ -24,7 +24,7 @@ from backfill.drivers.slurm.registration import Registration
 from backfill.lab import roots
 from backfill.lab.cluster import Lab
 from backfill.lab.layout import ROOT_MOUNT
-from backfill.lab.spec import CONTROLLER_ADDRESS, LabSpec, host_address
+from backfill.lab.spec import CONTROLLER_ADDRESS, JOB_USER, LabSpec, host_address
 from backfill.ports import BusyError, NodeSpec, WorkloadManager
 from tests.contract.workload_rig import EVERYTHING
 from tests.real.repair import revive
@@ -120,6 +120,7 @@ class RealRig:
         """A rig whose done-files and scripts live in the lab's shared directory."""
         rig = cls(lab, manager or manager_of(lab))
         rig.done.mkdir(exist_ok=True)
+        rig.done.chmod(0o1777)  # jobs, which are an ordinary user's, write there
         script = lab.shared / "job.sh"
         script.write_text(_SCRIPT.format(done=rig.done))
         script.chmod(0o755)
@@ -140,11 +141,15 @@ class RealRig:
         """Run a command on the controller; its output."""
         return self.lab.run("ctl", argv, check=True).stdout.strip()
 
+    def user(self, *argv: str) -> str:
+        """The same as an ordinary user of the cluster."""
+        return self.lab.run("ctl", argv, check=True, user=JOB_USER).stdout.strip()
+
     def submit(
         self, node: str, *, name: str = "job", requeue: bool = True, hold: bool = False,
         tasks: int = 0, cpus: int = 1,
     ) -> str:  # fmt: skip
-        return self.ctl(
+        return self.user(
             "sbatch", "--parsable", "-p", "any", "-o", "/dev/null", "-D", "/tmp",
             "-w", node, "-n", str(cpus), "-J", name,
             "--requeue" if requeue else "--no-requeue", *(["-H"] if hold else []),

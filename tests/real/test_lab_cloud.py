@@ -5,29 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from backfill.lab.cloud.handle import Cloud
+from backfill.lab.leftovers import held_open, holders
 from backfill.lab.spec import LabError
 from backfill.lab.waiting import wait_until
 from tests.real.cloud_rig import running_cloud
 
 pytestmark = pytest.mark.real
-
-
-def _left(spaces: set[str]) -> list[str]:
-    """Processes that are in one of these namespaces."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            held = {os.readlink(link) for link in process.glob("ns/*")}
-        except OSError:
-            continue
-        if held & spaces:
-            found.append(process.name)
-    return found
 
 
 def test_services_answer_in_a_network_of_their_own() -> None:
@@ -49,16 +36,15 @@ def test_services_answer_in_a_network_of_their_own() -> None:
 
 def test_nothing_is_left_after_a_crash() -> None:
     """SIGKILL to its first process ends all; down removes the files; twice is fine."""
-    cloud = Cloud("test-crash")
+    cloud = Cloud(f"test-crash-{os.getpid()}")
     cloud.down()
     cloud.up(tied=True)
-    pid = cloud.pid
     kinds = ("net", "mnt", "pid")
-    spaces = {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in kinds}
-    spaces -= {os.readlink(f"/proc/self/ns/{kind}") for kind in kinds}
-    assert len(spaces) == len(kinds)
-    os.kill(pid, signal.SIGKILL)
-    assert wait_until(lambda: not _left(spaces), 60)
+    with held_open([f"/proc/{cloud.pid}/ns/{kind}" for kind in kinds]) as spaces:
+        assert len(spaces) == len(kinds)
+        assert holders(spaces)
+        os.kill(cloud.pid, signal.SIGKILL)
+        assert wait_until(lambda: not holders(spaces), 180), holders(spaces)
     assert cloud.status().phase == "down"
     for _ in range(2):
         cloud.down()

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.real
 
 JOBS = Path(__file__).parents[2] / "backfill/lab/jobs"
 GUEST_MB = 256
+PATIENCE_S = 180.0  # for what takes seconds on a machine that is not busy
+ROUNDED_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def boot_guest(lab: Lab, host: str, number: int) -> Guest:
 def guest(lab: Lab) -> Guest:
     """One guest, vn1 on bm1, registered and idle."""
     booted = boot_guest(lab, "bm1", 1)
-    assert wait_until(lambda: booted.node_state() == "idle", 60), booted.console.read_text()
+    assert wait_until(lambda: booted.node_state() == "idle", PATIENCE_S), booted.console.read_text()
     return booted
 
 
@@ -137,12 +139,12 @@ def test_counter_survives_a_pause(lab: Lab, guest: Guest) -> None:
     argv = ["sbatch", "-p", "htc", "-w", guest.name, "-o", "/dev/null",
             str(JOBS / "counter.sh"), "40", "0.05"]  # fmt: skip
     assert lab.run("ctl", argv).returncode == 0
-    assert wait_until(lambda: len(tally(lab)) >= 10, 20)
+    assert wait_until(lambda: len(tally(lab)) >= 10, PATIENCE_S)
     guest.virsh("suspend", guest.name)
     stopped = tally(lab)
     assert not wait_until(lambda: len(tally(lab)) > len(stopped) + 2, 0.5)
     guest.virsh("resume", guest.name)
-    assert wait_until(lambda: len(tally(lab)) >= 41, 20)
+    assert wait_until(lambda: len(tally(lab)) >= 41, PATIENCE_S)
     assert check_tally(tally(lab)) == []
 
 
@@ -155,21 +157,24 @@ def test_wake_sets_the_clock(lab: Lab, guest: Guest) -> None:
     """backfill-wake corrects the clock by what it prints, and slurmd stays in service."""
     run_there = ["srun", "-p", "htc", "-w", guest.name]
     wake = "/usr/local/sbin/backfill-wake"
+    known_s = time.time()
+    lab.run("ctl", [*run_there, wake, f"{known_s:.6f}"], timeout_s=PATIENCE_S, check=True)
     given_s = time.time()
-    ahead = lab.run("ctl", [*run_there, wake, f"{given_s + 30:.3f}"], timeout_s=60)
-    # A time grows old on its way to the guest: by no more than the way took.
-    way_s = time.time() - given_s
-    assert 30 - way_s - 1 <= float(ahead.stdout) <= 31
+    ahead = lab.run("ctl", [*run_there, wake, f"{given_s + 30:.6f}"], timeout_s=PATIENCE_S)
+    # Each time grew old on its way to the guest, by no more than its way took: after the first one
+    # the clock was behind by that much, and the second one arrived late by that much.
+    first_s, second_s = given_s - known_s, time.time() - given_s
+    assert 30 - second_s - ROUNDED_S <= float(ahead.stdout) <= 30 + first_s + ROUNDED_S
     given_s = time.time()
-    lab.run("ctl", [*run_there, wake, f"{given_s:.3f}"], timeout_s=60)
-    clock = lab.run("ctl", [*run_there, "date", "+%s"], timeout_s=60)
-    assert given_s - 2 <= int(clock.stdout) <= time.time() + 1
+    lab.run("ctl", [*run_there, wake, f"{given_s:.6f}"], timeout_s=PATIENCE_S, check=True)
+    clock = lab.run("ctl", [*run_there, "date", "+%s.%N"], timeout_s=PATIENCE_S)
+    assert given_s - ROUNDED_S <= float(clock.stdout) <= time.time() + ROUNDED_S
 
 
 def test_wake_refuses_nonsense(lab: Lab, guest: Guest) -> None:
     """A time that is no time leaves the clock alone and says what is wanted."""
     argv = ["srun", "-p", "htc", "-w", guest.name, "/usr/local/sbin/backfill-wake", "noon"]
-    refused = lab.run("ctl", argv, timeout_s=20)
+    refused = lab.run("ctl", argv, timeout_s=PATIENCE_S)
     assert refused.returncode == 2
     assert "give the time as seconds" in refused.stderr
 
@@ -177,23 +182,25 @@ def test_wake_refuses_nonsense(lab: Lab, guest: Guest) -> None:
 def test_guest_powers_off(lab: Lab) -> None:
     """A guest that is asked to shut down does, and its host stays."""
     second = boot_guest(lab, "bm2", 2)
-    assert wait_until(lambda: "READY" in second.console.read_text(), 60)
+    assert wait_until(lambda: "READY" in second.console.read_text(), PATIENCE_S)
     # Until libvirt hears the agent, it would press the power button, which nothing listens to.
     ping = ["virsh", "qemu-agent-command", second.name, '{"execute": "guest-ping"}']
-    assert wait_until(lambda: "return" in lab.run("bm2", ping).stdout, 20)
+    assert wait_until(lambda: "return" in lab.run("bm2", ping).stdout, PATIENCE_S)
     second.virsh("shutdown", second.name)
-    assert wait_until(lambda: second.name not in second.virsh("list", "--name"), 20)
+    assert wait_until(lambda: second.name not in second.virsh("list", "--name"), PATIENCE_S)
 
 
 def test_supervisor_killed_under_a_running_job(lab_name: Callable[[str], str]) -> None:
     """SIGKILL of the supervisor ends guest, job and client too, and nothing of them stays."""
     victim = Lab.up(LabSpec(name=lab_name("busy"), hosts=1), tied=True)
     booted = boot_guest(victim, "bm1", 1)
-    assert wait_until(lambda: booted.node_state() == "idle", 60), booted.console.read_text()
+    assert wait_until(lambda: booted.node_state() == "idle", PATIENCE_S), booted.console.read_text()
     argv = ["srun", "-p", "htc", "-w", booted.name, "sleep", "600"]
     with victim.popen("ctl", argv, stderr=subprocess.DEVNULL) as job:
-        assert wait_until(lambda: booted.node_state() == "allocated", 20)
-        spaces = namespaces(victim)
-        os.kill(victim.status().supervisor_pid, signal.SIGKILL)
-        assert job.wait(15) != 0
-    assert wait_until(lambda: not traces(victim, spaces), 15), traces(victim, spaces)
+        assert wait_until(lambda: booted.node_state() == "allocated", PATIENCE_S)
+        with namespaces(victim) as spaces:
+            os.kill(victim.status().supervisor_pid, signal.SIGKILL)
+            assert job.wait(PATIENCE_S) != 0
+            assert wait_until(lambda: not traces(victim, spaces), PATIENCE_S), traces(
+                victim, spaces
+            )

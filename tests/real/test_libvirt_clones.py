@@ -67,16 +67,19 @@ def parents(rig: LibvirtRig) -> list[Path]:
 def test_siblings_are_nobodys_twins(rig: LibvirtRig) -> None:
     """Made at the same time from one parent, no two share a name, an id, an address or chance."""
     names = [f"vn{k}" for k in range(1, 5)]
+    host = rig.provider.hosts[0]
     with ThreadPoolExecutor(len(names)) as pool:
         list(pool.map(rig.provider.create, (instant(rig, name) for name in names)))
-    host = rig.provider.hosts[0]
     who = []
     for name in names:
         rig.booted(name)
         who.append(rig.in_guest(host, name, _WHO).split("\n"))
         assert who[-1][0] == name
         assert f"10.77.1.{name.removeprefix('vn')}/16" in who[-1]
-        assert abs(rig.provider.wake(host, name, rig.provider.observe(host).seen_s)) < 30.0
+        now_s = rig.provider.observe(host).seen_s
+        # Not the parent's time, as of 1970 or of last week. Nearer than that an emulated guest that
+        # was starved as it booted may not keep its time: its measure of cycles is wrong.
+        assert abs(rig.provider.wake(host, name, now_s)) < 1e3
     for answers in zip(*(lines[:6] for lines in who), strict=True):
         assert len(set(answers)) == len(names), answers
     assert len(parents(rig)) == 1

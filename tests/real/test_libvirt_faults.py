@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import InstanceState
-from backfill.ports import BusyError, DriverError, NoCapacityError, UnreachableError
+from backfill.core.fleet import Instance, InstanceState
+from backfill.ports import (
+    BusyError,
+    DriverError,
+    NoCapacityError,
+    RefusedError,
+    UnreachableError,
+    UnreadableError,
+)
+from tests.contract.hiding import as_nobody
 from tests.contract.instance_rig import CLUSTER, spec
 from tests.real.libvirt_guest import (
     IN_MEMORY,
@@ -24,6 +36,7 @@ from tests.real.libvirt_guest import (
 )
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
+from tests.real.struck_saves import strike_when_all_is_sent
 
 pytestmark = pytest.mark.real
 _NO_EMULATOR_YET = (
@@ -65,6 +78,114 @@ def test_libvirtd_killed_while_suspending(guest: Guest, before: InstanceState) -
     guest.provider.suspend(host, NAME)
     assert guest.state is InstanceState.SUSPENDED
     guest.run_on()
+
+
+@pytest.mark.parametrize("after", ["suspend", "migrate", "thaw"])
+def test_libvirtd_killed_when_all_was_written(guest: Guest, after: str) -> None:
+    """QEMU does not send its memory twice: what it wrote is used, and nothing is lost."""
+    host, other = guest.host, guest.other
+    guest.put(InstanceState.PAUSED)
+    last = guest.rig.last_counts(NAME)[-1]
+    home = guest.provider._pool.store.home(NAME)
+    saving = in_background(lambda: guest.provider.suspend(host, NAME))
+    strike_when_all_is_sent(guest.rig.lab, host, home)
+    assert isinstance(saving.exception(PATIENCE_S), UnreachableError)
+    guest.rig.revive_libvirtd(host)
+    assert guest.state is InstanceState.PAUSED
+    if after == "suspend":
+        guest.provider.suspend(host, NAME)
+        assert (guest.host, guest.state) == (host, InstanceState.SUSPENDED)
+    elif after == "migrate":
+        guest.provider.migrate(host, NAME, other)
+        assert (guest.host, guest.state) == (other, InstanceState.SUSPENDED)
+    if after != "thaw":
+        assert guest.rig.emulators(host, NAME) == []
+    assert guest.rig.counts(NAME)[-1] == last
+    guest.run_on()
+    guest.provider.suspend(guest.host, NAME)
+    guest.run_on()
+
+
+def test_what_was_sent_and_lost_is_told(guest: Guest) -> None:
+    """Then it cannot be saved before it has run; it stands still, whole, until its host is free."""
+    host = guest.host
+    guest.put(InstanceState.PAUSED)
+    store = guest.provider._pool.store
+    saving = in_background(lambda: guest.provider.suspend(host, NAME))
+    strike_when_all_is_sent(guest.rig.lab, host, store.home(NAME))
+    assert isinstance(saving.exception(PATIENCE_S), UnreachableError)
+    guest.rig.revive_libvirtd(host)
+    store.discard_memory(NAME)
+    for call in (
+        lambda: guest.provider.suspend(host, NAME),
+        lambda: guest.provider.migrate(host, NAME, guest.other),
+    ):
+        with pytest.raises(RefusedError, match="what was sent is lost"):
+            call()
+    assert (guest.host, guest.state) == (host, InstanceState.PAUSED)
+    guest.run_on()
+    guest.provider.suspend(host, NAME)
+    guest.run_on()
+
+
+def test_a_guest_that_powers_off_without_libvirtd_is_seen_to_be_off(rig: LibvirtRig) -> None:
+    """QEMU stays in the state `shutdown` until libvirtd is back, which then ends it."""
+    host = rig.provider.hosts[0]
+    rig.provider.create(spec(rig, "vn9"))
+    rig.booted("vn9")
+    rig.in_guest(host, "vn9", "(sleep 3; echo o >/proc/sysrq-trigger) >/dev/null 2>&1 </dev/null &")
+    rig.kill_libvirtd(host)
+    rig.until(lambda: "Power down" in rig.console_text("vn9"))
+    rig.revive_libvirtd(host)
+
+    def state() -> InstanceState | None:
+        seen = rig.provider.read(host, "vn9")
+        return None if seen is None else seen.state
+
+    rig.until(lambda: state() is InstanceState.OFF)
+    assert rig.emulators(host, "vn9") == []
+    rig.provider.delete(host, "vn9")
+
+
+_DEPTHS = "cat /sys/power/mem_sleep"  # "deep" is the one in which QEMU stands still
+_SLEEP = "(sleep 1; echo mem >/sys/power/state) >/dev/null 2>&1 </dev/null &"
+
+
+def test_a_guest_cannot_send_itself_to_sleep(guest: Guest) -> None:
+    """Asleep it looks paused, cannot be paused or thawed, and is woken by any alarm."""
+    assert "s2idle" in (depths := guest.rig.in_guest(guest.host, NAME, _DEPTHS))
+    assert "deep" not in depths
+
+
+@pytest.mark.parametrize("order", ["pause", "thaw"])
+def test_a_guest_that_sleeps_is_woken_to_be_paused_or_thawed(rig: LibvirtRig, order: str) -> None:
+    """One of an older version of ours could do that."""
+    host = rig.provider.hosts[0]
+    rig.provider.create(spec(rig, "vn6"))
+    rig.booted("vn6")
+    hypervisor = rig.provider._pool.on(host)
+    document = hypervisor.document("vn6")
+    assert "<suspend-to-mem enabled='no'/>" in document
+    hypervisor.destroy("vn6")
+    hypervisor.define("vn6", document.replace("enabled='no'", "enabled='yes'"))
+    hypervisor.start("vn6")
+
+    def told() -> str:
+        argv = ["virsh", "domstate", "vn6", "--reason"]
+        return rig.lab.run(host, argv, check=True).stdout.strip()
+
+    assert "deep" in rig.in_guest(host, "vn6", _DEPTHS)
+    rig.in_guest(host, "vn6", _SLEEP)
+    rig.until(lambda: told().startswith("pmsuspended"))
+    if order == "pause":
+        patiently(lambda: rig.provider.pause(host, "vn6"))
+        assert told() == "paused (user)"
+        rig.provider.thaw(host, "vn6")
+    else:
+        rig.provider.thaw(host, "vn6")
+    rig.until(lambda: told().startswith("running"))
+    assert "deep" in rig.in_guest(host, "vn6", _DEPTHS)  # it answers
+    rig.provider.delete(host, "vn6")
 
 
 def test_libvirtd_killed_while_restoring(guest: Guest) -> None:
@@ -110,6 +231,63 @@ def test_a_full_disk_during_suspend(guest: Guest, before: InstanceState) -> None
     guest.run_on()
 
 
+@contextmanager
+def small_directory(rig: LibvirtRig, host: str) -> Iterator[Path]:
+    """A directory of 64 MB that this process and the host have in common."""
+    place, disk = rig.lab.shared / "small", rig.lab.shared / "small.img"
+    place.mkdir()
+    with disk.open("wb") as file:
+        file.truncate(64 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", disk], check=True)
+    shown = subprocess.run(
+        ["losetup", "--find", "--show", disk], check=True, capture_output=True, text=True
+    )
+    device = shown.stdout.strip()
+    try:
+        subprocess.run(["mount", device, place], check=True)
+        rig.lab.run(host, ["mount", device, str(place)], check=True)
+        yield place
+    finally:
+        rig.lab.run(host, ["umount", str(place)])
+        subprocess.run(["umount", place], check=True)
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def test_a_disk_that_is_full_stops_the_guest_and_it_goes_on_when_there_is_room(
+    rig: LibvirtRig,
+) -> None:
+    """QEMU stops it before it hears of an error; that is told, and a thaw is enough afterwards."""
+    host = rig.provider.hosts[0]
+    with small_directory(rig, host) as place:
+        small = LibvirtRig(rig.lab, directory=str(place))
+        small.provider.create(spec(small, "vn5"))
+        small.booted("vn5")
+        filler = place / "filler"
+        room = shutil.disk_usage(place).free - (2 << 20)
+        filler.write_bytes(os.urandom(room))
+        small.in_guest(
+            host, "vn5",
+            "(dd if=/dev/urandom of=/fill bs=1M count=16 conv=fsync && touch /filled)"
+            " >/dev/null 2>&1 </dev/null &",
+        )  # fmt: skip
+
+        def seen() -> Instance:
+            found = small.provider.observe(host).instances["vn5"]
+            assert found.state in IN_MEMORY
+            return found
+
+        small.until(lambda: seen().state is InstanceState.PAUSED)
+        assert "could not write to its disk" in seen().problem
+        small.provider.thaw(host, "vn5")  # in vain
+        small.until(lambda: seen().state is InstanceState.PAUSED)
+        filler.unlink()
+        small.provider.thaw(host, "vn5")
+        small.until(lambda: "filled" in small.in_guest(host, "vn5", "ls /"))
+        assert (seen().state, seen().problem) == (InstanceState.RUNNING, "")
+        small.provider.delete(host, "vn5")
+        small.provider.close()
+
+
 def test_a_corrupt_image_is_refused_and_kept(guest: Guest) -> None:
     """A memory image that cannot be loaded is an error, and the instance stays suspended."""
     guest.put(InstanceState.SUSPENDED)
@@ -120,6 +298,35 @@ def test_a_corrupt_image_is_refused_and_kept(guest: Guest) -> None:
         guest.provider.restore(guest.host, NAME)
     assert guest.state in (InstanceState.SUSPENDED, InstanceState.CRASHED)
     image.write_bytes(whole)
+    guest.run_on()
+
+
+def test_what_only_root_may_read_is_asked_of_libvirtd(guest: Guest) -> None:
+    """As a daemon of the user slurm: a saved guest is seen as saved, and half an image as none."""
+    host = guest.host
+    guest.put(InstanceState.SUSPENDED)
+    image = guest.provider._pool.store.memory(NAME)
+    image.chmod(0o600)
+
+    def seen() -> set[InstanceState]:
+        return {guest.state, guest.provider.observe(host).instances[NAME].state}
+
+    with as_nobody():
+        assert seen() == {InstanceState.SUSPENDED}
+    with image.open("r+b") as file:
+        file.write(b"LibvirtQemudPart")
+    with as_nobody():
+        assert seen() == {InstanceState.OFF}
+    with image.open("r+b") as file:
+        file.write(b"SomethingElse...")
+    with as_nobody():
+        (unknown,) = guest.seen()
+        assert unknown.state is InstanceState.UNKNOWN
+        assert f"{image}: Permission denied" in unknown.problem
+        with pytest.raises(UnreadableError, match="Permission denied"):
+            guest.provider.restore(host, NAME)
+    with image.open("r+b") as file:
+        file.write(b"LibvirtQemudSave")
     guest.run_on()
 
 
@@ -201,7 +408,7 @@ def test_creations_and_deletions_survive_the_death_of_libvirtd(rig: LibvirtRig) 
         rig.kill_libvirtd(host)
         assert isinstance(making.exception(PATIENCE_S), UnreachableError | None)
         rig.revive_libvirtd(host)
-        rig.provider.create(wanted)
+        _with_the_remedy(rig, lambda: rig.provider.create(wanted))
         made = rig.provider.read(host, "vn7")
         assert made is not None
         assert made.state is InstanceState.RUNNING
@@ -210,7 +417,24 @@ def test_creations_and_deletions_survive_the_death_of_libvirtd(rig: LibvirtRig) 
         rig.kill_libvirtd(host)
         assert isinstance(ending.exception(PATIENCE_S), UnreachableError | None)
         rig.revive_libvirtd(host)
-        rig.provider.delete(host, "vn7")
+        _with_the_remedy(rig, lambda: rig.provider.delete(host, "vn7"))
         assert rig.provider.read(host, "vn7") is None
         assert not home.exists()
         assert rig.emulators(host, "vn7") == []
+
+
+def _with_the_remedy(rig: LibvirtRig, call: Callable[[], None]) -> None:
+    """One of some ten deaths leaves what libvirtd cannot let go of; then we do what is told."""
+    host = rig.provider.hosts[0]
+    try:
+        call()
+    except BusyError as error:
+        told = str(error)
+    else:
+        return
+    found = re.search(r"nothing of it runs.* remove (\S+) and start libvirtd", told)
+    assert found, told
+    rig.kill_libvirtd(host)
+    rig.lab.run(host, ["rm", found[1]], check=True)
+    rig.revive_libvirtd(host)
+    call()

@@ -52,15 +52,29 @@ def test_it_goes_to_disk_and_comes_back(guest: Guest, before: InstanceState) -> 
     guest.run_on()
 
 
-def test_its_checkpoint_is_tried_and_put_back(guest: Guest) -> None:
-    """Under another name first; then it goes on from there."""
-    guest.put(InstanceState.SUSPENDED)
-    wanted = Checkpoint("7-1", NAME, generation=1, host=NEWER, members=(NAME,))
-    guest.provider.keep(NEWER, wanted, None)
-    guest.provider.rehearse(NEWER, "7-1")
-    guest.provider.put_back(NEWER, NAME, "7-1")
-    guest.run_on()
-    guest.provider.drop("7-1")
+def test_its_checkpoint_is_tried_and_put_back(rig: LibvirtRig) -> None:
+    """Under another name first; then it goes on from there, and what it did since is undone."""
+    name, provider = "vn2", rig.provider
+    provider.create(spec(rig, name, host=NEWER))
+    rig.booted(name)
+    rig.start_counter(NEWER, name)
+    provider.suspend(NEWER, name)
+    at = rig.last_counts(name)[-1]
+    wanted = Checkpoint("7-1", name, generation=1, host=NEWER, members=(name,))
+    provider.keep(NEWER, wanted, None)
+    provider.rehearse(NEWER, "7-1")
+    provider.restore(NEWER, name)
+    provider.thaw(NEWER, name)
+    rig.until(lambda: rig.counts(name)[-1] >= at + 5)
+    provider.suspend(NEWER, name)
+    before = len(rig.last_counts(name))
+    provider.put_back(NEWER, name, "7-1")
+    provider.restore(NEWER, name)
+    provider.thaw(NEWER, name)
+    rig.until(lambda: len(rig.counts(name)) >= before + 3)
+    assert rig.counts(name)[before : before + 3] == [at + 1, at + 2, at + 3]
+    provider.drop("7-1")
+    provider.delete(NEWER, name)
 
 
 @pytest.mark.parametrize("state", [*IN_MEMORY, InstanceState.SUSPENDED])

@@ -63,10 +63,9 @@ class SeparateRig(LibvirtRig):
 
 
 @pytest.fixture(scope="module", params=HYPERVISORS)
-def rig(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SeparateRig]:
-    root = tmp_path_factory.mktemp("own")
+def rig(request: pytest.FixtureRequest, open_path: Path) -> Iterator[SeparateRig]:
+    root = open_path / request.param
+    root.mkdir()
     small = root / "bm2"
     small.mkdir()
     size = f"size={_DISK_MB}m"

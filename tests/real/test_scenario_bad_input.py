@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import yaml
 
-from backfill.lab.policyfile import write_policy
+from backfill.lab.policyfile import policy, write_policy
+from backfill.lab.spec import CONTROLLER_ADDRESS, HOOK_PORT
 from tests.real.daemon_rig import PAUSE, REQUEUE, DaemonRig, daemon_lab
 
 pytestmark = pytest.mark.real
@@ -147,4 +150,30 @@ def test_a_second_daemon(rig: DaemonRig) -> None:
     assert done.returncode == 69
     assert "another daemon (pid" in done.stderr
     assert "sentence" in rig.ask("status")
+    rig.stop()
+
+
+def test_a_second_daemon_with_a_state_directory_of_its_own(rig: DaemonRig) -> None:
+    """It refuses while the first works; told to, it takes over, and the first ends by itself."""
+    state = rig.lab.dir / "second"
+    own = {
+        "state_dir": str(state),
+        "socket": str(rig.lab.dir / "second.sock"),
+        "listen": f"{CONTROLLER_ADDRESS}:{HOOK_PORT + 1}",
+    }
+    second = rig.lab.dir / "second.yaml"
+    second.write_text(yaml.safe_dump(policy(rig.lab, rig.image, daemon=own)))
+    rig.start()
+    done = rig.run_daemon(second)
+    assert done.returncode == 69, done.stderr
+    assert f"{rig.lab.dir / 'daemon'}) is at work on this cluster" in done.stderr
+    assert not (state / "journal.db").exists()
+    assert "sentence" in rig.ask("status")
+    rig.freeze()
+    with rig.daemon_of(second, "--take-over"):
+        rig.thaw()
+        rig.crashed()
+        said = f"the lease of this cluster was taken over by .*{state}"
+        assert re.search(said, rig.log.read_text()), rig.picture()
+    rig.start()
     rig.stop()

@@ -16,6 +16,7 @@ from backfill.lab.cloud.handle import Cloud
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import CONTROLLER_ADDRESS, LIBVIRT_PORT, SLURMCTLD_PORT
 from tests.real import guest_way
+from tests.real.attacker import found_in, loot
 from tests.real.cloud_rig import cloud_with_guests
 from tests.real.daemon_rig import PAUSE, REQUEUE, DaemonRig, daemon_lab
 from tests.real.openstack_rig import connect
@@ -113,6 +114,24 @@ def test_work_moves_from_a_host_into_the_cloud(rig: DaemonRig, cloud: Cloud) -> 
     rig.release(high)
     rig.finish(second)
     assert rig.show(first)["Restarts"] == "0"
+
+
+def test_a_job_in_the_cloud_finds_no_key(rig: DaemonRig, cloud: Cloud) -> None:
+    """Neither in its guest nor at Nova's metadata address, which it may ask what it likes."""
+    rig.restart(**both(rig, cloud))
+    blocker = rig.high("bm1")
+    low = rig.low(start=False)
+    rig.counting(low, limit_s=LIMIT_S)
+    node, host = rig.where(low)
+    assert host == "east"
+    rig.finish(low)
+    found = loot(rig, node, metadata=CLOUD)
+    rig.release(blocker)
+    # It was answered: this is the server's user data, and its metadata with our notes.
+    assert b"#cloud-config" in found
+    assert b"backfill_cluster" in found
+    assert b"backfill_awaits_key" not in found
+    assert found_in(found, rig.lab.munge_key.read_bytes()) == []
 
 
 def test_nothing_is_left_in_the_cloud(rig: DaemonRig, cloud: Cloud) -> None:

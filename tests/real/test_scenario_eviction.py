@@ -53,6 +53,16 @@ def test_pause_and_return_on_the_same_host(rig: DaemonRig) -> None:
     assert NOWHERE not in rig.lab.run("ctl", ["scontrol", "show", "node", name], check=True).stdout
 
 
+def test_the_way_of_the_hook_is_proven_by_a_real_call(rig: DaemonRig) -> None:
+    """As SlurmUser, who is not root; the daemon that runs answers, and believes it."""
+    rig.restart(**BY_PAUSE, **ONE)
+    said = rig.with_policy("daemon", "--check").strip()
+    assert f"hook {rig.lab.hook_path}, run by slurm (uid " in said
+    assert "was answered by the daemon that runs" in said
+    assert said.endswith("fits the cluster")
+    assert rig.ask("status")["hooks_not_believed"] == []
+
+
 def test_suspend_frees_the_memory_first(rig: DaemonRig) -> None:
     """With proof = memory the job starts only after the guest's emulator is gone."""
     rig.restart(**BY_SUSPEND, **ONE)

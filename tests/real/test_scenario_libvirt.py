@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.real.daemon_rig import PAUSE, REQUEUE, SUSPEND, DaemonRig, daemon_lab
+from tests.real.struck_saves import strike_when_all_is_sent
 
 pytestmark = pytest.mark.real
 
@@ -82,6 +83,22 @@ def test_libvirtd_dies_while_memory_is_written(rig: DaemonRig) -> None:
     high = rig.high(host, start=False)
     rig.becomes(name, "evicting", "displaced")
     kill_libvirtd(rig, host)
+    rig.lab.start(f"libvirtd@{host}")
+    rig.until(lambda: rig.instances().get(name) == (host, "suspended"))
+    rig.becomes(name, "displaced")
+    rig.release(high)
+    rig.finish(low)
+    assert rig.show(low)["Restarts"] == "0"
+
+
+def test_libvirtd_dies_when_memory_was_written(rig: DaemonRig) -> None:
+    """QEMU has come to the end, and libvirtd has not heard: the image is used, the host is free."""
+    rig.restart(**BY_SUSPEND)
+    low = rig.low()
+    name, host = rig.where(low)
+    high = rig.high(host, start=False)
+    strike_when_all_is_sent(rig.lab, host, rig.lab.shared / rig.lab.spec.name / name)
+    rig.until(lambda: not rig.lab.status().machines[host].services["libvirtd"])
     rig.lab.start(f"libvirtd@{host}")
     rig.until(lambda: rig.instances().get(name) == (host, "suspended"))
     rig.becomes(name, "displaced")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -15,11 +14,10 @@ pytestmark = pytest.mark.real
 
 ONE: dict[str, Any] = {
     "limits": {"max_instances": 1},
-    "readiness": {"munge_within_s": 10},
     "scale": {"idle_s": 600, "retry_after_s": 600},
 }
 # Further off than a credential of munge may be old.
-BEHIND = "date -s @$(($(date +%s) - 400))"
+BEHIND = "date -s @$(($(date +%s) - 40000))"
 
 
 @pytest.fixture(scope="module")
@@ -27,21 +25,6 @@ def bed() -> Iterator[DaemonRig]:
     with daemon_lab("ready") as rig:
         rig.start(**ONE)
         yield rig
-
-
-def in_guest(rig: DaemonRig, host: str, name: str, script: str) -> None:
-    """Run a shell's words in a guest to their end, behind the backs of the daemon and of Slurm."""
-
-    def ask(command: str, **arguments: object) -> dict[str, Any]:
-        request = json.dumps({"execute": command, "arguments": arguments})
-        found: dict[str, Any] = json.loads(
-            rig.virsh(host, "qemu-agent-command", "--timeout", "30", name, request)
-        )["return"]
-        return found
-
-    words = ["sh", "-c", f"PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin; {script}"]
-    pid = ask("guest-exec", path="/bin/busybox", arg=words)["pid"]
-    rig.until(lambda: ask("guest-exec-status", pid=pid)["exited"], what="a program in the guest")
 
 
 def working(rig: DaemonRig) -> tuple[str, str, str]:
@@ -58,7 +41,7 @@ def checks(rig: DaemonRig, name: str) -> dict[str, dict[str, Any]]:
 def set_and_proven(rig: DaemonRig, name: str) -> None:
     """The clock was put right on the way back, and measured again before the node was released."""
     woken = [r.body for r in rig.journal("change") if r.body.get("t") == "Woken"]
-    assert any(390 < float(str(body["correction_s"])) < 700 for body in woken), woken
+    assert any(3e4 < float(str(body["correction_s"])) < 5e4 for body in woken), woken
     clock = checks(rig, name)["clock"]
     assert clock["ok"]
     found = re.match(r"[+-][\d.]+", clock["sentence"])
@@ -66,13 +49,13 @@ def set_and_proven(rig: DaemonRig, name: str) -> None:
     assert abs(float(found[0])) < 1.0
 
 
-def test_a_clock_that_is_400_s_off_is_set_and_proven_before_the_job_goes_on(
+def test_a_clock_that_is_hours_off_is_set_and_proven_before_the_job_goes_on(
     rig: DaemonRig,
 ) -> None:
     """Slurm would let the job fail there; the way back sets the clock and measures it again."""
     low, name, host = working(rig)
-    assert all(c["ok"] for c in checks(rig, name).values())
-    in_guest(rig, host, name, BEHIND)
+    assert {c["ok"] for c in checks(rig, name).values()} == {True}
+    rig.out_of_guest(host, name, BEHIND)
     high = rig.high(host)
     rig.becomes(name, "displaced")
     rig.release(high)
@@ -82,11 +65,11 @@ def test_a_clock_that_is_400_s_off_is_set_and_proven_before_the_job_goes_on(
     rig.finish(low)
 
 
-def test_a_guest_that_comes_back_from_disk_400_s_late_is_put_right(rig: DaemonRig) -> None:
+def test_a_guest_that_comes_back_from_disk_hours_late_is_put_right(rig: DaemonRig) -> None:
     """The same after its memory was written to disk and read again."""
     rig.restart(**ONE, ladder=[{**SUSPEND, "within_s": 150}])
     low, name, host = working(rig)
-    in_guest(rig, host, name, BEHIND)
+    rig.out_of_guest(host, name, BEHIND)
     high = rig.high(host, start=False)
     rig.until(lambda: rig.instances()[name] == (host, "suspended"), what="a guest on disk")
     rig.started(high)
@@ -101,9 +84,12 @@ def test_a_guest_that_comes_back_from_disk_400_s_late_is_put_right(rig: DaemonRi
 def test_a_node_with_a_wrong_munge_key_never_comes_back(rig: DaemonRig) -> None:
     """Its credentials are refused both ways, so it is taken away; its job runs anew elsewhere."""
     low, name, host = working(rig)
+    # Only now: a healthy guest on a busy machine may need longer for its proof.
+    rig.restart(**ONE, readiness={"munge_within_s": 10})
+    rig.becomes(name, "ready")
     generation = rig.nodes()[name]["generation"]
     spoil = "head -c 1024 /dev/urandom >/etc/munge/munge.key; backfill-service restart munged"
-    in_guest(rig, host, name, spoil)
+    rig.out_of_guest(host, name, spoil)
     high = rig.high(host)
     rig.becomes(name, "displaced")
     rig.release(high)
@@ -119,3 +105,4 @@ def test_a_node_with_a_wrong_munge_key_never_comes_back(rig: DaemonRig) -> None:
     ]  # fmt: skip
     assert released == []
     rig.cancel(low)
+    rig.restart(**ONE)

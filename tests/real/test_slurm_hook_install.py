@@ -15,7 +15,7 @@ from backfill.drivers.slurm.submit_lua import Gate
 from backfill.lab.roots import RELEASES
 from backfill.ports import NodeSpec
 from tests.contract.workload_rig import await_state
-from tests.real.conf_lab import conf_lab, transactions_of
+from tests.real.conf_lab import conf_lab, site_directory, transactions_of
 from tests.real.slurm_lab import RealRig, until
 from tests.unit.hook_daemon import HookDaemon
 
@@ -75,7 +75,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     extra = ("PrologSlurmctld={dir}/prolog", "JobSubmitPlugins=all_partitions,lua")
     options = {"extra_conf": extra, "before": {"job_submit.lua": _LUA}, "program": _PROLOG}
     with conf_lab("hooks", release=request.param, **options) as lab:
-        yield Site(RealRig.of(lab), lab.dir)
+        yield Site(RealRig.of(lab), site_directory(lab))
 
 
 def test_the_sites_hooks_and_ours_all_run(site: Site) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ import pytest
 
 from backfill.core.cluster import JobState
 from backfill.drivers.slurm.hooks import build_hook
-from backfill.lab.spec import CONTROLLER_ADDRESS, HOOK_PORT, host_address
+from backfill.lab.layout import user_ids
+from backfill.lab.spec import CONTROLLER_ADDRESS, HOOK_PORT, JOB_USER, host_address
 from tests.contract.workload_rig import await_state, job, node
 from tests.real.slurm_lab import RealRig, slurm_lab, until
 from tests.unit.hook_daemon import HookDaemon
@@ -70,7 +70,7 @@ class Hooked:
         script = self.rig.lab.shared / "start.sh"
         script.write_text(_SCRIPT.format(started=self.rig.done, then=then))
         command = ("sbatch", "--parsable", "-p", "any", "-o", "/dev/null", "-D", "/tmp")
-        return self.rig.ctl(*command, *options, str(script))
+        return self.rig.user(*command, *options, str(script))
 
     def started(self, job_id: str) -> bool:
         """Whether the script's first command has run."""
@@ -106,10 +106,10 @@ def _listen_in(rig: RealRig) -> socket.socket:
 
 
 @pytest.fixture(scope="module", params=["slurmctld", "host"])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Hooked]:
-    directory = tmp_path_factory.mktemp("hook", numbered=True)
+def cluster(request: pytest.FixtureRequest, open_path: Path) -> Iterator[Hooked]:
+    directory = open_path / request.param
+    directory.mkdir()
+    directory.chmod(0o777)  # the hook of a controller writes its log as SlurmUser
     hook = build_hook(directory / "hook", f"unix:{directory}/sock", 60_000, None)
     options = {"hooks": request.param, "hook": str(hook), "hook_epilog": str(hook)}
     options["hook_limit_s"] = 120
@@ -135,7 +135,7 @@ def test_a_batch_job_starts_when_the_daemon_says_so(hooked: Hooked) -> None:
         (words,) = hooked.words(daemon, "allocated", 1)
         seen = job(hooked.rig, job_id)
         assert (words["job"], words["nodes"], words["partition"]) == (job_id, "bm3", "any")
-        assert words["uid"] == str(os.getuid())
+        assert words["uid"] == str(user_ids(hooked.rig.lab.dir / "etc", JOB_USER)[0])
         assert words["restart"] == "0"
         assert seen.state is JobState.RUNNING  # allocated, although nothing runs yet
         assert seen.nodes == ("bm3",)

@@ -11,6 +11,7 @@ from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.rehearsal import Rehearsal
@@ -66,8 +67,8 @@ def ended(sim: SimulatedWorld, *jobs: str) -> bool:
     return all(sim.job(j).state is JobState.COMPLETED for j in jobs)
 
 
-def one_host(cpus: int = 4) -> SimulatedWorld:
-    sim = SimulatedWorld()
+def one_host(cpus: int = 4, manners: Manners | None = None) -> SimulatedWorld:
+    sim = SimulatedWorld(manners=manners)
     sim.checks.shared = True
     sim.add_partition("htc", tier=1, feature="backfill")
     sim.add_partition("batch", tier=10, feature="metal")

@@ -10,7 +10,7 @@ import pytest
 from backfill.core.cluster import JobState
 from backfill.ports import Record
 from backfill.sim.scenario import Check, Expectation, JobMoment, Scenario, When
-from backfill.sim.scenario_checks import hosts_of_jobs
+from backfill.sim.scenario_checks import Evidence, hosts_of_jobs, judge
 from backfill.sim.scenario_player import Outcome, play
 from backfill.sim.scenario_reader import load_scenario
 from backfill.sim.stage import SimulatedStage
@@ -82,6 +82,29 @@ def test_a_promise_that_is_broken_is_told(scenario: Scenario) -> None:
     assert moved.details == ("counter-1 ran on bm1, then bm2", "counter-2 ran on bm1, then bm2")
     assert not waited.ok
     assert "3 ms longer" in waited.text
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "waits_s", "ok"),
+    [
+        (0.031, 0.059, True),  # an idle machine
+        (0.031, 0.532, False),
+        (0.2, 1.9, True),  # a busy one, on which the yardstick is late as well
+        (0.2, 3.5, False),
+    ],
+)
+def test_how_long_it_may_wait_is_measured_by_an_idle_host_in_the_same_play(
+    scenario: Scenario, idle_s: float, waits_s: float, ok: bool
+) -> None:
+    """Half a second, or sixteen times what the yardstick took where that is more."""
+    delays_s = {"important": waits_s, **{f"yardstick-{n}": idle_s for n in (1, 2, 3)}}
+    wanted = [e for e in scenario.expect if e.check is Check.WAITED_LONGER]
+    (verdict,) = judge(replace(scenario, expect=tuple(wanted)), evidence(delays_s))
+    assert verdict.ok is ok
+
+
+def evidence(delays_s: dict[str, float]) -> Evidence:
+    return Evidence(jobs={}, delays_s=delays_s, complaints=(), left=(), records=())
 
 
 def test_a_scenario_that_does_not_end_is_broken_off(scenario: Scenario) -> None:

@@ -10,6 +10,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.liveness import Liveness
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
+from backfill.ports import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, running
 
@@ -86,7 +87,7 @@ def test_silence_that_nobody_could_hear_does_not_count() -> None:
 
 
 def test_a_guest_that_falls_silent_is_replaced() -> None:
-    """Its host answers, its slurmd does not: the instance is removed and the job starts anew."""
+    """Its host answers, and nothing in the guest: it is removed and the job starts anew."""
     sim = cluster()
     rule = Liveness(down_after_s=60.0)
     run = Rehearsal(sim, replace(policies(), liveness=rule), MemoryJournal())
@@ -94,11 +95,33 @@ def test_a_guest_that_falls_silent_is_replaced() -> None:
     run.until(lambda: running(run, low), 30)
     (name,) = sim.job(low).nodes
     sim.cut_node(name)
+    sim.faults.fail("wake", UnreachableError(name, "no answer"), subject=name, times=-1)
     run.until(lambda: sim.job(low).restarts == 1 and running(run, low), 300)
+    sim.faults.clear()
     (name,) = sim.job(low).nodes
     assert run.world.managed[name].phase is Phase.READY
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 700)
     assert [v for v in sim.audit() if v.kind in ("twice", "stale")] == []
+
+
+def test_a_guest_that_slurm_alone_does_not_hear_keeps_its_work() -> None:
+    """It answers its hypervisor: the network between them is broken, and its job goes on."""
+    sim = cluster()
+    run = Rehearsal(sim, replace(policies(), liveness=Liveness(down_after_s=60.0)), MemoryJournal())
+    low = sim.submit("htc", 500.0)
+    run.until(lambda: running(run, low), 30)
+    (name,) = sim.job(low).nodes
+    sim.cut_node(name)
+    run.run(400.0)
+    assert run.world.managed[name].phase is Phase.READY
+    assert any(
+        r.subject == name and "its guest answers its hypervisor" in r.reason
+        for r in run.cycle.last.refusals
+    )
+    sim.cut_node(name, connected=True)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 700)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
 
 
 def test_liveness_can_be_left_to_slurm() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -89,15 +90,16 @@ def test_nodes_that_slurm_has_forgotten_go_a_few_at_a_time() -> None:
 def test_jobs_that_slurm_has_forgotten_take_their_instances_a_few_at_a_time() -> None:
     """Stopped copies harm nobody, so there is time to see whether Slurm remembers them."""
     sim, run, lows, high = aside(jobs=4)
-    run.cycle.policies = replace(run.policies, limits=Limits(removals_at_once=1))
+    run.cycle.policies = replace(run.policies, limits=Limits(destroys_per_min=1))
     for low in lows:
         sim.user_cancel(low)
-    most = 0
+    ends: list[float] = []
     while phases(run, Phase.DISPLACED):
         assert sim.next_s is not None
         sim.step_to(sim.next_s)
-        most = max(most, len(phases(run, Phase.REMOVING)))
-    assert most == 1
+        ends += [sim.now_s] * (4 - len(phases(run, Phase.DISPLACED)) - len(ends))
+    assert len(ends) == 4
+    assert all(after - before >= 60.0 for before, after in itertools.pairwise(ends))
     run.until(lambda: ended(sim, high), 200)
     assert sim.audit() == []
 

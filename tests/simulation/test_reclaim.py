@@ -95,6 +95,6 @@ def test_harvest_and_burst_in_one_policy() -> None:
     high = sim.submit("batch", 60.0, cpus=2)
     run.until(lambda: running(run, high), 30)
     assert not any(i.occupies_cpu for i in run.world.instances_on("bm1"))
-    assert all(i.state is InstanceState.RUNNING for i in run.world.instances_on("east"))
+    assert {i.state for i in run.world.instances_on("east")} == {InstanceState.RUNNING}
     run.until(lambda: all(sim.job(j).state is JobState.COMPLETED for j in [*low, high]), 2000)
     assert sim.audit() == []

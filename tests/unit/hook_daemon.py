@@ -29,6 +29,7 @@ class HookDaemon:
         if isinstance(place, Path):
             self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._server.bind(str(place))
+            place.chmod(0o666)  # as the daemon does: a hook on a controller is SlurmUser's
             self.endpoint = f"unix:{place}"
         else:
             self._server = _listener(place) if isinstance(place, str) else place

@@ -20,7 +20,7 @@ from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.provisioner import SimulatedProvisioner
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.engine.daemon import Daemon, Pace
+from backfill.engine.daemon import Daemon, Pace, Right
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
 from backfill.engine.messages import HookCall, Question, Stop
@@ -59,7 +59,9 @@ class LivingDaemon:
         policy: PolicySet | None = None,
         policyfile: PolicyFile | None = None,
         clock: Callable[[SimulatedWorld], Clock] = attrgetter("clock"),
+        right: Right | None = None,
     ) -> None:
+        self._right = right
         self._policyfile = policyfile
         self.sim = SimulatedWorld(boot_s=1.0, manners=Manners(hook_timeout_s=3600.0))
         self.sim.add_partition("htc", tier=1, feature="backfill")
@@ -81,11 +83,24 @@ class LivingDaemon:
             self.sim.slurm, by_host, self._clock, by_host, provisioner=self.provisioner
         )
         pace = Pace(poll_s=0.1, host_poll_s=0.1, watch_s=0.01, workers=4, policy_s=0.05)
-        self.daemon = Daemon(self._policy, outside, self.journal, pace, policyfile=self._policyfile)
-        self._listener = Listener(self.daemon.inbox, Questions(self.daemon).answer, 30.0)
+        self.daemon = Daemon(
+            self._policy, outside, self.journal, pace, policyfile=self._policyfile,
+            right=self._right,
+        )  # fmt: skip
+        answer = Questions(self.daemon).answer
+        self._listener = Listener(self.daemon.inbox, answer, 30.0, refused=self.daemon.refused)
         self._listener.listen_unix(self.socket)
-        self._thread = threading.Thread(target=self.daemon.run, name="daemon")
+        self._thread = threading.Thread(target=self._run, name="daemon")
+        self.why = ""
         self._thread.start()
+
+    def _run(self) -> None:
+        self.why = self.daemon.run()
+
+    def ended(self) -> str:
+        """Why the daemon ended; waits for it."""
+        self._thread.join(_PATIENCE_S)
+        return self.why
 
     def stop(self) -> None:
         """End the daemon and take its socket away."""

@@ -12,6 +12,7 @@ import pytest
 
 from backfill.core.fleet import Checkpoint
 from backfill.core.policies.checkpoints import Checkpoints as Policy
+from backfill.drivers.libvirt import packing
 from backfill.drivers.libvirt.checkpoints import Checkpoints, copy_file
 from backfill.drivers.libvirt.packing import Trial, choose
 from backfill.drivers.libvirt.store import Store
@@ -36,8 +37,12 @@ def asked(name: str = "vn1", *members: str) -> Checkpoint:
     return Checkpoint("5-1", name, job="5", members=members or (name,), created_s=1.0)
 
 
-def test_what_compresses_well_is_packed_and_comes_back_whole(store: Store) -> None:
+def test_what_compresses_well_is_packed_and_comes_back_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The instance's own image may be removed meanwhile, as a restore does."""
+    # Nothing is packed by a machine that is too slow at it, such as this one under load.
+    monkeypatch.setattr(packing, "_SLOWEST_MB_S", 0.0)
     kept = Checkpoints(store)
     kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
     store.discard_memory("vn1")
@@ -82,7 +87,7 @@ def test_a_damaged_file_is_named(store: Store, part: str) -> None:
     with pytest.raises(BadOutputError, match=rf"{part}.*is damaged"):
         kept.verify("5-1")
     file.unlink()
-    with pytest.raises(BadOutputError, match="cannot be read"):
+    with pytest.raises(BadOutputError, match="is missing"):
         kept.verify("5-1")
 
 

@@ -56,6 +56,8 @@ def test_evicting_a_node_keeps_it_away_until_it_is_undone(
         assert main(["evict", "vn1", "--json", *where]) == 0
         assert json.loads(capsys.readouterr().out) == {"subject": "vn1", "closed": True}
         daemon.until(lambda: daemon.phase("vn1") is Phase.DISPLACED)
+        # While a call about it is in flight its return is not even considered.
+        daemon.until(lambda: any(r.subject == "vn1" for r in daemon.daemon.cycle.last.refusals))
         assert main(["explain", "vn1", *where]) == 0
         assert "`backfill evict vn1 --undo` opens it again" in capsys.readouterr().out
 

@@ -223,3 +223,18 @@ def test_events_go_on_after_a_number(story: Story, capsys: pytest.CaptureFixture
     after = str(first[1]["id"])
     rest = shown(capsys, "events", "--json", "--after", after, "-n", "3").splitlines()
     assert [json.loads(x)["id"] for x in rest] == [e["id"] for e in first[2:5]]
+
+
+def test_what_is_wrong_with_an_instance_is_told(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the list of all, and by its node's explanation, among what is not done as well."""
+    why = "cannot use /srv/shared/vn1/memory.save: Permission denied; run this as root"
+    instance = story.daemon.sim.instance("vn1")
+    instances = story.daemon.daemon.world.instances
+    for problem in (why, ""):
+        instance.unreadable = problem
+        story.daemon.until(lambda p=problem: instances["bm1", "vn1"].problem == p)  # type: ignore[misc]
+        listed, explained = shown(capsys, "instances"), shown(capsys, "explain", "vn1")
+        assert (f"vn1 on bm1: {why}" in listed) is bool(problem)
+        assert (f"work as usual: {why}" in explained) is bool(problem)

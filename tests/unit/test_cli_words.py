@@ -12,7 +12,7 @@ import pytest
 from backfill.ui.cli import main
 from backfill.ui.commands import COMMANDS
 
-HEAVY = ("libvirt", "yaml", "rich", "apscheduler", "backfill.engine", "backfill.lab", "socket")
+HEAVY = ("libvirt", "yaml", "rich", "backfill.engine", "backfill.lab", "socket")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -22,8 +22,9 @@ SENTENCES = [
     (
         text("limits: {max_instance: 3}"),
         "10:10: limits.max_instance is not a known key; did you mean max_instances? known keys "
-        "here: max_instances, max_per_host, boots_at_once, removals_at_once, creates_per_hour, "
-        "stale_after_s, keep_cpus, keep_memory_mb",
+        "here: max_instances, max_per_host, boots_at_once, removals_at_once, destroys_per_min, "
+        "destroys_per_hour, sure_after_s, missing_s, creates_per_hour, stale_after_s, "
+        "keep_cpus, keep_memory_mb",
     ),
     (
         text("limits: {max_instances: 0}"),
@@ -40,7 +41,8 @@ SENTENCES = [
     (
         text("limits: [1, 2]"),
         "10:9: limits is a list; write the keys max_instances, max_per_host, boots_at_once, "
-        "removals_at_once, creates_per_hour, stale_after_s, keep_cpus, keep_memory_mb",
+        "removals_at_once, destroys_per_min, destroys_per_hour, sure_after_s, missing_s, "
+        "creates_per_hour, stale_after_s, keep_cpus, keep_memory_mb",
     ),
     (
         text("limits: {keep_memory_mb: 256KBs}"),

@@ -106,7 +106,10 @@ def test_a_stop_that_outlasts_slurmdtimeout(config: Config) -> None:
 @pytest.mark.parametrize("limit_s", [120, 300, 5000])
 def test_the_remedy_for_a_long_stop_is_a_remedy(tmp_path: Path, limit_s: int) -> None:
     """A file changed as the sentence says has no conflict any more."""
-    ladder = "ladder: [{rung: pause, within_s: 1, for_s: 60}, {rung: suspend, for_s: FOR}]"
+    ladder = (
+        "ladder: [{rung: pause, within_s: 1, for_s: 60}, {rung: suspend, for_s: FOR}, "
+        "{rung: requeue}]"
+    )
     settings = replace(SETTINGS, slurmd_timeout_s=limit_s)
     (found,) = conflicts(
         loaded(tmp_path, text(ladder.replace("FOR", "4h"))), settings, NODES, HOSTS
@@ -122,7 +125,19 @@ def test_a_stop_without_limit_needs_a_timeout_of_zero(tmp_path: Path) -> None:
     assert conflicts(config, SETTINGS, NODES, HOSTS) == []
     (found,) = conflicts(config, replace(SETTINGS, slurmd_timeout_s=300), NODES, HOSTS)
     assert found.startswith("line 10: ladder lets an instance stand still without limit, ")
-    assert found.endswith(", or set ladder[0].for_s (suspend) to 269 s or less")
+    end = "end the ladder with {rung: requeue}"
+    assert found.endswith(f", or {end} and set ladder[0].for_s (suspend) to 269 s or less")
+
+
+def test_a_ladder_that_does_not_end_lets_instances_stand_still_for_ever(tmp_path: Path) -> None:
+    """Its rungs are short, and after the last one nothing is destroyed: only the end is missing."""
+    rungs = "{rung: pause, within_s: 1, for_s: 60}"
+    settings = replace(SETTINGS, slurmd_timeout_s=300)
+    (found,) = conflicts(loaded(tmp_path, text(f"ladder: [{rungs}]")), settings, NODES, HOSTS)
+    assert "stand still without limit" in found
+    assert found.endswith(", or end the ladder with {rung: requeue}")
+    ended = loaded(tmp_path, text(f"ladder: [{rungs}, {{rung: requeue}}]"))
+    assert conflicts(ended, settings, NODES, HOSTS) == []
 
 
 def test_a_timeout_that_no_single_rung_can_meet(config: Config) -> None:

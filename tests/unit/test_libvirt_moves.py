@@ -70,11 +70,11 @@ def test_moves_between_two_hosts_take_turns_in_both_directions() -> None:
     with lanes.between("vn1", "hv1", "hv2", 0.0):
         waiting = threading.Thread(target=second)
         waiting.start()
-        entered.wait(5)
+        assert entered.wait(60)
         with lanes.between("vn3", "hv1", "hv3", 0.0):
             done.append("elsewhere")
         done.append("first")
-    waiting.join(5)
+    waiting.join(60)
     assert done == ["elsewhere", "first", "second"]
 
 

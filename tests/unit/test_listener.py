@@ -13,9 +13,12 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from backfill.engine.doorkeeper import Doorkeeper
-from backfill.engine.listener import Listener
+from backfill.core.quantities import MOST_NODES
+from backfill.engine.doorkeeper import MOST_FROM_ONE_HOST, Doorkeeper, Refused, Trust, user_told
+from backfill.engine.listener import Listener, encoded
 from backfill.engine.messages import HookCall, HookGone, Message
 from backfill.ui.client import AskError, Client
 
@@ -26,10 +29,13 @@ NOBODY = 65534
 class Place:
     """A listener whose answers repeat the question, and its inbox."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, trust: Trust | None = None) -> None:
         self.path = path
+        self.refused = Refused()
         self.inbox: SimpleQueue[Message] = SimpleQueue()
-        self.listener = Listener(self.inbox, lambda body, uid: {"heard": body}, _PATIENCE_S)
+        self.listener = Listener(
+            self.inbox, lambda body, uid: {"heard": body}, _PATIENCE_S, trust, self.refused
+        )
         self.listener.listen_unix(path)
 
     def connect(self) -> socket.socket:
@@ -137,7 +143,7 @@ def test_strangers_are_few_at_a_time() -> None:
 
 def test_who_is_one_too_many_is_told_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that there is no daemon, however early it hung up."""
-    monkeypatch.setattr("backfill.engine.listener._peer_uid", lambda client: NOBODY)
+    monkeypatch.setattr("backfill.engine.listener._peer", lambda client: (NOBODY, ""))
     monkeypatch.setattr(place.listener, "_door", Doorkeeper(most=0))
     for _ in range(20):  # its question may come before the answer, or after it
         with pytest.raises(AskError, match="too many questions at once; ask again in a moment"):
@@ -174,3 +180,132 @@ def test_a_dead_daemons_socket_is_replaced_and_ours_goes_with_us(tmp_path: Path)
     assert place.ask(b'{"ask": "status"}\n') != b""
     place.listener.close()
     assert not path.exists()
+
+
+# --- who is believed, and how much of it ---------------------------------------------------------
+
+SLURM, HOST = 64030, "10.0.0.7"
+
+
+def calling(monkeypatch: pytest.MonkeyPatch, uid: int, address: str = "") -> None:
+    """Whoever connects from now on is this user, on this machine or another."""
+    monkeypatch.setattr("backfill.engine.listener._peer", lambda client: (uid, address))
+
+
+def test_the_hooks_of_slurmuser_are_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And how often others were not is kept for people to see; they are told so themselves."""
+    trust = Trust(SLURM)
+    place = Place(tmp_path / "daemon.sock", trust)
+    calling(monkeypatch, SLURM)
+    with place.connect() as client:
+        client.sendall(b"backfill1 allocated job=7 nodes=bm1\n")
+        assert isinstance(place.inbox.get(timeout=_PATIENCE_S), HookCall)
+    assert isinstance(place.inbox.get(timeout=_PATIENCE_S), HookGone)
+    assert place.refused.all() == []
+    trust.slurm_uid = 0
+    said = [place.ask(b"backfill1 allocated job=7 nodes=bm1\n") for _ in range(3)][-1]
+    assert (
+        said
+        == f"no hooks run by {user_told(SLURM)} are not believed, only those of root\n".encode()
+    )
+    assert place.inbox.empty()
+    (unheard,) = place.refused.all()
+    assert unheard.count == 3
+    assert unheard.why.startswith("hooks run by ")
+    place.listener.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"backfill1 allocated job=7 nodes=n[1-900000]\n",
+        b"backfill1 allocated job=7 nodes=bm[1-2]\n",
+        b"backfill1 allocated job=7 nodes=bm1,bm2\n",
+        b"backfill1 allocated job=7 nodes=bm1 partition=" + b"x" * 5000 + b"\n",
+        b"backfill1 allocated job=" + b"7" * 11 + b" nodes=bm1\n",
+        "backfill1 allocated job=\u0667 nodes=bm1\n".encode(),
+    ],
+)
+def test_a_host_speaks_of_one_node_in_a_short_line(
+    place: Place, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    """Whatever else root of a compute node says never reaches the daemon's thread."""
+    calling(monkeypatch, 0, HOST)
+    with contextlib.suppress(OSError):
+        assert place.ask(line) == b""
+    assert place.inbox.empty()
+    with place.connect() as client:
+        client.sendall(b"backfill1 allocated job=7 nodes=bm1\n")
+        call = place.inbox.get(timeout=_PATIENCE_S)
+        assert isinstance(call, HookCall)
+        assert (call.nodes, call.peer) == (("bm1",), HOST)
+
+
+def test_a_local_hook_names_as_many_nodes_as_slurm_can_have(place: Place) -> None:
+    """And one more is refused before any name is made."""
+    with place.connect() as client:
+        client.sendall(f"backfill1 ended job=7 nodes=n[1-{MOST_NODES}]\n".encode())
+        call = place.inbox.get(timeout=_PATIENCE_S)
+        assert isinstance(call, HookCall)
+        assert len(call.nodes) == MOST_NODES
+    assert place.ask(f"backfill1 ended job=7 nodes=n[0-{MOST_NODES}]\n".encode()) == b""
+    assert [unheard.count for unheard in place.refused.all()] == [1]
+
+
+def test_an_unprivileged_port_is_not_even_listened_to(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user of any machine could use one; it takes no thread."""
+    calling(monkeypatch, -1, HOST)
+    with place.connect() as client:
+        assert client.recv(1) == b""
+
+
+def test_one_host_cannot_take_all_places() -> None:
+    """Nor all hosts together those of this machine."""
+    door = Doorkeeper(most=2, trust=Trust(SLURM))
+    assert [door.admit(0, HOST) for _ in range(MOST_FROM_ONE_HOST + 1)].count(False) == 1
+    assert door.admit(0, "10.0.0.8")
+    door.leave(0, HOST)
+    assert door.admit(0, HOST)
+    assert all(door.admit(SLURM) for _ in range(100))
+    assert door.admit(NOBODY)
+
+
+def test_one_user_cannot_take_all_places() -> None:
+    """Another one still finds a place, until there is none for anybody."""
+    door = Doorkeeper(most=3, each=2)
+    assert [door.admit(NOBODY) for _ in range(3)] == [True, True, False]
+    assert [door.admit(NOBODY - 1) for _ in range(2)] == [True, False]
+
+
+def test_refused_hooks_are_counted_and_said_once_a_minute() -> None:
+    """However many there are, and for however many reasons: the book stays short."""
+    refused = Refused(most=3)
+    assert [refused.note("one", now_s) for now_s in (0.0, 30.0, 59.0, 61.0)] == [
+        True, False, False, True,
+    ]  # fmt: skip
+    for number in range(100):
+        refused.note(f"reason {number}", 100.0 + number)
+    assert [u.why for u in refused.all()] == ["reason 97", "reason 98", "reason 99"]
+
+
+@given(
+    st.dictionaries(
+        st.text(),
+        st.one_of(st.lists(st.dictionaries(st.text(), st.integers())), st.text(), st.none()),
+    )
+)
+def test_an_answer_made_in_pieces_is_the_same_json(answer: dict[str, object]) -> None:
+    """On one line."""
+    line = encoded(answer)
+    assert json.loads(line) == answer
+    assert line.count(b"\n") == 1
+
+
+def test_an_answer_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be too large is a sentence."""
+    monkeypatch.setattr("backfill.engine.listener._LARGEST_ANSWER", 1000)
+    assert b"would be larger" in encoded({"a": ["x" * 100] * 20})

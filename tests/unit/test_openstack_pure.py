@@ -19,6 +19,8 @@ from backfill.drivers.openstack.identity import user_data
 from backfill.drivers.openstack.settings import Guest
 from backfill.drivers.openstack.shortage import is_no_room
 from backfill.drivers.openstack.states import (
+    LAUNCHED,
+    POWER,
     RECLAIM,
     RESTORED,
     Server,
@@ -27,6 +29,7 @@ from backfill.drivers.openstack.states import (
     is_ours,
     metadata_of,
     state_of,
+    unique_tag,
 )
 from backfill.ports import (
     BadOutputError,
@@ -61,11 +64,49 @@ def server(status: str = "ACTIVE", **more: Any) -> Server:
         ("RESCUE", InstanceState.OFF),
         ("VERIFY_RESIZE", InstanceState.RUNNING),
         ("ERROR", InstanceState.CRASHED),
+        ("SOMETHING_NEW", InstanceState.UNKNOWN),
     ],
 )
 def test_states(status: str, state: InstanceState) -> None:
     """Shelved is off, and so is one in whose place something else was booted (rescue)."""
     assert state_of(server(status)) is state
+
+
+@pytest.mark.parametrize(
+    ("launched", "power", "state"),
+    [
+        (None, 0, InstanceState.CRASHED),
+        ("2026-11-21T22:00:05.000000", 6, InstanceState.CRASHED),
+        ("2026-11-21T22:00:05.000000", 1, InstanceState.UNKNOWN),
+        ("2026-11-21T22:00:05.000000", 3, InstanceState.UNKNOWN),
+        ("2026-11-21T22:00:05.000000", 4, InstanceState.UNKNOWN),
+        ("2026-11-21T22:00:05.000000", 0, InstanceState.UNKNOWN),
+        ("2026-11-21T22:00:05.000000", None, InstanceState.UNKNOWN),
+    ],
+)
+def test_an_error_is_the_end_only_of_what_never_ran(
+    launched: str | None, power: int | None, state: InstanceState
+) -> None:
+    """Nova puts a server there when a call failed, or a person does: its guest may live on."""
+    more = {LAUNCHED: launched, POWER: power, "fault": {"message": "Failed to suspend"}}
+    seen = instance_of(server("ERROR", **more), "east")
+    assert seen.state is state
+    told = "Failed to suspend" in seen.problem and "operator" in seen.problem
+    assert told is (state is InstanceState.UNKNOWN)
+
+
+@pytest.mark.parametrize("said", [None, "", "many"])
+def test_a_server_whose_generation_is_lost_is_no_stale_copy(said: str | None) -> None:
+    """By its tag it is known; without that too it is unknown, and says what to put back."""
+    notes = dict(metadata_of(SPEC, "small@"))
+    notes.pop("backfill_generation")
+    if said is not None:
+        notes["backfill_generation"] = said
+    seen = instance_of(server(metadata=notes, tags=["backfill.c1", unique_tag(SPEC.tag)]), "east")
+    assert (seen.tag.generation, seen.state) == (3, InstanceState.RUNNING)
+    seen = instance_of(server(metadata=notes, tags=["backfill.c1"]), "east")
+    assert seen.state is InstanceState.UNKNOWN
+    assert "backfill_generation" in seen.problem
 
 
 def test_a_server_that_found_no_room_says_so() -> None:
@@ -202,16 +243,16 @@ def test_a_zone_that_is_closed_takes_all_its_flavours_along() -> None:
     assert bench.pick("vn1", 161.0) == ("s", "a")
 
 
-def test_user_data_tell_a_guest_who_it_is(tmp_path: Any) -> None:
-    """cloud-config with the identity file of every provider; the key only if one is named."""
+def test_user_data_tell_a_guest_who_it_is_and_no_secret(tmp_path: Any) -> None:
+    """cloud-config with the identity file of every provider: jobs in the guest can read it all."""
     key = tmp_path / "munge.key"
     key.write_bytes(b"secret")
     guest = Guest("10.0.0.1", "10.0.0.1:6817", str(key))
     head, _, body = base64.b64decode(user_data(SPEC, guest)).decode().partition("\n")
     assert head == "#cloud-config"
     files = {f["path"]: f for f in json.loads(body)["write_files"]}
+    assert list(files) == ["/etc/backfill/identity"]
     identity = base64.b64decode(files["/etc/backfill/identity"]["content"]).decode()
     assert "NODE_NAME=vn1\nADDRESS=10.0.1.1/16\n" in identity
-    assert base64.b64decode(files["/etc/munge/munge.key"]["content"]) == b"secret"
-    with pytest.raises(RefusedError, match="cannot read the munge key"):
-        user_data(SPEC, Guest("10.0.0.1", "10.0.0.1:6817", str(tmp_path / "none")))
+    assert "secret" not in identity
+    assert "munge" not in body

@@ -7,10 +7,17 @@ from dataclasses import replace
 import pytest
 
 from backfill.core import changes as ch
-from backfill.core.actions import DeleteNode, DownNode, DriverAction, RequeueJob
+from backfill.core.actions import (
+    CancelJob,
+    DeleteNode,
+    DownNode,
+    DriverAction,
+    RequeueJob,
+    TellJob,
+)
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
+from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung
 from backfill.core.plan import Plan, SetNode, key_of
 from backfill.core.planner import plan
 from backfill.core.policies.ladder import Ladder, RungRule
@@ -90,13 +97,16 @@ def test_only_jobs_that_have_not_ended_can_miss_their_deadline() -> None:
 
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_a_copy_without_a_record_may_be_of_an_earlier_run(restarts: int) -> None:
-    """With the journal lost, only of a job that was never requeued is it known which run it is."""
+    """With the journal lost, only of a job that was never requeued is it known which run it is:
+
+    of another one the copy is kept as it is, until somebody knows.
+    """
     taken = world(InstanceState.PAUSED, None, low(7), low(8, restarts=restarts), HIGH)
     made = plan(taken, POLICIES)
-    assert phase_of(made) is (Phase.REMOVING if restarts else Phase.EVICTING)
+    assert phase_of(made) is Phase.EVICTING
     (step,) = made.actions
     assert isinstance(step, SetNode)
-    assert {held.id for held in step.node.held} == {"7", "8"}
+    assert {held.id: held.sure for held in step.node.held} == {"7": True, "8": not restarts}
     assert ("whether its copy of job 8 is of that job's restart 1" in step.reason) == bool(restarts)
 
 
@@ -114,7 +124,12 @@ def test_a_node_that_is_not_shown_but_has_a_job_is_left_alone() -> None:
     assert [a for a in made.actions if isinstance(a, DriverAction | SetNode)] == []
     assert any("but job 7 on it: this is not believed" in r.reason for r in made.refusals)
     odd.apply(ch.JobGone("7", NOW_S))
-    assert phase_of(plan(odd, POLICIES)) is Phase.REMOVING
+    made = plan(odd, POLICIES)
+    assert phase_of(made) is Phase.READY
+    (step,) = made.actions
+    assert isinstance(step, SetNode)
+    assert step.node.suspicion is not None
+    assert step.node.suspicion.cause is Cause.FORGOTTEN
 
 
 def test_a_job_that_cannot_be_requeued_takes_its_node_down_once() -> None:
@@ -134,3 +149,47 @@ def test_a_job_that_cannot_be_requeued_takes_its_node_down_once() -> None:
     left.apply(ch.JobGone("7", NOW_S))
     (last,) = plan(left, POLICIES).actions
     assert isinstance(last, DeleteNode)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [("JobHeldAdmin", "an admin has to release it"), ("BeginTime", "anew")]
+)
+@pytest.mark.parametrize("phase", [Phase.EVICTING, Phase.DISPLACED, Phase.RETURNING])
+def test_the_owner_of_a_job_that_slurm_requeued_reads_that(
+    phase: Phase, reason: str, said: str
+) -> None:
+    """Held or not, in whatever phase it is found: what was said of the pause is no longer true."""
+    still = world(InstanceState.PAUSED, phase, low(7))
+    if phase is not Phase.RETURNING:
+        still.apply(ch.JobSeen(HIGH, NOW_S))
+    requeued = replace(
+        low(7, JobState.PENDING, restarts=1), nodes=(), start_s=0.0, reason=reason
+    )  # fmt: skip
+    still.apply(ch.JobSeen(requeued, NOW_S))
+    made = plan(still, POLICIES)
+    for at_s in range(1, 16, 3):
+        assert not [a for a in made.actions if isinstance(a, TellJob)]
+        for step in made.actions:
+            if isinstance(step, SetNode):
+                still.apply(ch.NodeManaged(step.node))
+        still.apply(ch.Tick(NOW_S + at_s))
+        still.apply(ch.SourceSeen("slurm", NOW_S + at_s))
+        made = plan(still, POLICIES)
+        if phase_of(made) is Phase.REMOVING:
+            break
+    assert phase_of(made) is Phase.REMOVING
+    (word,) = [a for a in made.actions if isinstance(a, TellJob)]
+    assert word.text.startswith("backfill: Slurm put it back into the queue")
+    assert said in word.text
+
+
+def test_the_owner_of_a_job_that_is_ended_with_its_instance_reads_why() -> None:
+    """Before it ends: afterwards slurmctld updates nothing of it."""
+    lost = world(InstanceState.RUNNING, Phase.REMOVING, replace(low(7), requeue=False))
+    condemned = replace(lost.managed["vn1"], condemned=Cause.LOST, condemned_s=NOW_S)
+    lost.apply(ch.NodeManaged(condemned))
+    lost.apply(ch.InstanceGone("bm1", "vn1", NOW_S))
+    actions = plan(lost, POLICIES).actions
+    assert [a.job_id for a in actions if isinstance(a, CancelJob)] == ["7"]
+    (word,) = [a for a in actions if isinstance(a, TellJob)]
+    assert "ends, as it may not be requeued: its instance is gone" in word.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backfill.core import changes as ch
-from backfill.core.actions import DriverAction, KickJob, ProbeJobs
+from backfill.core.actions import DriverAction, KickJob, ProbeJobs, ResumeJob
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
@@ -22,14 +22,14 @@ POLICIES = PolicySet(
 )
 
 
-def back_at_work() -> World:
+def back_at_work(state: JobState = JobState.RUNNING) -> World:
     """A node at work again, with the job that was suspended there."""
     world = World()
     node = ManagedNode(
         "vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, BACK_S, BACK_S, suspended_s=BACK_S - 2
     )
     instance = Instance("vn1", "bm1", InstanceState.RUNNING, Tag("c", "vn1", 1), Resources(1, 256))
-    job = Job("7", 7, "htc", JobState.RUNNING, nodes=("vn1",))
+    job = Job("7", 7, "htc", state, nodes=("vn1",))
     world.apply(ch.NodeManaged(node))
     world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(2, 2000)), BACK_S))
     world.apply(ch.InstanceSeen(instance, BACK_S))
@@ -112,3 +112,31 @@ def test_a_job_found_stopped_last_is_never_called_well() -> None:
     assert wanted(world, 27.0) == [ProbeJobs]
     assert world.managed["vn1"].suspended_s
     assert wanted(world, 28.0) == [KickJob]
+
+
+def test_a_kick_that_got_no_further_than_the_suspend_is_finished() -> None:
+    """The daemon died in it: the next one knows from the journal that the suspend was its own."""
+    world = back_at_work()
+    probe(world, 0.6, stuck=True)
+    probe(world, 4.0, stuck=True)
+    assert wanted(world, 4.2) == [KickJob]
+    anew = back_at_work(JobState.SUSPENDED)
+    anew.apply(ch.NodeManaged(world.managed["vn1"]))
+    assert wanted(anew, 4.4) == [ResumeJob]
+    assert wanted(back_at_work(JobState.SUSPENDED), 4.4) == []
+
+
+def test_why_nothing_is_looked_at_any_more() -> None:
+    """An admin keeps its job suspended, or the job is just ending: each is said as it is."""
+    for state, flags, why in (
+        (JobState.SUSPENDED, frozenset[str](), "others keep its jobs suspended"),
+        (JobState.COMPLETED, frozenset({"COMPLETING"}), "none of its jobs runs any more"),
+    ):
+        world = back_at_work()
+        job = Job("7", 7, "htc", state, nodes=("vn1",), flags=flags)
+        world.apply(ch.JobSeen(job, BACK_S))
+        world.apply(ch.Tick(BACK_S + 0.1))
+        world.apply(ch.SourceSeen("slurm", BACK_S + 0.1))
+        world.apply(ch.SourceSeen("bm1", BACK_S + 0.1))
+        reasons = [a.reason for a in plan(world, POLICIES).actions if isinstance(a, SetNode)]
+        assert why in reasons

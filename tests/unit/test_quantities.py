@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,35 @@ def test_what_is_no_hostlist_is_an_error_that_shows_it(text: str) -> None:
     """The message contains a piece of the faulty text."""
     with pytest.raises(ValueError, match="hostlist"):
         parse_hostlist(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[1-900000]",
+        ",".join(f"n[{i}]" for i in range(2000)),
+        "n[1-999],n[1-2]",
+        "[1-9]" * 1000,
+        "[1-9]" * 200,
+        "x" * 100_000,
+        f"{'x' * 250}[1-9][1-9][1-9][1-9][1-9][1-9]",
+        f"n[{'9' * 5000}]",
+        f"n[1-{'9' * 17}]",
+        "n[" + "1-1000," * 1000 + "1]",
+    ],
+)
+def test_too_many_names_are_counted_and_not_made(text: str) -> None:
+    """The refusal costs no more than the text itself."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="hostlist") as refused:
+            parse_hostlist(text, 1000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000 + 200 * len(text)
+    assert len(str(refused.value)) < 300
+    assert len(parse_hostlist("n[1-1000]", 1000)) == 1000
 
 
 @given(st.lists(_NAMES))

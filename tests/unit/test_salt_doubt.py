@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,17 @@ def test_a_file_that_was_changed_is_read_anew(tmp_path: Path) -> None:
     assert doubt([str(tmp_path)]) == ""
     place.write_text("{{ grains.os }}")
     assert doubt([str(tmp_path)])
+
+
+def test_a_folder_that_cannot_be_read_is_a_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root that does not exist is none: Salt's defaults name some that nobody has."""
+    (tmp_path / "deep").mkdir()
+
+    def scandir(place: str) -> object:
+        raise PermissionError(errno.EACCES, "Permission denied", place)
+
+    assert doubt([str(tmp_path / "nowhere")]) == ""
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert doubt([str(tmp_path)]) == f"{tmp_path}, which cannot be read here (Permission denied)"

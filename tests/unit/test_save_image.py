@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
 import pytest
 
-from backfill.drivers.libvirt.save_image import for_trial, read_head, rewrite
+from backfill.drivers.libvirt.save_image import for_trial, is_whole, read_head, rewrite, seal
 from backfill.ports import BadOutputError, RefusedError
 
 DOCUMENT = (
@@ -68,3 +69,38 @@ def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(BadOutputError, match="no complete memory image"):
             read_head(path)
+
+
+def stream(path: Path, magic: bytes = b"LibvirtQemudPart", form: int = 0, cut: int = 0) -> Path:
+    """An image as QEMU leaves it, `cut` bytes short: the description of the devices stands last."""
+    said = json.dumps({"page_size": 4096, "devices": [{"name": "ram"}]}).encode()
+    end = b"\x00\x06" + len(said).to_bytes(4, "big") + said
+    head = struct.pack("=16s19I", magic, 2, 64, 0, form, 0, *[0] * 14)
+    content = head + bytes(64) + b"\x06{" * 50_000 + end
+    path.write_bytes(content[: len(content) - cut])
+    return path
+
+
+def test_an_image_is_whole_when_qemus_stream_has_its_end(tmp_path: Path) -> None:
+    """Sealed or not; libvirtd may have died before it could seal it."""
+    unsealed = stream(tmp_path / "a")
+    assert is_whole(unsealed)
+    assert is_whole(stream(tmp_path / "b", b"LibvirtQemudSave"))
+    seal(unsealed)
+    assert unsealed.read_bytes()[:16] == b"LibvirtQemudSave"
+    assert is_whole(unsealed)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 40, 60, 70, 99_000, 100_160, 100_230, 100_300])
+def test_an_image_that_is_cut_off_is_not_whole(tmp_path: Path, cut: int) -> None:
+    """In its description, before it, in the head, or empty."""
+    assert not is_whole(stream(tmp_path / "cut", cut=cut))
+
+
+def test_what_we_cannot_judge_is_not_whole(tmp_path: Path) -> None:
+    """A compressed stream has no end that shows; other files are no images."""
+    assert not is_whole(stream(tmp_path / "packed", form=2))
+    assert not is_whole(stream(tmp_path / "other", b"SomethingElse..."))
+    longer = stream(tmp_path / "longer")
+    longer.write_bytes(longer.read_bytes() + b"x")
+    assert not is_whole(longer)

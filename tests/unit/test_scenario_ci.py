@@ -141,6 +141,26 @@ def test_work_survives_mishaps(here: Path) -> None:
     assert [r for r in outcome.records if "as the scenario wants it" in str(r.body)]
 
 
+def test_work_survives_readings_that_lack_it(here: Path) -> None:
+    """Slurm without nodes, a clock that is set, and a file server that is out for a while."""
+    outcome = with_faults(
+        here,
+        "{what: nodes-unseen, when: {job: low, for_s: 2s}}",
+        "{what: clock-set, by_s: 6h, when: {job: high, for_s: 2s}}",
+        "{what: files-out, when: {job: high, for_s: 3s}, for_s: 10s}",
+    )
+    assert outcome.verdicts[0].ok
+    moved = [r for r in outcome.records if "ClockSet" in str(r.body)]
+    assert moved
+
+
+@pytest.mark.parametrize("what", ["jobs-unseen", "half-unseen", "instances-unseen, host: bm1"])
+def test_odd_readings_can_be_ordered(here: Path, what: str) -> None:
+    """They happen, and the play ends."""
+    outcome = with_faults(here, f"{{what: {what}, when: {{job: high, for_s: 2s}}}}")
+    assert not [v for v in outcome.verdicts if v.title == "over in time"]
+
+
 def test_a_dead_host_and_a_guest_that_never_boots(here: Path) -> None:
     """What ran on the host that lost power starts anew, and the expectation says so."""
     outcome = with_faults(
@@ -162,6 +182,9 @@ def test_a_dead_host_and_a_guest_that_never_boots(here: Path) -> None:
         ("{what: call-fails, call: pausse}", "faults[0].call is pausse, which is no call"),
         ("{what: never-boots, node: vm1}", "faults[0].node is vm1, which is no instance"),
         ("{what: daemon-killed, when: {job: x}}", "faults[0].when.job is x, which is no job"),
+        ("{what: clock-set}", "faults[0].by_s is missing for clock-set"),
+        ("{what: instances-unseen}", "faults[0].host is missing for instances-unseen"),
+        ("{what: files-out}", "faults[0].for_s is missing for files-out"),
         ("{what: meteorite}", "faults[0].what is the text 'meteorite'"),
     ],
 )

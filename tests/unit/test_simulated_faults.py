@@ -6,6 +6,7 @@ import pytest
 
 from backfill.core.cluster import JobState
 from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports import NoCapacityError, UnreachableError
 from tests.unit.simulated_cluster import add_node, busy, cluster, node, spec
@@ -115,3 +116,82 @@ def test_a_host_without_power_loses_what_was_in_memory() -> None:
     world.clock.advance(200.0)
     assert world.job(kept).state is JobState.COMPLETED
     assert world.job(kept).restarts == 0
+
+
+def test_a_reading_may_lack_what_is_there() -> None:
+    """Once, without a trace: the next reading has it all again, and single questions always had."""
+    world = cluster()
+    job = busy(world)
+    for odd, nodes, jobs in ((Odd.NO_JOBS, True, False), (Odd.NO_NODES, False, True)):
+        world.faults.misread(odd)
+        assert world.slurm.read_jobs([job])
+        seen = world.slurm.observe()
+        assert (bool(seen.nodes), bool(seen.jobs)) == (nodes, jobs)
+        seen = world.slurm.observe()
+        assert all((seen.nodes, seen.jobs))
+
+
+def test_slurmctld_may_not_know_its_jobs_for_a_while() -> None:
+    """Whoever asks, until the order is ended."""
+    world = cluster()
+    job = busy(world)
+    order = world.faults.misread(Odd.NO_JOBS, times=-1, everywhere=True)
+    for _ in range(3):
+        assert world.slurm.observe().jobs == world.slurm.read_jobs([job]) == {}
+        assert world.slurm.observe_nodes(["v1"]).jobs == {}
+        assert set(world.slurm.read_nodes(["v1"])) == {"v1"}
+    order.end()
+    assert set(world.slurm.read_jobs([job])) == {job}
+
+
+def test_half_a_reading_is_the_same_half_for_the_same_seed() -> None:
+    """Some are missing, some are not."""
+
+    def seen() -> list[set[str]]:
+        world = cluster(hosts=20)
+        world.faults.misread(Odd.HALF, times=2)
+        return [set(world.slurm.observe().nodes) for _ in range(3)]
+
+    first, second, whole = seen()
+    assert [first, second, whole] == seen()
+    assert [len(s) == 20 for s in (first, second, whole)] == [False, False, True]
+    assert min(len(first), len(second)) > 0
+    assert first != second
+
+
+def test_a_host_may_be_read_without_its_instances() -> None:
+    """Of one host, once; the instance itself answers."""
+    world = cluster()
+    busy(world)
+    world.faults.misread(Odd.NO_INSTANCES, subject="n1")
+    assert world.provider.observe("n2").instances == {}
+    assert world.provider.observe("n1").instances == {}
+    assert set(world.provider.observe("n1").instances) == {"v1"}
+
+
+def test_an_order_can_be_ended() -> None:
+    """What failed for ever works again."""
+    world = cluster()
+    busy(world)
+    order = world.faults.fail("pause", UnreachableError("v1", "no answer"), times=-1)
+    for _ in range(3):
+        with pytest.raises(UnreachableError):
+            world.provider.pause("n1", "v1")
+    order.end()
+    world.provider.pause("n1", "v1")
+
+
+def test_no_guest_proves_itself_without_the_file_server() -> None:
+    """Until it is back."""
+    world = cluster()
+    busy(world)
+
+    def proven() -> bool:
+        report, _ = world.provider.prove("n1", "v1", world.now_s, "c", False)
+        return all(fact.ok for fact in report.facts)
+
+    assert proven()
+    world.stop_file_server()
+    assert not proven()
+    world.start_file_server()
+    assert proven()

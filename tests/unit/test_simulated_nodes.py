@@ -170,7 +170,7 @@ def test_a_fresh_slurmd_without_the_job_makes_slurm_requeue_it() -> None:
     world.clock.advance(6.0)
     assert world.job(running).restarts == 1
     assert world.job(suspended).state is JobState.SUSPENDED
-    assert [v.kind for v in world.audit()] == ["lost"]
+    assert [v.kind for v in world.audit()] == ["destroyed", "destroyed", "lost"]
 
 
 def test_slurm_down_starts_nothing_and_hears_the_end_later() -> None:

@@ -89,8 +89,8 @@ def test_a_node_cut_off_and_given_up_runs_its_job_twice() -> None:
     world.cut_node("v1")
     world.slurm.set_down("v1", "backfill: silent")
     world.clock.advance(5.0)
-    assert kinds(world) == ["twice"]
-    assert "v2" in world.violations[0].text
+    assert kinds(world) == ["destroyed", "twice"]
+    assert "v2" in world.violations[1].text
 
 
 def test_a_start_beside_a_running_instance_is_noted() -> None:
@@ -140,9 +140,9 @@ def test_work_that_exists_nowhere_is_lost() -> None:
     job = busy(world)
     world.provider.delete("n1", "v1")
     world.clock.advance(1000.0)
-    assert kinds(world) == ["lost"]
+    assert kinds(world) == ["destroyed", "lost"]
     world.slurm.requeue_job(job)
-    assert kinds(world) == []
+    assert kinds(world) == ["destroyed"]
 
 
 def test_gaps_are_found() -> None:

@@ -108,13 +108,12 @@ def test_the_environment_is_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_hung_tool_is_ended_with_its_children(tmp_path: Path) -> None:
     """The call ends at its time limit, and no process is left."""
     pids = tmp_path / "pids"
-    tool(tmp_path, f"sleep 60 & echo $! $$ >{pids}; wait")
-    begun_s = time.monotonic()
+    tool(tmp_path, f"sleep 600 & echo $! $$ >{pids}; wait; touch {tmp_path}/done")
     with pytest.raises(UnreachableError, match=r"no answer to 'squeue' within 0\.3 s"):
         Commands(bin_dir=tmp_path, timeout_s=0.3).run(["squeue"])
-    assert time.monotonic() - begun_s < 10
+    assert not (tmp_path / "done").exists()
     for pid in pids.read_text().split():
-        deadline_s = time.monotonic() + 5
+        deadline_s = time.monotonic() + 60
         while Path("/proc", pid).exists() and time.monotonic() < deadline_s:
             time.sleep(0.01)
         assert not _alive(int(pid))

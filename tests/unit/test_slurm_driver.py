@@ -172,3 +172,52 @@ def test_free_text_is_separated_by_a_secret(tools: FakeTools) -> None:
     assert mark_of(one) != mark_of(other)
     one.observe()
     assert mark_of(one) not in "\n".join(tools.calls)
+
+
+CONFIG = "ReturnToService         = {}\n"
+
+
+def test_a_node_that_stood_still_is_vouched_for(tools: FakeTools, manager: SlurmManager) -> None:
+    """Found by nobody meanwhile, and drained by the same words as before."""
+    tools.answer("show config", CONFIG.format(1))
+    show(tools, "IDLE+DRAIN+NOT_RESPONDING", "backfill: bm1 was given to job 9")
+    manager.vouch("vn1")
+    assert tools.changes() == [
+        "scontrol update NodeName=vn1 NodeAddr=255.255.255.255",
+        "scontrol update NodeName=vn1 State=UNDRAIN",
+        "scontrol update NodeName=vn1 State=DRAIN Reason=backfill: bm1 was given to job 9",
+        "scontrol update NodeName=vn1 NodeAddr=10.77.1.1",
+    ]
+
+
+def test_a_node_that_was_not_drained_is_not_drained_afterwards(
+    tools: FakeTools, manager: SlurmManager
+) -> None:
+    """As one that moved while its job ran."""
+    tools.answer("show config", CONFIG.format(0))
+    show(tools, "ALLOCATED")
+    manager.vouch("vn1")
+    assert [call.split("State=")[1].split()[0] for call in tools.changes() if "State" in call] == [
+        "DRAIN",
+        "UNDRAIN",
+    ]
+
+
+def test_nothing_is_asked_where_slurm_takes_every_node_back(
+    tools: FakeTools, manager: SlurmManager
+) -> None:
+    """ReturnToService=2 looks at no boot time."""
+    tools.answer("show config", CONFIG.format(2))
+    manager.vouch("vn1")
+    assert tools.changes() == []
+
+
+def test_another_admins_drain_is_kept_and_the_node_is_not_vouched_for(
+    tools: FakeTools, manager: SlurmManager
+) -> None:
+    """The sentence says what would happen, and both remedies."""
+    tools.answer("show config", CONFIG.format(1))
+    show(tools, "IDLE+DRAIN", "disk broken")
+    with pytest.raises(BusyError, match=r"disk broken.*reboot; lift that drain, or set Return"):
+        manager.vouch("vn1")
+    assert tools.changes() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.ahead import Ahead, Reservation, read_reservations
-from backfill.drivers.slurm.parse import JobFormat, read_nodes
+from backfill.drivers.slurm.parse import MOST_OF_AN_ARRAY, JobFormat, read_nodes
 from backfill.ports import BadOutputError
 
 NOW_S = 1795232590.0
@@ -83,6 +84,35 @@ def test_tasks_that_wait_together_are_jobs_of_their_own(
     jobs = read(record(id=f"12_{printed}", raw="12", state="PENDING") + record(id="13"))
     assert [job.id for job in jobs] == [*(f"12_{n}" for n in numbers), "13"]
     assert {job.raw_id for job in jobs[:-1]} == {12}
+
+
+def test_the_first_tasks_of_a_large_array_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user submits a million with one line; none of the rest is made, nor their numbers."""
+    tracemalloc.start()
+    try:
+        jobs = read(record(id="12_[1-4000000%1]", raw="12", state="PENDING") + record(id="13"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [job.id for job in jobs[:2]] == ["12_1", "12_2"]
+    assert len(jobs) == MOST_OF_AN_ARRAY + 1
+    assert peak < 20 << 20
+    monkeypatch.setattr("backfill.drivers.slurm.parse.MOST_OF_ARRAYS", 10)
+    many = "".join(record(id=f"{n}_[1-8]", raw=str(n), state="PENDING") for n in range(20, 25))
+    assert [job.id for job in read(many + record(id="13"))] == [
+        *(f"20_{n}" for n in range(1, 9)), "21_1", "21_2", "21_3", "22_1", "23_1", "24_1",
+        "13",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "asked", ["n[1-900000]", "n[1-60000],m[1-60000]", "x" * 5000, "[1-9]" * 500]
+)
+def test_what_a_user_asks_for_is_not_expanded_without_end(asked: str) -> None:
+    """It is one name then, which no node has."""
+    (job,) = read(record(id="12", state="PENDING", required=asked))
+    assert len(job.required_nodes) == 1
+    assert len(job.required_nodes[0]) <= 255
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_a_call_that_hangs_ends_with_its_process(make: Make) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(errors) == 2
     assert path._child._process is None
 

@@ -259,3 +259,11 @@ def test_answers_that_are_no_failure_of_the_way_pass_through() -> None:
         with pytest.raises(type(answer)):
             Failover([rest, text]).jobs(["7"])
         assert text.asked == 0
+
+
+def test_restarts_that_are_not_set_are_not_taken_for_none() -> None:
+    """By them one run of a job is told from another: a stale copy would pass for the newest."""
+    with pytest.raises(BadOutputError, match="restarts"):
+        jobs({**OLD, "restart_cnt": NONE})
+    (seen,) = jobs({**OLD, "restart_cnt": {"set": True, "infinite": False, "number": 3}})
+    assert seen.restarts == 3

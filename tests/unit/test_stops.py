@@ -16,7 +16,7 @@ from backfill.core.actions import (
 )
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
+from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase
 from backfill.core.plan import AnswerClaim, Plan, SetNode
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet, Priorities, Template
@@ -69,6 +69,23 @@ def records(found: Plan) -> list[ManagedNode]:
     return [a.node for a in found.actions if isinstance(a, SetNode)]
 
 
+def step(world: World, at_s: float, *sources: str) -> ManagedNode:
+    """The record after a plan at `at_s`, when these sources were read and showed the same."""
+    world.apply(ch.Tick(at_s))
+    for source in sources:
+        world.apply(ch.SourceSeen(source, at_s))
+    for record in records(plan(world, POLICIES)):
+        world.apply(ch.NodeManaged(record))
+    return world.managed["vn1"]
+
+
+def convinced(world: World, *sources: str) -> ManagedNode:
+    """The record when the same has been read again and again for long enough."""
+    for _ in range(5):
+        step(world, world.now_s + 4.0, *sources)
+    return world.managed["vn1"]
+
+
 def calls(found: Plan) -> list[DriverAction]:
     return [a for a in found.actions if isinstance(a, DriverAction)]
 
@@ -95,13 +112,17 @@ def test_a_guest_that_somebody_started_anew_is_removed_and_its_jobs_start_anew(
         "vn1", "bm1", InstanceState.RUNNING, Tag("c", "vn1", 1), Resources(2, 256), restarted=True
     )
     world.apply(ch.InstanceSeen(running, NOW_S + 61))
-    (record,) = records(plan(world, POLICIES))
+    assert step(world, NOW_S + 62, "bm1", "slurm").phase is phase
+    record = convinced(world, "bm1", "slurm")
     assert record.phase is Phase.REMOVING
     assert "started its guest anew" in record.reason
-    world.apply(ch.NodeManaged(record))
-    assert [type(a) for a in calls(plan(world, POLICIES))] == [DeleteInstance]
-    world.apply(ch.InstanceGone("bm1", "vn1", NOW_S + 62))
-    world.apply(ch.SourceSeen("bm1", NOW_S + 62))
+    (delete,) = calls(plan(world, POLICIES))
+    assert isinstance(delete, DeleteInstance)
+    assert delete.cause is Cause.REBOOTED
+    assert {held.id for held in delete.held} == {"7", "8"}
+    gone_s = world.now_s + 1.0
+    world.apply(ch.InstanceGone("bm1", "vn1", gone_s))
+    world.apply(ch.SourceSeen("bm1", gone_s))
     asked = [a for a in calls(plan(world, POLICIES)) if isinstance(a, RequeueJob)]
     assert {a.job_id for a in asked} == {"7", "8"}
 
@@ -114,8 +135,8 @@ def test_a_stale_copy_is_destroyed_also_when_its_host_is_wanted_again() -> None:
     (record,) = records(plan(world, POLICIES))
     assert record.phase is Phase.EVICTING
     world.apply(ch.NodeManaged(record))
-    world.apply(ch.Tick(NOW_S + 62))
-    (record,) = records(plan(world, POLICIES))
+    assert step(world, NOW_S + 62, "slurm", "bm1").phase is Phase.EVICTING
+    record = convinced(world, "slurm", "bm1")
     assert record.phase is Phase.REMOVING
     assert "Slurm has requeued job 7" in record.reason
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from backfill.drivers.store.formats import VERSION
 from backfill.drivers.store.sqlite import JournalReader, SqliteJournal
 from backfill.ports import BadOutputError, BusyError, NotFoundError, Record, RefusedError
 
@@ -172,9 +173,11 @@ def test_a_newer_journal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     SqliteJournal(path).close()
     db = sqlite3.connect(path, isolation_level=None)
-    db.execute("PRAGMA user_version = 2")
+    db.execute(f"PRAGMA user_version = {VERSION + 1}")
     db.close()
-    refused(path, r"newer backfill \(journal version 2, this one reads up to 1\)")
+    refused(
+        path, rf"newer backfill \(journal version {VERSION + 1}, this one reads up to {VERSION}\)"
+    )
 
 
 def test_a_truncated_journal_is_refused(tmp_path: Path) -> None:

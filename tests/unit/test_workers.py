@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from backfill.core.actions import (
 )
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.looking import Outside
-from backfill.engine.messages import AddressNews, ClusterPicture, Message, Result
+from backfill.engine.messages import AddressNews, ClusterPicture, Message, ReadFailed, Result
 from backfill.engine.workers import Workers
 from backfill.ports import NodeSpec
 
@@ -154,3 +155,34 @@ def test_a_defect_in_a_look_up_is_logged_and_the_next_one_is_made(
     finally:
         workers.close()
     assert "addresses failed in an unforeseen way" in caplog.text
+
+
+class ForbiddenDisk(SlowDisk):
+    """A provider that may not enter a folder, and did not expect that."""
+
+    def _forbidden(self, host: str, name: str = "") -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/srv/shared/vn1/memory.save")
+
+    pause = observe = _forbidden
+
+
+def test_an_error_of_the_system_is_told_with_its_path() -> None:
+    """It is no "defect in the driver": the file is named, and what to do about it."""
+    inbox: SimpleQueue[Message] = SimpleQueue()
+    sim = SimulatedWorld()
+    disk: Any = ForbiddenDisk()
+    workers = Workers(Outside(sim.slurm, {"bm1": disk}, sim.clock), inbox, threads=2)
+    try:
+        workers.observe("bm1")
+        read = inbox.get(timeout=_PATIENCE_S)
+        workers.start(PauseInstance("vn1", 1, "bm1", "its host was given to job 7"))
+        done = inbox.get(timeout=_PATIENCE_S)
+    finally:
+        workers.close()
+    assert isinstance(read, ReadFailed)
+    assert isinstance(done, Result)
+    assert done.retry
+    for problem in (read.problem, done.problem):
+        assert "/srv/shared/vn1/memory.save: Permission denied" in problem
+        assert "defect" not in problem
+        assert "run this as root" in problem

@@ -1,4 +1,4 @@
-"""Hosts whose QEMU runs as a user of its own, as libvirt is installed everywhere but in a lab."""
+"""Hosts whose QEMU runs as root, as some sites have it; in labs it has a user of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from backfill.core.fleet import CloneMethod, InstanceState
 from backfill.lab.cluster import Lab
+from backfill.lab.spec import QEMU_USER
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.contract.instance_rig import CLUSTER, spec
 from tests.real.libvirt_guest import NAME, Guest
@@ -17,19 +18,19 @@ from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
-USER = "libvirt-qemu"
-_AS_ROOT = 'user = "root"\ngroup = "root"\ndynamic_ownership = 0\n'
-_AS_USER = f'user = "{USER}"\ngroup = "{USER}"\ndynamic_ownership = 1\n'
+USER = "root"
+_AS_ROOT = f'user = "{USER}"\ngroup = "{USER}"\ndynamic_ownership = 0\n'
+_AS_USER = f'user = "{QEMU_USER}"\ngroup = "{QEMU_USER}"\ndynamic_ownership = 1\n'
 
 
 @pytest.fixture(scope="module", params=HYPERVISORS)
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    with running_lab("libvirt-user", request.param) as up:
+    with running_lab("libvirt-root", request.param) as up:
         for host in up.hosts:
             conf = up.dir / "machines" / host / "libvirt-etc/qemu.conf"
             before = conf.read_text()
-            assert _AS_ROOT in before
-            conf.write_text(before.replace(_AS_ROOT, _AS_USER))
+            assert _AS_USER in before
+            conf.write_text(before.replace(_AS_USER, _AS_ROOT))
             up.restart(f"libvirtd@{host}")
         yield up
 
@@ -42,7 +43,7 @@ def rig(lab: Lab) -> Iterator[LibvirtRig]:
 
 
 def test_an_instant_clone_lives_and_moves(rig: LibvirtRig) -> None:
-    """From a parent whose files QEMU's user alone can read; to disk and back, and to the other."""
+    """From a parent whose files root alone can read; to disk and back, and to the other."""
     host = rig.provider.hosts[0]
     rig.provider.create(replace(spec(rig, NAME), method=CloneMethod.INSTANT))
     rig.booted(NAME)
@@ -63,8 +64,8 @@ def test_an_instant_clone_lives_and_moves(rig: LibvirtRig) -> None:
 
 
 @pytest.mark.soak
-class TestAsAnotherUser(InstanceProviderContract):
-    """All that holds where QEMU is root."""
+class TestAsRoot(InstanceProviderContract):
+    """All that holds where QEMU has a user of its own."""
 
     @pytest.fixture
     def rig(self, lab: Lab) -> Iterator[LibvirtRig]:

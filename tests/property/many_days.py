@@ -1,0 +1,314 @@
+"""Any number of random simulated days, side by side: `make days DAYS=10000 SEED=7`.
+
+Each day is drawn from the seed and its number alone, so that one that broke a promise can be lived
+again: `make days SEED=7 DAY=123`. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from backfill.core.lifecycle import Phase, Rung
+from backfill.core.plan import Plan
+from backfill.core.planner import plan
+from backfill.core.policies.budgets import Budget, Budgets
+from backfill.core.policies.comeback import Comeback
+from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.liveness import Liveness
+from backfill.core.policies.scale import Scale
+from backfill.core.policies.victims import Extent, Victims
+from backfill.core.policy import PolicySet, Proof
+from backfill.core.world import World
+from backfill.engine import cycle
+from tests.property.days import ACCIDENTS, HOSTILE, HOSTS, Accident, Day, policies
+from tests.property.run_identity import Lived, live
+
+LADDERS = (
+    (RungRule(Rung.PAUSE, 1.0, 60.0), RungRule(Rung.SUSPEND, 60.0, 120.0), RungRule(Rung.REQUEUE)),
+    (RungRule(Rung.PAUSE, 1.0), RungRule(Rung.REQUEUE)),
+    (RungRule(Rung.PAUSE, 1.0, 20.0), RungRule(Rung.SUSPEND, 60.0, 14400.0)),
+    (
+        RungRule(Rung.PAUSE, 1.0, 5.0),
+        RungRule(Rung.MIGRATE, 30.0),
+        RungRule(Rung.SUSPEND, 60.0, 600.0),
+        RungRule(Rung.REQUEUE),
+    ),
+    (RungRule(Rung.MIGRATE, 5.0), RungRule(Rung.PAUSE, 1.0, 1000.0)),
+    (RungRule(Rung.SUSPEND, 60.0, 300.0), RungRule(Rung.REQUEUE)),
+    (
+        RungRule(Rung.THROTTLE, 1.0, 15.0),
+        RungRule(Rung.PAUSE, 1.0, 30.0),
+        RungRule(Rung.SUSPEND, 60.0, 600.0),
+    ),
+    (RungRule(Rung.REQUEUE),),
+)
+# Everything has to be over so long after the last accident; a day of trouble takes longer than one
+# without, because who has failed is tried again ever more seldom.
+LIMIT_S = 6_000.0
+# Cycles of `run_identity` that are lived in one go.
+_PART = 800
+
+
+@dataclass(frozen=True, slots=True)
+class Low:
+    """A job of low priority. `limit_s`: what its owner adds to its run time as a limit; 0: none."""
+
+    run_s: float
+    at_s: float
+    requeue: bool = True
+    nodes: int = 1
+    limit_s: float = 0.0
+    het: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A whole day before it is lived."""
+
+    rules: PolicySet
+    shared: bool
+    low: tuple[Low, ...]
+    high: tuple[tuple[float, float], ...]
+    wrong: tuple[Accident, ...]
+
+
+def draw(seed: int, number: int) -> Drawn:
+    """The `number`-th day of this seed, always the same."""
+    rng = random.Random(f"{seed}/{number}")
+    ladder = rng.choice(LADDERS)
+    warm = rng.choice((0, 0, 2))
+    shared = rng.random() < 0.25
+    budget = shared and rng.random() < 0.4
+    windows = (Budget("2", schedule="* * * * *", duration_s=30.0),) if budget else ()
+    rules = policies(
+        ladder,
+        scale=Scale(idle_s=20, boot_within_s=30, retry_after_s=5, give_up_after=20, warm=warm),
+        comeback=Comeback(settle_s=rng.choice((0.0, 0.0, 5.0))),
+        proof=Proof.MEMORY if ladder[0].rung is Rung.SUSPEND else Proof.CPU,
+        liveness=Liveness(down_after_s=rng.choice((0.0, 300.0))),
+        victims=Victims(extent=Extent.NEEDED if shared else Extent.HOST),
+        budgets=Budgets(windows),
+        answer_within_s=8.0,
+    )
+    last_s = rng.choice((90.0, 400.0))
+    low = tuple(_low(rng, last_s, warm) for _ in range(rng.randint(1, 6)))
+    high = tuple(
+        (float(rng.choice((rng.randint(2, 30), rng.randint(60, 300)))), rng.uniform(5.0, last_s))
+        for _ in range(rng.randint(1, 5))
+    )
+    wrong = tuple(
+        Accident(
+            rng.choice(ACCIDENTS + HOSTILE), round(rng.uniform(1.0, last_s), 2), rng.randint(0, 5)
+        )
+        for _ in range(rng.randint(0, 6))
+    )
+    return Drawn(rules, shared, low, high, tuple(sorted(wrong, key=lambda a: a.at_s)))
+
+
+def _low(rng: random.Random, last_s: float, warm: int) -> Low:
+    return Low(
+        float(rng.choice((rng.randint(5, 60), rng.randint(60, 600)))),
+        round(rng.uniform(0.0, last_s / 2), 2),
+        requeue=rng.random() < 0.6,
+        nodes=2 if warm and rng.random() < 0.3 else 1,
+        limit_s=rng.choice((0.0, 0.0, 400.0)),
+        het=rng.random() < 0.1,
+    )
+
+
+def lived(drawn: Drawn) -> tuple[list[tuple[str, str]], Day]:
+    """What was wrong at the end of the day, by kind, and the day itself."""
+    day = Day(drawn.rules, shared=drawn.shared)
+    throttles = drawn.rules.ladder.rungs[0].rung is Rung.THROTTLE
+    for job in drawn.low:
+        limit_s = None if throttles or not job.limit_s else job.run_s + job.limit_s
+        day.submit_one(
+            "htc", job.run_s, job.at_s, cpus=job.nodes, num_nodes=job.nodes,
+            requeue=job.requeue, time_limit_s=limit_s, het=job.het,
+        )  # fmt: skip
+    day.fill([], list(drawn.high), drawn.wrong)
+    try:
+        wrong = list(_ended(day))
+    except Exception as error:  # noqa: BLE001 - whatever ends a day is a finding, not our end
+        wrong = [("defect", f"{type(error).__name__}: {error}")]
+    return wrong + [(v.kind, str(v)) for v in day.unexcused()] + day.errors(), day
+
+
+def _ended(day: Day) -> Iterator[tuple[str, str]]:
+    """Everything has to come to its end by itself, and nothing may be left over."""
+    for what, done in (("jobs", day.over), ("nodes", day.quiet)):
+        if what == "nodes":
+            day.keep_no_spares()
+        try:
+            day.run.until(done, LIMIT_S)
+        except TimeoutError as error:
+            states = {j: day.sim.job(j).state.value for j in day.jobs}
+            refusals = [str(r) for r in day.run.cycle.last.refusals]
+            yield "stuck", f"{what}: {error}; jobs: {states}; refused: {refusals}"
+            return
+    nodes = set(day.sim.slurm.observe().nodes) - set(HOSTS)
+    there = [name for host in HOSTS for name in day.sim.hosts[host].instances]
+    if nodes or there:
+        yield "left", f"nodes {sorted(nodes)}, instances {sorted(there)}"
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Sum:
+    """What came of all days so far."""
+
+    days: int = 0
+    cpu_s: float = 0.0
+    violations: Counter[str] = field(default_factory=Counter)
+    broken: list[int] = field(default_factory=list)
+    cycles: int = 0
+    reports: int = 0
+
+
+def _live(task: tuple[int, int]) -> tuple[int, float, list[tuple[str, str]]]:
+    began_s = time.process_time()
+    wrong, _ = lived(draw(*task))
+    return task[1], time.process_time() - began_s, wrong
+
+
+def _both(world: World, policies: PolicySet) -> Plan:
+    """Each plan also from scratch: what earlier findings left out must make no difference."""
+    found, anew = plan(world, policies), plan(world, policies, from_scratch=True)
+    more = set(map(str, found.refusals)) ^ set(map(str, anew.refusals))
+    if more or replace(found, refusals=()) != replace(anew, refusals=()):
+        raise AssertionError(f"the plan that goes on is not the one from scratch: {found} / {anew}")
+    return found
+
+
+def _live_cycles(cycles: int) -> tuple[Lived, float]:
+    began_s = time.process_time()
+    return live(cycles), time.process_time() - began_s
+
+
+def live_cycles(cycles: int, processes: int) -> Sum:
+    """Live so many cycles of run, push aside and start anew, while former runs report late."""
+    total = Sum()
+    parts = [_PART] * (cycles // _PART) + ([cycles % _PART] if cycles % _PART else [])
+    with multiprocessing.Pool(processes, _quiet, (False,)) as pool:
+        for lived_, cpu_s in pool.imap_unordered(_live_cycles, parts):
+            total.cycles += lived_.cycles
+            total.reports += lived_.reports
+            total.cpu_s += cpu_s
+            total.violations["identity"] += len(lived_.wrong)
+            for text in lived_.wrong[:3]:
+                print(f"identity: {text}", file=sys.stderr, flush=True)
+            print(f"{total.cycles} of {cycles} cycles", file=sys.stderr, flush=True)
+    return total
+
+
+def _quiet(twice: bool) -> None:
+    logging.disable(logging.WARNING)
+    logging.getLogger("backfill").propagate = False
+    if twice:
+        setattr(cycle, "plan", _both)  # noqa: B010 - a module's name that it does not export
+
+
+def _tell(total: Sum, of: int, began_s: float) -> None:
+    left_s = (time.monotonic() - began_s) / total.days * (of - total.days)
+    print(
+        f"{total.days} of {of} days, {len(total.broken)} of them broken "
+        f"{dict(total.violations)}, {left_s:.0f} s left",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def live_many(seed: int, numbers: range, processes: int, twice: bool) -> Sum:
+    """Live these days, in so many processes; findings and progress go to standard error."""
+    total, began_s, told_s = Sum(), time.monotonic(), time.monotonic()
+    tasks = ((seed, number) for number in numbers)
+    with multiprocessing.Pool(processes, _quiet, (twice,)) as pool:
+        for number, cpu_s, wrong in pool.imap_unordered(_live, tasks, chunksize=4):
+            total.days += 1
+            total.cpu_s += cpu_s
+            total.violations.update(kind for kind, _ in wrong)
+            if wrong:
+                total.broken.append(number)
+                kind, text = wrong[0]
+                print(f"day {number}: {kind}: {text[:600]}", file=sys.stderr)
+                print(f"  again: make days SEED={seed} DAY={number}", file=sys.stderr, flush=True)
+            if time.monotonic() - told_s > 10.0:
+                told_s = time.monotonic()
+                _tell(total, len(numbers), began_s)
+    return total
+
+
+def _tell_one(seed: int, number: int) -> int:
+    """Live one day and tell its story."""
+    drawn = draw(seed, number)
+    wrong, day = lived(drawn)
+    for record in day.run.journal.read():
+        if record.kind != "change":
+            print(f"{record.at_s:.3f} {record.kind} {record.subject} {record.body}"[:500])
+    print(drawn.rules.ladder, drawn.rules.scale, f"shared: {drawn.shared}")
+    for line in (*drawn.low, *drawn.high, *drawn.wrong):
+        print(line)
+    for name in day.jobs:
+        print(day.sim.job(name))
+    phases = {m.name: m.phase.value for m in day.run.world.managed.values()}
+    print({name: phase for name, phase in phases.items() if phase != Phase.FAILED.value})
+    for kind, text in wrong:
+        print(f"{kind}: {text}")
+    print(
+        json.dumps({"seed": seed, "day": number, "violations": dict(Counter(k for k, _ in wrong))})
+    )
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    """Live the days that the command line asks for; 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(prog="make days", description=__doc__)
+    parser.add_argument("--days", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=None, help="random if not given")
+    parser.add_argument("--day", type=int, default=None, help="only this one, with its story")
+    parser.add_argument("--cycles", type=int, default=0, help="and so many of run_identity")
+    parser.add_argument("--first", type=int, default=0, help="begin with this one")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--twice", action="store_true", help="make each plan from scratch as well")
+    asked = parser.parse_args()
+    seed = int.from_bytes(os.urandom(4)) if asked.seed is None else asked.seed
+    print(f"SEED={seed}", file=sys.stderr, flush=True)
+    if asked.day is not None:
+        _quiet(asked.twice)
+        return _tell_one(seed, asked.day)
+    numbers = range(asked.first, asked.first + asked.days)
+    total = live_many(seed, numbers, asked.processes, asked.twice)
+    runs = live_cycles(asked.cycles, asked.processes)
+    wrong = +(total.violations + runs.violations)
+    print(
+        json.dumps(
+            {
+                "seed": seed,
+                "days": total.days,
+                "violations": dict(sorted(wrong.items())),
+                "broken_days": sorted(total.broken),
+                "cpu_s": round(total.cpu_s, 1),
+                "days_per_cpu_minute": round(total.days / max(total.cpu_s, 0.001) * 60.0, 1),
+                "cycles": runs.cycles,
+                "late_reports": runs.reports,
+                "cycles_cpu_s": round(runs.cpu_s, 1),
+            }
+        )
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""The journal is last night's copy, or gone: what runs and stands still is taken over, intact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backfill.core.adopting import mark
+from backfill.core.cluster import Job, JobState
+from backfill.core.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.scale import Scale
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.sim.rehearsal import Rehearsal
+from tests.property.days import Day, policies
+
+PAUSE = (RungRule(Rung.PAUSE, within_s=1.0), RungRule(Rung.REQUEUE))
+
+
+def _running(sim: SimulatedWorld, jobs: list[str]) -> bool:
+    return all(sim.job(j).state is JobState.RUNNING for j in jobs)
+
+
+def _phases(run: Rehearsal) -> list[str]:
+    return sorted(m.phase.value for m in run.world.managed.values())
+
+
+def _copy(run: Rehearsal) -> MemoryJournal:
+    backup = MemoryJournal()
+    backup.append(list(run.journal.read()))
+    return backup
+
+
+def _site(requeue: bool = True, jobs: int = 4) -> tuple[Day, list[str]]:
+    """Jobs at work, their instances of the second generation, and those of one host aside."""
+    day = Day(policies(PAUSE, scale=Scale(idle_s=5.0)))
+    early = [day.sim.submit("htc", 20.0) for _ in range(jobs)]
+    day.run.until(lambda: _running(day.sim, early), 120.0)
+    return day, [day.sim.submit("htc", 600.0, requeue=requeue, at_s=day.sim.now_s + 120.0)
+                 for _ in range(jobs)]  # fmt: skip
+
+
+def _restored(day: Day, journal: MemoryJournal) -> Rehearsal:
+    day.run.kill()
+    # To lay a copy in its place takes a person some seconds; calls that were under way end then.
+    day.sim.step_to(day.sim.now_s + 5.0)
+    return Rehearsal(day.sim, day.run.policies, journal)
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+@pytest.mark.parametrize("known", [True, False], ids=["last night's", "none"])
+def test_instances_that_the_journal_does_not_know_go_on(requeue: bool, known: bool) -> None:
+    """Those at work and those that stand still, of jobs that may begin anew and of others."""
+    day, lows = _site(requeue)
+    backup = _copy(day.run) if known else MemoryJournal()
+    day.run.until(lambda: not day.run.world.managed, 300.0)
+    day.run.until(lambda: _running(day.sim, lows), 300.0)
+    assert {m.generation for m in day.run.world.managed.values()} == {2}
+    host = sorted(m.host for m in day.run.world.managed.values())[0]
+    day.sim.submit("batch", 120.0, required_nodes=(host,))
+    day.run.until(lambda: "displaced" in _phases(day.run), 60.0)
+    aside = _phases(day.run).count("displaced")
+    run = _restored(day, backup)
+    run.run(20.0)
+    assert _phases(run).count("displaced") == aside
+    assert set(_phases(run)) == {"displaced", "ready"}
+    assert {m.generation for m in run.world.managed.values()} == {2}
+    run.run(1500.0)
+    assert all(day.sim.job(j).state is JobState.COMPLETED for j in lows)
+    assert sum(day.sim.job(j).restarts for j in lows) == 0
+    assert day.sim.audit() == []
+
+
+def test_generations_go_on_above_the_highest_that_was_seen() -> None:
+    """A name's next instance is told from the one that the journal did not know."""
+    day, lows = _site()
+    backup = _copy(day.run)
+    day.run.until(lambda: _running(day.sim, lows), 500.0)
+    run = _restored(day, backup)
+    run.run(800.0)
+    assert not run.world.managed
+    more = [day.sim.submit("htc", 30.0) for _ in lows]
+    run.until(lambda: _running(day.sim, more), 200.0)
+    assert {m.generation for m in run.world.managed.values()} == {3}
+    assert day.sim.audit() == []
+
+
+def _aside(restarted: bool) -> tuple[Day, str]:
+    """One job that was begun anew before, if so, and is aside now."""
+    day = Day(policies(PAUSE))
+    low = day.sim.submit("htc", 300.0)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    if restarted:
+        day.sim.requeue_behind(low, delay_s=1.0)
+        day.run.run(5.0)
+        day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    day.run.run(5.0)
+    (node,) = day.sim.job(low).nodes
+    day.sim.submit("batch", 60.0, required_nodes=(day.run.world.managed[node].host,))
+    day.run.until(lambda: "displaced" in _phases(day.run), 60.0)
+    return day, low
+
+
+def test_which_run_stands_still_is_known_without_a_journal() -> None:
+    """The drain of its node says it, and the job goes on."""
+    day, low = _aside(restarted=True)
+    restarts = day.sim.job(low).restarts
+    assert restarts > 0
+    run = _restored(day, MemoryJournal())
+    run.run(900.0)
+    assert day.sim.job(low).state is JobState.COMPLETED
+    assert day.sim.job(low).restarts == restarts
+    assert day.sim.audit() == []
+
+
+def _drained_by_hand(day: Day, low: str) -> None:
+    """The drain does not tell any more of which run the copy is."""
+    (name,) = day.sim.job(low).nodes
+    seen = day.sim.slurm.read_nodes([name])[name]
+    day.sim.slurm.undrain(name)
+    day.sim.slurm.drain(name, seen.reason.partition(" [")[0])
+
+
+def test_where_nobody_knows_the_run_the_instance_waits_as_it_is() -> None:
+    """Neither thawed nor destroyed, however long it takes, and it says what to do."""
+    day, low = _aside(restarted=True)
+    _drained_by_hand(day, low)
+    run = _restored(day, MemoryJournal())
+    run.run(3600.0)
+    assert _phases(run) == ["displaced"]
+    assert day.sim.job(low).state is JobState.SUSPENDED
+    refused = [r.reason for r in run.cycle.last.refusals if "cannot be known" in r.reason]
+    assert any(f"scontrol requeue {low}" in reason for reason in refused)
+    run.kill()
+    run.start()  # and it is not forgotten by a restart
+    run.run(600.0)
+    assert _phases(run) == ["displaced"]
+    day.sim.requeue_behind(low, delay_s=1.0)
+    run.run(900.0)
+    assert day.sim.job(low).state is JobState.COMPLETED
+
+
+def test_a_job_of_another_run_makes_the_copy_stale() -> None:
+    """What the drain tells is compared with Slurm's word: the old copy is never thawed."""
+    day, low = _aside(restarted=True)
+    before = day.sim.job(low).restarts
+    day.run.kill()
+    day.sim.requeue_behind(low, delay_s=1.0)
+    run = Rehearsal(day.sim, day.run.policies, MemoryJournal())
+    run.run(900.0)
+    assert day.sim.job(low).state is JobState.COMPLETED
+    assert day.sim.job(low).restarts > before
+    assert [v for v in day.sim.audit() if v.kind == "twice"] == []
+
+
+def test_few_words_are_added_to_a_drain() -> None:
+    """None where every job is in its first run, and none where there are too many jobs."""
+    node = ManagedNode("vn1", "10.0.0.1/8", "bm1", 3, Phase.EVICTING, 1.0, 1.0)
+    job = Job("7", 7, "htc", JobState.RUNNING, nodes=("vn1",))
+    assert mark(node, [job]) == ""
+    again = replace(job, id="8_2", restarts=2)
+    assert mark(node, [job, again]) == " [3 holds 8_2:2]"
+    assert mark(node, [again] * 65) == ""
+
+
+def test_a_job_on_an_instance_that_the_policy_file_does_not_name_is_kept() -> None:
+    """A lost journal and a shorter list of names: it works on, and is named as a refusal."""
+    day = Day(policies(PAUSE))
+    lows = [day.sim.submit("htc", 300.0) for _ in range(3)]
+    day.run.until(lambda: _running(day.sim, lows), 120.0)
+    (name,) = day.sim.job(lows[0]).nodes
+    day.run.kill()
+    template = day.run.policies.instances
+    pairs = zip(template.names, template.addresses, strict=True)
+    names, addresses = zip(*(pair for pair in pairs if pair[0] != name), strict=True)
+    fewer = replace(template, names=names, addresses=addresses)
+    rules = replace(day.run.policies, instances=fewer)
+    run = Rehearsal(day.sim, rules, MemoryJournal())
+    run.run(120.0)
+    assert any(r.subject == name and "name it in" in r.reason for r in run.cycle.last.refusals)
+    run.run(600.0)
+    assert all(day.sim.job(j).state is JobState.COMPLETED for j in lows)
+    assert sum(day.sim.job(j).restarts for j in lows) == 0
+
+
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(1, 60), st.integers(1, 200), st.booleans())
+def test_a_copy_of_any_moment_destroys_nothing_at_any_later_one(
+    copied_s: int, after_s: int, requeue: bool
+) -> None:
+    """Evictions, returns, ends and new instances lie between the copy and its return."""
+    day = Day(policies(PAUSE, scale=Scale(idle_s=4.0)))
+    for at_s in (1, 2, 30, 31, 80, 81, 150):
+        start_s = day.sim.now_s + at_s
+        day.jobs.append(day.sim.submit("htc", 45.0, requeue=requeue, at_s=start_s))
+    for at_s in (25, 70, 120):
+        day.submit("batch", 15.0, at_s)
+    day.run.run(float(copied_s))
+    backup = _copy(day.run)
+    day.run.run(float(after_s))
+    run = _restored(day, backup)
+    run.run(700.0)
+    assert all(day.sim.job(j).state is JobState.COMPLETED for j in day.jobs)
+    assert sum(day.sim.job(j).restarts for j in day.jobs) == 0
+    assert [v for v in day.sim.audit() if v.kind != "room"] == []

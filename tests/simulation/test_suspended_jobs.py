@@ -1,0 +1,322 @@
+"""Who suspended a job decides who resumes it, and a job on several nodes goes on as a whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from backfill.core.actions import ResumeJob
+from backfill.core.cluster import JobState
+from backfill.core.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.scale import Scale
+from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.ports import UnreachableError
+from backfill.sim.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import (
+    cluster,
+    ended,
+    one_host,
+    phases,
+    play,
+    policies,
+    running,
+)
+
+
+def resumes(run: Rehearsal) -> Counter[str]:
+    """How often each job was resumed by the daemon."""
+    asked = (r.body for r in run.journal.read() if r.kind == "intent")
+    return Counter(str(body["job_id"]) for body in asked if body["t"] == ResumeJob.__name__)
+
+
+def said(sim: SimulatedWorld, job: str) -> str:
+    """What the job's owner reads."""
+    return sim.slurm.admin_comment(job)
+
+
+# --- who suspended it ----------------------------------------------------------------------------
+
+
+def stopped_beside_an_admins(ladder: Ladder | None = None) -> tuple[
+    SimulatedWorld, Rehearsal, str, str, str
+]:  # fmt: skip
+    """Two low jobs stand still on one host, of which an admin had suspended the first before."""
+    sim = one_host(cpus=2)
+    rules = replace(policies(), hosts=("bm1",))
+    run = play(sim, rules if ladder is None else replace(rules, ladder=ladder))
+    theirs, ours = (sim.submit("htc", 300.0) for _ in range(2))
+    run.until(lambda: running(sim, theirs, ours), 60)
+    sim.slurm.suspend_job(theirs)
+    run.run(5.0)
+    high = sim.submit("batch", 60.0, required_nodes=("bm1",))
+    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 2, 30)
+    return sim, run, theirs, ours, high
+
+
+def test_what_an_admin_suspended_stays_suspended() -> None:
+    """The host is taken and given back: our job goes on, theirs when they say so, and then ends."""
+    sim, run, theirs, ours, high = stopped_beside_an_admins()
+    run.until(lambda: ended(sim, high), 100)
+    run.until(lambda: len(phases(run, Phase.READY)) == 2, 30)
+    run.run(60.0)
+    assert sim.job(theirs).state is JobState.SUSPENDED
+    assert running(sim, ours)
+    assert resumes(run) == {ours: 1}
+    assert "somebody else had suspended it" in said(sim, theirs)
+    assert said(sim, ours).startswith("backfill: went on after a pause of ")
+    sim.slurm.resume_job(theirs)
+    run.until(lambda: ended(sim, theirs, ours), 600)
+    assert {sim.job(job).restarts for job in (theirs, ours)} == {0}
+    assert sim.audit() == []
+
+
+def test_a_daemon_that_died_knows_whose_suspends_were_its_own() -> None:
+    """Killed at many steps of the eviction: the admin's job stays suspended, ours goes on."""
+    for steps in range(1, 40, 3):
+        sim = one_host(cpus=2)
+        journal = MemoryJournal()
+        rules = replace(policies(), hosts=("bm1",))
+        run = Rehearsal(sim, rules, journal)
+        theirs, ours = (sim.submit("htc", 300.0) for _ in range(2))
+        run.until(lambda: running(sim, theirs, ours), 60)  # noqa: B023 - used at once
+        sim.slurm.suspend_job(theirs)
+        run.run(5.0)
+        high = sim.submit("batch", 60.0, required_nodes=("bm1",))
+        for _ in range(steps):
+            assert sim.next_s is not None
+            sim.step_to(sim.next_s)
+        run.kill()
+        anew = Rehearsal(sim, rules, journal)
+        anew.until(lambda: ended(sim, high, ours), 900)  # noqa: B023 - used at once
+        assert sim.job(theirs).state is JobState.SUSPENDED, steps
+        assert {sim.job(job).restarts for job in (theirs, ours)} == {0}, steps
+        assert sim.audit() == []
+        anew.kill()
+
+
+def test_what_somebody_resumes_in_vain_is_ours_from_then_on() -> None:
+    """An admin resumes theirs while its instance stands still: suspended again, and told."""
+    sim, run, theirs, ours, high = stopped_beside_an_admins()
+    sim.slurm.resume_job(theirs)
+    run.run(5.0)
+    assert sim.job(theirs).state is JobState.SUSPENDED
+    refused = [r.body for r in run.journal.read() if r.kind == "refusal"]
+    assert any("somebody resumed it in Slurm" in str(body["reason"]) for body in refused)
+    run.until(lambda: ended(sim, high, theirs, ours), 900)
+    assert {sim.job(job).restarts for job in (theirs, ours)} == {0}
+    assert sim.audit() == []
+
+
+def test_what_an_admin_suspended_is_not_started_anew_by_the_ladder() -> None:
+    """At the ladder's end it would begin at once although they had stopped it: it stays."""
+    ladder = Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=5.0), RungRule(Rung.REQUEUE)))
+    sim, run, theirs, ours, high = stopped_beside_an_admins(ladder)
+    run.run(20.0)
+    assert sim.job(ours).restarts == 1
+    assert (sim.job(theirs).state, sim.job(theirs).restarts) == (JobState.SUSPENDED, 0)
+    assert any("somebody else suspended it" in r.reason for r in run.cycle.last.refusals)
+    run.until(lambda: ended(sim, high), 100)
+    sim.slurm.resume_job(theirs)
+    run.until(lambda: ended(sim, theirs, ours), 900)
+    assert sim.audit() == []
+
+
+def test_a_job_that_an_admin_resumed_in_time_is_ours_at_the_next_eviction() -> None:
+    """It goes on by itself when its host is taken again before all of the return is done."""
+    sim, run, theirs, ours, high = stopped_beside_an_admins()
+    sim.faults.fail("prove", UnreachableError("vn1", "its agent is silent"), times=3)
+    sim.faults.fail("wake", UnreachableError("vn1", "its agent is silent"), times=3)
+    run.until(lambda: bool(phases(run, Phase.RETURNING)), 100)
+    sim.slurm.resume_job(theirs)
+    again = sim.submit("batch", 30.0, required_nodes=("bm1",))
+    run.until(lambda: ended(sim, high, again, theirs, ours), 1500)
+    assert {sim.job(job).restarts for job in (theirs, ours)} == {0}
+    assert sim.audit() == []
+
+
+# --- a job on two nodes --------------------------------------------------------------------------
+
+
+def wide(ladder: Ladder | None = None) -> tuple[SimulatedWorld, Rehearsal, str]:
+    """A low job runs on two nodes, one on each host."""
+    sim = cluster(cpus=1)
+    rules = policies(scale=Scale(idle_s=600, warm=2))
+    run = play(sim, rules if ladder is None else replace(rules, ladder=ladder))
+    low = sim.submit("htc", 300.0, num_nodes=2)
+    run.until(lambda: running(sim, low), 60)
+    return sim, run, low
+
+
+def taken(sim: SimulatedWorld, run: Rehearsal, host: str, run_s: float) -> str:
+    """The host is given to another job for so long, and what was there stands still."""
+    high = sim.submit("batch", run_s, required_nodes=(host,))
+    run.until(lambda: any(m.host == host for m in standing(run)), 30)
+    return high
+
+
+def standing(run: Rehearsal) -> list[ManagedNode]:
+    return [m for m in run.world.managed.values() if m.phase is Phase.DISPLACED]
+
+
+def drained(sim: SimulatedWorld) -> set[str]:
+    nodes = sim.slurm.observe().nodes
+    return {name for name, node in nodes.items() if node.drained}
+
+
+def crowd_of(sim: SimulatedWorld) -> int:
+    """The most jobs that hold one virtual node."""
+    jobs = sim.slurm.observe().jobs.values()
+    held = Counter(name for job in jobs if job.holds_nodes for name in job.nodes)
+    return max((count for name, count in held.items() if name.startswith("vn")), default=0)
+
+
+def test_the_other_node_of_a_stopped_job_takes_no_second_job() -> None:
+    """One of two nodes is paused: the other is kept for the job, and both go on together."""
+    sim, run, low = wide()
+    high = taken(sim, run, "bm1", 60.0)
+    assert drained(sim) == {"vn1", "vn2"}
+    other = sim.submit("htc", 30.0)
+    run.run(30.0)
+    assert sim.job(other).state is JobState.PENDING
+    assert any(r.reason == "job 1 waits for vn1" for r in run.cycle.last.refusals)
+    run.until(lambda: ended(sim, high), 60)
+    run.until(lambda: running(sim, low), 30)
+    run.until(lambda: ended(sim, low, other), 900)
+    assert sim.job(low).restarts == 0
+    assert resumes(run) == {low: 1}
+    assert sim.audit() == []
+
+
+def test_no_node_is_free_for_a_moment() -> None:
+    """At no instant is a node with a suspended job open to others: looked at after every event."""
+    sim, run, low = wide()
+    others = [sim.submit("htc", 20.0) for _ in range(3)]
+    highs = []
+    for host in ("bm1", "bm2"):
+        highs.append(sim.submit("batch", 30.0, required_nodes=(host,)))
+        while not ended(sim, *highs):
+            assert sim.next_s is not None
+            sim.step_to(sim.next_s)
+            assert crowd_of(sim) <= 1
+    run.until(lambda: ended(sim, low, *others), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("first", ["bm1", "bm2"])
+def test_both_nodes_pushed_aside_go_on_together(first: str) -> None:
+    """The hosts come back one after the other, in either order: once, when both instances run."""
+    sim, run, low = wide()
+    second = "bm2" if first == "bm1" else "bm1"
+    highs = [taken(sim, run, first, 60.0), taken(sim, run, second, 200.0)]
+    run.until(lambda: ended(sim, highs[0]), 100)
+    run.run(30.0)
+    assert sim.job(low).state is JobState.SUSPENDED
+    assert drained(sim) == {"vn1", "vn2"}
+    (back,) = phases(run, Phase.READY)
+    assert any(
+        r.subject == back and r.what == f"job {low} going on" for r in run.cycle.last.refusals
+    )
+    assert run.world.managed[back].held
+    run.until(lambda: ended(sim, highs[1]), 300)
+    run.until(lambda: running(sim, low), 30)
+    run.until(lambda: said(sim, low).startswith("backfill: went on after a pause of "), 5)
+    run.until(lambda: not drained(sim), 30)
+    assert not any(m.held for m in run.world.managed.values())
+    run.until(lambda: ended(sim, low), 900)
+    assert (sim.job(low).restarts, resumes(run)[low]) == (0, 1)
+    assert sim.audit() == []
+
+
+def test_both_hosts_free_at_the_same_instant() -> None:
+    """Neither waits for the other for ever."""
+    sim, run, low = wide()
+    both = sim.submit("batch", 60.0, num_nodes=2)
+    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 2, 30)
+    run.until(lambda: ended(sim, both), 100)
+    run.until(lambda: running(sim, low), 30)
+    run.until(lambda: not drained(sim), 30)
+    run.until(lambda: ended(sim, low), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_the_node_that_is_back_is_pushed_aside_again_while_it_waits() -> None:
+    """It knows still that the suspend was ours."""
+    sim, run, low = wide()
+    highs = [taken(sim, run, "bm1", 30.0), taken(sim, run, "bm2", 300.0)]
+    run.until(lambda: bool(phases(run, Phase.READY)), 60)
+    highs.append(taken(sim, run, "bm1", 30.0))
+    run.until(lambda: ended(sim, *highs), 600)
+    run.until(lambda: ended(sim, low), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_the_ladders_end_starts_a_wide_job_anew_once() -> None:
+    """Both of its nodes are at the end of the ladder at the same instant: one requeue."""
+    ladder = Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=20.0), RungRule(Rung.REQUEUE)))
+    sim, run, low = wide(ladder)
+    both = sim.submit("batch", 120.0, num_nodes=2)
+    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 2, 30)
+    run.until(lambda: ended(sim, both, low), 1500)
+    assert sim.job(low).restarts == 1
+
+
+def test_a_daemon_that_dies_at_any_step_keeps_a_wide_job_whole() -> None:
+    """Killed at many steps of two evictions and returns, and started again."""
+    for steps in range(1, 120, 7):
+        sim = cluster(cpus=1)
+        journal = MemoryJournal()
+        rules = policies(scale=Scale(idle_s=600, warm=2))
+        run = Rehearsal(sim, rules, journal)
+        low = sim.submit("htc", 300.0, num_nodes=2)
+        run.until(lambda: running(sim, low), 60)  # noqa: B023 - used at once
+        first = sim.submit("batch", 10.0, required_nodes=("bm1",))
+        second = sim.submit("batch", 15.0, required_nodes=("bm2",))
+        for _ in range(steps):
+            assert sim.next_s is not None
+            sim.step_to(sim.next_s)
+            assert crowd_of(sim) <= 1
+        run.kill()
+        anew = Rehearsal(sim, rules, journal)
+        anew.until(lambda: ended(sim, first, second, low), 1500)  # noqa: B023 - used at once
+        assert sim.job(low).restarts == 0, steps
+        assert sim.audit() == []
+        anew.kill()
+
+
+# --- ReturnToService -----------------------------------------------------------------------------
+
+
+def test_what_stood_still_is_no_reboot() -> None:
+    """With ReturnToService=1 slurmctld reckons from an uptime in which the stop is missing."""
+    sim = one_host(cpus=1, manners=Manners(return_to_service=1))
+    run = play(sim, replace(policies(), hosts=("bm1",)))
+    low = sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, low), 60)
+    high = sim.submit("batch", 600.0, required_nodes=("bm1",))
+    run.until(lambda: ended(sim, high), 900)
+    run.until(lambda: ended(sim, low), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_a_node_for_which_nobody_vouched_counts_as_rebooted() -> None:
+    """As in Slurm itself: its suspended job is requeued and held."""
+    sim = one_host(cpus=1, manners=Manners(return_to_service=1))
+    run = play(sim, replace(policies(), hosts=("bm1",)))
+    low = sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, low), 60)
+    run.kill()
+    sim.provider.pause("bm1", "vn1")
+    sim.slurm.suspend_job(low)
+    sim.clock.advance(600.0)
+    sim.provider.thaw("bm1", "vn1")
+    sim.provider.wake("bm1", "vn1", sim.clock.now())
+    assert sim.job(low).reason == "JobHeldAdmin"

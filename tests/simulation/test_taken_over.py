@@ -1,0 +1,26 @@
+"""Instances of which the journal knows nothing are taken over as they are."""
+
+from __future__ import annotations
+
+from backfill.core.lifecycle import Phase, Rung
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.drivers.store.memory import MemoryJournal
+from tests.simulation.policy_cluster import ended, one_host, phases, play, policies, running
+
+
+def test_a_lost_journal_does_not_end_the_time_on_a_rung() -> None:
+    """Whoever is taken over standing still has just begun to: he is not given to the queue."""
+    sim = one_host(cpus=1)
+    ladder = Ladder((RungRule(Rung.SUSPEND, within_s=60.0, for_s=300.0), RungRule(Rung.REQUEUE)))
+    run = play(sim, policies(ladder=ladder, hosts=("bm1",)))
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: running(sim, low), 60)
+    high = sim.submit("batch", 120.0, required_nodes=("bm1",))
+    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 1, 60)
+    run.kill()
+    run.journal = MemoryJournal()
+    run.start()
+    run.until(lambda: ended(sim, high), 200)
+    run.until(lambda: ended(sim, low), 300)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []

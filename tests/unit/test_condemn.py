@@ -1,0 +1,130 @@
+"""The door through which work is destroyed: who may use it, and what survives in the journal."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backfill.core import changes as ch
+from backfill.core.actions import CancelJob, DeleteInstance, RequeueJob
+from backfill.core.draft import Draft
+from backfill.core.fleet import InstanceState
+from backfill.core.lifecycle import Cause, HeldJob, Phase, Suspicion
+from backfill.core.plan import SetNode
+from backfill.core.planner import plan
+from backfill.core.records import encode, remembered
+from backfill.core.world import World
+from tests.unit.test_stops import DISPLACED, NOW_S, POLICIES, job, world_of
+
+CORE = Path(__file__).parents[2] / "backfill" / "core"
+
+
+def test_nobody_lets_a_node_go_past_the_door() -> None:
+    """Neither by its phase nor by the calls that destroy: these have one place each."""
+    users: dict[str, set[str]] = {}
+    for path in CORE.rglob("*.py"):
+        for call in re.findall(
+            r"\.remove\(node|DeleteInstance\(|RequeueJob\(|CancelJob\(", path.read_text()
+        ):
+            users.setdefault(call, set()).add(path.relative_to(CORE).as_posix())
+    assert users.pop(".remove(node") == {"condemn.py"}
+    # A stale generation, the end of the ladder, and the removal itself, behind the door.
+    doors = {"planner.py", "steps/displaced.py", "steps/remove.py"}
+    assert set.union(*users.values()) <= doors
+    assert users["CancelJob("] == {"steps/remove.py"}
+
+
+def test_the_phase_begins_only_there() -> None:
+    """A step that forgets the door is a programmer's error, whatever the node holds."""
+    draft = Draft(world_of(DISPLACED, job("7")), POLICIES)
+    with pytest.raises(AssertionError, match=r"vn1 is removed past core/condemn\.py"):
+        draft.become(DISPLACED, Phase.REMOVING, "too late")
+
+
+def test_what_was_destroyed_lately_is_counted_over_a_restart() -> None:
+    """Also of nodes that were forgotten since; what is older than an hour is not."""
+    told: list[ch.Change] = []
+    for number, at_s in enumerate((NOW_S - 4000, NOW_S - 3000, NOW_S - 30)):
+        node = replace(
+            DISPLACED, name=f"vn{number}", phase=Phase.REMOVING, condemned=Cause.STALE,
+            condemned_s=at_s,
+        )  # fmt: skip
+        told += [ch.NodeManaged(node), ch.NodeManaged(replace(node, reason="again"))]
+        told.append(ch.NodeForgotten(node.name, node.generation))
+    world = World()
+    world.apply(ch.Tick(NOW_S))
+    for change in remembered((encode(change) for change in told), NOW_S):
+        world.apply(change)
+    assert world.destroyed_lately(3600.0) == 2
+    assert world.destroyed_lately(60.0) == 1
+
+
+def test_a_suspicion_survives_in_the_journal_and_old_journals_have_none() -> None:
+    """Records of before are read with the defaults of what they lack."""
+    suspected = replace(DISPLACED, suspicion=Suspicion(Cause.MISSING, NOW_S, NOW_S + 2, 1))
+    (known,) = remembered([encode(ch.NodeManaged(suspected))])
+    assert known == ch.NodeManaged(suspected)
+    body = encode(ch.NodeManaged(DISPLACED))
+    node = body["node"]
+    assert isinstance(node, dict)
+    for name in ("suspicion", "condemned", "condemned_s", "unconfirmed", "returns"):
+        del node[name]
+    (old,) = remembered([body])
+    assert old == ch.NodeManaged(DISPLACED)
+
+
+def test_a_node_whose_end_was_not_confirmed_goes_back() -> None:
+    """Nothing is destroyed, and the reason says who said otherwise."""
+    doomed = replace(
+        DISPLACED, phase=Phase.REMOVING, condemned=Cause.ENDED, condemned_s=NOW_S, fail=True
+    )
+    world = world_of(doomed, job("7"), job("8"))
+    (delete,) = plan(world, POLICIES).actions
+    assert isinstance(delete, DeleteInstance)
+    assert delete.held == (HeldJob("7", 0), HeldJob("8", 0))
+    world.apply(ch.Unconfirmed("vn1", 1, NOW_S + 61, "Slurm shows job 7 on it"))
+    (step,) = plan(world, POLICIES).actions
+    assert isinstance(step, SetNode)
+    assert step.node.phase is Phase.EVICTING
+    assert step.node.reason == "not destroyed: Slurm shows job 7 on it"
+    assert (step.node.condemned, step.node.unconfirmed, step.node.fail) == (None, "", False)
+
+
+@pytest.mark.parametrize("cause", [None, *Cause])
+def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(
+    cause: Cause | None,
+) -> None:
+    """Not because a ladder, an owner of room, or a mistake let its node go."""
+    gone = replace(DISPLACED, phase=Phase.REMOVING, condemned=cause, condemned_s=NOW_S)
+    jobs = [replace(job(name), requeue=False) for name in ("7", "8")]
+    world = world_of(gone, *jobs, places={})
+    found = plan(world, POLICIES)
+    cancelled = [a for a in found.actions if isinstance(a, CancelJob)]
+    assert not [a for a in found.actions if isinstance(a, RequeueJob)]
+    if cause in (None, Cause.LADDER, Cause.RECLAIMED):
+        assert cancelled == []
+        assert any("submitted as --no-requeue" in r.reason for r in found.refusals)
+    else:
+        assert {(a.job_id, a.restarts, a.host) for a in cancelled} == {
+            ("7", 0, "bm1"), ("8", 0, "bm1")
+        }  # fmt: skip
+
+
+def test_an_old_copy_stands_still_at_once_and_is_destroyed_when_it_was_seen_for_long() -> None:
+    """It runs: to stop it loses nothing, to destroy it takes more than one look."""
+    newer = replace(DISPLACED, generation=2, host="bm2")
+    places = {"bm1": InstanceState.RUNNING}
+    world = world_of(newer, job("7"), job("8"), places=places, generation=1)
+    found = plan(world, POLICIES)
+    names = [type(a).__name__ for a in found.actions if not isinstance(a, SetNode)]
+    assert "PauseInstance" in names
+    assert "DeleteInstance" not in names
+    later_s = NOW_S + 60 + POLICIES.limits.sure_after_s
+    world.apply(ch.Tick(later_s))
+    for source in ("slurm", "bm1", "bm2"):
+        world.apply(ch.SourceSeen(source, later_s))
+    deletes = [a for a in plan(world, POLICIES).actions if isinstance(a, DeleteInstance)]
+    assert [(a.host, a.generation, a.cause) for a in deletes] == [("bm1", 1, Cause.OLD)]

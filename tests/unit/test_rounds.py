@@ -1,0 +1,93 @@
+"""Regular tasks keep their rhythm, by a clock that nobody sets, and do not stop one another."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+
+import pytest
+
+from backfill.engine.rounds import Rounds
+
+_LONG_S = 30.0
+
+
+def test_each_is_done_in_its_own_rhythm() -> None:
+    """The quicker one comes more often."""
+    turns: SimpleQueue[str] = SimpleQueue()
+    rounds = Rounds()
+    rounds.add(0.01, lambda: turns.put("quick"))
+    rounds.add(0.1, lambda: turns.put("seldom"))
+    rounds.start()
+    seen: list[str] = []
+    while seen.count("seldom") < 2:
+        seen.append(turns.get(timeout=_LONG_S))
+    rounds.close()
+    assert seen[0] == "quick"
+    assert seen.count("quick") > 2
+
+
+def test_turns_that_were_missed_are_not_made_up_for() -> None:
+    """The machine slept for ten years: that is one turn, and the next one comes in its rhythm."""
+    asleep_s = [0.0]
+    moments = iter([0.0, 315_360_000.0])
+    waits: SimpleQueue[float] = SimpleQueue()
+
+    def monotonic() -> float:
+        asleep_s[0] = next(moments, asleep_s[0])
+        return asleep_s[0]
+
+    rounds = Rounds(monotonic)
+    rounds.add(2.0, lambda: waits.put(asleep_s[0]))
+    rounds.start()
+    assert waits.get(timeout=_LONG_S) == 315_360_000.0
+    rounds.close()
+    assert waits.empty()
+    assert rounds._due[0][0] == 315_360_002.0  # when it is due again
+
+
+def test_what_is_slow_holds_nobody_up_and_is_not_begun_twice() -> None:
+    """The others go on meanwhile."""
+    began: SimpleQueue[None] = SimpleQueue()
+    turns: SimpleQueue[None] = SimpleQueue()
+    go_on = threading.Event()
+
+    def slow() -> None:
+        began.put(None)
+        go_on.wait(_LONG_S)
+
+    rounds = Rounds()
+    rounds.add(0.01, slow, slow=True)
+    rounds.add(0.01, lambda: turns.put(None))
+    rounds.start()
+    began.get(timeout=_LONG_S)
+    for _ in range(5):
+        turns.get(timeout=_LONG_S)
+    assert began.empty()
+    go_on.set()
+    began.get(timeout=_LONG_S)
+    rounds.close()
+
+
+def test_a_defect_ends_neither_itself_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged and tried again."""
+    turns: SimpleQueue[None] = SimpleQueue()
+
+    def broken() -> None:
+        turns.put(None)
+        raise ValueError("a defect")
+
+    rounds = Rounds()
+    rounds.add(0.01, broken)
+    rounds.start()
+    turns.get(timeout=_LONG_S)
+    turns.get(timeout=_LONG_S)
+    rounds.close()
+    assert "a regular task failed" in caplog.text
+
+
+def test_once_is_now_and_beside_the_caller() -> None:
+    """Also when nothing was started yet."""
+    done: SimpleQueue[str] = SimpleQueue()
+    Rounds().once(lambda: done.put(threading.current_thread().name))
+    assert done.get(timeout=_LONG_S) == "round"

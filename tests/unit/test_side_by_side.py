@@ -1,0 +1,82 @@
+"""Which files of real tests share a process, and in which order they begin."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.real.side_by_side import ROOT, Group, Meter, Room, groups, in_order
+
+REAL = "import pytest\npytestmark = pytest.mark.real\n"
+
+
+def written(folder: Path, **texts: str) -> list[Path]:
+    files = [folder / f"test_{name}.py" for name in texts]
+    for file, text in zip(files, texts.values(), strict=True):
+        file.write_text(text)
+    return files
+
+
+def test_users_of_the_one_cloud_take_turns_and_all_others_are_by_themselves(tmp_path: Path) -> None:
+    files = written(
+        tmp_path,
+        plain="def test_nothing_real() -> None: ...",
+        lab=REAL,
+        stuck=REAL + "def test_it(tenant: TenantRig) -> None: ...",
+        room=REAL + "from tests.real.cloud_rig import running_cloud",
+        guests=REAL + "from tests.real.cloud_rig import cloud_with_guests",
+    )
+    assert groups(files) == [
+        Group("lab", (str(files[1]),)),
+        Group("guests", (str(files[4]),)),
+        Group("cloud", (str(files[2]), str(files[3]))),
+    ]
+
+
+def test_every_file_with_a_real_test_is_in_exactly_one_group() -> None:
+    files = sorted(ROOT.glob("tests/real/test_*.py")) + sorted(
+        ROOT.glob("tests/contract/test_*.py")
+    )
+    marked = [str(file) for file in files if re.search(r"mark\.real\b", file.read_text())]
+    found = groups(files)
+    assert sorted(marked) == sorted(file for group in found for file in group.files)
+    assert len({group.name for group in found}) == len(found) > 20
+
+
+def test_the_longest_begin_first_and_what_is_not_known_before_them(tmp_path: Path) -> None:
+    files = written(tmp_path, quick=REAL, slow=REAL, new=REAL, big=REAL + "#" * 1000)
+    order = in_order(groups(files), {"quick": 3.0, "slow": 90.0})
+    assert [group.name for group in order] == ["big", "new", "slow", "quick"]
+
+
+def test_files_of_long_tests_alone_are_not_begun_in_the_gate(tmp_path: Path) -> None:
+    files = written(
+        tmp_path,
+        some=REAL + "@pytest.mark.soak\ndef test_long() -> None: ...",
+        only="import pytest\npytestmark = [pytest.mark.real, pytest.mark.soak]\n",
+    )
+    assert [group.name for group in groups(files, "real and not soak")] == ["some"]
+    assert [group.name for group in groups(files, "soak")] == ["some", "only"]
+
+
+def test_more_begin_only_while_processors_idle() -> None:
+    """The first ones always; then one after the other, each given time to show what it needs."""
+    idle = [0.0]
+    room = Room(2, 4, lambda: idle[0])
+    assert room.for_another(0, 100.0)
+    assert room.for_another(1, 100.0)
+    assert not room.for_another(2, 110.0)
+    idle[0] = 0.5
+    assert not room.for_another(2, 111.0)
+    assert room.for_another(2, 120.0)
+    assert not room.for_another(3, 121.0)
+    assert room.for_another(3, 130.0)
+    assert not room.for_another(4, 140.0)
+    assert Room(4, 1, lambda: 1.0).for_another(0, 0.0)
+    assert not Room(4, 1, lambda: 1.0).for_another(1, 100.0)
+
+
+def test_idle_time_is_a_share_of_what_has_passed_since_the_last_look() -> None:
+    meter = Meter()
+    shares = [meter.read() for _ in range(3)]
+    assert all(0.0 <= share <= 1.0 for share in shares)
