@@ -280,9 +280,7 @@ class Provisioner(Protocol):
     def enrolled(self) -> dict[str, int]:
         """Every node that may be configured, with its generation; 0 for bare metal."""
 
-    def apply(
-        self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()
-    ) -> dict[str, StateRun]:
+    def apply(self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()) -> dict[str, StateRun]:
         """See that the states hold. `test`: change nothing; `must_run`: where no look is enough."""
 
     def close(self) -> None:

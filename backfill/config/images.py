@@ -55,8 +55,16 @@ class ImageEntry:
     def rule(self, name: str) -> ImageRule:
         """What the planner is to know of it."""
         method = self.method.value if self.method is not None else ""
-        return ImageRule(name, self.os_family, self.names, self.most_cpus, self.most_memory_mb,
-                         method, self.creates_per_min, self.warm_parents)  # fmt: skip
+        return ImageRule(
+            name,
+            self.os_family,
+            self.names,
+            self.most_cpus,
+            self.most_memory_mb,
+            method,
+            self.creates_per_min,
+            self.warm_parents,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,7 @@ def _text(shape: Text, tree: Scalar) -> str:
         raise WrongError(tree.place, "is empty", f"write {allowed(shape)}")
     what = forms.wrong(shape.form, tree.text)
     if what:
-        raise WrongError(
-            tree.place, f"is {quote(tree.text)}, which {what}", f"write {allowed(shape)}"
-        )
+        raise WrongError(tree.place, f"is {quote(tree.text)}, which {what}", f"write {allowed(shape)}")
     return tree.text
 
 

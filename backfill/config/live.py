@@ -22,10 +22,7 @@ _LAST_STEP = re.compile(r"(\.[^.\[\]]*|\[[^\[\]]*\])$")
 
 
 def conflicts(
-    config: Config,
-    settings: SlurmSettings,
-    nodes: Mapping[str, Node],
-    hosts: Mapping[str, Host],
+    config: Config, settings: SlurmSettings, nodes: Mapping[str, Node], hosts: Mapping[str, Host]
 ) -> list[str]:
     """Every reason why this file must not be used with this cluster, one sentence each.
 
@@ -46,10 +43,7 @@ def conflicts(
 
 
 def hints(
-    config: Config,
-    settings: SlurmSettings,
-    nodes: Mapping[str, Node],
-    hosts: Mapping[str, Host],
+    config: Config, settings: SlurmSettings, nodes: Mapping[str, Node], hosts: Mapping[str, Host]
 ) -> list[str]:
     """What works less well than it could, one sentence each; same arguments as `conflicts`."""
     found = [
@@ -183,9 +177,7 @@ def _addresses(config: Config, nodes: Mapping[str, Node]) -> Iterator[str]:
             )
 
 
-def _node_count(
-    config: Config, settings: SlurmSettings, nodes: Mapping[str, Node]
-) -> Iterator[str]:
+def _node_count(config: Config, settings: SlurmSettings, nodes: Mapping[str, Node]) -> Iterator[str]:
     if config.slurm.registration is not RegistrationKind.DYNAMIC:
         return  # lines of slurm.conf make room for themselves
     wanted = len(nodes.keys() | set(config.policies.instances.names))

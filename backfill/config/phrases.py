@@ -39,9 +39,7 @@ def allowed(shape: Shape, given: str = "") -> str:
             return _allowed_leaf(shape, given)
 
 
-def _allowed_leaf(
-    shape: Text | Amount | Flag | Choice | Hostlist | Addresses, given: str = ""
-) -> str:
+def _allowed_leaf(shape: Text | Amount | Flag | Choice | Hostlist | Addresses, given: str = "") -> str:
     match shape:
         case Text():
             return forms.ALLOWED[shape.form]

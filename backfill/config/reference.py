@@ -56,15 +56,9 @@ _MEANINGS: dict[tuple[str, str], str] = {
     ("Template", "names"): "Names of our nodes.",
     ("Template", "addresses"): "Their addresses, in the same order.",
     ("Template", "image"): "Which image they boot: one of the catalogue, or of Glance.",
-    (
-        "Template",
-        "features",
-    ): "Features of our nodes in Slurm; partitions select them by a NodeSet.",
+    ("Template", "features"): "Features of our nodes in Slurm; partitions select them by a NodeSet.",
     ("Priorities", "low"): "Partitions whose jobs may run on instances and be pushed aside.",
-    (
-        "Priorities",
-        "high",
-    ): "Partitions whose jobs push them aside; all others do too when left out.",
+    ("Priorities", "high"): "Partitions whose jobs push them aside; all others do too when left out.",
     ("RungRule", "rung"): "What is done.",
     ("RungRule", "within_s"): "When it has not worked after this time, the next rung is taken.",
     ("Spread", "order"): "How a host is chosen among those with room.",

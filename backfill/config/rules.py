@@ -156,8 +156,14 @@ def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> 
         if host.node is not None:
             what = f"is {host.node}, but a project in a cloud is no Slurm node"
             yield Finding(f"hosts[{index}].node", what, "write node: null")
-        rivals = [h for i, h in ours if i < index and h.cloud and h.cloud == host.cloud
-                  and (h.compute == host.compute or not (h.compute and host.compute))]  # fmt: skip
+        rivals = [
+            h
+            for i, h in ours
+            if i < index
+            and h.cloud
+            and h.cloud == host.cloud
+            and (h.compute == host.compute or not (h.compute and host.compute))
+        ]
         if rivals:  # each would count the whole room as its own
             what = f"is {host.cloud}, whose room host {rivals[0].name} has already"
             remedy = "name each project once, or each of its compute hosts once by `compute`"
@@ -228,9 +234,7 @@ def _saving(hosts: Sequence[HostEntry], saving: Saving) -> Iterator[Finding]:
         yield Finding("saving.automatic", what, "set it to false")
 
 
-def _devices(
-    hosts: Sequence[HostEntry], devices: Devices, environments: Environments
-) -> Iterator[Finding]:
+def _devices(hosts: Sequence[HostEntry], devices: Devices, environments: Environments) -> Iterator[Finding]:
     known = set(environments.features)
     for index, rule in enumerate(devices.entries):
         path = f"devices.entries[{index}]"

@@ -168,9 +168,7 @@ class _Composer:
             key = self._node(event, depth + 1)
             value = self._node(self._event(), depth + 1)
             if not isinstance(key, Scalar):
-                self.flaws.append(
-                    Flaw(_place(event), "there is a list or a section where a key must stand")
-                )
+                self.flaws.append(Flaw(_place(event), "there is a list or a section where a key must stand"))
             elif key.plain and key.text == "<<":
                 what = "is a merge key, which hides where a value comes from"
                 self.flaws.append(Flaw(key.place, f"<< {what}", "write the keys out"))

@@ -329,9 +329,7 @@ DriverAction = (
 # What may be done although it cannot be written down first: the hypervisor shows it to whoever
 # comes after us, and it can be undone.
 SAFE_UNWRITTEN = (PauseInstance, ThrottleInstance)
-SAFE_WHEN_BLIND = (
-    CancelMove, PauseInstance, SuspendInstance, ThrottleInstance, EndNursing, UnplugDevices
-)  # fmt: skip
+SAFE_WHEN_BLIND = (CancelMove, PauseInstance, SuspendInstance, ThrottleInstance, EndNursing, UnplugDevices)
 
 
 def unwritten_too(action: DriverAction) -> bool:

@@ -30,9 +30,8 @@ def full(draft: Draft, image: str, more: int = 1) -> str:
     if not rule.most_cpus and not rule.most_memory_mb:
         return ""
     there = sum(
-        1 for m in draft.world.managed.values()
-        if image_of(policies, m) == image and m.phase not in ABSENT
-    )  # fmt: skip
+        1 for m in draft.world.managed.values() if image_of(policies, m) == image and m.phase not in ABSENT
+    )
     taken = Resources((there + more) * shape.cpus, (there + more) * shape.memory_mb)
     if rule.most_cpus and taken.cpus > rule.most_cpus:
         return f"image {image} may have {rule.most_cpus} CPUs, and {there} instances are there"

@@ -39,12 +39,7 @@ def work_on(draft: Draft, node: ManagedNode) -> tuple[HeldJob, ...]:
 
 
 def clear(
-    draft: Draft,
-    node: ManagedNode,
-    reason: str,
-    *,
-    fail: bool = False,
-    failures: int | None = None,
+    draft: Draft, node: ManagedNode, reason: str, *, fail: bool = False, failures: int | None = None
 ) -> bool:
     """Let a node go on which there is no work; else say so and wait. Whether it goes."""
     draft.accused.add(node.name)
@@ -70,9 +65,7 @@ def _doubt(draft: Draft, node: ManagedNode) -> str:
     return ""
 
 
-def condemn(
-    draft: Draft, node: ManagedNode, cause: Cause, reason: str, *, fail: bool = False
-) -> bool:
+def condemn(draft: Draft, node: ManagedNode, cause: Cause, reason: str, *, fail: bool = False) -> bool:
     """Let a node go together with the work on it, once that is certain. Whether it goes now."""
     jobs = work_on(draft, node)
     if not jobs and not node.proven_s:
@@ -80,18 +73,18 @@ def condemn(
     if not permitted(draft, node, cause, reason, jobs):
         return False
     draft.remove(
-        node, reason, fail=fail,
+        node,
+        reason,
+        fail=fail,
         condemned=cause if jobs else None,
         condemned_s=(node.condemned_s if node.condemned else draft.now_s) if jobs else 0.0,
-    )  # fmt: skip
+    )
     if jobs and not node.condemned:
         draft.count_condemned()
     return True
 
 
-def permitted(
-    draft: Draft, node: ManagedNode, cause: Cause, reason: str, jobs: tuple[HeldJob, ...]
-) -> bool:
+def permitted(draft: Draft, node: ManagedNode, cause: Cause, reason: str, jobs: tuple[HeldJob, ...]) -> bool:
     """Whether the work on the node may be given up now; else it is said why not."""
     draft.accused.add(node.name)
     if node.condemned is not None:
@@ -139,9 +132,7 @@ def _unsure(draft: Draft, node: ManagedNode, cause: Cause, reason: str) -> str:
         draft.note(node, f"read once more: {reason}", suspicion=known)
     if known.times >= _READINGS and read_s >= known.since_s + needed_s:
         return ""
-    return (
-        f"this is believed when {_READINGS} readings of {source} say the same, for {needed_s:.0f} s"
-    )
+    return f"this is believed when {_READINGS} readings of {source} say the same, for {needed_s:.0f} s"
 
 
 def _needed_s(draft: Draft, node: ManagedNode, cause: Cause) -> float:

@@ -71,8 +71,9 @@ class Cron:
         """
         shown = (
             day_s + hour * 3600.0 + minute * 60.0
-            for hour in self.hours[::way] for minute in self.minutes[::way]
-        )  # fmt: skip
+            for hour in self.hours[::way]
+            for minute in self.minutes[::way]
+        )
         ahead_s = zone.steady_s(day_s - _DAY_S, day_s + 2 * _DAY_S)
         if ahead_s is not None:
             return (at_s - ahead_s for at_s in shown)

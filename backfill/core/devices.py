@@ -67,11 +67,7 @@ def region_id(cluster: str, job: str, host: str) -> str:
 
 
 def allocate(
-    wanted: Wanted,
-    pool: Iterable[VirtualFunction],
-    held: Iterable[Holding],
-    sharing: Sharing,
-    cluster: str,
+    wanted: Wanted, pool: Iterable[VirtualFunction], held: Iterable[Holding], sharing: Sharing, cluster: str
 ) -> Holding | str:
     """What the instance gets, or a sentence that says why it gets nothing.
 
@@ -81,9 +77,11 @@ def allocate(
     holdings = list(held)
     known = next((h for h in holdings if h.instance == wanted.instance), None)
     if known is not None:
-        return known if _fits(known, wanted) else (
-            f"{wanted.instance} holds devices for job {known.job} on {known.host} already"
-        )  # fmt: skip
+        return (
+            known
+            if _fits(known, wanted)
+            else (f"{wanted.instance} holds devices for job {known.job} on {known.host} already")
+        )
     there = [h for h in holdings if h.host == wanted.host]
     refusal = _refusal(wanted, there, sharing)
     if refusal:
@@ -98,16 +96,23 @@ def allocate(
         )
     region = region_id(cluster, wanted.job, wanted.host) if wanted.region_mb else ""
     return Holding(
-        wanted.instance, wanted.host, wanted.job, wanted.owner,
-        tuple(free[: wanted.functions]), region, wanted.region_mb,
-    )  # fmt: skip
+        wanted.instance,
+        wanted.host,
+        wanted.job,
+        wanted.owner,
+        tuple(free[: wanted.functions]),
+        region,
+        wanted.region_mb,
+    )
 
 
 def _fits(known: Holding, wanted: Wanted) -> bool:
-    return (
-        (known.host, known.job, len(known.functions), known.region_mb)
-        == (wanted.host, wanted.job, wanted.functions, wanted.region_mb)
-    )  # fmt: skip
+    return (known.host, known.job, len(known.functions), known.region_mb) == (
+        wanted.host,
+        wanted.job,
+        wanted.functions,
+        wanted.region_mb,
+    )
 
 
 def _refusal(wanted: Wanted, there: list[Holding], sharing: Sharing) -> str:

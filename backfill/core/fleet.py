@@ -23,12 +23,7 @@ class InstanceState(StrEnum):
 
 # States in which an instance takes memory of its host.
 IN_MEMORY = frozenset(
-    {
-        InstanceState.RUNNING,
-        InstanceState.BUILDING,
-        InstanceState.PAUSED,
-        InstanceState.MIGRATING,
-    }
+    {InstanceState.RUNNING, InstanceState.BUILDING, InstanceState.PAUSED, InstanceState.MIGRATING}
 )
 
 

@@ -23,9 +23,7 @@ from backfill.core.world import World
 
 # Two pictures of a job in which all of this is equal may lead to no other decision, unless it is
 # by `priority` or `reason`, which have rules of their own. Nobody decides by the planned start.
-_SAME = attrgetter(
-    *(f.name for f in fields(Job) if f.compare and f.name not in ("priority", "reason"))
-)
+_SAME = attrgetter(*(f.name for f in fields(Job) if f.compare and f.name not in ("priority", "reason")))
 
 
 class Heed:

@@ -63,9 +63,7 @@ class _Renamed(_Noted[K, V]):
 
     __slots__ = ("_name",)
 
-    def __init__(
-        self, lens: Lens, every: Mapping[K, V], name: Callable[[K], str], whole: str
-    ) -> None:
+    def __init__(self, lens: Lens, every: Mapping[K, V], name: Callable[[K], str], whole: str) -> None:
         super().__init__(lens, every, whole)
         self._name = name
 

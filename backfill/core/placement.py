@@ -178,8 +178,7 @@ def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> st
 def _there(instance: Instance, shape: Resources) -> Resources:
     """What an instance that stands still, or is just leaving, still takes of its host."""
     return Resources(
-        shape.cpus if instance.occupies_cpu else 0,
-        shape.memory_mb if instance.occupies_memory else 0,
+        shape.cpus if instance.occupies_cpu else 0, shape.memory_mb if instance.occupies_memory else 0
     )
 
 

@@ -110,17 +110,7 @@ def key_of(action: DriverAction) -> str:
 # What tells two actions of one kind about one node apart.
 _EXTRAS: dict[type, Callable[[Any], object]] = {
     **dict.fromkeys(
-        (
-            SuspendJob,
-            ResumeJob,
-            LimitJob,
-            RequeueJob,
-            CancelJob,
-            TellJob,
-            KickJob,
-            HoldDevices,
-            PlugDevices,
-        ),
+        (SuspendJob, ResumeJob, LimitJob, RequeueJob, CancelJob, TellJob, KickJob, HoldDevices, PlugDevices),
         attrgetter("job_id"),
     ),
     MigrateInstance: attrgetter("target"),

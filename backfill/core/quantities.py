@@ -118,9 +118,7 @@ def _choices(part: str, most: int) -> list[Sequence[str]]:
     """What may stand at each place of the name: texts and ranges take turns, and the last range
     counts fastest, as Slurm has it."""
     if _PART.match(part.strip()) is None or part.strip() == "":
-        raise ValueError(
-            f"hostlist part '{_short(part)}' is not a node name or a range like n[1-4]"
-        )
+        raise ValueError(f"hostlist part '{_short(part)}' is not a node name or a range like n[1-4]")
     pieces = _RANGES.split(part.strip())
     if sum(map(len, pieces[::2])) + len(pieces) // 2 > _LONGEST_NAME:
         raise ValueError(f"hostlist part '{_short(part)}' is longer than a name of a node can be")
@@ -172,8 +170,7 @@ def _fold_group(prefix: str, width: int, numbers: list[int]) -> str:
         else:
             runs.append((number, number))
     texts = [
-        str(a).zfill(width) if a == b else f"{str(a).zfill(width)}-{str(b).zfill(width)}"
-        for a, b in runs
+        str(a).zfill(width) if a == b else f"{str(a).zfill(width)}-{str(b).zfill(width)}" for a, b in runs
     ]
     if len(numbers) == 1:
         return f"{prefix}{texts[0]}"

@@ -134,9 +134,10 @@ def judge_registration(node: Node, cpus: int, memory_mb: int) -> Check:
     if node.cpus >= cpus and node.memory_mb >= memory_mb:
         return _check(SLURMD, True, f"{node.cpus} CPUs and {node.memory_mb} MB")
     return _check(
-        SLURMD, False, f"it registered with {node.cpus} CPUs and {node.memory_mb} MB instead of "
-        f"{cpus} and {memory_mb}",
-    )  # fmt: skip
+        SLURMD,
+        False,
+        f"it registered with {node.cpus} CPUs and {node.memory_mb} MB instead of {cpus} and {memory_mb}",
+    )
 
 
 def _clock(report: GuestReport, limit_s: float) -> Check:

@@ -25,8 +25,9 @@ def _fit(draft: Draft, host: str) -> None:
     named = {m.name: why for m in nodes if (why := _named(draft, m))}
     too_many, why = _too_many(draft, host)
     can_go = [m for m in nodes if m.phase in (Phase.READY, Phase.BOOTING)]
-    can_go.sort(key=lambda m: (m.name not in named, m.phase is Phase.READY,
-                               not m.idle_since_s, -m.created_s, m.name))  # fmt: skip
+    can_go.sort(
+        key=lambda m: (m.name not in named, m.phase is Phase.READY, not m.idle_since_s, -m.created_s, m.name)
+    )
     going = max(too_many - leaving, sum(1 for m in can_go if m.name in named))
     for node in can_go[: max(0, going)]:
         reason = f"its room on {host} is wanted back: {named.get(node.name, why)}"

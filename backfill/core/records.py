@@ -228,8 +228,9 @@ _RecordT = TypeVar("_RecordT", ManagedNode, HeldJob, Fleet)
 
 def _later(record: _RecordT, by_s: float) -> _RecordT:
     """All its moments; 0 stands for none."""
-    times: dict[str, Any] = {name: at_s + by_s for name in _MOMENTS[type(record)]
-                             if (at_s := getattr(record, name))}  # fmt: skip
+    times: dict[str, Any] = {
+        name: at_s + by_s for name in _MOMENTS[type(record)] if (at_s := getattr(record, name))
+    }
     if isinstance(record, ManagedNode):
         times["held"] = tuple(_later(held, by_s) for held in record.held)
     return dataclasses.replace(record, **times)
@@ -273,12 +274,7 @@ def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
             # Kept for its generation: a copy that turns up again must not look like a new one.
             last.pop(f"node {change.name}", None)
             last[f"forgotten {change.name}"] = change
-        case (
-            changes.Woken()
-            | changes.CheckpointKept()
-            | changes.CheckpointPutBack()
-            | changes.Unconfirmed()
-        ):
+        case changes.Woken() | changes.CheckpointKept() | changes.CheckpointPutBack() | changes.Unconfirmed():
             _note(last, change)
         case changes.MemoryWritten():
             last[f"rate {change.host}"] = change
@@ -312,10 +308,7 @@ def _fold_destroyed(last: dict[str, changes.Change], change: changes.Change) -> 
 
 def _note(
     last: dict[str, changes.Change],
-    change: changes.Woken
-    | changes.CheckpointKept
-    | changes.CheckpointPutBack
-    | changes.Unconfirmed,
+    change: changes.Woken | changes.CheckpointKept | changes.CheckpointPutBack | changes.Unconfirmed,
 ) -> None:
     """What the world does with such a change, done to the record in the journal."""
     known = last.get(f"node {change.name}")

@@ -55,9 +55,7 @@ def _wanted(draft: Draft) -> list[Want]:
 
 def _need_of_all(policies: PolicySet, world: World) -> Need:
     """What the queue could use where nobody is left out."""
-    return policies.demand.need_of(
-        _kinds_waiting(world, policies), policies.instances.flavour, world.now_s
-    )
+    return policies.demand.need_of(_kinds_waiting(world, policies), policies.instances.flavour, world.now_s)
 
 
 def _kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
@@ -242,6 +240,4 @@ def _shrink(draft: Draft, wanted: Sequence[Want], *, in_need: bool) -> None:
             return
         leaving += 1
         removing += 1
-        draft.become(
-            node, Phase.DRAINING, f"idle for {scale.idle_s:.0f} s, nobody waits", drained_s=0.0
-        )
+        draft.become(node, Phase.DRAINING, f"idle for {scale.idle_s:.0f} s, nobody waits", drained_s=0.0)

@@ -93,9 +93,7 @@ class Timeline(Generic[TimeT]):
         span = self._free[first:stop]
         if not 0 <= min(span) + amount <= max(span) + amount <= self.capacity:
             self._merge(first, stop)
-            raise ValueError(
-                f"{amount:+d} between {start} and {end} leaves the range 0 to {self.capacity}"
-            )
+            raise ValueError(f"{amount:+d} between {start} and {end} leaves the range 0 to {self.capacity}")
         self._free[first:stop] = [free + amount for free in span]
         self._merge(first, stop)
 

@@ -42,9 +42,7 @@ def tell_waiting(
     is not said again.
     """
     notice = policies.notice
-    if not notice.admin_comment or not notice.waiting_after_s or stale(
-        world, "slurm", policies.limits
-    ):  # fmt: skip
+    if not notice.admin_comment or not notice.waiting_after_s or stale(world, "slurm", policies.limits):
         return [], dict(told)
     begun = _begun_of(world, told)
     # Unless something else stands there by now.
@@ -59,11 +57,7 @@ def tell_waiting(
 
 
 def _told_now(
-    world: World,
-    policies: PolicySet,
-    refusals: Sequence[Refusal],
-    told: Mapping[str, Told],
-    most: int,
+    world: World, policies: PolicySet, refusals: Sequence[Refusal], told: Mapping[str, Told], most: int
 ) -> tuple[list[TellJob], dict[str, Told]]:
     """The sentences for those who wait, `most` at most."""
     notice = policies.notice

@@ -84,9 +84,7 @@ def want_of_all(world: World, policies: PolicySet, need: Need) -> Want:
     return _want(world, policies, ("", ""), need, _free(world, policies))
 
 
-def _want(
-    world: World, policies: PolicySet, asked: Asked, need: Need, free: Counter[Offer]
-) -> Want:
+def _want(world: World, policies: PolicySet, asked: Asked, need: Need, free: Counter[Offer]) -> Want:
     """`free`: CPUs that jobs will find free."""
     lacking = need.cpus - _sum(free, asked)
     if need.nodes > 1 and lacking <= 0:

@@ -36,15 +36,15 @@ class MungeCredentials:
     def _run(self, argv: list[str], given: str) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
-                argv, input=given, capture_output=True, text=True, timeout=self._within_s,
-                check=False,
-            )  # fmt: skip
+                argv, input=given, capture_output=True, text=True, timeout=self._within_s, check=False
+            )
         except OSError as error:
             raise DriverError(
                 "munge", f"{argv[0]} cannot be run: {error.strerror}", "install the package munge"
             ) from error
         except subprocess.TimeoutExpired:
             raise UnreachableError(
-                "munge", f"{argv[0]} did not answer within {self._within_s:g} s",
+                "munge",
+                f"{argv[0]} did not answer within {self._within_s:g} s",
                 "see that munged runs on the controller",
-            ) from None  # fmt: skip
+            ) from None

@@ -25,16 +25,17 @@ def checkpoint_order(world: World, job_id: str) -> tuple[str, list[ManagedNode]]
         if node is None:
             raise OrderError(f"job {job_id} runs on {name}, which is no node of ours")
         if node.phase is not Phase.READY or node.checkpoint:
-            why = f"checkpoint {node.checkpoint} of it is under way" if node.checkpoint else (
-                f"it is {node.phase}"
-            )  # fmt: skip
+            why = (
+                f"checkpoint {node.checkpoint} of it is under way"
+                if node.checkpoint
+                else (f"it is {node.phase}")
+            )
             raise OrderError(f"{name} cannot be stopped now: {why}; try again later")
         nodes.append(node)
     identity = f"{job_id}-{int(world.now_s)}"
     names = tuple(n.name for n in nodes)
     return identity, [
-        replace(n, checkpoint=identity, checkpoint_s=world.now_s, checkpoint_of=names)
-        for n in nodes
+        replace(n, checkpoint=identity, checkpoint_s=world.now_s, checkpoint_of=names) for n in nodes
     ]
 
 
@@ -66,9 +67,7 @@ def put_back_order(
         nodes.append(node)
     names = tuple(sorted(parts))
     return [
-        replace(
-            n, checkpoint=identity, checkpoint_s=world.now_s, checkpoint_of=names, restoring=True
-        )
+        replace(n, checkpoint=identity, checkpoint_s=world.now_s, checkpoint_of=names, restoring=True)
         for n in nodes
     ]
 

@@ -64,9 +64,7 @@ def move_with_devices(provider: InstanceProvider, host: str, name: str, target: 
     provider.hook(target, name, AFTER)
 
 
-def _come_back(
-    provider: InstanceProvider, host: str, name: str, target: str, error: DriverError
-) -> None:
+def _come_back(provider: InstanceProvider, host: str, name: str, target: str, error: DriverError) -> None:
     assert isinstance(provider, DeviceHolder)
     try:
         provider.migrate(target, name, host)

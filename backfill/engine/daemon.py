@@ -114,9 +114,13 @@ class Daemon:
         self._watch = Watch(pace.watch_s)
         self._sources = ("slurm", *outside.providers)
         self._desk = HookDesk(
-            self.world, self._watch, self._sources, self.poke,
-            lambda: bool(self.cycle.policies.devices.entries), self.refused,
-        )  # fmt: skip
+            self.world,
+            self._watch,
+            self._sources,
+            self.poke,
+            lambda: bool(self.cycle.policies.devices.entries),
+            self.refused,
+        )
         self._asked = Asked()
         self._said = ""
         self._said_s = 0.0

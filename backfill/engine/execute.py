@@ -83,19 +83,12 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
 
 def _on_node(
     outside: Outside,
-    action: act.CreateNode
-    | act.DeleteNode
-    | act.DrainNode
-    | act.UndrainNode
-    | act.SetAddress
-    | act.DownNode,
+    action: act.CreateNode | act.DeleteNode | act.DrainNode | act.UndrainNode | act.SetAddress | act.DownNode,
 ) -> list[ch.Change]:
     manager = outside.manager
     match action:
         case act.CreateNode():
-            spec = NodeSpec(
-                action.name, action.address, action.cpus, action.memory_mb, action.features
-            )
+            spec = NodeSpec(action.name, action.address, action.cpus, action.memory_mb, action.features)
             manager.create_node(spec)
         case act.DeleteNode():
             manager.delete_node(action.name)
@@ -253,9 +246,7 @@ def _last_words(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]
 def _migrate(outside: Outside, action: act.MigrateInstance) -> list[ch.Change]:
     provider = outside.providers[action.host]
     if outside.providers.get(action.target) is not provider:
-        raise RefusedError(
-            action.name, f"{action.host} and {action.target} belong to different providers"
-        )
+        raise RefusedError(action.name, f"{action.host} and {action.target} belong to different providers")
     if holds_devices(provider, action.name):
         move_with_devices(provider, action.host, action.name, action.target)
     else:

@@ -78,9 +78,11 @@ def _image_allows(policies: PolicySet, image: str, size: int) -> None:
     for most, what in (
         (names, f"image {image} may have {{}} names"),
         (rule.most_cpus // shape.cpus if rule.most_cpus else size, f"image {image} may have {{}}"),
-        (rule.most_memory_mb // shape.memory_mb if rule.most_memory_mb else size,
-         f"the memory of image {image} is enough for {{}}"),
-    ):  # fmt: skip
+        (
+            rule.most_memory_mb // shape.memory_mb if rule.most_memory_mb else size,
+            f"the memory of image {image} is enough for {{}}",
+        ),
+    ):
         if size > most:
             raise OrderError(f"{size} instances can never be there: {what.format(most)}")
 

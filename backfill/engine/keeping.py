@@ -8,9 +8,7 @@ from backfill.engine.looking import Outside, read_instance
 from backfill.ports import RefusedError
 
 
-def checkpoint(
-    outside: Outside, action: act.KeepCheckpoint | act.PutBackCheckpoint
-) -> list[ch.Change]:
+def checkpoint(outside: Outside, action: act.KeepCheckpoint | act.PutBackCheckpoint) -> list[ch.Change]:
     """Do it, and tell what is kept or where the instance is now."""
     keeper = outside.keepers.get(action.host)
     if keeper is None:

@@ -161,9 +161,7 @@ class Listener:
                 client.sendall(_ONE_TOO_MANY)  # so little never waits
             return
         try:
-            talk = threading.Thread(
-                target=self._talk, args=(client, uid, address), daemon=True, name="talk"
-            )
+            talk = threading.Thread(target=self._talk, args=(client, uid, address), daemon=True, name="talk")
             talk.start()
         except RuntimeError:  # no thread is left
             self._door.leave(uid, address)
@@ -201,10 +199,7 @@ class Listener:
                 _LOG.warning("the hook of job %s did not wait: %s", call.job_id, error)
 
         if not address and not self._trust.hook(uid):
-            why = (
-                f"hooks run by {user_told(uid)} are not believed, only those of "
-                f"{self._trust.told()}"
-            )
+            why = f"hooks run by {user_told(uid)} are not believed, only those of {self._trust.told()}"
             self._turn_away(why)
             with contextlib.suppress(OSError):
                 client.sendall(f"no {why}\n".encode())  # the hook writes it into its log

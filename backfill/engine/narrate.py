@@ -22,9 +22,11 @@ def sentence(step: object) -> str:
             where = f" on {step.node.host}" if step.node.host else ""
             return f"{step.node.name}{where} is now {step.node.phase}: {step.reason}"
         case SetFleet() | ForgetNode():
-            now = f"{step.fleet.id} is {step.fleet.state}" if isinstance(step, SetFleet) else (
-                f"{step.name} is gone"
-            )  # fmt: skip
+            now = (
+                f"{step.fleet.id} is {step.fleet.state}"
+                if isinstance(step, SetFleet)
+                else (f"{step.name} is gone")
+            )
             return f"{now}: {step.reason}"
         case AnswerClaim():
             verdict = "the room is free" if step.ok else "the room is NOT proven free"
@@ -32,9 +34,13 @@ def sentence(step: object) -> str:
         case EndClaim():
             return f"the claim of job {step.job_id} ends: {step.reason}"
         case (
-            act.SuspendJob() | act.ResumeJob() | act.RequeueJob() | act.CancelJob() | act.KickJob()
+            act.SuspendJob()
+            | act.ResumeJob()
+            | act.RequeueJob()
+            | act.CancelJob()
+            | act.KickJob()
             | act.LimitJob()
-        ):  # fmt: skip
+        ):
             return _on_job(step)
         case act.MigrateInstance():
             return f"migrate {step.name} from {step.host} to {step.target}: {step.reason}"
@@ -45,9 +51,8 @@ def sentence(step: object) -> str:
 
 
 def _on_job(
-    step: act.SuspendJob | act.ResumeJob | act.RequeueJob | act.CancelJob | act.KickJob
-    | act.LimitJob,
-) -> str:  # fmt: skip
+    step: act.SuspendJob | act.ResumeJob | act.RequeueJob | act.CancelJob | act.KickJob | act.LimitJob,
+) -> str:
     if isinstance(step, act.LimitJob):
         minutes = f"{step.limit_s / 60:.0f} min"
         return f"set the time limit of job {step.job_id} to {minutes}: {step.reason}"
@@ -93,13 +98,7 @@ def _outcome(record: Record) -> str:
 def _change(change: ch.Change) -> str:
     """Observations that a reader of a story wants to see."""
     match change:
-        case (
-            ch.NodeSeen()
-            | ch.JobSeen()
-            | ch.InstanceSeen()
-            | ch.InstanceStopped()
-            | ch.InstanceGone()
-        ):
+        case ch.NodeSeen() | ch.JobSeen() | ch.InstanceSeen() | ch.InstanceStopped() | ch.InstanceGone():
             return _seen(change)
         case ch.Claimed():
             return f"Slurm gave {', '.join(change.hosts or change.nodes)} to job {change.job_id}"
@@ -180,9 +179,11 @@ def _written(change: ch.MemoryWritten | ch.CheckpointKept | ch.CheckpointPutBack
         case ch.CheckpointKept():
             return f"checkpoint {change.id} of {change.name} is kept: {change.size_mb:.0f} MB"
         case ch.MemoryWritten():
-            told = f"{change.expected_s:.2f} s were predicted" if change.expected_s else (
-                "nothing was predicted: the first one from this host"
-            )  # fmt: skip
+            told = (
+                f"{change.expected_s:.2f} s were predicted"
+                if change.expected_s
+                else ("nothing was predicted: the first one from this host")
+            )
             return (
                 f"{change.host} wrote {change.written_mb:.0f} MB of {change.name} in "
                 f"{change.took_s:.2f} s; {told}"
@@ -205,9 +206,7 @@ def _guest(change: ch.Woken | ch.Proven | ch.Probed | ch.LastWords) -> str:
             return f"the console of {change.name} ended: {' | '.join(change.text.splitlines())}"
 
 
-def _seen(
-    change: ch.NodeSeen | ch.JobSeen | ch.InstanceSeen | ch.InstanceStopped | ch.InstanceGone,
-) -> str:
+def _seen(change: ch.NodeSeen | ch.JobSeen | ch.InstanceSeen | ch.InstanceStopped | ch.InstanceGone) -> str:
     match change:
         case ch.InstanceStopped():
             return f"{change.host} shows {change.name} as paused"

@@ -55,9 +55,11 @@ def _odd_cluster(world: World, seen: ClusterObservation) -> str:
     what = f"it shows {len(living) - len(gone)} of {len(living)} jobs, and not that others ended"
     held = {node for job in seen.jobs.values() for node in job.nodes}
     torn = [
-        node for job in gone for node in job.nodes
+        node
+        for job in gone
+        for node in job.nodes
         if job.holds_nodes and node not in held and _occupied(seen.nodes.get(node))
-    ]  # fmt: skip
+    ]
     if torn:
         return f"{what}, but {torn[0]} as given to one: this is not believed"
     return "" if _for_long(world, "slurm", seen.seen_s) else f"{what}: this is not believed yet"
@@ -94,9 +96,7 @@ def _seen(world: World, seen: ClusterObservation) -> list[ch.Change]:
 def node_changes(world: World, names: Sequence[str], seen: ClusterObservation) -> list[ch.Change]:
     """These nodes and every job on them were read."""
     found = _seen(world, seen)
-    found += [
-        ch.NodeGone(n, seen.seen_s) for n in names if n not in seen.nodes and n in world.nodes
-    ]
+    found += [ch.NodeGone(n, seen.seen_s) for n in names if n not in seen.nodes and n in world.nodes]
     # A job that was on one of them and is not listed there any more has left it; where it is now,
     # if anywhere, the next complete reading tells.
     slurm = world.sources.get("slurm")

@@ -84,10 +84,7 @@ class Orders:
     def _fleet(self, body: Body) -> Body:
         """Order a fleet of `n`, or let the fleet `delete` go."""
         cycle, gone = self._daemon.cycle, str(body.get("delete", ""))
-        if gone:
-            fleet = leaving(self._world, gone)
-        else:
-            fleet = fleet_order(self._world, cycle.policies, body)
+        fleet = leaving(self._world, gone) if gone else fleet_order(self._world, cycle.policies, body)
         cycle.take([ch.FleetSet(fleet)])
         cycle.decide()
         return {"id": fleet.id}

@@ -26,7 +26,4 @@ def prove(outside: Outside, action: WakeInstance) -> list[ch.Change]:
         problem = credentials.check(theirs) if theirs else "it made no credential"
         fact = Fact(f"{MUNGE}:from the guest", not problem, problem)
         report = replace(report, facts=(*report.facts, fact))
-    return [
-        ch.Woken(name, generation, at_s, report.correction_s),
-        ch.Proven(name, generation, at_s, report),
-    ]
+    return [ch.Woken(name, generation, at_s, report.correction_s), ch.Proven(name, generation, at_s, report)]

@@ -56,9 +56,7 @@ class Questions:
         }
         # These read the journal, which may be long, so a hook must not wait for them: they run in
         # the listener's thread and not in the daemon's own.
-        self._tellers: dict[str, Callable[[Body], Body]] = {
-            "events": stories.events,
-        }
+        self._tellers: dict[str, Callable[[Body], Body]] = {"events": stories.events}
         # Likewise, and for those alone who may act: they read files, or take guests' time.
         self._apart = {"reload": self._reload, "look": self._look}
         self._writers = {**Orders(daemon).known, **self._apart}
@@ -252,9 +250,7 @@ class Questions:
                 if r.subject in names
                 or (job is not None and (r.subject == "cluster" or r.subject in world.hosts))
             ],
-            "operations": [
-                asdict(o) for o in world.operations.values() if o.key.split(":")[1] == subject
-            ],
+            "operations": [asdict(o) for o in world.operations.values() if o.key.split(":")[1] == subject],
             "known": bool(managed or job or host or node or subject in world.fleets),
         }
 

@@ -95,10 +95,7 @@ class Stories:
                 budget.last_id = record.id
                 yield record
             end = page[-1].id
-            if window.newest:
-                window = replace(window, before_id=end)
-            else:
-                window = replace(window, after_id=end)
+            window = replace(window, before_id=end) if window.newest else replace(window, after_id=end)
             if window.newest and end <= 1:
                 return
             time.sleep(max(_REST_S, time.monotonic() - began_s))

@@ -147,8 +147,7 @@ class Lab:
         machines = {}
         if supervisor_pid and phase == "up":
             machines = {
-                name: MachineStatus(pid, self._services(name))
-                for name, pid in state["machines"].items()
+                name: MachineStatus(pid, self._services(name)) for name, pid in state["machines"].items()
             }
         return LabStatus(
             name=self.spec.name,
@@ -162,11 +161,7 @@ class Lab:
         )
 
     def command(
-        self,
-        machine: str,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None = None,
-        user: str = "root",
+        self, machine: str, argv: Sequence[str], env: Mapping[str, str] | None = None, user: str = "root"
     ) -> list[str]:
         """The full command line that runs `argv` in the machine (for exec or a shell).
 
@@ -180,10 +175,28 @@ class Lab:
         join = cgroups.joining(self.dir, machine) if state["weights"] else []
         environment = {"PATH": self.path, "LANG": "C.UTF-8", "HOME": "/root", **(env or {})}
         return [
-            *join, "nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--",
-            *self._becoming(user), "setpriv", "--pdeathsig", "KILL",
-            "env", "-i", *(f"{key}={value}" for key, value in environment.items()), *argv,
-        ]  # fmt: skip
+            *join,
+            "nsenter",
+            "-t",
+            str(pid),
+            "-m",
+            "-u",
+            "-i",
+            "-n",
+            "-p",
+            "-C",
+            "-r",
+            "-w",
+            "--",
+            *self._becoming(user),
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "env",
+            "-i",
+            *(f"{key}={value}" for key, value in environment.items()),
+            *argv,
+        ]
 
     def _becoming(self, user: str) -> list[str]:
         if user == "root":
@@ -213,9 +226,13 @@ class Lab:
         """Run a command in a machine to its end; like subprocess.run, killed when time is over."""
         return subprocess.run(
             self.command(machine, argv, env, user),
-            input=stdin, stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True, text=True, timeout=timeout_s, check=check,
-        )  # fmt: skip
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=check,
+        )
 
     def popen(
         self,
@@ -230,8 +247,11 @@ class Lab:
         """Start a command in a machine; it dies when the returned process is killed."""
         return subprocess.Popen(
             self.command(machine, argv, env, user),
-            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+        )
 
     def restart(self, service: str) -> None:
         """Stop and start "slurmctld", "slurmd@bm1", "libvirtd@bm2"; returns when it answers."""
@@ -282,11 +302,22 @@ class Lab:
         with (self.dir / "supervisor.log").open("w") as log:
             # setsid forks, so the supervisor is nobody's child: it never becomes our zombie.
             subprocess.run(
-                ["setsid", "--fork", sys.executable, "-m", "backfill.lab.supervisor",
-                 str(self.dir), str(owner_pid)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, cwd="/",
+                [
+                    "setsid",
+                    "--fork",
+                    sys.executable,
+                    "-m",
+                    "backfill.lab.supervisor",
+                    str(self.dir),
+                    str(owner_pid),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=True,
+                cwd="/",
                 env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-            )  # fmt: skip
+            )
 
     def _await_up(self, progress: Progress) -> None:
         shown = 0

@@ -27,9 +27,7 @@ from backfill.lab.spec import (
 # What survives a pause of hours and a server that starts anew: see docs/readiness.md.
 MOUNT_OPTIONS = "vers=4.1,proto=tcp,hard,timeo=50,retrans=3,noatime,nofail"
 # The same as in salt_states/controller/files.sls, where the reasons are.
-NFS_OPTIONS = (
-    "Only_Numeric_Owners = true; Lease_Lifetime = 60; Grace_Period = 10; Minor_Versions = 1;"
-)
+NFS_OPTIONS = "Only_Numeric_Owners = true; Lease_Lifetime = 60; Grace_Period = 10; Minor_Versions = 1;"
 _EXPORTS = (("home", "rw"), ("software", "ro"))
 _TOOLS = {"time": ("chronyd",), "files": ("ganesha.nfsd",), "salt": ()}
 
@@ -43,10 +41,7 @@ def missing_tools(spec: LabSpec) -> list[str]:
 
 def mounts() -> list[str]:
     """What guests mount, as in fstab."""
-    return [
-        f"{CONTROLLER_ADDRESS}:/{name} /{name} nfs4 {mode},{MOUNT_OPTIONS}"
-        for name, mode in _EXPORTS
-    ]
+    return [f"{CONTROLLER_ADDRESS}:/{name} /{name} nfs4 {mode},{MOUNT_OPTIONS}" for name, mode in _EXPORTS]
 
 
 def exported(lab_dir: Path) -> Path:
@@ -58,9 +53,7 @@ def write_extras(spec: LabSpec, lab_dir: Path) -> None:
     """Write the configuration of the wanted services; needs the lab's munge key."""
     missing = missing_tools(spec)
     if missing:
-        raise LabError(
-            f"a lab with these services needs {', '.join(missing)}: run scripts/setup.sh"
-        )
+        raise LabError(f"a lab with these services needs {', '.join(missing)}: run scripts/setup.sh")
     if spec.time:
         (lab_dir / "etc/chrony.conf").write_text(
             f"local stratum 8\nallow {NETWORK}\npidfile /run/chronyd.pid\n"
@@ -81,12 +74,29 @@ def extra_services(spec: LabSpec, lab_dir: Path) -> tuple[Service, ...]:
         argv = ("/usr/sbin/chronyd", "-n", "-x", "-u", "root", "-f", f"{lab_dir}/etc/chrony.conf")
         found.append(Service("chronyd", argv))
     if spec.files:
-        argv = ("/usr/bin/ganesha.nfsd", "-F", "-p", "/run/ganesha.pid", "-L", "STDERR",
-                "-N", "NIV_EVENT", "-f", f"{lab_dir}/etc/ganesha.conf")  # fmt: skip
+        argv = (
+            "/usr/bin/ganesha.nfsd",
+            "-F",
+            "-p",
+            "/run/ganesha.pid",
+            "-L",
+            "STDERR",
+            "-N",
+            "NIV_EVENT",
+            "-f",
+            f"{lab_dir}/etc/ganesha.conf",
+        )
         found.append(Service("ganesha", argv, ready=f"tcp:{CONTROLLER_ADDRESS}:{FILES_PORT}"))
     if spec.salt:
-        argv = (salt_python(), "-c", "from salt.scripts import salt_master; salt_master()",
-                "--config-dir", f"{lab_dir}/etc/salt", "--log-level", "warning")  # fmt: skip
+        argv = (
+            salt_python(),
+            "-c",
+            "from salt.scripts import salt_master; salt_master()",
+            "--config-dir",
+            f"{lab_dir}/etc/salt",
+            "--log-level",
+            "warning",
+        )
         ready = f"tcp:{CONTROLLER_ADDRESS}:{SALT_PORT}"
         found.append(Service("salt-master", argv, ready=ready, chroot=False))
     return tuple(found)

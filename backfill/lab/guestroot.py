@@ -47,10 +47,29 @@ def add_guest_files(root: Path) -> None:
         shutil.copyfile(GUEST_FILES / name, where)
         where.chmod(0o755)
     for program in ("wake", "jobs", "become", "prove", "stated"):
-        run("gcc", "-O2", "-static", "-Wall", "-Werror", "-o", str(sbin / f"backfill-{program}"),
-             str(GUEST_FILES / f"{program}.c"), "-lmunge", "-lm")  # fmt: skip
-    run("gcc", "-O2", "-fPIC", "-shared", "-Wall", "-Werror", "-o",
-         str(root / "usr/local/lib/backfill-hold.so"), str(GUEST_FILES / "hold.c"))  # fmt: skip
+        run(
+            "gcc",
+            "-O2",
+            "-static",
+            "-Wall",
+            "-Werror",
+            "-o",
+            str(sbin / f"backfill-{program}"),
+            str(GUEST_FILES / f"{program}.c"),
+            "-lmunge",
+            "-lm",
+        )
+    run(
+        "gcc",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-Wall",
+        "-Werror",
+        "-o",
+        str(root / "usr/local/lib/backfill-hold.so"),
+        str(GUEST_FILES / "hold.c"),
+    )
     build_guest_hook(root / HOOK_PROGRAM[1:], HOOK_FILE, "/var/log/slurm/backfill-hook.log")
     (root / "etc/backfill").mkdir(exist_ok=True)
     (root / "etc/nsswitch.conf").write_text(
@@ -91,8 +110,11 @@ def make_initrd(root: Path, tree: Path, target: Path) -> None:
     with target.open("wb") as packed:
         subprocess.run(
             ["cpio", "-o", "-H", "newc", "--quiet"],
-            cwd=tree, input="\n".join(names).encode(), stdout=packed, check=True,
-        )  # fmt: skip
+            cwd=tree,
+            input="\n".join(names).encode(),
+            stdout=packed,
+            check=True,
+        )
 
 
 def _unpacked(module: Path) -> bytes:

@@ -154,9 +154,7 @@ def _build_in(work: Path, target: Path, progress: Progress, recipe: Recipe) -> G
     began_s = time.monotonic()
 
     def step(text: str) -> None:
-        progress(
-            f"guest image of Slurm {recipe.release}: {text} ({time.monotonic() - began_s:.0f} s)"
-        )
+        progress(f"guest image of Slurm {recipe.release}: {text} ({time.monotonic() - began_s:.0f} s)")
 
     root = work / "root"
     step(f"installing packages of Debian {recipe.suite}")
@@ -174,9 +172,22 @@ def _build_in(work: Path, target: Path, progress: Progress, recipe: Recipe) -> G
     shutil.copyfile(kernel, out / "vmlinuz")
     shutil.rmtree(root / "boot")
     step("writing the disk")
-    guestroot.run("mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-E",
-         "lazy_itable_init=0,root_owner=0:0", "-d", str(root), str(out / "disk.raw"),
-         f"{DISK_MB}M")  # fmt: skip
+    guestroot.run(
+        "mke2fs",
+        "-q",
+        "-t",
+        "ext4",
+        "-O",
+        "^has_journal",
+        "-m",
+        "0",
+        "-E",
+        "lazy_itable_init=0,root_owner=0:0",
+        "-d",
+        str(root),
+        str(out / "disk.raw"),
+        f"{DISK_MB}M",
+    )
     image = GuestImage(
         kernel=str(target / "vmlinuz"),
         initrd=str(target / "initrd"),
@@ -193,8 +204,9 @@ def _build_in(work: Path, target: Path, progress: Progress, recipe: Recipe) -> G
 
 def _packages_of(root: Path) -> str:
     """Every package with its exact version: what a later build is compared with."""
-    return guestroot.run("dpkg-query", f"--admindir={root}/var/lib/dpkg", "-W",
-                "-f", "${Package} ${Version} ${Architecture}\n")  # fmt: skip
+    return guestroot.run(
+        "dpkg-query", f"--admindir={root}/var/lib/dpkg", "-W", "-f", "${Package} ${Version} ${Architecture}\n"
+    )
 
 
 def checksums(folder: Path) -> str:

@@ -51,11 +51,29 @@ def boots_under(accelerator: str, limit_s: float = PROBE_TIMEOUT_S) -> bool:
     with tempfile.NamedTemporaryFile("r", prefix="backfill-probe-") as console:
         argv = [
             # Broken KVM makes QEMU abort, and a core file in the user's directory helps nobody.
-            "prlimit", "--core=0", "--",
-            "qemu-system-x86_64", "-accel", accelerator, "-cpu", "max", "-m", "256", "-nodefaults",
-            "-display", "none", "-no-reboot", "-kernel", built.kernel, "-initrd", built.initrd,
-            "-append", f"{built.cmdline} backfill.probe", "-serial", f"file:{console.name}",
-        ]  # fmt: skip
+            "prlimit",
+            "--core=0",
+            "--",
+            "qemu-system-x86_64",
+            "-accel",
+            accelerator,
+            "-cpu",
+            "max",
+            "-m",
+            "256",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-kernel",
+            built.kernel,
+            "-initrd",
+            built.initrd,
+            "-append",
+            f"{built.cmdline} backfill.probe",
+            "-serial",
+            f"file:{console.name}",
+        ]
         try:
             subprocess.run(argv, timeout=limit_s, check=False, capture_output=True)
         except (subprocess.TimeoutExpired, OSError):

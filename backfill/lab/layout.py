@@ -38,20 +38,25 @@ SLURM_TOOLS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # Where a machine whose Slurm is of another release has that release's root.
 ROOT_MOUNT = "/run/root"
 _TOOLS = (
-    "scontrol", "squeue", "sinfo", "sbatch", "srun", "salloc", "scancel", "sprio", "sdiag",
-    "strigger", "munge", "unmunge",
-)  # fmt: skip
+    "scontrol",
+    "squeue",
+    "sinfo",
+    "sbatch",
+    "srun",
+    "salloc",
+    "scancel",
+    "sprio",
+    "sdiag",
+    "strigger",
+    "munge",
+    "unmunge",
+)
 _USERS = (
     f"{SLURM_USER}:x:64030:64030::/nonexistent:/usr/sbin/nologin",
     f"{QEMU_USER}:x:64055:64055:Libvirt Qemu:/var/lib/libvirt:/usr/sbin/nologin",
     f"{JOB_USER}:x:2001:2001:A user of the cluster:/tmp:/bin/bash",
 )
-_GROUPS = (
-    f"{SLURM_USER}:x:64030:",
-    f"{QEMU_USER}:x:64055:",
-    "kvm:x:64056:",
-    f"{JOB_USER}:x:2001:",
-)
+_GROUPS = (f"{SLURM_USER}:x:64030:", f"{QEMU_USER}:x:64055:", "kvm:x:64056:", f"{JOB_USER}:x:2001:")
 _DAEMONS = ("slurmctld", "slurmd", "slurmrestd")
 # Runs the release's own program, in the caller's directory if that exists there. A job has these
 # in its PATH too, and is inside already.
@@ -167,9 +172,7 @@ def _build_hook(spec: LabSpec, lab_dir: Path) -> str:
     home = lab_dir / "hook"
     # A hook on a host reaches the daemon as it would in a real cluster: over the network.
     endpoint = (
-        f"tcp:{CONTROLLER_ADDRESS}:{HOOK_PORT}"
-        if spec.hooks == "host"
-        else f"unix:{daemon_socket(lab_dir)}"
+        f"tcp:{CONTROLLER_ADDRESS}:{HOOK_PORT}" if spec.hooks == "host" else f"unix:{daemon_socket(lab_dir)}"
     )
     try:
         hook = build_hook(home / "hook", endpoint, spec.hook_timeout_ms, home / "hook.log")

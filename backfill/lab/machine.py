@@ -107,10 +107,7 @@ def configure_network(plan: MachinePlan) -> None:
     card = "eth0"
     if plan.bridge:
         card = "br0"
-        commands += [
-            "link add br0 type bridge forward_delay 0 stp_state 0",
-            "link set eth0 master br0 up",
-        ]
+        commands += ["link add br0 type bridge forward_delay 0 stp_state 0", "link set eth0 master br0 up"]
     if plan.address:
         commands += [f"link set {card} up", f"addr add {plan.address} brd + dev {card}"]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)

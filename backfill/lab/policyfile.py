@@ -59,11 +59,7 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
                 }
             },
             # All hosts of a lab are one machine, so their page cache is one as well.
-            "hardware": {
-                "domain_type": lab.domain_type,
-                "disk_cache": "unsafe",
-                "cpu_features": ["rdrand"],
-            },
+            "hardware": {"domain_type": lab.domain_type, "disk_cache": "unsafe", "cpu_features": ["rdrand"]},
         },
         "instances": {
             "names": "vn[1-16]",

@@ -100,9 +100,7 @@ def build(name: str, progress: Progress = lambda line: None) -> Path:
         return root
     recipe = _RECIPES[name]
     if os.geteuid() != 0 or shutil.which("mmdebstrap") is None:
-        raise LabError(
-            f"a root with {recipe.what} needs root and mmdebstrap: run scripts/setup.sh as root"
-        )
+        raise LabError(f"a root with {recipe.what} needs root and mmdebstrap: run scripts/setup.sh as root")
     place = _place(name)
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / ".lock").open("w") as lock:

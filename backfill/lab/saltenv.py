@@ -27,16 +27,28 @@ def salt_python() -> str:
         if not (home / "complete").exists():
             shutil.rmtree(home, ignore_errors=True)
             _run(sys.executable, "-m", "venv", "--without-pip", str(home))
-            _run(uv(), "pip", "sync", "--quiet", "--python", str(python), "--require-hashes",
-                 str(LOCK_FILE))  # fmt: skip
+            _run(uv(), "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", str(LOCK_FILE))
             (home / "complete").touch()
     return str(python)
 
 
 def install_into(target: Path) -> None:
     """Put Salt below `target`, found there by PYTHONPATH alone, so that the folder can move."""
-    _run(uv(), "pip", "install", "--quiet", "--target", str(target), "--require-hashes",
-         "--python", sys.executable, "--link-mode", "copy", "-r", str(LOCK_FILE))  # fmt: skip
+    _run(
+        uv(),
+        "pip",
+        "install",
+        "--quiet",
+        "--target",
+        str(target),
+        "--require-hashes",
+        "--python",
+        sys.executable,
+        "--link-mode",
+        "copy",
+        "-r",
+        str(LOCK_FILE),
+    )
 
 
 def lock_hash() -> str:

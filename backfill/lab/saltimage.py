@@ -58,8 +58,20 @@ def bake(root: Path) -> None:
     _apply_image_role(root)
     # Unchecked: the guest never compares times, which a copied disk may change. Compiled by the
     # guest's own interpreter, since byte code belongs to one version.
-    _run("chroot", str(root), "/usr/bin/python3", "-m", "compileall", "-q", "-j", "2",
-         "--invalidation-mode", "unchecked-hash", f"/{PLACE}", "/usr/lib/python3.11")  # fmt: skip
+    _run(
+        "chroot",
+        str(root),
+        "/usr/bin/python3",
+        "-m",
+        "compileall",
+        "-q",
+        "-j",
+        "2",
+        "--invalidation-mode",
+        "unchecked-hash",
+        f"/{PLACE}",
+        "/usr/lib/python3.11",
+    )
 
 
 def _keep(folder: Path, names: tuple[str, ...]) -> None:
@@ -97,13 +109,32 @@ def _apply_image_role(root: Path) -> None:
     try:
         done = subprocess.run(
             # Salt reads /proc; namespaces of its own leave nothing mounted behind.
-            ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={root}/proc",
-             "chroot", str(root), "/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-             f"PYTHONPATH=/{PLACE}", "/usr/bin/python3", "-c",
-             "from salt.scripts import salt_call; salt_call()", "--local", "--retcode-passthrough",
-             "--config-dir", "/tmp/backfill", "--out=json", "state.apply"],  # noqa: S108
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                "unshare",
+                "--mount",
+                "--pid",
+                "--fork",
+                f"--mount-proc={root}/proc",
+                "chroot",
+                str(root),
+                "/usr/bin/env",
+                "-i",
+                "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+                f"PYTHONPATH=/{PLACE}",
+                "/usr/bin/python3",
+                "-c",
+                "from salt.scripts import salt_call; salt_call()",
+                "--local",
+                "--retcode-passthrough",
+                "--config-dir",
+                "/tmp/backfill",  # noqa: S108 - inside the guest's own root
+                "--out=json",
+                "state.apply",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         problem = verdict(done.stdout)
         if problem or done.returncode:
             told = " / ".join(done.stderr.strip().splitlines()[-2:])

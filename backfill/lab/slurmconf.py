@@ -88,10 +88,9 @@ def _release_lines(spec: LabSpec) -> list[str]:
 def _hook_lines(spec: LabSpec, built_hook: str) -> list[str]:
     if spec.hooks == "none":
         return []
-    start, end = {
-        "slurmctld": ("PrologSlurmctld", "EpilogSlurmctld"),
-        "host": ("Prolog", "Epilog"),
-    }[spec.hooks]
+    start, end = {"slurmctld": ("PrologSlurmctld", "EpilogSlurmctld"), "host": ("Prolog", "Epilog")}[
+        spec.hooks
+    ]
     if not spec.hook:
         return [f"{start}={built_hook}", f"{end}={built_hook}"]
     return [f"{start}={spec.hook}", *([f"{end}={spec.hook_epilog}"] if spec.hook_epilog else [])]

@@ -72,17 +72,13 @@ class LabSpec:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", self.name):
-            raise LabError(
-                f"lab name {self.name!r}: use lower-case letters, digits and '-', 31 at most"
-            )
+            raise LabError(f"lab name {self.name!r}: use lower-case letters, digits and '-', 31 at most")
         if not 1 <= self.hosts <= MAX_HOSTS:
             raise LabError(f"hosts={self.hosts}: a lab has between 1 and {MAX_HOSTS} hosts")
         if self.cpus < 1 or self.memory_mb < 1:
             raise LabError("cpus and memory_mb of a lab's hosts must be at least 1")
         names = self.hypervisor.split(",")
-        if names != [NO_HYPERVISOR] and (
-            set(names) - set(HYPERVISORS) or len(names) not in (1, self.hosts)
-        ):
+        if names != [NO_HYPERVISOR] and (set(names) - set(HYPERVISORS) or len(names) not in (1, self.hosts)):
             raise LabError(
                 f"hypervisor={self.hypervisor!r}: use none, {' or '.join(HYPERVISORS)}, or one for "
                 f"each host, as in {','.join(HYPERVISORS)}"

@@ -127,12 +127,27 @@ class Supervisor:
         groups = cgroups.make(self.lab_dir, machine) if with_cgroups else ()
         reader, self._lifelines[machine] = os.pipe2(os.O_CLOEXEC)
         argv = [
-            "setpriv", "--pdeathsig", "KILL",
-            "unshare", "--pid", "--net", "--mount", "--uts", "--ipc", "--cgroup", "--fork",
-            "--kill-child", "--mount-proc", "--propagation", "private", "--",
-            sys.executable, "-m", "backfill.lab.machine",
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            "--pid",
+            "--net",
+            "--mount",
+            "--uts",
+            "--ipc",
+            "--cgroup",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "--propagation",
+            "private",
+            "--",
+            sys.executable,
+            "-m",
+            "backfill.lab.machine",
             str(layout.plan_path(self.lab_dir, machine)),
-        ]  # fmt: skip
+        ]
         pid = os.fork()
         if pid == 0:
             try:
@@ -164,8 +179,10 @@ class Supervisor:
             ]
         subprocess.run(
             ["nsenter", f"--net=/proc/{switch}/ns/net", "ip", "-batch", "-"],
-            input="\n".join(commands), text=True, check=True,
-        )  # fmt: skip
+            input="\n".join(commands),
+            text=True,
+            check=True,
+        )
 
     def _booted(self, machine: str) -> bool:
         try:

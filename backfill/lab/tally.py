@@ -21,9 +21,7 @@ from typing import Literal, TextIO
 
 from backfill.lab.spec import CONTROLLER_ADDRESS, TALLY_PORT
 
-FindingKind = Literal[
-    "gap", "duplicate", "two connections", "ended twice", "never ended", "garbage"
-]
+FindingKind = Literal["gap", "duplicate", "two connections", "ended twice", "never ended", "garbage"]
 
 
 # socket(7), SO_TIMESTAMPNS, which Python does not name; on TCP the time of the last byte returned.

@@ -81,8 +81,7 @@ def _table(played: Sequence[Played]) -> str:
     rows = "".join(_row(figure, played) for figure in FIGURES)
     last = "<th>" + escape(f"{played[1].name} minus {played[0].name}") + "</th>" if two else ""
     return (
-        f'<h2>All figures</h2><div class="scroll"><table><tr><th></th>{heads}{last}</tr>{rows}'
-        "</table></div>"
+        f'<h2>All figures</h2><div class="scroll"><table><tr><th></th>{heads}{last}</tr>{rows}</table></div>'
     )
 
 

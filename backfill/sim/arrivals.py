@@ -29,15 +29,10 @@ class Arrivals:
         ticks, first, count = trace.ticks_per_s, trace.submit[0], len(trace)
         while self.next_s <= now_s:
             self._sim.add_high(
-                number,
-                trace.run[number] / ticks,
-                trace.estimate[number] / ticks,
-                trace.processors[number],
+                number, trace.run[number] / ticks, trace.estimate[number] / ticks, trace.processors[number]
             )
             number += 1
-            self.next_s = (
-                START_S + (trace.submit[number] - first) / ticks if number < count else inf
-            )
+            self.next_s = START_S + (trace.submit[number] - first) / ticks if number < count else inf
         self._number = number
         self._ticket = self._sim.ticket(early=self._sim.shape.tie == "eventwise")
 

@@ -21,17 +21,7 @@ OK, BAD_INPUT, MISUSE = 0, 2, 64
 # What each way of replaying understands; anything else that is given would be ignored.
 _JOURNAL = frozenset({"journal", "policy", "learn", "json"})
 _BARE = frozenset(
-    {
-        "trace",
-        "cluster",
-        "scheduler",
-        "tie",
-        "format",
-        "no_instances",
-        "reservations",
-        "jobs_csv",
-        "json",
-    }
+    {"trace", "cluster", "scheduler", "tie", "format", "no_instances", "reservations", "jobs_csv", "json"}
 )
 _NOT_WITH_POLICY = {
     "no_instances": "--no-instances contradicts --policy; leave one of them out",
@@ -69,18 +59,14 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NODESxCPUS",
         help="equal nodes and the processors of each, for example 128x1",
     )
-    parser.add_argument(
-        "--scheduler", choices=SCHEDULERS, default="easy", help="of bare metal (easy)"
-    )
+    parser.add_argument("--scheduler", choices=SCHEDULERS, default="easy", help="of bare metal (easy)")
     parser.add_argument(
         "--tie",
         choices=TIES,
         default="batch",
         help="batch: completions, arrivals, then one pass; eventwise: arrivals first, a pass each",
     )
-    parser.add_argument(
-        "--format", choices=("auto", *READERS), default="auto", help="of the trace (auto)"
-    )
+    parser.add_argument("--format", choices=("auto", *READERS), default="auto", help="of the trace (auto)")
     parser.add_argument(
         "--no-instances", action="store_true", help="replay the bare cluster without instances"
     )
@@ -124,12 +110,8 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         help="repeat N times, from the second on with all submit and run times moved a little",
     )
     group.add_argument("--report", type=Path, metavar="OUT", help="write one HTML page")
-    group.add_argument(
-        "--perfetto", type=Path, metavar="OUT", help="write a trace for ui.perfetto.dev"
-    )
-    group.add_argument(
-        "--batsim-csv", type=Path, metavar="OUT", help="write out_jobs.csv of the last policy"
-    )
+    group.add_argument("--perfetto", type=Path, metavar="OUT", help="write a trace for ui.perfetto.dev")
+    group.add_argument("--batsim-csv", type=Path, metavar="OUT", help="write out_jobs.csv of the last policy")
     group.add_argument(
         "--all-nodes",
         action="store_true",
@@ -143,11 +125,7 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         help="low-priority jobs save themselves so often and go on from there when requeued",
     )
     group.add_argument(
-        "--save-takes",
-        type=values.duration,
-        default=0.0,
-        metavar="TIME",
-        help="what that costs (0)",
+        "--save-takes", type=values.duration, default=0.0, metavar="TIME", help="what that costs (0)"
     )
     group.add_argument(
         "--node-memory", type=values.size, default=0, metavar="SIZE", help="memory of each node"

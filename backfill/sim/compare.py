@@ -11,9 +11,7 @@ from backfill.sim.figures import FIGURES, Figure, Summary
 _SAME = 0.005
 
 
-def differences(
-    one: str, first: Sequence[Summary], other: str, second: Sequence[Summary]
-) -> Iterator[str]:
+def differences(one: str, first: Sequence[Summary], other: str, second: Sequence[Summary]) -> Iterator[str]:
     """How `other` differs from `one`, the most telling figures first; a sentence each.
 
     The summaries pair up, run by run on the same input and seed. With several of them, each

@@ -22,9 +22,7 @@ class Conservative:
 
     __slots__ = ("_early", "_estimate", "_machine", "_reserved", "_timeline", "_wakes")
 
-    def __init__(
-        self, trace: Trace, cluster: Cluster, machine: Machine, kept: Sequence[Span] = ()
-    ) -> None:
+    def __init__(self, trace: Trace, cluster: Cluster, machine: Machine, kept: Sequence[Span] = ()) -> None:
         self._machine = machine
         self._estimate = trace.estimate
         self._timeline = timeline_of(trace, cluster, kept)

@@ -31,14 +31,7 @@ class Deeds:
         if now_s - last_s > _SAME_S:
             first_s, pressed = now_s, _pressed(world, policies, action.name)
         self._begun[key] = (first_s, now_s, pressed)
-        return Deed(
-            "the daemon",
-            action.reason,
-            first_s,
-            policies,
-            _order(world, action.name),
-            pressed,
-        )
+        return Deed("the daemon", action.reason, first_s, policies, _order(world, action.name), pressed)
 
 
 def _order(world: World, name: str) -> str:

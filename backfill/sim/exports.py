@@ -15,11 +15,24 @@ from backfill.sim.trace_cluster import START_S, JobTale
 # As Batsim 4 writes it (https://batsim.readthedocs.io, "Outputs"); `metadata` has what is ours.
 # A resource is a node. Its stretch is turnaround by execution, which is not bounded.
 BATSIM_COLUMNS = (
-    "job_id", "workload_name", "profile", "submission_time", "requested_number_of_resources",
-    "requested_time", "success", "final_state", "starting_time", "execution_time", "finish_time",
-    "waiting_time", "turnaround_time", "stretch", "allocated_resources", "consumed_energy",
+    "job_id",
+    "workload_name",
+    "profile",
+    "submission_time",
+    "requested_number_of_resources",
+    "requested_time",
+    "success",
+    "final_state",
+    "starting_time",
+    "execution_time",
+    "finish_time",
+    "waiting_time",
+    "turnaround_time",
+    "stretch",
+    "allocated_resources",
+    "consumed_energy",
     "metadata",
-)  # fmt: skip
+)
 _US = 1e6
 
 
@@ -44,8 +57,7 @@ def perfetto_chunks(setting: Setting, played: Sequence[Played]) -> Iterator[str]
 
 
 def _events(setting: Setting, one: Played, number: int) -> Iterator[dict[str, object]]:
-    pids = {host: 1 + number * len(setting.node_names) + i for i, host in
-            enumerate(setting.node_names)}  # fmt: skip
+    pids = {host: 1 + number * len(setting.node_names) + i for i, host in enumerate(setting.node_names)}
     for host, pid in pids.items():
         name = {"name": f"{one.name}: {host}"}
         yield {"ph": "M", "name": "process_name", "pid": pid, "args": name}

@@ -136,53 +136,104 @@ def _core_h(core_s: float) -> float:
 
 
 FIGURES = (
-    Figure("high_utilisation", "high-priority work, share of machine", "%", 0,
-           lambda s: s.harvest.high_utilisation),
+    Figure(
+        "high_utilisation",
+        "high-priority work, share of machine",
+        "%",
+        0,
+        lambda s: s.harvest.high_utilisation,
+    ),
     Figure("useful_utilisation", "useful work, share of machine", "%", 1, lambda s: s.useful),
-    Figure("total_utilisation", "all work, share of machine", "%", 0,
-           lambda s: s.harvest.total_utilisation),
-    Figure("harvested_fraction", "harvested share of idle time", "%", 1,
-           lambda s: s.harvest.harvested_fraction),
-    Figure("goodput_share", "goodput, share of what instances used", "%", 1,
-           lambda s: s.harvest.goodput_share),
+    Figure("total_utilisation", "all work, share of machine", "%", 0, lambda s: s.harvest.total_utilisation),
+    Figure(
+        "harvested_fraction", "harvested share of idle time", "%", 1, lambda s: s.harvest.harvested_fraction
+    ),
+    Figure(
+        "goodput_share", "goodput, share of what instances used", "%", 1, lambda s: s.harvest.goodput_share
+    ),
     Figure("goodput_core_h", "goodput", "core h", 1, lambda s: _core_h(s.harvest.goodput_core_s)),
     Figure("badput_core_h", "badput (lost work)", "core h", -1, lambda s: s.harvest.lost_core_h),
-    Figure("overhead_core_h", "overhead (boot, return, idle)", "core h", -1,
-           lambda s: _core_h(s.harvest.overhead_core_s)),
+    Figure(
+        "overhead_core_h",
+        "overhead (boot, return, idle)",
+        "core h",
+        -1,
+        lambda s: _core_h(s.harvest.overhead_core_s),
+    ),
     Figure("low_completed", "low-priority jobs completed", "", 1, lambda s: s.low_completed),
-    Figure("low_attempts_lost", "low-priority jobs started anew", "", -1,
-           lambda s: s.low_attempts_lost),
+    Figure("low_attempts_lost", "low-priority jobs started anew", "", -1, lambda s: s.low_attempts_lost),
     Figure("preemptions", "instances pushed aside", "", 0, lambda s: s.evictions.vacate_s.count),
-    Figure("vacate_median_s", "room given back, median", "s", -1,
-           lambda s: s.evictions.vacate_s.median),
+    Figure("vacate_median_s", "room given back, median", "s", -1, lambda s: s.evictions.vacate_s.median),
     Figure("vacate_p99_s", "room given back, p99", "s", -1, lambda s: s.evictions.vacate_s.p99),
-    Figure("vacate_max_s", "room given back, slowest", "s", -1,
-           lambda s: s.evictions.vacate_s.maximum),
-    Figure("own_delay_mean_s", "high job: allocation to first command, mean", "s", -1,
-           lambda s: s.own_delay_s.mean),
-    Figure("own_delay_p99_s", "high job: allocation to first command, p99", "s", -1,
-           lambda s: s.own_delay_s.p99),
-    Figure("own_delay_max_s", "high job: allocation to first command, max", "s", -1,
-           lambda s: s.own_delay_s.maximum),
+    Figure("vacate_max_s", "room given back, slowest", "s", -1, lambda s: s.evictions.vacate_s.maximum),
+    Figure(
+        "own_delay_mean_s",
+        "high job: allocation to first command, mean",
+        "s",
+        -1,
+        lambda s: s.own_delay_s.mean,
+    ),
+    Figure(
+        "own_delay_p99_s", "high job: allocation to first command, p99", "s", -1, lambda s: s.own_delay_s.p99
+    ),
+    Figure(
+        "own_delay_max_s",
+        "high job: allocation to first command, max",
+        "s",
+        -1,
+        lambda s: s.own_delay_s.maximum,
+    ),
     Figure("high_wait_mean_s", "high job: wait, mean", "s", -1, lambda s: s.high.wait_s.mean),
-    Figure("high_turnaround_mean_s", "high job: turnaround, mean", "s", -1,
-           lambda s: s.high.turnaround_s.mean),
-    Figure("high_slowdown_mean", "high job: bounded slowdown, mean", "x", -1,
-           lambda s: s.high.bounded_slowdown.mean),
-    Figure("high_pp_slowdown_mean", "high job: the same per processor, mean", "x", -1,
-           lambda s: s.high.per_processor_bounded_slowdown.mean),
+    Figure(
+        "high_turnaround_mean_s", "high job: turnaround, mean", "s", -1, lambda s: s.high.turnaround_s.mean
+    ),
+    Figure(
+        "high_slowdown_mean",
+        "high job: bounded slowdown, mean",
+        "x",
+        -1,
+        lambda s: s.high.bounded_slowdown.mean,
+    ),
+    Figure(
+        "high_pp_slowdown_mean",
+        "high job: the same per processor, mean",
+        "x",
+        -1,
+        lambda s: s.high.per_processor_bounded_slowdown.mean,
+    ),
     Figure("makespan_s", "makespan of high-priority jobs", "s", -1, lambda s: s.high.makespan_s),
-    Figure("low_turnaround_mean_s", "low job that ended: turnaround, mean", "s", 0,
-           lambda s: s.low.turnaround_s.mean),
-    Figure("low_slowdown_mean", "low job that ended: bounded slowdown, mean", "x", 0,
-           lambda s: s.low.bounded_slowdown.mean),
-    Figure("delay_mean_s", "high job: later than without instances, mean", "s", -1,
-           lambda s: s.delay.delay_s.mean),
-    Figure("delay_p99_s", "high job: later than without instances, p99", "s", -1,
-           lambda s: s.delay.delay_s.p99),
-    Figure("delay_max_s", "high job: later than without instances, max", "s", -1,
-           lambda s: s.delay.delay_s.maximum),
-)  # fmt: skip
+    Figure(
+        "low_turnaround_mean_s",
+        "low job that ended: turnaround, mean",
+        "s",
+        0,
+        lambda s: s.low.turnaround_s.mean,
+    ),
+    Figure(
+        "low_slowdown_mean",
+        "low job that ended: bounded slowdown, mean",
+        "x",
+        0,
+        lambda s: s.low.bounded_slowdown.mean,
+    ),
+    Figure(
+        "delay_mean_s",
+        "high job: later than without instances, mean",
+        "s",
+        -1,
+        lambda s: s.delay.delay_s.mean,
+    ),
+    Figure(
+        "delay_p99_s", "high job: later than without instances, p99", "s", -1, lambda s: s.delay.delay_s.p99
+    ),
+    Figure(
+        "delay_max_s",
+        "high job: later than without instances, max",
+        "s",
+        -1,
+        lambda s: s.delay.delay_s.maximum,
+    ),
+)
 
 
 def plain(summary: Summary) -> dict[str, object]:

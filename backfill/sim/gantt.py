@@ -114,8 +114,11 @@ class Gantt:
             where.setdefault((first.host, first.name), []).append(_lane(_hull(visit), lane))
             found += [_lane(span, lane) for span in visit]
         for node, span in self._low:
-            found += [_lane(span, s.lane) for s in where.get((span.host, node), ())
-                      if s.start_s <= span.start_s < s.end_s][:1]  # fmt: skip
+            found += [
+                _lane(span, s.lane)
+                for s in where.get((span.host, node), ())
+                if s.start_s <= span.start_s < s.end_s
+            ][:1]
         return found
 
 

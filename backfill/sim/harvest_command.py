@@ -16,14 +16,7 @@ from backfill.sim.ab_page import page_chunks
 from backfill.sim.costs_file import load_costs
 from backfill.sim.exports import batsim_chunks, perfetto_chunks
 from backfill.sim.figures import Summary, summary
-from backfill.sim.fitting import (
-    MisfitError,
-    depth_for,
-    everywhere,
-    low_jobs,
-    memory_for,
-    node_names,
-)
+from backfill.sim.fitting import MisfitError, depth_for, everywhere, low_jobs, memory_for, node_names
 from backfill.sim.gantt import Gantt
 from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
 from backfill.sim.memory import collected_seldom
@@ -46,9 +39,7 @@ def run_policy_command(args: argparse.Namespace) -> int:
     """Replay under one policy or two and tell; return the exit status, 1 for a broken promise."""
     try:
         outputs = (args.jobs_csv, args.batsim_csv, args.perfetto, args.report)
-        require_writable(
-            outputs, (args.trace, args.policy, args.against, args.costs, args.reservations)
-        )
+        require_writable(outputs, (args.trace, args.policy, args.against, args.costs, args.reservations))
         setting, policies = _input(args)
         with collected_seldom():
             played = _play(args, setting, policies)
@@ -68,9 +59,7 @@ def run_policy_command(args: argparse.Namespace) -> int:
     return OK
 
 
-def _play(
-    args: argparse.Namespace, setting: Setting, policies: dict[str, PolicySet]
-) -> list[Played]:
+def _play(args: argparse.Namespace, setting: Setting, policies: dict[str, PolicySet]) -> list[Played]:
     """One run without instances and one with each policy, all observed equally long, per seed."""
     drawn = args.report is not None or args.perfetto is not None
     bare = reference(setting, next(iter(policies.values())))
@@ -167,9 +156,7 @@ def _named(files: list[Path], policies: list[PolicySet]) -> dict[str, PolicySet]
     if len(set(names)) < len(names):
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
     return {
-        name: one
-        if one.priorities.high
-        else replace(one, priorities=replace(one.priorities, high=("high",)))
+        name: one if one.priorities.high else replace(one, priorities=replace(one.priorities, high=("high",)))
         for name, one in zip(names, policies, strict=True)
     }
 

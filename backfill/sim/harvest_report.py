@@ -16,9 +16,19 @@ from backfill.sim.trace_cluster import START_S, JobTale
 
 # The first five columns are those of a replay without instances.
 CSV_COLUMNS = (
-    "job_id", "submit", "start", "end", "processors",
-    "class", "policy", "completed", "restarts", "lost_s", "start_delay_s", "last_host",
-)  # fmt: skip
+    "job_id",
+    "submit",
+    "start",
+    "end",
+    "processors",
+    "class",
+    "policy",
+    "completed",
+    "restarts",
+    "lost_s",
+    "start_delay_s",
+    "last_host",
+)
 _MOST_REFUSALS = 5
 
 

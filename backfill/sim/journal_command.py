@@ -64,9 +64,7 @@ def _lines(outcome: Outcome) -> list[str]:
     if more > 0:
         lines.append(f"... and {more} more plans")
     if outcome.skipped:
-        lines.append(
-            f"{outcome.skipped} records before the first whole run of a daemon were only remembered"
-        )
+        lines.append(f"{outcome.skipped} records before the first whole run of a daemon were only remembered")
     if outcome.policy_changes:
         lines.append(
             f"the policy file was changed {outcome.policy_changes} times meanwhile; plans were "

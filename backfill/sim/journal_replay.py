@@ -161,9 +161,7 @@ class _Replayer:
             return
         journaled = tuple(self._journaled)
         if journaled != self._planned:
-            self.outcome.differences.append(
-                Difference(self._at.at_s, self._at.id, journaled, self._planned)
-            )
+            self.outcome.differences.append(Difference(self._at.at_s, self._at.id, journaled, self._planned))
 
 
 def _line(body: Plain) -> str:

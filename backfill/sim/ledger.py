@@ -59,9 +59,7 @@ class Ledger:
 
     # --- jobs ----------------------------------------------------------------------------------
 
-    def attempt(
-        self, tale: JobTale, segments: list[Segment], kept_s: float, saving: float = 0.0
-    ) -> None:
+    def attempt(self, tale: JobTale, segments: list[Segment], kept_s: float, saving: float = 0.0) -> None:
         """Book an attempt. `kept_s` of its computing is kept; `saving`: share spent on saving."""
         for segment in segments:
             length_s = segment.end_s - segment.start_s

@@ -67,11 +67,7 @@ INTERACTIVE = Kind(
 
 
 def lublin(
-    seed: int,
-    jobs: int,
-    processors: int,
-    load: float | None = None,
-    kinds: Sequence[Kind] = (ALL,),
+    seed: int, jobs: int, processors: int, load: float | None = None, kinds: Sequence[Kind] = (ALL,)
 ) -> list[Job]:
     """Draw `jobs` jobs for a machine of this size, in order of submission, without estimates.
 

@@ -26,9 +26,7 @@ class Cluster:
         """Read `128x1` (nodes x CPUs of each) or `128`; ValueError if it is neither."""
         match = re.fullmatch(r"([1-9]\d{0,8})(?:[x*]([1-9]\d{0,5}))?", text.strip().lower())
         if match is None:
-            raise ValueError(
-                f"cluster {text!r} is not of the form NODESxCPUS, for example 128x1; correct it"
-            )
+            raise ValueError(f"cluster {text!r} is not of the form NODESxCPUS, for example 128x1; correct it")
         return cls(int(match[1]), int(match[2] or 1))
 
     @property

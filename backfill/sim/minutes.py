@@ -31,9 +31,7 @@ class Minutes(Cycle):
     ) -> None:
         super().__init__(world, policies, MemoryJournal(), start, answer)
         self.steps: deque[tuple[float, Action]] = deque(maxlen=_KEPT_STEPS)
-        self.refusals: dict[
-            tuple[str, str], int
-        ] = {}  # how often, by what and why, without numbers
+        self.refusals: dict[tuple[str, str], int] = {}  # how often, by what and why, without numbers
         self.on_step: Callable[[float, Action], None] = lambda at_s, step: None
         self._told: dict[tuple[str, str], Refusal] = {}
 

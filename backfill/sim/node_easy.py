@@ -69,8 +69,7 @@ class NodeEasy:
         most = max(cpus, default=0)
         # The nodes with so many free CPUs or more.
         self._room = [self._all] + [
-            sum(1 << node for node, free in enumerate(cpus) if free >= count)
-            for count in range(1, most + 1)
+            sum(1 << node for node, free in enumerate(cpus) if free >= count) for count in range(1, most + 1)
         ]
         self._single = most == 1
         self._waiting = WaitingAsks()
@@ -167,9 +166,7 @@ class NodeEasy:
             if at >= 0:
                 heappush(found, (asks[at].order, at, asks, lasting))
 
-    def _asked(
-        self, now_s: float, shadow_s: float, left: list[int]
-    ) -> Iterator[tuple[list[Ask], bool]]:
+    def _asked(self, now_s: float, shadow_s: float, left: list[int]) -> Iterator[tuple[list[Ask], bool]]:
         """Those of each kind that may start, and whether they may outlast the head's waiting."""
         if self._new is not None:
             yield from (([ask], True) for ask in self._new)
@@ -183,9 +180,7 @@ class NodeEasy:
                 lasts = fit & (~left[0] | having(left, cpus))
                 counts[cpus] = (fit.bit_count(), lasts.bit_count())
             fitting, outlasting = counts[cpus]
-            if nodes <= fitting and (
-                nodes <= outlasting or now_s + alike.estimates_s[0] <= shadow_s
-            ):
+            if nodes <= fitting and (nodes <= outlasting or now_s + alike.estimates_s[0] <= shadow_s):
                 asks = alike.asks
                 yield asks[1:] if asks[0] is head else list(asks), nodes <= outlasting
 

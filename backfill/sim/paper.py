@@ -14,10 +14,7 @@ from backfill.sim.scenario import Measure, PaperFigure, Scenario
 from backfill.sim.scenario_player import Outcome, play
 from backfill.sim.stage import SimulatedStage
 
-_UNITS = {
-    Measure.THROUGHPUT: ("{:.1f} jobs/h", 1.0),
-    Measure.UTILISATION: ("{:.1f} %", 100.0),
-}
+_UNITS = {Measure.THROUGHPUT: ("{:.1f} jobs/h", 1.0), Measure.UTILISATION: ("{:.1f} %", 100.0)}
 _UNKNOWN = "not known"
 
 
@@ -41,9 +38,7 @@ def paper_rows(scenario: Scenario) -> list[tuple[str, str, str, str]]:
     return [_row(figure, found) for figure in scenario.paper]
 
 
-def _row(
-    figure: PaperFigure, found: Mapping[str, Mapping[Measure, float]]
-) -> tuple[str, str, str, str]:
+def _row(figure: PaperFigure, found: Mapping[str, Mapping[Measure, float]]) -> tuple[str, str, str, str]:
     ours = found[figure.variant][figure.measure]
     theirs = figure.paper or _UNKNOWN
     if figure.against:

@@ -88,13 +88,7 @@ def reference(setting: Setting, policies: PolicySet) -> Run:
     window = Window(START_S, float("inf"))
     ledger = Ledger(window, cluster.cpus, policies.instances.flavour.cpus)
     bare = BareReplay(
-        setting.high,
-        setting.node_names,
-        cluster.cpus,
-        ledger,
-        setting.kept,
-        setting.scheduler,
-        setting.tie,
+        setting.high, setting.node_names, cluster.cpus, ledger, setting.kept, setting.scheduler, setting.tie
     )
     bare.run()
     window.end_s = max(tale.end_s for tale in bare.tales)
@@ -103,12 +97,7 @@ def reference(setting: Setting, policies: PolicySet) -> Run:
 
 
 def run(
-    setting: Setting,
-    policies: PolicySet,
-    end_s: float,
-    gantt: Gantt | None = None,
-    *,
-    rests: bool = True,
+    setting: Setting, policies: PolicySet, end_s: float, gantt: Gantt | None = None, *, rests: bool = True
 ) -> Run:
     """Replay with instances; observe until `end_s`, then let what runs come to its end.
 
@@ -136,17 +125,13 @@ class _Replay:
             tie=setting.tie,
         )
         costs = setting.costs
-        self.sim = TraceCluster(
-            shape, cluster=policies.cluster, boot_s=costs.steps.boot_s, seed=setting.seed
-        )
+        self.sim = TraceCluster(shape, cluster=policies.cluster, boot_s=costs.steps.boot_s, seed=setting.seed)
         if setting.kept:
             self.sim.keep(setting.kept)
         self.sim.checks.shared = policies.victims.extent is Extent.NEEDED
         self.sim.checks.overcommit = policies.placement.cpu_overcommit
         self.sim.saves = (setting.saves_every_s, setting.save_s)
-        self.ledger = Ledger(
-            Window(START_S, end_s), setting.cluster.cpus, policies.instances.flavour.cpus
-        )
+        self.ledger = Ledger(Window(START_S, end_s), setting.cluster.cpus, policies.instances.flavour.cpus)
         self.sim.on_attempt = self.ledger.attempt
         costs.order_failures(self.sim)
         self.steward = Steward(self.sim, policies, costs, rests=rests)

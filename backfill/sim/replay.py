@@ -48,8 +48,7 @@ class ReplayResult:
         else:
             shown = self._seconds
             lines = (
-                f"{n},{shown(submit)},{shown(t)},{shown(t + run)},{p}\n"
-                for n, submit, t, run, p in rows
+                f"{n},{shown(submit)},{shown(t)},{shown(t + run)},{p}\n" for n, submit, t, run, p in rows
             )
         while chunk := "".join(islice(lines, ROWS_PER_CHUNK)):
             yield chunk

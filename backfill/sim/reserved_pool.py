@@ -62,24 +62,10 @@ class ReservedPool:
     may overtake the head must fit beside all of them to its end; under FCFS nobody may.
     """
 
-    __slots__ = (
-        "_estimate",
-        "_head_start",
-        "_machine",
-        "_openings",
-        "_overtakes",
-        "_queue",
-        "_room",
-    )
+    __slots__ = ("_estimate", "_head_start", "_machine", "_openings", "_overtakes", "_queue", "_room")
 
     def __init__(
-        self,
-        trace: Trace,
-        cluster: Cluster,
-        machine: Machine,
-        kept: Sequence[Span],
-        *,
-        overtakes: bool,
+        self, trace: Trace, cluster: Cluster, machine: Machine, kept: Sequence[Span], *, overtakes: bool
     ) -> None:
         self._machine = machine
         self._estimate = trace.estimate

@@ -34,9 +34,7 @@ class Rhythm:
     count_s: float = 0.0
 
 
-def heard(
-    records: Iterable[Record], known: Rhythm, start_s: float, counts: Mapping[str, int]
-) -> Rhythm:
+def heard(records: Iterable[Record], known: Rhythm, start_s: float, counts: Mapping[str, int]) -> Rhythm:
     """`known`, and what the journal of a run tells of its clocks.
 
     The tick comes from the allocations that hooks told of: its phase and period are fitted to all

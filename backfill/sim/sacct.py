@@ -20,9 +20,7 @@ from backfill.sim.sacct_fields import (
 from backfill.sim.trace import LARGEST, NO_RUN_TIME, Trace, TraceBuilder, TraceError
 from backfill.sim.tracefile import ByteLines, open_lines
 
-ASK = (
-    "make the dump with `sacct -a -P -o JobID,Submit,Start,ElapsedRaw,ReqCPUS,AllocCPUS,Timelimit`"
-)
+ASK = "make the dump with `sacct -a -P -o JobID,Submit,Start,ElapsedRaw,ReqCPUS,AllocCPUS,Timelimit`"
 # Columns whose text is free: a separator inside one of them shifts the rest of its line.
 FREE_TEXT = ("JobName", "Comment", "Constraints", "AdminComment", "SystemComment", "WorkDir")
 NO_SUBMIT = "no submit or start time"
@@ -127,9 +125,7 @@ def _jobs(
         yield current
 
 
-def _parse_line(
-    path: Path, number: int, fields: list[str], header: list[str], separator: str
-) -> SacctJob:
+def _parse_line(path: Path, number: int, fields: list[str], header: list[str], separator: str) -> SacctJob:
     problem = f"{len(fields)} columns where the header has {len(header)}"
     for candidate in _repairs(fields, header, separator):
         try:

@@ -90,14 +90,11 @@ def _counters_whole(scenario: Scenario, _: Expectation, evidence: Evidence) -> V
     counting = [e for e in scenario.jobs if e.count]
     names = [n for e in counting for n in e.all_names]
     if evidence.complaints:
-        return Verdict(
-            False, "not every counter went on without a gap or duplicate", evidence.complaints
-        )
+        return Verdict(False, "not every counter went on without a gap or duplicate", evidence.complaints)
     numbers = sum(e.count * e.copies for e in counting)
     return Verdict(
         True,
-        f"{len(names)} counters went on without a gap and without a duplicate: "
-        f"{numbers} numbers, each once",
+        f"{len(names)} counters went on without a gap and without a duplicate: {numbers} numbers, each once",
     )
 
 
@@ -115,9 +112,7 @@ def _ended_once(_: Scenario, __: Expectation, evidence: Evidence) -> Verdict:
 def _waited_longer(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
     delays = []
     for name in (wanted.job, wanted.than):
-        known = [
-            evidence.delays_s[n] for n in scenario.entry(name).all_names if n in evidence.delays_s
-        ]
+        known = [evidence.delays_s[n] for n in scenario.entry(name).all_names if n in evidence.delays_s]
         if not known:
             return Verdict(False, f"it is not known how long {name} waited for its start")
         delays.append(median(known) * 1000)
@@ -183,9 +178,7 @@ def _never_stopped(scenario: Scenario, wanted: Expectation, evidence: Evidence) 
     return Verdict(True, f"no {wanted.job} was stopped")
 
 
-def _rungs(
-    scenario: Scenario, wanted: Expectation, evidence: Evidence
-) -> Iterator[tuple[str, set[Rung]]]:
+def _rungs(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Iterator[tuple[str, set[Rung]]]:
     """Each copy of the job, and the rungs that stopped it."""
     rungs = rungs_of_jobs(evidence.records)
     for name in scenario.entry(wanted.job).all_names:

@@ -26,9 +26,7 @@ def under(scenario: Scenario, policies: PolicySet, name: str) -> Scenario:
     """The scenario with these rules on its own hosts. MisfitError where they do not fit it."""
     own = scenario.policies
     if not policies.priorities.high:
-        policies = replace(
-            policies, priorities=replace(policies.priorities, high=own.priorities.high)
-        )
+        policies = replace(policies, priorities=replace(policies.priorities, high=own.priorities.high))
     found = replace(scenario, policies=replace(policies, cluster=own.cluster, hosts=own.hosts))
     for path, what, remedy in contradictions(found):
         raise MisfitError(f"{name} does not fit the scenario: its {path} {what}; {remedy}")

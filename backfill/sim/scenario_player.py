@@ -63,9 +63,7 @@ def play(
         late=player.late,
     )
     verdicts = tuple(judge(scenario, evidence))
-    return Outcome(
-        scenario, verdicts, player.ids, tuple(seen), player.came_s, player.start_s, stage.now()
-    )
+    return Outcome(scenario, verdicts, player.ids, tuple(seen), player.came_s, player.start_s, stage.now())
 
 
 @dataclass(slots=True)

@@ -13,18 +13,7 @@ from backfill.config import rules
 from backfill.config.files import read_keys, read_text
 from backfill.config.problems import ConfigError
 from backfill.config.reader import BAD, Reader
-from backfill.config.shapes import (
-    Amount,
-    Hostlist,
-    Key,
-    Many,
-    Named,
-    Section,
-    Shape,
-    Text,
-    root,
-    section,
-)
+from backfill.config.shapes import Amount, Hostlist, Key, Many, Named, Section, Shape, Text, root, section
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.scenario import (

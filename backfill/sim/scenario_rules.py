@@ -204,9 +204,7 @@ def _circles(scenario: Scenario) -> Iterator[Contradiction]:
             return
 
 
-def _expectation(
-    scenario: Scenario, expectation: Expectation, path: str
-) -> Iterator[Contradiction]:
+def _expectation(scenario: Scenario, expectation: Expectation, path: str) -> Iterator[Contradiction]:
     known = [job.name for job in scenario.jobs]
     needed = _NEEDS.get(expectation.check, ())
     for key in needed:

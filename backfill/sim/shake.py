@@ -31,11 +31,7 @@ def shaken(trace: Trace, seed: int) -> Trace:
         length = round(run * (1.0 + (2.0 * draw() - 1.0) * RUN_SHARE))
         length = max(1, length if run == estimate else min(length, estimate))
         builder.add(
-            job_id,
-            max(first, submit + move),
-            length,
-            processors,
-            length if run == estimate else estimate,
+            job_id, max(first, submit + move), length, processors, length if run == estimate else estimate
         )
     builder.ticks_per_s = trace.ticks_per_s
     if trace.labels is not None:

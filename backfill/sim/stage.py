@@ -122,9 +122,7 @@ class SimulatedStage:
             self._sim.add_partition(name, tier=10, feature=_METAL)
         for group in scenario.hosts:
             for name in group.names:
-                self._sim.add_host(
-                    name, cpus=group.cpus, memory_mb=group.memory_mb, features=(_METAL,)
-                )
+                self._sim.add_host(name, cpus=group.cpus, memory_mb=group.memory_mb, features=(_METAL,))
         self._start_s = self._sim.now_s + rhythm.lead_s
         for entry in scenario.reservations:
             start_s = self._start_s + entry.at_s
@@ -133,9 +131,7 @@ class SimulatedStage:
         self._journal = MemoryJournal()
         self._ids: dict[str, JobAsk] = {}
         self._finished: set[str] = set()
-        self.rehearsal = Rehearsal(
-            self._sim, policies, self._journal, costs=scenario.costs, poll_s=1.0
-        )
+        self.rehearsal = Rehearsal(self._sim, policies, self._journal, costs=scenario.costs, poll_s=1.0)
         self._sim.step_to(self._start_s)
 
     def now(self) -> float:

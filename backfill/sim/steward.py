@@ -55,9 +55,7 @@ class Steward:
         self.on_change: Callable[[World, ch.Change], None] = lambda world, change: None
         self._watch = Watch(0.03)
         self._provider = sim.provider
-        self._outside = Outside(
-            sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock
-        )
+        self._outside = Outside(sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock)
         self._deeds = Deeds()
         self._timer: Event | None = None
         self._start_s = self._sight_s = sim.now_s

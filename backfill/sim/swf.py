@@ -94,9 +94,7 @@ def _number(path: Path, number: int, index: int, column: bytes) -> Decimal:
     except (InvalidOperation, UnicodeDecodeError):
         pass
     shown = column.decode("ascii", "replace")
-    raise TraceError(
-        path, number, f"{NAMES[index]} {shown!r} is not a usable number; correct the line"
-    )
+    raise TraceError(path, number, f"{NAMES[index]} {shown!r} is not a usable number; correct the line")
 
 
 def swf_lines(jobs: Iterable[tuple[int, int, int, int]], header: Iterable[str]) -> Iterator[str]:

@@ -133,15 +133,7 @@ class TraceBuilder:
         labels = tuple(self.labels) if self.labels else None
         ids, submits, runs, estimates, sizes = self.columns
         trace = Trace(
-            ids,
-            submits,
-            runs,
-            estimates,
-            sizes,
-            self.ticks_per_s,
-            labels,
-            self.left_out,
-            self.noted,
+            ids, submits, runs, estimates, sizes, self.ticks_per_s, labels, self.left_out, self.noted
         )
         if _in_order(ids, submits):
             return trace

@@ -59,9 +59,7 @@ def _member(path: Path, pack: ZipFile) -> IO[bytes]:
     names = [name for name in pack.namelist() if not name.endswith("/")]
     wanted = [name for name in names if name.lower().endswith((".swf", ".txt"))] or names
     if len(wanted) != 1:
-        raise TraceError(
-            path, 0, f"holds {len(wanted)} traces where one is expected; unpack it and name one"
-        )
+        raise TraceError(path, 0, f"holds {len(wanted)} traces where one is expected; unpack it and name one")
     try:
         return pack.open(wanted[0])
     except RuntimeError as error:  # how zipfile names a password or a compression it does not know

@@ -106,9 +106,7 @@ def _positive(text: str) -> float:
 def _factor(text: str) -> float:
     value = _positive(text)
     if value < 1.0:
-        raise argparse.ArgumentTypeError(
-            f"{text} is less than 1; an estimate is never below the run time"
-        )
+        raise argparse.ArgumentTypeError(f"{text} is less than 1; an estimate is never below the run time")
     return value
 
 

@@ -37,9 +37,7 @@ def credentials(manager: SlurmManager) -> Credentials | None:
     return MungeCredentials() if kind == "auth/munge" else None
 
 
-def provisioner(
-    config: Config, on_event: Callable[[str], None] | None = None
-) -> SaltProvisioner | None:
+def provisioner(config: Config, on_event: Callable[[str], None] | None = None) -> SaltProvisioner | None:
     """Salt, where the policy file has the section."""
     if config.salt is None:
         return None
@@ -116,16 +114,12 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             mounts=around.mounts,
         ),
         images={
-            name: lv.ImageFiles(
-                i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format, i.sha256, i.user_data
-            )
+            name: lv.ImageFiles(i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format, i.sha256, i.user_data)
             for name, i in entry.images.items()
         },
         nodes={h.name: h.node for h in hosts if h.node},
         reserve={
-            h.name: Resources(h.keep_cpus, h.keep_memory_mb)
-            for h in hosts
-            if h.keep_cpus or h.keep_memory_mb
+            h.name: Resources(h.keep_cpus, h.keep_memory_mb) for h in hosts if h.keep_cpus or h.keep_memory_mb
         },
         directories={h.name: h.directory for h in hosts if h.directory},
         hardware=lv.Hardware(

@@ -10,9 +10,7 @@ from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience
 from backfill.ui import slurm_parts
 
 
-def openstack_config(
-    config: Config, entry: OpenStackEntry, hosts: list[HostEntry]
-) -> OpenStackConfig:
+def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntry]) -> OpenStackConfig:
     """All of it, for these hosts."""
     return OpenStackConfig(
         cluster=config.policies.cluster,

@@ -41,13 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         verb.add_argument("--json", action="store_true", help="print the answer as JSON")
     for name in ("list", "restore", "verify", "delete", "expire"):
         verbs[name].add_argument(
-            "--config", metavar="FILE", type=Path, default=Path(DEFAULT_POLICY),
+            "--config",
+            metavar="FILE",
+            type=Path,
+            default=Path(DEFAULT_POLICY),
             help=f"policy file, which names the shared directory (otherwise {DEFAULT_POLICY})",
-        )  # fmt: skip
+        )
     verbs["verify"].add_argument(
-        "--restore-on", default="", metavar="HOST",
+        "--restore-on",
+        default="",
+        metavar="HOST",
         help="also load it into memory there once; it never runs and is thrown away",
-    )  # fmt: skip
+    )
     verbs["create"].add_argument("job", metavar="JOB", help="a job that runs on our nodes")
     add_socket(verbs["create"])
     verbs["restore"].add_argument("id", metavar="ID", help="as `list` shows it")
@@ -71,8 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _with_keepers(
-    args: argparse.Namespace,
-    work: Callable[[argparse.Namespace, Config, list[CheckpointKeeper]], int],
+    args: argparse.Namespace, work: Callable[[argparse.Namespace, Config, list[CheckpointKeeper]], int]
 ) -> int:
     from backfill.config import ConfigError, load
     from backfill.ui.assemble import distinct, keepers, providers

@@ -16,8 +16,7 @@ from backfill.ui.parser import Parser, be_quiet_from_now, say
 COMPLETE = "_complete"
 
 _ABOUT = (
-    "Virtual nodes that fill a Slurm cluster's idle hosts with low-priority jobs\n"
-    "and give them back at once."
+    "Virtual nodes that fill a Slurm cluster's idle hosts with low-priority jobs\nand give them back at once."
 )
 _BEGIN = """\
 first steps:

@@ -79,9 +79,7 @@ class Client:
     def _no_answer(self, error: OSError) -> AskError:
         match error:
             case PermissionError():
-                return AskError(
-                    f"you may not open {self.path}; ask its owner, or try as root", NO_PERMISSION
-                )
+                return AskError(f"you may not open {self.path}; ask its owner, or try as root", NO_PERMISSION)
             case TimeoutError():
                 return AskError(
                     f"the daemon on {self.path} did not answer within {self._patience_s:g} s; "
@@ -90,8 +88,7 @@ class Client:
                 )
             case _:
                 return AskError(
-                    f"no daemon answers on {self.path}; "
-                    "start it with `backfill daemon --config FILE`",
+                    f"no daemon answers on {self.path}; start it with `backfill daemon --config FILE`",
                     UNAVAILABLE,
                 )
 

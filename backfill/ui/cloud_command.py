@@ -38,13 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--image", default="", metavar="IMAGE", help="of the controller")
         one.add_argument("--flavour", default="", metavar="NAME", help="of the controller")
         one.add_argument("--key", default="", metavar="NAME", help="key pair for the controller")
-        one.add_argument(
-            "--external", default="", metavar="NETWORK", help="a router to this network, too"
-        )
+        one.add_argument("--external", default="", metavar="NETWORK", help="a router to this network, too")
         if verb != "template":
-            one.add_argument(
-                "--cloud", default="", metavar="CLOUD", help="which, if hosts are in several"
-            )
+            one.add_argument("--cloud", default="", metavar="CLOUD", help="which, if hosts are in several")
             one.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -84,9 +80,7 @@ def _chosen(config: Config, wish: str) -> str:
     """The one cloud that the hosts are in, or the one of them that is wished for."""
     clouds = _clouds(config)
     if wish and wish not in clouds:
-        raise CannotError(
-            f"{config.source}: no host is in cloud {wish}; choose one of {', '.join(clouds)}"
-        )
+        raise CannotError(f"{config.source}: no host is in cloud {wish}; choose one of {', '.join(clouds)}")
     if not wish and len(clouds) > 1:
         raise CannotError(
             f"{config.source}: its hosts are in the clouds {', '.join(clouds)}; name one by --cloud"

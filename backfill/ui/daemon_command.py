@@ -34,14 +34,7 @@ from backfill.engine.policyfile import PolicyFile
 from backfill.engine.questions import Questions
 from backfill.ports import DriverError, InstanceProvider, RefusedError
 from backfill.ui import slurm_parts
-from backfill.ui.assemble import (
-    credentials,
-    distinct,
-    keepers,
-    providers,
-    provisioner,
-    slurm_manager,
-)
+from backfill.ui.assemble import credentials, distinct, keepers, providers, provisioner, slurm_manager
 from backfill.ui.hook_check import check_hooks
 from backfill.ui.policy_reload import PolicyReloader
 
@@ -56,9 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `backfill daemon`."""
     parser.add_argument("--config", required=True, metavar="FILE", type=Path, help="policy file")
     parser.add_argument("--verbose", action="store_true", help="log every detail")
-    parser.add_argument(
-        "--check", action="store_true", help="check the file against the cluster and end"
-    )
+    parser.add_argument("--check", action="store_true", help="check the file against the cluster and end")
     parser.add_argument(
         "--take-over",
         action="store_true",
@@ -96,9 +87,7 @@ def run(args: argparse.Namespace) -> int:
             _the_only(config, manager, at_once=args.take_over) as right,
         ):
             _settle(config, manager)
-            outside = Outside(
-                manager, by_host, SteadyClock(), keepers(by_host), credentials(manager), salt
-            )
+            outside = Outside(manager, by_host, SteadyClock(), keepers(by_host), credentials(manager), salt)
             return _work(config, manager, outside, pokes, right)
     except (DriverError, RuntimeError) as error:
         return _refuse(str(error), UNAVAILABLE)
@@ -197,9 +186,7 @@ def _against_the_cluster(
         _LOG.warning("%s: %s", config.source, hint)
     longest_s = config.policies.ladder.longest_stop_s
     unfit = check_settings(
-        settings,
-        longest_s if longest_s is not None else float("inf"),
-        config.slurm.registration.value,
+        settings, longest_s if longest_s is not None else float("inf"), config.slurm.registration.value
     )
     found = list(conflicts(config, settings, nodes, reachable))
     # Both look at SlurmdTimeout and MaxNodeCount; the file's own words name the line to change.
@@ -216,18 +203,14 @@ def _only_one(state_dir: Path) -> TextIO:
         lock.seek(0)
         pid = lock.read().strip() or "unknown"
         lock.close()
-        raise RuntimeError(
-            f"another daemon (pid {pid}) works with {state_dir}; stop it first"
-        ) from None
+        raise RuntimeError(f"another daemon (pid {pid}) works with {state_dir}; stop it first") from None
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
 
 
-def _tidy(
-    policies: PolicySet, outside: Outside, journal: SqliteJournal, keep_s: float, world: World
-) -> None:
+def _tidy(policies: PolicySet, outside: Outside, journal: SqliteJournal, keep_s: float, world: World) -> None:
     """Once an hour: old stories, and checkpoints whose time is over.
 
     Nothing is older because somebody set the machine's clock.
@@ -241,9 +224,7 @@ def _tidy(
     for keeper in distinct(outside.keepers.values()):
         try:
             keeper.tend()
-            for identity in policies.checkpoints.expired(
-                keeper.checkpoints(), clock_s, world.clock_moves
-            ):
+            for identity in policies.checkpoints.expired(keeper.checkpoints(), clock_s, world.clock_moves):
                 keeper.drop(identity)
                 _LOG.info("checkpoint %s is removed: its time is over", identity)
         except DriverError as error:
@@ -251,17 +232,12 @@ def _tidy(
 
 
 def _work(
-    config: Config,
-    manager: SlurmManager,
-    outside: Outside,
-    pokes: list[Daemon],
-    right: Keeper | None,
+    config: Config, manager: SlurmManager, outside: Outside, pokes: list[Daemon], right: Keeper | None
 ) -> int:
     by_host = outside.providers
     settings = config.daemon
     journal = SqliteJournal(Path(settings.state_dir) / "journal.db")
-    pace = Pace(settings.poll_s, settings.host_poll_s, settings.watch_s, settings.workers,
-                settings.policy_s)  # fmt: skip
+    pace = Pace(settings.poll_s, settings.host_poll_s, settings.watch_s, settings.workers, settings.policy_s)
     trust = Trust(slurm_uid(manager.settings()))
 
     def conflicts(new: Config) -> list[str]:
@@ -276,9 +252,7 @@ def _work(
         outside,
         journal,
         pace,
-        tidy=lambda: _tidy(
-            daemon.cycle.policies, outside, journal, settings.journal_keep_s, daemon.world
-        ),
+        tidy=lambda: _tidy(daemon.cycle.policies, outside, journal, settings.journal_keep_s, daemon.world),
         policyfile=policyfile,
         right=right,
     )

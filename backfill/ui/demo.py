@@ -53,9 +53,7 @@ def add_play_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", type=Path, metavar="FILE", help="and with those of a second one beside it"
     )
-    parser.add_argument(
-        "--junit", type=Path, metavar="OUT", help="write the expectations as a JUnit report"
-    )
+    parser.add_argument("--junit", type=Path, metavar="OUT", help="write the expectations as a JUnit report")
     parser.add_argument("--json", action="store_true", help="print nothing but the outcome")
     parser.add_argument(
         "--slurm",

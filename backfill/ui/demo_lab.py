@@ -27,9 +27,19 @@ NAME = "demo"
 _FIRST_PICTURE_S = 90.0
 _STOP_S = 15.0
 _TOOLS = (
-    "slurmctld", "slurmd", "sbatch", "munged", "libvirtd", "virsh", "qemu-system-x86_64",
-    "qemu-img", "unshare", "nsenter", "setpriv", "ip",
-)  # fmt: skip
+    "slurmctld",
+    "slurmd",
+    "sbatch",
+    "munged",
+    "libvirtd",
+    "virsh",
+    "qemu-system-x86_64",
+    "qemu-img",
+    "unshare",
+    "nsenter",
+    "setpriv",
+    "ip",
+)
 _TO_BUILD = ("mmdebstrap", "mke2fs", "cpio", "gcc", "tar")
 _NAMESPACES = ("unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "true")
 # What every lab has, whatever a scenario would like.

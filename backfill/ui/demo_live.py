@@ -52,9 +52,7 @@ class LabStage:
         self._home.chmod(0o1777)  # jobs, which are an ordinary user's, write there
         self._began_s = time.time()
         self._asks: dict[str, JobAsk] = {}
-        self._manager = SlurmManager(
-            Commands(prefix=tuple(lab.command("ctl", [])), bin_dir=lab.tools)
-        )
+        self._manager = SlurmManager(Commands(prefix=tuple(lab.command("ctl", [])), bin_dir=lab.tools))
         self._journal = JournalReader(lab.dir / "daemon/journal.db")
 
     def close(self) -> None:
@@ -71,12 +69,23 @@ class LabStage:
         argv = [str(ask.count), f"{self._count_every_s:g}"] if ask.count else []
         script.write_text(_COUNTER.read_text() if ask.count else self._script(ask))
         options = [
-            "--parsable", "-J", ask.name, "-p", ask.partition, "-N", "1", "-n", str(ask.cpus),
-            "-o", "/dev/null", "-D", "/tmp",  # noqa: S108 - exists on every machine and guest
+            "--parsable",
+            "-J",
+            ask.name,
+            "-p",
+            ask.partition,
+            "-N",
+            "1",
+            "-n",
+            str(ask.cpus),
+            "-o",
+            "/dev/null",
+            "-D",
+            "/tmp",  # noqa: S108 - exists on every machine and guest
             *(["-w", ",".join(ask.nodes)] if ask.nodes else []),
             *(["-t", f"0:{ask.limit_s:.0f}"] if ask.limit_s else []),
             *(["--mem", str(ask.memory_mb)] if ask.memory_mb else []),
-        ]  # fmt: skip
+        ]
         script.chmod(0o755)
         job_id = self._run("ctl", "sbatch", *options, str(script), *argv, user=JOB_USER)
         self._asks[job_id] = ask
@@ -147,9 +156,7 @@ class LabStage:
         """What the counters really said, as the tally heard it."""
         lines = self._lab.tally_log.read_text().splitlines()
         names = {job_id: ask.name for job_id, ask in self._asks.items()}
-        said = [
-            f"{names.get(f.job, f'job {f.job}')}: {f.kind}: {f.detail}" for f in check_tally(lines)
-        ]
+        said = [f"{names.get(f.job, f'job {f.job}')}: {f.kind}: {f.detail}" for f in check_tally(lines)]
         for job_id, ask in self._asks.items():
             words = [line.split() for line in lines]
             last = max((int(w[4]) for w in words if w[2] == job_id and w[4].isdigit()), default=0)

@@ -15,9 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", metavar="HOST|NODE", help="a host or a node of ours: bm[1-3]")
     parser.add_argument("--undo", action="store_true", help="open it again")
     parser.add_argument(
-        "--off", action="store_true",
+        "--off",
+        action="store_true",
         help="the host is off for good: whatever was on it is given up, and its jobs start anew",
-    )  # fmt: skip
+    )
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for those who ask later")
     parser.add_argument("--json", action="store_true", help="print the daemon's answers as JSON")
     add_socket(parser)
@@ -34,9 +35,7 @@ def run(args: argparse.Namespace) -> int:
             if name not in hosts and name not in nodes:
                 raise AskError(wording.unknown("host or node of ours", name, [*hosts, *nodes]), NO)
         for name in names:
-            answer = client.ask(
-                "evict", subject=name, on=not args.undo, reason=args.reason, off=args.off
-            )
+            answer = client.ask("evict", subject=name, on=not args.undo, reason=args.reason, off=args.off)
             if args.json:
                 print_json(answer)
                 continue

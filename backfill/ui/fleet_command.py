@@ -28,9 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create = verbs["create"]
     create.add_argument("-n", type=int, required=True, metavar="N", help="how many instances")
     create.add_argument("--image", default="", metavar="NAME", help="the master image")
-    create.add_argument(
-        "--method", default="", choices=[str(c) for c in Choice], help="how they are cloned"
-    )
+    create.add_argument("--method", default="", choices=[str(c) for c in Choice], help="how they are cloned")
     create.add_argument("--no-wait", action="store_true", help="only give the order")
     verbs["delete"].add_argument("id", metavar="FLEET", help="as `backfill fleet list` shows it")
     for verb in verbs.values():

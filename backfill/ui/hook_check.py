@@ -43,9 +43,7 @@ def check_hooks(config: Config, settings: SlurmSettings) -> Found:
     The hook has no job and names no node, so nothing comes of it.
     """
     on_host = config.slurm.hooks.place is HookPlaceKind.HOST
-    named = [
-        Path(p) for p in (settings.prolog if on_host else settings.prolog_slurmctld).split(",")
-    ]
+    named = [Path(p) for p in (settings.prolog if on_host else settings.prolog_slurmctld).split(",")]
     ours, directory = programs(config.slurm.hooks.place.value)[0], config.slurm.hooks.directory
     own = Path(directory, ours)
     key = "Prolog" if on_host else "PrologSlurmctld"
@@ -88,11 +86,19 @@ def _called(path: Path, plan: HookPlan, uid: int, by: str) -> tuple[str, str]:
     began_s = time.monotonic()
     try:
         done = subprocess.run(
-            [str(path)], env={"SLURM_SCRIPT_CONTEXT": "check"}, cwd="/", stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace", check=False,
-            timeout=plan.timeout_ms / 1000 + _SLACK_S, user=uid if became else None,
-            group=groups[0] if became else None, extra_groups=groups if became else None,
-        )  # fmt: skip
+            [str(path)],
+            env={"SLURM_SCRIPT_CONTEXT": "check"},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=plan.timeout_ms / 1000 + _SLACK_S,
+            user=uid if became else None,
+            group=groups[0] if became else None,
+            extra_groups=groups if became else None,
+        )
     except PermissionError:
         return "", (
             f"{who} may not start the hook {path}: open it and the directories above it to that "
@@ -103,15 +109,9 @@ def _called(path: Path, plan: HookPlan, uid: int, by: str) -> tuple[str, str]:
     took_ms = (time.monotonic() - began_s) * 1000
     if done.returncode == 0:
         heard = visible(done.stdout.removeprefix(_MARK.decode()).strip())
-        return (
-            f"the hook {path}, run by {who}, was answered by {by} in {took_ms:.0f} ms: {heard}",
-            "",
-        )
+        return (f"the hook {path}, run by {who}, was answered by {by} in {took_ms:.0f} ms: {heard}", "")
     said = visible(done.stderr.strip()) or "nothing"
-    return (
-        "",
-        f"the hook {path}, run by {who} and heard by {by}, says: {said}; {_remedy(said, plan)}",
-    )
+    return ("", f"the hook {path}, run by {who} and heard by {by}, says: {said}; {_remedy(said, plan)}")
 
 
 def _remedy(said: str, plan: HookPlan) -> str:

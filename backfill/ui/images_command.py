@@ -70,8 +70,7 @@ def _image(config: Config, name: str, entry: ImageEntry) -> dict[str, object]:
         "creates_per_min": entry.creates_per_min,
         "warm_parents": entry.warm_parents,
         "environments": [
-            {"name": e.name, "users": list(e.users), "accounts": list(e.accounts)}
-            for e in environments
+            {"name": e.name, "users": list(e.users), "accounts": list(e.accounts)} for e in environments
         ],
     }
 
@@ -97,8 +96,7 @@ def _line(image: dict[str, object]) -> str:
     environments = image["environments"]
     assert isinstance(environments, list)
     whose = "; ".join(
-        f"{e['name']} for {', '.join([*e['users'], *e['accounts']]) or 'everybody'}"
-        for e in environments
+        f"{e['name']} for {', '.join([*e['users'], *e['accounts']]) or 'everybody'}" for e in environments
     )
     default = ", default" if image["default"] else ""
     verdict = f": {image['problem'] or 'intact'}" if "problem" in image else ""

@@ -29,15 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--name", default="cloud", metavar="NAME", help="which cloud (cloud)")
         if verb == "up":
             one.add_argument(
-                "--guests", action="store_true",
+                "--guests",
+                action="store_true",
                 help="with compute hosts c3 and c4 whose guests are real, in zones of their own",
-            )  # fmt: skip
+            )
         if verb == "status":
             one.add_argument("--json", action="store_true", help="print one JSON document")
         if verb == "run":
-            one.add_argument(
-                "words", metavar="-- CMD", nargs=argparse.REMAINDER, help="the command"
-            )
+            one.add_argument("words", metavar="-- CMD", nargs=argparse.REMAINDER, help="the command")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -37,28 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for verb in ("status", "list"):
         verbs[verb].add_argument("--json", action="store_true", help="print one JSON document")
     for verb in ("shell", "run"):
-        verbs[verb].add_argument(
-            "node", metavar="MACHINE", help="ctl, bm1, … or a virtual node such as vn1"
-        )
-    verbs["run"].add_argument(
-        "words", metavar="-- CMD", nargs=argparse.REMAINDER, help="the command"
-    )
+        verbs[verb].add_argument("node", metavar="MACHINE", help="ctl, bm1, … or a virtual node such as vn1")
+    verbs["run"].add_argument("words", metavar="-- CMD", nargs=argparse.REMAINDER, help="the command")
     _add_shape(verbs["up"])
     lab_cloud.add_arguments(verbs["cloud"])
     verbs["roots"].add_argument(
-        "releases",
-        metavar="RELEASE",
-        nargs="*",
-        help="such as 24.11 or debian-13; all when left out",
+        "releases", metavar="RELEASE", nargs="*", help="such as 24.11 or debian-13; all when left out"
     )
 
 
 def _add_shape(up: argparse.ArgumentParser) -> None:
     up.add_argument("--hosts", type=int, default=2, metavar="N", help="bare-metal hosts (2)")
     up.add_argument("--cpus", type=int, default=2, metavar="N", help="CPUs of each host (2)")
-    up.add_argument(
-        "--memory-mb", type=int, default=2000, metavar="MB", help="memory of each host (2000)"
-    )
+    up.add_argument("--memory-mb", type=int, default=2000, metavar="MB", help="memory of each host (2000)")
     up.add_argument(
         "--slurm",
         default=roots.INSTALLED,
@@ -72,15 +63,9 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
         help=f"whose libvirt and QEMU the hosts run: {' or '.join(HYPERVISORS)}, or one for each"
         f" host with commas in between ({HYPERVISORS[0]})",
     )
-    for name, what in (
-        ("time", "a time server"), ("files", "a file server"), ("salt", "a Salt master")
-    ):  # fmt: skip
-        up.add_argument(
-            f"--{name}", action="store_true", help=f"{what} on the controller, used by guests"
-        )
-    up.add_argument(
-        "--no-image", action="store_true", help="no guest image and no policy file: bare Slurm"
-    )
+    for name, what in (("time", "a time server"), ("files", "a file server"), ("salt", "a Salt master")):
+        up.add_argument(f"--{name}", action="store_true", help=f"{what} on the controller, used by guests")
+    up.add_argument("--no-image", action="store_true", help="no guest image and no policy file: bare Slurm")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -184,8 +169,7 @@ def _status(args: argparse.Namespace) -> int:
         detail = f": {status.detail}" if status.detail else ""
         print(f"lab {status.name} is {status.phase}{detail}")
         rows = [
-            (name, str(machine.pid), _services(machine.services))
-            for name, machine in status.machines.items()
+            (name, str(machine.pid), _services(machine.services)) for name, machine in status.machines.items()
         ]
         if rows:
             print(f"directory {status.directory}; guests run by {status.domain_type or 'qemu'}")

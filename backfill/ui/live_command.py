@@ -17,9 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The demo's arguments, but that no report is written unasked."""
     parser.add_argument("--live", action="store_true", help=LIVE_HELP)
     demo.add_play_arguments(parser)
-    parser.add_argument(
-        "--report", type=Path, metavar="OUT.html", help="write a page with the timelines"
-    )
+    parser.add_argument("--report", type=Path, metavar="OUT.html", help="write a page with the timelines")
     if isinstance(parser, Parser):
         of_traces = argparse.ArgumentParser()
         add_replay_arguments(of_traces)

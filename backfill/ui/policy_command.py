@@ -21,9 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Subcommands of `backfill policy`."""
     verbs = add_verbs(parser, _VERBS)
     verbs["check"].add_argument("file", metavar="FILE", help="the policy file")
-    verbs["check"].add_argument(
-        "--json", action="store_true", help="print the problems as one JSON list"
-    )
+    verbs["check"].add_argument("--json", action="store_true", help="print the problems as one JSON list")
     add_reading(verbs["reload"])
 
 
@@ -42,8 +40,10 @@ def run(args: argparse.Namespace) -> int:
         for problem in problems:
             print(problem, file=sys.stderr)
     else:
-        print(f"{args.file}: no mistakes found; `backfill daemon --config {args.file} --check` "
-              "compares it with the cluster")  # fmt: skip
+        print(
+            f"{args.file}: no mistakes found; `backfill daemon --config {args.file} --check` "
+            "compares it with the cluster"
+        )
     return BAD_DATA if problems else OK
 
 

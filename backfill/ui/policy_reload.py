@@ -31,10 +31,7 @@ class PolicyReloader:
     """
 
     def __init__(
-        self,
-        started: Config,
-        conflicts: Conflicts,
-        make_room: Callable[[Config], None] = lambda config: None,
+        self, started: Config, conflicts: Conflicts, make_room: Callable[[Config], None] = lambda config: None
     ) -> None:
         self._path = Path(started.source)
         self._started = started

@@ -15,9 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument("node", metavar="NODE", help="one node, or several such as vn[1-3]")
     parser.add_argument(
-        "--force", action="store_true",
-        help="run the states even where a look shows that they hold",
-    )  # fmt: skip
+        "--force", action="store_true", help="run the states even where a look shows that they hold"
+    )
     salting.add_arguments(parser)
 
 
@@ -30,9 +29,7 @@ def run(args: argparse.Namespace) -> int:
         known = site.salt.enrolled() if rest else {}
         for node in rest:
             if node not in known:
-                raise AskError(
-                    wording.unknown("node with a key at the Salt master", node, known), NO
-                )
+                raise AskError(wording.unknown("node with a key at the Salt master", node, known), NO)
         runs = site.apply(nodes, False, seen)
         again = [node for node, run in runs.items() if not run.ok]
         if again:

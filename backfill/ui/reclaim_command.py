@@ -34,8 +34,10 @@ def run(args: argparse.Namespace) -> int:
         elif args.undo:
             print(f"{args.host} may be filled again")
         else:
-            print(f"{args.host}: {args.keep} may stay, the others go when their jobs have ended "
-                  f"or scale.reclaim_within_s is over; undo with --undo")  # fmt: skip
+            print(
+                f"{args.host}: {args.keep} may stay, the others go when their jobs have ended "
+                f"or scale.reclaim_within_s is over; undo with --undo"
+            )
         return OK
 
     return guarded(work, args)

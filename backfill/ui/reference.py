@@ -95,9 +95,7 @@ def _name(action: argparse.Action) -> str:
 def _in_usage(action: argparse.Action) -> str:
     value = _value(action)
     if not action.option_strings:
-        return {"?": f"[{value}]", "+": f"{value} …", "*": f"[{value} …]"}.get(
-            str(action.nargs), value
-        )
+        return {"?": f"[{value}]", "+": f"{value} …", "*": f"[{value} …]"}.get(str(action.nargs), value)
     text = max(action.option_strings, key=len) + (f" {value}" if value else "")
     return text if action.required else f"[{text}]"
 

@@ -17,13 +17,7 @@ from backfill.ui.codes import BAD_DATA, OK, USAGE
 from backfill.ui.report_style import PAGE, PICTURE, VARIABLES
 from backfill.ui.report_svg import ms, timeline_svg
 from backfill.ui.report_tables import events_table, evictions_table, starts_table
-from backfill.ui.report_waterfall import (
-    Mark,
-    boot_bars,
-    giving_bars,
-    returning_bars,
-    waterfall_svg,
-)
+from backfill.ui.report_waterfall import Mark, boot_bars, giving_bars, returning_bars, waterfall_svg
 from backfill.ui.terminal import local_time
 from backfill.ui.timeline_builder import timeline_of
 from backfill.ui.timeline_data import Eviction, Timeline

@@ -79,9 +79,7 @@ def starts_table(boots: Sequence[Boot]) -> str:
         rows.append(_start_row(f"{boot.node} on {boot.host}", steps))
     if len(done) >= _ENOUGH:
         middle = median(steps.total_s for _, steps in done)
-        rows.append(
-            _row([f"median of {len(done)}"], _merged("", len(_STEPS)), ms(middle), "summary")
-        )
+        rows.append(_row([f"median of {len(done)}"], _merged("", len(_STEPS)), ms(middle), "summary"))
     for boot in [b for b in boots if b.end and not b.ready_s][:_MOST_ROWS]:
         why = _merged(escape(boot.end), len(_STEPS))
         rows.append(_row([f"{boot.node} on {boot.host}"], why, "failed"))
@@ -100,9 +98,7 @@ def _start_row(name: str, steps: StartSteps) -> str:
     else:
         middle = "".join(f"<td>{ms(part or 0.0)}</td>" for part in guest)
     cells = f"<td>{ms(steps.choice_s)}</td><td>{ms(steps.create_s)}</td>{middle}"
-    return _row(
-        [name], f"<td>{schedule}</td>{cells}<td>{ms(steps.ready_s)}</td>", ms(steps.total_s)
-    )
+    return _row([name], f"<td>{schedule}</td>{cells}<td>{ms(steps.ready_s)}</td>", ms(steps.total_s))
 
 
 def evictions_table(timeline: Timeline) -> str:
@@ -113,11 +109,18 @@ def evictions_table(timeline: Timeline) -> str:
         rows += [_summary_row(name, share, found) for name, share in _SHARES]
     head = _head(
         (
-            "instance", "pushed off", "by", "room free after", "Slurm agrees after",
-            "went on at", "stood still for", "way back", "end",
+            "instance",
+            "pushed off",
+            "by",
+            "room free after",
+            "Slurm agrees after",
+            "went on at",
+            "stood still for",
+            "way back",
+            "end",
         ),
         left=3,
-    )  # fmt: skip
+    )
     return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
@@ -177,8 +180,7 @@ def _quantile(values: Sequence[float], share: float) -> float | None:
 def events_table(timeline: Timeline, events: Sequence[Event]) -> str:
     """Events as sentences with the time since the beginning."""
     rows = "".join(
-        f"<tr><td>{e.at_s - timeline.start_s:.3f} s</td>"
-        f"<td>{escape(timeline.named(e.text))}</td></tr>"
+        f"<tr><td>{e.at_s - timeline.start_s:.3f} s</td><td>{escape(timeline.named(e.text))}</td></tr>"
         for e in events
     )
     return f'<table class="events"><tbody>{rows}</tbody></table>'
@@ -186,8 +188,7 @@ def events_table(timeline: Timeline, events: Sequence[Event]) -> str:
 
 def _head(names: Sequence[str], left: int = 1) -> str:
     cells = "".join(
-        f"<th{' class=left' if i < left else ''}>{escape(name)}</th>"
-        for i, name in enumerate(names)
+        f"<th{' class=left' if i < left else ''}>{escape(name)}</th>" for i, name in enumerate(names)
     )
     return f"<thead><tr>{cells}</tr></thead>"
 

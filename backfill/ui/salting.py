@@ -22,9 +22,12 @@ _LOOKED = "seen to be so, nothing was run"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of both."""
     parser.add_argument(
-        "--config", metavar="FILE", type=Path, default=Path(_POLICY),
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=Path(_POLICY),
         help=f"policy file, whose section salt is used (otherwise {_POLICY})",
-    )  # fmt: skip
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 

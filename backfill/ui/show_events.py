@@ -23,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--follow", "-f", action="store_true", help="go on until Ctrl-C, past the daemon's restart"
     )
     parser.add_argument("--after", type=_number, metavar="ID", help="only events after this one")
-    parser.add_argument(
-        "--limit", "-n", type=_positive, default=50, metavar="N", help="at most so many (50)"
-    )
+    parser.add_argument("--limit", "-n", type=_positive, default=50, metavar="N", help="at most so many (50)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     add_socket(parser)
 

@@ -42,9 +42,7 @@ def _headline(job: Entry, picture: Picture, ours: bool) -> str:
         return f"{name} has {where} and its start waits for the hook"
     match job["state"]:
         case "PENDING":
-            return (
-                f"{name} waits in partition {job['partition']} for {_for(now_s, job['submit_s'])}"
-            )
+            return f"{name} waits in partition {job['partition']} for {_for(now_s, job['submit_s'])}"
         case "RUNNING":
             return f"{name} runs on {where} for {_for(now_s, job['start_s'])}"
         case "SUSPENDED" if ours:

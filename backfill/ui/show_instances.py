@@ -16,14 +16,15 @@ from backfill.ui.terminal import table
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     add_reading(parser)
-    parser.add_argument(
-        "--leaks", action="store_true", help="files on disk that no instance needs any more"
-    )
+    parser.add_argument("--leaks", action="store_true", help="files on disk that no instance needs any more")
     parser.add_argument("--remove", action="store_true", help="with --leaks: remove them")
     parser.add_argument(
-        "--config", metavar="FILE", type=Path, default=Path(DEFAULT_POLICY),
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=Path(DEFAULT_POLICY),
         help=f"with --leaks: the policy file (otherwise {DEFAULT_POLICY})",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:

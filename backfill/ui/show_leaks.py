@@ -40,8 +40,7 @@ def show_leaks(args: argparse.Namespace) -> int:
         print("nothing is left over")
         return OK
     rows = [
-        (leak.name, f"{leak.size_mb:.0f} MB", f"{leak.age_s / 3600:.0f} h", leak.where)
-        for _, leak in leaks
+        (leak.name, f"{leak.size_mb:.0f} MB", f"{leak.age_s / 3600:.0f} h", leak.where) for _, leak in leaks
     ]
     table(("LEFT OVER", "SIZE", "UNTOUCHED FOR", "WHERE"), rows)
     print("\nremoved" if args.remove else "\n`backfill instances --leaks --remove` removes them")

@@ -44,9 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     hooks = add_verbs(verbs["hooks"], _HOOK_VERBS, dest="hook_verb")
     for one in (*(verbs[name] for name in ("diff", "apply", "rollback")), *hooks.values()):
-        one.add_argument(
-            "--config", required=True, metavar="FILE", type=Path, help="the policy file"
-        )
+        one.add_argument("--config", required=True, metavar="FILE", type=Path, help="the policy file")
         one.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
@@ -81,9 +79,7 @@ def _diff(config: Config, args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"diff": diff}))
     else:
-        print(
-            diff or f"{config.slurm.include} is as the policy file wants it", end="\n" * (not diff)
-        )
+        print(diff or f"{config.slurm.include} is as the policy file wants it", end="\n" * (not diff))
     return NO if diff else OK
 
 
@@ -97,9 +93,7 @@ def _apply(config: Config, args: argparse.Namespace) -> int:
     nodes = slurm_parts.registration(config)
     if isinstance(nodes, CloudNodes):
         slurm_parts.hooks(config).build_power(slurm_parts.hook_plan(config))
-    done = change.apply(
-        lambda now: wanted.change(now, site), dry=not args.no_dry_start, force=args.force
-    )
+    done = change.apply(lambda now: wanted.change(now, site), dry=not args.no_dry_start, force=args.force)
     if isinstance(nodes, CloudNodes):
         nodes.secure(assemble.slurm_manager(config), change.slurm.look().nodes)
     return _tell(done, args, f"{config.slurm.include} is as the policy file wants it")

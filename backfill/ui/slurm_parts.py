@@ -112,11 +112,14 @@ def wanted(config: Config) -> Wanted:
     template = config.policies.instances
     specs = [
         NodeSpec(
-            name, address.split("/")[0], template.flavour.cpus, template.flavour.node_memory_mb,
+            name,
+            address.split("/")[0],
+            template.flavour.cpus,
+            template.flavour.node_memory_mb,
             _features(config, name),
         )
         for name, address in zip(template.names, template.addresses, strict=True)
-    ]  # fmt: skip
+    ]
     return Wanted(
         Method(config.slurm.registration.value),
         specs,

@@ -21,8 +21,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines whose columns stand below one another."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
 
 

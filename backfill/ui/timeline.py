@@ -191,10 +191,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._out.flush()
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
 
@@ -230,10 +227,7 @@ class LiveWatcher(Watcher):
         self._live.update(picture(timeline, size.width, size.height - 1, colours), refresh=True)
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._draw()
         self._live.__exit__(kind, error, trace)

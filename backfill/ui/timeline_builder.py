@@ -15,16 +15,7 @@ from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, SetNode
 from backfill.core.records import decode
 from backfill.engine.narrate import story_line
 from backfill.ports import Record
-from backfill.ui.timeline_data import (
-    Event,
-    Kind,
-    Row,
-    Span,
-    Timeline,
-    in_lanes,
-    natural,
-    runs_of,
-)
+from backfill.ui.timeline_data import Event, Kind, Row, Span, Timeline, in_lanes, natural, runs_of
 from backfill.ui.timeline_episodes import Episodes
 
 _PHASES = {
@@ -133,12 +124,8 @@ class TimelineBuilder:
         return Timeline(
             start_s=self._start_s,
             end_s=end_s,
-            hosts=tuple(
-                self._host_row(host, jobs, instances) for host in sorted(self._hosts, key=natural)
-            ),
-            instances=tuple(
-                Row(name, tuple(instances[name])) for name in sorted(instances, key=natural)
-            ),
+            hosts=tuple(self._host_row(host, jobs, instances) for host in sorted(self._hosts, key=natural)),
+            instances=tuple(Row(name, tuple(instances[name])) for name in sorted(instances, key=natural)),
             jobs=tuple(
                 Row(i, tuple(jobs[i]), self._names.get(i, ""), end=self._jobs[i].end)
                 for i in sorted(jobs, key=natural)
@@ -288,9 +275,7 @@ class TimelineBuilder:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _host_row(
-        self, host: str, jobs: dict[str, list[Span]], instances: dict[str, list[Span]]
-    ) -> Row:
+    def _host_row(self, host: str, jobs: dict[str, list[Span]], instances: dict[str, list[Span]]) -> Row:
         owned = [
             [replace(span, label=self._names.get(job_id) or f"job {job_id}")]
             for job_id, spans in jobs.items()

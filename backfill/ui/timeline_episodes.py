@@ -69,9 +69,7 @@ class Episodes:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _claim(
-        self, at_s: float, value: ch.Claimed | AnswerClaim | EndClaim | ch.ClaimEnded
-    ) -> None:
+    def _claim(self, at_s: float, value: ch.Claimed | AnswerClaim | EndClaim | ch.ClaimEnded) -> None:
         match value:
             case ch.Claimed() if value.hosts:
                 self._claimed[value.job_id] = len(self.claims)
@@ -126,9 +124,7 @@ class Episodes:
                 wanted_s = claim.at_s
                 self.claims[index] = replace(claim, evicted=True)
         self._evicting[node.name] = len(self.evictions)
-        self.evictions.append(
-            Eviction(node.name, node.generation, node.host, node.reason, wanted_s, at_s)
-        )
+        self.evictions.append(Eviction(node.name, node.generation, node.host, node.reason, wanted_s, at_s))
 
     def _begin(self, at_s: float, action: act.DriverAction) -> None:
         step = Step(step_name(key_of(action)), at_s)

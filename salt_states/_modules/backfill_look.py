@@ -31,9 +31,7 @@ def _told(wanted, seals):
         if _sum(path, salt.encode()) != seal:
             return f"{path} differs"
     try:
-        seen = subprocess.run(
-            [_PROGRAM], stdout=subprocess.PIPE, timeout=_LIMIT_S, text=True, check=False
-        )
+        seen = subprocess.run([_PROGRAM], stdout=subprocess.PIPE, timeout=_LIMIT_S, text=True, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"it cannot be seen: {error}"
     return "" if seen.returncode == 0 else seen.stdout.strip() or "it cannot be seen"

@@ -54,9 +54,7 @@ def _ask(program, policy, verb, fine):
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=environ)
     except OSError as error:
-        raise RuntimeError(
-            f"{program} cannot be run: {error.strerror}; install backfill"
-        ) from error
+        raise RuntimeError(f"{program} cannot be run: {error.strerror}; install backfill") from error
     try:
         seen = json.loads(done.stdout)
     except ValueError:

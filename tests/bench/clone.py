@@ -30,11 +30,7 @@ AT_ONCE = 2
 
 def policy(method: CloneMethod) -> dict[str, Any]:
     """Instances go soon after their job, so that the next round starts from nothing."""
-    return {
-        "cloning": {"method": str(method)},
-        "scale": {"idle_s": 2},
-        "limits": {"max_instances": 1},
-    }
+    return {"cloning": {"method": str(method)}, "scale": {"idle_s": 2}, "limits": {"max_instances": 1}}
 
 
 def one_round(bed: Bed) -> dict[str, float]:

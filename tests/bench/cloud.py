@@ -104,10 +104,14 @@ def fill(cloud: Cloud) -> None:
     image = east.image.find_image(IMAGE, ignore_missing=False)
     for first in range(0, MANY, AT_ONCE):
         wanted = {
-            "name": f"many{first}", "flavorRef": flavour.id, "imageRef": image.id,
-            "networks": "none", "tags": [cluster_tag(CLUSTER)],
-            "metadata": metadata_of(spec(first), "tiny@"), "min_count": AT_ONCE,
-        }  # fmt: skip
+            "name": f"many{first}",
+            "flavorRef": flavour.id,
+            "imageRef": image.id,
+            "networks": "none",
+            "tags": [cluster_tag(CLUSTER)],
+            "metadata": metadata_of(spec(first), "tiny@"),
+            "min_count": AT_ONCE,
+        }
         nova(cloud.clouds_yaml, "east", "POST", "/servers", {"server": wanted})
 
     def here() -> bool:

@@ -96,21 +96,22 @@ class Site:
             yield self._node(f"v{number}", 2, 3952, "backfill", "htc", self.on_instance, beat)
 
     def _node(
-        self,
-        name: str,
-        cpus: int,
-        memory: int,
-        feature: str,
-        partition: str,
-        jobs: dict[str, str],
-        beat: int,
+        self, name: str, cpus: int, memory: int, feature: str, partition: str, jobs: dict[str, str], beat: int
     ) -> str:
         used = cpus if name in jobs else 0
         state = ("ALLOCATED" if used else "IDLE") + ("+DYNAMIC_NORM" if name[0] == "v" else "")
         return NODE.format(
-            name=name, used=used, cpus=cpus, load=beat / 10, feature=feature, memory=memory,
-            free=memory - 17 * beat, state=state, partition=partition, busy=int(self.now_s) - beat,
-        )  # fmt: skip
+            name=name,
+            used=used,
+            cpus=cpus,
+            load=beat / 10,
+            feature=feature,
+            memory=memory,
+            free=memory - 17 * beat,
+            state=state,
+            partition=partition,
+            busy=int(self.now_s) - beat,
+        )
 
     def stir(self, turn: int) -> None:
         """One per cent of what can happen happens."""
@@ -146,9 +147,7 @@ class Bench:
         self._tools = tools
         for tool in ("squeue", "scontrol"):
             script = tools / tool
-            script.write_text(
-                f'#!/bin/sh\ncase "$*" in *reservation*) ;; *) cat {tools}/{tool}.txt;; esac\n'
-            )
+            script.write_text(f'#!/bin/sh\ncase "$*" in *reservation*) ;; *) cat {tools}/{tool}.txt;; esac\n')
             script.chmod(0o755)
         commands = Commands(bin_dir=tools)
         path = TextPath(commands)
@@ -172,9 +171,7 @@ class Bench:
             name, host_name = f"v{number}", f"n{number - 1}"
             tag = Tag("large", name, 1)
             seen = Instance(name, host_name, InstanceState.RUNNING, tag, Resources(2, 4000), 3000)
-            node = ManagedNode(
-                name, f"{name}/8", host_name, 1, Phase.READY, now_s, now_s, proven_s=now_s
-            )
+            node = ManagedNode(name, f"{name}/8", host_name, 1, Phase.READY, now_s, now_s, proven_s=now_s)
             self.cycle.take([ch.NodeManaged(node), ch.InstanceSeen(seen, now_s)])
 
     def pass_time(self) -> None:

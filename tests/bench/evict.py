@@ -37,10 +37,7 @@ SUSPEND_FIRST = {
     **CALM,
     "proof": "memory",
     "answer_within_s": 8,
-    "ladder": [
-        {"rung": "suspend", "within_s": 30},
-        {"rung": "requeue", "within_s": 30},
-    ],
+    "ladder": [{"rung": "suspend", "within_s": 30}, {"rung": "requeue", "within_s": 30}],
 }
 
 
@@ -60,9 +57,7 @@ class Rows:
         self.bare = bed(Bed(spec("bare", hypervisor="none", tally=False)))
         self.native = bed(Bed(spec("native", hypervisor="none", tally=False, extra_conf=NATIVE)))
         self.pause = bed(Bed(spec("pause", hooks="slurmctld", hosts=2), CALM))
-        self.suspend = bed(
-            Bed(spec("suspend", hooks="slurmctld", hook_timeout_ms=9000), SUSPEND_FIRST)
-        )
+        self.suspend = bed(Bed(spec("suspend", hooks="slurmctld", hook_timeout_ms=9000), SUSPEND_FIRST))
         self.host = bed(Bed(spec("host", hooks="host"), CALM))
         # Which host carries the one instance, and which stays empty.
         self.low = self.pause.count_until_seen()
@@ -95,8 +90,7 @@ class Rows:
         self.suspend.cancel(low)
 
     def native_gang(self) -> None:
-        low = self.native.sbatch("-p", "under", "-w", "bm1", "--exclusive", "--wrap",
-                                 "while :; do :; done")  # fmt: skip
+        low = self.native.sbatch("-p", "under", "-w", "bm1", "--exclusive", "--wrap", "while :; do :; done")
         wait_for(lambda: self.native.state(low) == "RUNNING", 30, "the job under the native one")
         self._keep("native", *self.native.timed("-p", "over", "-w", "bm1", "--exclusive"))
         self.native.cancel(low)
@@ -121,9 +115,7 @@ class Rows:
         """When the paused job counted on, after `after_s`."""
         return float(
             wait_for(
-                lambda: next((t for t in bed.counts(low) if t > after_s), 0.0),
-                60,
-                f"job {low} counting on",
+                lambda: next((t for t in bed.counts(low) if t > after_s), 0.0), 60, f"job {low} counting on"
             )
         )
 
@@ -133,9 +125,14 @@ def main() -> int:
     with ExitStack() as stack:
         rows = Rows(stack)
         kinds: list[Callable[[], None]] = [
-            rows.bare_idle, rows.idle, rows.evict_by_pause, rows.native_gang, rows.srun_bare,
-            rows.srun_pause, rows.evict_by_suspend,
-        ]  # fmt: skip
+            rows.bare_idle,
+            rows.idle,
+            rows.evict_by_pause,
+            rows.native_gang,
+            rows.srun_bare,
+            rows.srun_pause,
+            rows.evict_by_suspend,
+        ]
         for trial in range(TRIALS + 1):
             for kind in kinds:
                 kind()

@@ -40,9 +40,13 @@ def policy(at_once: int, lab: Lab) -> dict[str, Any]:
         "instances": {"names": f"vn[1-{most}]"},
         "placement": {"cpu_overcommit": float(most)},
         "cloning": {"at_once_per_host": at_once},
-        "limits": {"max_instances": most, "max_per_host": most, "boots_at_once": at_once,
-                   "removals_at_once": 8},
-    }  # fmt: skip
+        "limits": {
+            "max_instances": most,
+            "max_per_host": most,
+            "boots_at_once": at_once,
+            "removals_at_once": 8,
+        },
+    }
 
 
 def make(bed: Bed, size: int) -> dict[str, Any]:

@@ -30,9 +30,7 @@ def _busy(group: Path) -> Iterator[None]:
     """A busy loop for each processor, in a group below `group` as libvirt makes it."""
     guests = group / "guest"
     guests.mkdir(parents=True)
-    loops = [
-        subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(os.cpu_count() or 1)
-    ]
+    loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(os.cpu_count() or 1)]
     try:
         for loop in loops:
             (guests / "cgroup.procs").write_text(str(loop.pid))
@@ -70,9 +68,7 @@ def main() -> int:
         benchmark="idle",
         trials=TRIALS * _STARTS,
         **{f"{kind}_s": round(median(found), 5) for kind, found in samples.items()},
-        **{
-            f"{kind}_p95_s": round(quantiles(found, n=20)[-1], 5) for kind, found in samples.items()
-        },
+        **{f"{kind}_p95_s": round(quantiles(found, n=20)[-1], 5) for kind, found in samples.items()},
         weight_over_idle=round(median(samples["weight"]) / median(samples["idle"]), 2),
     )
     return 0

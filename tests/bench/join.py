@@ -69,9 +69,7 @@ class Story:
             min(
                 at_s
                 for at_s, _, body in self._rows
-                if at_s > since_s
-                and body.get("t") == "SetNode"
-                and body["node"]["phase"] == "ready"
+                if at_s > since_s and body.get("t") == "SetNode" and body["node"]["phase"] == "ready"
             )
         )
 

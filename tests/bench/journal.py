@@ -62,38 +62,76 @@ class Site:
         for n in range(HOSTS):
             host, node = f"bm{n:03}", f"cn{n:03}"
             self.hosts[host] = Host(host, node, Resources(16, 64000), busy=0.9)
-            self.nodes[node] = Node(node, NodeBase.IDLE, address=f"10.1.{n // 250}.{n % 250}",
-                                    cpus=16, memory_mb=64000, partitions=("batch",),
-                                    features=("metal",), boot_time_s=_START_S - 9e5,
-                                    slurmd_start_s=_START_S - 9e5)  # fmt: skip
+            self.nodes[node] = Node(
+                node,
+                NodeBase.IDLE,
+                address=f"10.1.{n // 250}.{n % 250}",
+                cpus=16,
+                memory_mb=64000,
+                partitions=("batch",),
+                features=("metal",),
+                boot_time_s=_START_S - 9e5,
+                slurmd_start_s=_START_S - 9e5,
+            )
             self.instances[host] = {}
             for k in range(PER_HOST):
                 name = f"vn{n * PER_HOST + k + 1}"
                 self.instances[host][name] = Instance(
-                    name, host, InstanceState.RUNNING, Tag("site", name, 3), Resources(4, 8000),
-                    6000, _START_S - 8e4,
-                )  # fmt: skip
-                self.nodes[name] = Node(name, NodeBase.IDLE, frozenset({"DYNAMIC_NORM"}),
-                                        address=f"10.77.{n // 50}.{k}", cpus=4, memory_mb=7952,
-                                        partitions=("htc",), features=("backfill",),
-                                        boot_time_s=_START_S - 8e4,
-                                        slurmd_start_s=_START_S - 8e4)  # fmt: skip
+                    name,
+                    host,
+                    InstanceState.RUNNING,
+                    Tag("site", name, 3),
+                    Resources(4, 8000),
+                    6000,
+                    _START_S - 8e4,
+                )
+                self.nodes[name] = Node(
+                    name,
+                    NodeBase.IDLE,
+                    frozenset({"DYNAMIC_NORM"}),
+                    address=f"10.77.{n // 50}.{k}",
+                    cpus=4,
+                    memory_mb=7952,
+                    partitions=("htc",),
+                    features=("backfill",),
+                    boot_time_s=_START_S - 8e4,
+                    slurmd_start_s=_START_S - 8e4,
+                )
                 self.start(name, self.submit())
         for _ in range(WAITING):
             job = self.submit()
             self.jobs[job] = replace(
-                self.jobs[job], partition="batch", user="alice", account="physics", priority=4000,
-                num_nodes=8, cpus=128, memory_mb=32000, reason="Priority", name="lattice_run_17",
-            )  # fmt: skip
+                self.jobs[job],
+                partition="batch",
+                user="alice",
+                account="physics",
+                priority=4000,
+                num_nodes=8,
+                cpus=128,
+                memory_mb=32000,
+                reason="Priority",
+                name="lattice_run_17",
+            )
 
     def submit(self, now_s: float = _START_S) -> str:
         self.number += 1
         job = str(self.number)
         self.jobs[job] = Job(
-            job, self.number, "htc", JobState.PENDING, qos="normal", user="osg", account="osg",
-            name=f"glidein_{self.number}", cpus=4, memory_mb=7000, priority=1000, submit_s=now_s,
-            eligible_s=now_s, time_limit_s=86400.0,
-        )  # fmt: skip
+            job,
+            self.number,
+            "htc",
+            JobState.PENDING,
+            qos="normal",
+            user="osg",
+            account="osg",
+            name=f"glidein_{self.number}",
+            cpus=4,
+            memory_mb=7000,
+            priority=1000,
+            submit_s=now_s,
+            eligible_s=now_s,
+            time_limit_s=86400.0,
+        )
         return job
 
     def start(self, name: str, job: str, now_s: float = _START_S) -> None:
@@ -102,9 +140,8 @@ class Site:
             self.jobs[job], state=JobState.RUNNING, nodes=(name,), start_s=now_s, reason="None"
         )
         self.nodes[name] = replace(
-            self.nodes[name], base=NodeBase.ALLOCATED, cpus_allocated=4,
-            flags=frozenset({"DYNAMIC_NORM"}),
-        )  # fmt: skip
+            self.nodes[name], base=NodeBase.ALLOCATED, cpus_allocated=4, flags=frozenset({"DYNAMIC_NORM"})
+        )
 
     def poll(self, now_s: float) -> ClusterObservation:
         """What happened within one poll: jobs go from step to step, one in each."""
@@ -114,8 +151,9 @@ class Site:
             self.jobs[job] = replace(self.jobs[job], flags=frozenset())
             self.ended.append((now_s, job))
             name = self.jobs[job].nodes[0]
-            self.nodes[name] = replace(self.nodes[name], base=NodeBase.IDLE, cpus_allocated=0,
-                                       flags=frozenset({"DYNAMIC_NORM"}))  # fmt: skip
+            self.nodes[name] = replace(
+                self.nodes[name], base=NodeBase.IDLE, cpus_allocated=0, flags=frozenset({"DYNAMIC_NORM"})
+            )
             self.idle.append(name)
         self.leaving.clear()
         self.owed += A_DAY / 86400 * _POLL_S
@@ -135,9 +173,7 @@ class Site:
         running = [name for name in self.working if "COMPLETING" not in self.nodes[name].flags]
         name = self.dice.choice(running)
         job = self.working.pop(name)
-        self.jobs[job] = replace(
-            self.jobs[job], state=JobState.COMPLETED, flags=frozenset({"COMPLETING"})
-        )
+        self.jobs[job] = replace(self.jobs[job], state=JobState.COMPLETED, flags=frozenset({"COMPLETING"}))
         flags = frozenset({"DYNAMIC_NORM", "COMPLETING"})
         self.nodes[name] = replace(self.nodes[name], flags=flags)
         self.leaving.append(job)
@@ -166,10 +202,19 @@ def _ready(site: Site) -> Iterator[ch.Change]:
     """The records of instances that have been at work for long."""
     for host, there in site.instances.items():
         for name in there:
-            yield ch.NodeManaged(ManagedNode(
-                name, site.nodes[name].address + "/16", host, 3, Phase.READY, _START_S - 7e4,
-                _START_S - 8e4, reason="it has proven itself", proven_s=_START_S - 7e4,
-            ))  # fmt: skip
+            yield ch.NodeManaged(
+                ManagedNode(
+                    name,
+                    site.nodes[name].address + "/16",
+                    host,
+                    3,
+                    Phase.READY,
+                    _START_S - 7e4,
+                    _START_S - 8e4,
+                    reason="it has proven itself",
+                    proven_s=_START_S - 7e4,
+                )
+            )
 
 
 def _size(path: Path) -> int:

@@ -105,8 +105,16 @@ class Round:
         """CPU time of that program and time by the clock of an order that changes these states."""
         before_s = self.cpu_s(program)
         env = {"PYTHONPATH": str(Path(backfill.__file__).parents[1])}
-        argv = [sys.executable, "-m", "backfill", "provision", "vn1", "--json",
-                "--config", str(self.bed.lab.dir / "policy.yaml")]  # fmt: skip
+        argv = [
+            sys.executable,
+            "-m",
+            "backfill",
+            "provision",
+            "vn1",
+            "--json",
+            "--config",
+            str(self.bed.lab.dir / "policy.yaml"),
+        ]
         began_s = time.monotonic()
         done = self.bed.lab.run("ctl", argv, timeout_s=2 * _PATIENCE_S, env=env)
         took_s = time.monotonic() - began_s
@@ -132,8 +140,14 @@ class Round:
             raise RuntimeError("the minion was asked, although the daemon can look")
         self.in_guest("echo spoilt >>/etc/security/limits.d/90-backfill.conf")
         more, more_wall = self.provision_s(["limits"], _MINION)
-        return {"heard": heard_s, "rest": rest, "nochange": same, "nochange_wall": same_wall,
-                "change": more, "change_wall": more_wall}  # fmt: skip
+        return {
+            "heard": heard_s,
+            "rest": rest,
+            "nochange": same,
+            "nochange_wall": same_wall,
+            "change": more,
+            "change_wall": more_wall,
+        }
 
     def end(self) -> None:
         """Let job and node go."""
@@ -144,17 +158,13 @@ class Round:
 Figures = dict[str, list[float]]
 
 
-def with_salt(
-    rounds: int, guest: image.GuestImage, plain: Bed | None, gate: bool, found: Figures
-) -> None:
+def with_salt(rounds: int, guest: image.GuestImage, plain: Bed | None, gate: bool, found: Figures) -> None:
     """Rounds in a lab with Salt, each after one in the `plain` lab; every figure into `found`.
 
     The round before the first warms the caches and counts for nothing.
     """
     name = f"bench-salt{'g' if gate else ''}-{os.getpid()}"
-    bed = Bed(
-        LabSpec(name=name, hosts=1, salt=True), policy(gate=gate, within_s=_PATIENCE_S), guest
-    )
+    bed = Bed(LabSpec(name=name, hosts=1, salt=True), policy(gate=gate, within_s=_PATIENCE_S), guest)
     try:
         for trial in range(rounds + 1):
             told: dict[str, float] = {}
@@ -219,9 +229,7 @@ def main() -> int:
         "open_added_s": more(free["salted"], gated["plain"]),
     }
     whys = {f"why_{k}": why or "no trial of it was ordered" for k, v in rows.items() if v is None}
-    result(
-        benchmark="provision", trials=len(gated["salted"]), runs=len(gated["heard"]), **rows, **whys
-    )
+    result(benchmark="provision", trials=len(gated["salted"]), runs=len(gated["heard"]), **rows, **whys)
     return 0
 
 

@@ -136,16 +136,21 @@ def main() -> int:
         listener.close()
         journal.close()
     figures: dict[str, object] = {
-        "records": RECORDS, "clients": CLIENTS, "answers_per_s": answers / _LENGTH_S,
+        "records": RECORDS,
+        "clients": CLIENTS,
+        "answers_per_s": answers / _LENGTH_S,
         "memory_grew_mb": grown_mb,
-    }  # fmt: skip
+    }
     for what in calm:
         one, other = quantiles(calm[what], n=100)[98], quantiles(flooded[what], n=100)[98]
         figures |= {
-            f"{what}_median_calm_s": median(calm[what]), f"{what}_p99_calm_s": one,
-            f"{what}_median_flooded_s": median(flooded[what]), f"{what}_p99_flooded_s": other,
-            f"{what}_p99_ratio": other / one, f"{what}_longest_flooded_s": max(flooded[what]),
-        }  # fmt: skip
+            f"{what}_median_calm_s": median(calm[what]),
+            f"{what}_p99_calm_s": one,
+            f"{what}_median_flooded_s": median(flooded[what]),
+            f"{what}_p99_flooded_s": other,
+            f"{what}_p99_ratio": other / one,
+            f"{what}_longest_flooded_s": max(flooded[what]),
+        }
     result(**{k: round(v, 5) if isinstance(v, float) else v for k, v in figures.items()})
     return 0
 

@@ -25,8 +25,7 @@ from backfill.lab.spec import LabSpec
 COUNTER = Path(backfill.lab.__file__).parent / "jobs" / "counter.sh"
 _DONE = re.compile(r"^\[(?P<at>\S+)\] _job_complete: JobId=\d+ done", re.MULTILINE)
 _ALLOCATED = re.compile(
-    r"^\[(?P<at>\S+)\] sched(?:: Allocate|/backfill: _start_job: Started) JobId=(?P<job>\d+) ",
-    re.MULTILINE,
+    r"^\[(?P<at>\S+)\] sched(?:: Allocate|/backfill: _start_job: Started) JobId=(?P<job>\d+) ", re.MULTILINE
 )
 
 
@@ -71,9 +70,7 @@ class Bed:
         argv = [sys.executable, "-m", "backfill", "daemon", "--config", str(policy)]
         root = str(Path(backfill.__file__).parent.parent)
         with self._log.open("w") as log:
-            self._daemon = self.lab.popen(
-                "ctl", argv, stdout=log, stderr=log, env={"PYTHONPATH": root}
-            )
+            self._daemon = self.lab.popen("ctl", argv, stdout=log, stderr=log, env={"PYTHONPATH": root})
         wait_for(lambda: self._sees_all() or self._dead(), 30, "the daemon's first picture")
 
     def _dead(self) -> bool:
@@ -159,9 +156,7 @@ class Bed:
 
     def state(self, job: str) -> str:
         """The job's state, empty when Slurm has forgotten it."""
-        return self.lab.run(
-            "ctl", ["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]
-        ).stdout.strip()
+        return self.lab.run("ctl", ["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]).stdout.strip()
 
     def gone(self, *jobs: str) -> None:
         """Wait until none of these jobs holds anything."""

@@ -56,10 +56,7 @@ def median(work: Callable[[], object], trials: int) -> float:
 def cloud_nodes(count: int) -> str:
     """A line of slurm.conf that defines so many nodes, each with an IP address."""
     nets = -(-count // 250)
-    return (
-        f"NodeName=cl[1-{count}] NodeAddr=10.98.[0-{nets - 1}].[1-250] CPUs=4 RealMemory=1000 "
-        "State=CLOUD"
-    )
+    return f"NodeName=cl[1-{count}] NodeAddr=10.98.[0-{nets - 1}].[1-250] CPUs=4 RealMemory=1000 State=CLOUD"
 
 
 def until_registered(rig: RealRig, name: str) -> None:
@@ -143,10 +140,7 @@ def polling(release: str, trials: int) -> dict[str, Any]:
     """What one look at everything costs, by way of reading, without jobs and with 10,000."""
     found: dict[str, Any] = {}
     extra = (*ROOM, cloud_nodes(FEW_NODES))
-    with (
-        slurm_lab("bench-poll", release=release, extra_conf=extra) as lab,
-        paths(lab, release) as ways,
-    ):
+    with slurm_lab("bench-poll", release=release, extra_conf=extra) as lab, paths(lab, release) as ways:
         for name, way in ways.items():
             found[f"nodes1000_{name}_s"] = median(way.everything, trials)
         many_jobs.fill(lab)

@@ -109,9 +109,7 @@ def main() -> int:
         rig.provider.create(replace(spec(rig, NAME), flavour=Flavour(1, 3072, disk_gb=1)))
         rig.booted(NAME)
         filled = rig.in_guest(host, NAME, _NOISE).strip()
-        assert filled.split()[:1] == [str(_COPIES * _COPY)], (
-            f"the guest could not fill its memory: {filled}"
-        )
+        assert filled.split()[:1] == [str(_COPIES * _COPY)], f"the guest could not fill its memory: {filled}"
         for trial in range(TRIALS + 1):
             found = one_round(rig, host)
             print(f"round {trial} of {TRIALS}: {found}", file=sys.stderr)

@@ -44,10 +44,20 @@ LADDERS = {
     "migrate": Ladder((_PAUSE, _MIGRATE, _SUSPEND, _REQUEUE)),
 }
 SHOWN = (
-    "high_utilisation", "useful_utilisation", "harvested_fraction", "goodput_share",
-    "goodput_core_h", "badput_core_h", "low_completed", "low_attempts_lost", "preemptions",
-    "vacate_p99_s", "delay_mean_s", "delay_p99_s", "delay_max_s",
-)  # fmt: skip
+    "high_utilisation",
+    "useful_utilisation",
+    "harvested_fraction",
+    "goodput_share",
+    "goodput_core_h",
+    "badput_core_h",
+    "low_completed",
+    "low_attempts_lost",
+    "preemptions",
+    "vacate_p99_s",
+    "delay_mean_s",
+    "delay_p99_s",
+    "delay_max_s",
+)
 
 
 def policies(ladder: Ladder, instances: int) -> PolicySet:

@@ -15,9 +15,15 @@ def wanted(rig: Rig, host: str, identity: str = "7-1", *members: str) -> Checkpo
     """What the engine would ask for, for vn1."""
     generation = known(rig, host).tag.generation
     return Checkpoint(
-        identity, "vn1", job="7", generation=generation, host=host, members=members or ("vn1",),
-        created_s=100.0, expires_s=200.0,
-    )  # fmt: skip
+        identity,
+        "vn1",
+        job="7",
+        generation=generation,
+        host=host,
+        members=members or ("vn1",),
+        created_s=100.0,
+        expires_s=200.0,
+    )
 
 
 class InstanceCheckpointsContract:
@@ -30,9 +36,7 @@ class InstanceCheckpointsContract:
             rig.provider.drop(old.id)
         return rig.provider
 
-    def test_only_a_suspended_instance_can_be_kept(
-        self, rig: Rig, keeper: CheckpointKeeper
-    ) -> None:
+    def test_only_a_suspended_instance_can_be_kept(self, rig: Rig, keeper: CheckpointKeeper) -> None:
         """Its memory must be complete and its disk at rest."""
         host = born(rig)
         with pytest.raises(BusyError):
@@ -73,9 +77,7 @@ class InstanceCheckpointsContract:
         with pytest.raises(NotFoundError):
             keeper.verify("7-1")
 
-    def test_a_kept_state_can_be_tried_out_on_another_host(
-        self, rig: Rig, keeper: CheckpointKeeper
-    ) -> None:
+    def test_a_kept_state_can_be_tried_out_on_another_host(self, rig: Rig, keeper: CheckpointKeeper) -> None:
         """It is loaded there and thrown away: no instance comes of it, and nothing changes."""
         if MOVE not in rig.abilities:
             lacking(MOVE)

@@ -12,9 +12,7 @@ from tests.contract.instance_rig import CARRY, MOVE, Rig, born, known, state
 class InstanceMovesContract:
     """Inherited by `InstanceProviderContract`, which provides `rig`."""
 
-    @pytest.mark.parametrize(
-        "wanted", [InstanceState.RUNNING, InstanceState.PAUSED, InstanceState.SUSPENDED]
-    )
+    @pytest.mark.parametrize("wanted", [InstanceState.RUNNING, InstanceState.PAUSED, InstanceState.SUSPENDED])
     def test_migration_keeps_the_state(self, rig: Rig, wanted: InstanceState) -> None:
         """The instance is on the target in the state it was in, and nowhere else; twice is fine."""
         source, target = born(rig), rig.provider.hosts[1]

@@ -146,9 +146,7 @@ class InstancePortContract(InstanceClonesContract, InstanceMovesContract):
         if IMAGES not in rig.abilities:
             lacking(IMAGES)
         wanted = spec(rig)
-        wrong = InstanceSpec(
-            wanted.name, wanted.host, wanted.tag, SMALL, "nothing-like-it", wanted.address
-        )
+        wrong = InstanceSpec(wanted.name, wanted.host, wanted.tag, SMALL, "nothing-like-it", wanted.address)
         with pytest.raises(RefusedError, match="nothing-like-it"):
             rig.provider.create(wrong)
         assert state(rig) is None

@@ -25,9 +25,7 @@ class InstanceThrottleContract:
         for _ in range(2):
             provider.throttle(host, "vn1", 5)
             seen = known(rig, host)
-            assert (seen.state, seen.throttled, seen.occupies_cpu) == (
-                InstanceState.RUNNING, True, False
-            )  # fmt: skip
+            assert (seen.state, seen.throttled, seen.occupies_cpu) == (InstanceState.RUNNING, True, False)
             assert rig.provider.observe(host).instances["vn1"].throttled
         rig.provider.pause(host, "vn1")
         rig.provider.thaw(host, "vn1")

@@ -14,13 +14,7 @@ from backfill.core.quantities import Resources
 from backfill.drivers.libvirt.domain_xml import Files
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.provider import LibvirtProvider
-from backfill.drivers.libvirt.settings import (
-    Hardware,
-    ImageFiles,
-    LibvirtConfig,
-    Limits,
-    Surroundings,
-)
+from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, Limits, Surroundings
 from backfill.ports import RefusedError
 from tests.contract.hiding import hidden
 from tests.contract.instance_rig import CARRY, CLUSTER, HIDE, IMAGES, SAVE_PAUSED, STRANGERS
@@ -114,15 +108,17 @@ class TestDriverRig:
             surroundings=Surroundings("10.77.0.1", "10.77.0.1:6817", str(directory / "munge.key")),
             images={
                 "small": ImageFiles(
-                    str(directory / "vmlinuz"), str(directory / "initrd"),
-                    str(directory / "disk.raw"), "console=ttyS0",
+                    str(directory / "vmlinuz"),
+                    str(directory / "initrd"),
+                    str(directory / "disk.raw"),
+                    "console=ttyS0",
                 )
             },
             nodes={"hv1": "bm1"},
             directories=directories or {},
             hardware=Hardware(domain_type="test"),
             limits=Limits(connect_s=5, call_s=5),
-        )  # fmt: skip
+        )
         self._cut: set[str] = set()
         # The test host lives as long as a connection to it.
         self.keeper = libvirt.open("test:///default")
@@ -131,9 +127,7 @@ class TestDriverRig:
     def _event(self, host: str, name: str) -> None:
         self.events.append((host, name))
 
-    def _hypervisor(
-        self, host: str, uri: str, limits: Limits, on_event: OnEvent | None
-    ) -> Hypervisor:
+    def _hypervisor(self, host: str, uri: str, limits: Limits, on_event: OnEvent | None) -> Hypervisor:
         return self._kind(host, uri, limits, on_event, self._open)
 
     def _open(self, uri: str) -> Cable:

@@ -97,9 +97,7 @@ def test_a_move_that_fails_leaves_the_disk_with_qemu(tmp_path: Path, owned: type
     assert _given[1:] == [(disk, *QEMU)]  # once that it could leave, and once as it stayed
 
 
-def test_a_moved_guest_has_its_disk_whoever_had_it_before(
-    tmp_path: Path, owned: type[Owned]
-) -> None:
+def test_a_moved_guest_has_its_disk_whoever_had_it_before(tmp_path: Path, owned: type[Owned]) -> None:
     """A failed move before it has left the disk root's: that is not whom it is given to."""
     rig, host, disk = _paused(tmp_path, owned)
     rig.provider.migrate(host, "vn1", "hv2")
@@ -109,9 +107,7 @@ def test_a_moved_guest_has_its_disk_whoever_had_it_before(
 
 
 @pytest.mark.parametrize("user", [None, (0, 0)])
-def test_nothing_is_given_where_qemu_is_root(
-    tmp_path: Path, owned: type[Owned], user: User | None
-) -> None:
+def test_nothing_is_given_where_qemu_is_root(tmp_path: Path, owned: type[Owned], user: User | None) -> None:
     """Nor where libvirt does not say as whom it runs."""
     owned.user = user
     rig, host, _ = _paused(tmp_path, owned)
@@ -120,10 +116,7 @@ def test_nothing_is_given_where_qemu_is_root(
 
 
 def test_what_cannot_be_given_is_told_and_the_guest_goes_on_if_it_can(
-    tmp_path: Path,
-    owned: type[Owned],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, owned: type[Owned], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """QEMU may have its disk open: that it cannot open it anew is no reason not to try."""
 

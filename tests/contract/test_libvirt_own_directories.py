@@ -17,9 +17,7 @@ from tests.contract.libvirt_testdriver import TestDriverRig, TestHypervisor
 
 
 def separate(tmp_path: Path) -> TestDriverRig:
-    return TestDriverRig(
-        tmp_path, directories={host: str(tmp_path / host) for host in ("hv1", "hv2")}
-    )
+    return TestDriverRig(tmp_path, directories={host: str(tmp_path / host) for host in ("hv1", "hv2")})
 
 
 @pytest.fixture

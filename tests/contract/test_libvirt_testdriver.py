@@ -209,9 +209,7 @@ def test_a_save_that_only_libvirtd_did_not_see_end_is_finished(tmp_path: Path, t
 
 
 @pytest.mark.parametrize("cut", [None, 10])
-def test_memory_that_was_sent_and_lost_is_told_and_stays_in_memory(
-    tmp_path: Path, cut: int | None
-) -> None:
+def test_memory_that_was_sent_and_lost_is_told_and_stays_in_memory(tmp_path: Path, cut: int | None) -> None:
     """It is refused for good, so that the ladder goes on; thawed, it goes on itself."""
     rig = TestDriverRig(tmp_path, SentAll)
     host = born(rig)

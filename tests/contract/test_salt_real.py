@@ -33,13 +33,16 @@ def test_bare_metal_is_in_the_report(rig: SaltRig) -> None:
     key = rig.provisioner._ask("make_key", id="bm1")
     grains = {"backfill": {"role": "node", "kind": "metal", "node": "bm1", "address": "10.77.0.11"}}
     pki = "/etc/salt/pki/minion"
-    rig.start("bm1", {
-        "/etc/salt/minion_id": b"bm1\n",
-        "/etc/salt/grains": json.dumps(grains).encode(),
-        PEM: key["private"].encode(),
-        f"{pki}/minion.pub": key["public"].encode(),
-        f"{pki}/minion_master.pub": key["master"].encode(),
-    })  # fmt: skip
+    rig.start(
+        "bm1",
+        {
+            "/etc/salt/minion_id": b"bm1\n",
+            "/etc/salt/grains": json.dumps(grains).encode(),
+            PEM: key["private"].encode(),
+            f"{pki}/minion.pub": key["public"].encode(),
+            f"{pki}/minion_master.pub": key["master"].encode(),
+        },
+    )
     assert rig.provisioner.enrolled()["bm1"] == 0
     state = rig.spoil("bm1")
     found = rig.provisioner.apply(["bm1"], test=True)["bm1"]
@@ -128,25 +131,25 @@ def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
     program.chmod(0o755)
     rig.pillar(**people, slurm={"policy": "/etc/backfill/policy.yaml", "program": str(program)})
     try:
-        rig.start("head", {
-            "/etc/salt/minion_id": b"head\n",
-            "/etc/salt/grains": json.dumps(grains).encode(),
-            # A minion that is not tuned for guests fetches it by itself.
-            f"/var/cache/salt/minion/extmods/states/{SLURM.name}": SLURM.read_bytes(),
-            PEM: key["private"].encode(),
-            f"{pki}/minion.pub": key["public"].encode(),
-            f"{pki}/minion_master.pub": key["master"].encode(),
-        })  # fmt: skip
+        rig.start(
+            "head",
+            {
+                "/etc/salt/minion_id": b"head\n",
+                "/etc/salt/grains": json.dumps(grains).encode(),
+                # A minion that is not tuned for guests fetches it by itself.
+                f"/var/cache/salt/minion/extmods/states/{SLURM.name}": SLURM.read_bytes(),
+                PEM: key["private"].encode(),
+                f"{pki}/minion.pub": key["public"].encode(),
+                f"{pki}/minion_master.pub": key["master"].encode(),
+            },
+        )
         assert rig.provisioner.apply(["head"], test=True)["head"].changed == ()
         time = rig.in_minion("head", "chronyd -p -f /etc/chrony/chrony.conf")
         assert "allow 10.77.0.0/16" in time
         assert "Pseudo = /home;" in rig.in_minion("head", "cat /etc/ganesha/ganesha.conf")
         slurm = rig.in_minion("head", "cat /etc/slurm/backfill-site.conf")
         assert "SlurmctldParameters=enable_configless" in slurm
-        assert (
-            rig.in_minion("head", "ls /etc/slurm/backfill.conf /etc/slurm/job_submit.lua || :")
-            == ""
-        )
+        assert rig.in_minion("head", "ls /etc/slurm/backfill.conf /etc/slurm/job_submit.lua || :") == ""
         called = rig.in_minion("head", "cat /run/called").splitlines()
         assert [line for line in called if "diff" not in line and "status" not in line] == [
             "slurm apply --config /etc/backfill/policy.yaml --json",
@@ -155,8 +158,7 @@ def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
         master = rig.in_minion("head", "cat /etc/salt/master.d/backfill.conf")
         assert "auto_accept: false" in master
         found = rig.in_minion("head", "id salty; stat -c '%U %a' /etc/munge/munge.key")
-        assert found.splitlines() == ["uid=61235(salty) gid=61234(salted) groups=61234(salted)",
-                                      "munge 400"]  # fmt: skip
+        assert found.splitlines() == ["uid=61235(salty) gid=61234(salted) groups=61234(salted)", "munge 400"]
         rig.stop("head")
     finally:
         rig.pillar(groups=[], users=[])

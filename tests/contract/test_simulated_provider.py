@@ -10,12 +10,7 @@ import pytest
 from backfill.core.fleet import InstanceSpec, Tag
 from backfill.drivers.simulated.provider import SimulatedProvider
 from backfill.drivers.simulated.world import SimulatedWorld
-from tests.contract.instance_provider import (
-    CLUSTER,
-    EVERYTHING,
-    SMALL,
-    InstanceProviderContract,
-)
+from tests.contract.instance_provider import CLUSTER, EVERYTHING, SMALL, InstanceProviderContract
 
 
 class SimulatedRig:

@@ -43,12 +43,22 @@ class SimulatedRig:
         raise AssertionError("it did not come within 20 simulated seconds")
 
     def submit(
-        self, node: str, *, name: str = "job", requeue: bool = True, hold: bool = False,
-        tasks: int = 0, cpus: int = 1,
-    ) -> str:  # fmt: skip
+        self,
+        node: str,
+        *,
+        name: str = "job",
+        requeue: bool = True,
+        hold: bool = False,
+        tasks: int = 0,
+        cpus: int = 1,
+    ) -> str:
         wishes: dict[str, object] = {
-            "name": name, "requeue": requeue, "held": hold, "cpus": cpus, "required_nodes": (node,)
-        }  # fmt: skip
+            "name": name,
+            "requeue": requeue,
+            "held": hold,
+            "cpus": cpus,
+            "required_nodes": (node,),
+        }
         if tasks:
             return self.world.submit_array("all", _FOR_EVER_S, tasks, **wishes)  # type: ignore[arg-type]
         return self.world.submit("all", _FOR_EVER_S, **wishes)  # type: ignore[arg-type]

@@ -20,9 +20,7 @@ class JobContract:
         rig.manager.suspend_job(going)
         rig.manager.suspend_job(going)
         seen = job(rig, going)
-        assert (seen.state, seen.nodes, seen.restarts) == (
-            JobState.SUSPENDED, (rig.hosts[0],), 0
-        )  # fmt: skip
+        assert (seen.state, seen.nodes, seen.restarts) == (JobState.SUSPENDED, (rig.hosts[0],), 0)
         assert seen.active
         rig.manager.resume_job(going)
         rig.manager.resume_job(going)

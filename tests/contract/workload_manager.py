@@ -11,18 +11,7 @@ from backfill.ports import UnreachableError, WorkloadManager
 from tests.contract.lacking import lacking
 from tests.contract.workload_jobs import JobContract
 from tests.contract.workload_nodes import NodeContract
-from tests.contract.workload_rig import (
-    CUT,
-    REASON,
-    STRANGE,
-    TASKS,
-    TEXT,
-    Rig,
-    job,
-    node,
-    running,
-    spec,
-)
+from tests.contract.workload_rig import CUT, REASON, STRANGE, TASKS, TEXT, Rig, job, node, running, spec
 
 
 class ReadingContract:

@@ -40,9 +40,15 @@ class Rig(Protocol):
         """Let time pass until `holds`; fails the test when that takes too long."""
 
     def submit(
-        self, node: str, *, name: str = "job", requeue: bool = True, hold: bool = False,
-        tasks: int = 0, cpus: int = 1,
-    ) -> str:  # fmt: skip
+        self,
+        node: str,
+        *,
+        name: str = "job",
+        requeue: bool = True,
+        hold: bool = False,
+        tasks: int = 0,
+        cpus: int = 1,
+    ) -> str:
         """Submit a batch job for this node that runs until it is ended; returns its id.
 
         With `tasks`, an array with the tasks 1..tasks.

@@ -87,12 +87,8 @@ def accidents(*, but: Iterable[str] = ()) -> st.SearchStrategy[list[Accident]]:
     return st.lists(one, max_size=6)
 
 
-lows = st.lists(
-    st.tuples(st.integers(5, 60).map(float), st.floats(0.0, 40.0)), min_size=1, max_size=6
-)
-highs = st.lists(
-    st.tuples(st.integers(2, 30).map(float), st.floats(5.0, 80.0)), min_size=1, max_size=4
-)
+lows = st.lists(st.tuples(st.integers(5, 60).map(float), st.floats(0.0, 40.0)), min_size=1, max_size=6)
+highs = st.lists(st.tuples(st.integers(2, 30).map(float), st.floats(5.0, 80.0)), min_size=1, max_size=4)
 
 
 def policies(ladder: tuple[RungRule, ...], **rules: object) -> PolicySet:

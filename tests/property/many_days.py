@@ -107,9 +107,7 @@ def draw(seed: int, number: int) -> Drawn:
         for _ in range(rng.randint(1, 5))
     )
     wrong = tuple(
-        Accident(
-            rng.choice(ACCIDENTS + HOSTILE), round(rng.uniform(1.0, last_s), 2), rng.randint(0, 5)
-        )
+        Accident(rng.choice(ACCIDENTS + HOSTILE), round(rng.uniform(1.0, last_s), 2), rng.randint(0, 5))
         for _ in range(rng.randint(0, 6))
     )
     return Drawn(rules, shared, low, high, tuple(sorted(wrong, key=lambda a: a.at_s)))
@@ -133,9 +131,15 @@ def lived(drawn: Drawn) -> tuple[list[tuple[str, str]], Day]:
     for job in drawn.low:
         limit_s = None if throttles or not job.limit_s else job.run_s + job.limit_s
         day.submit_one(
-            "htc", job.run_s, job.at_s, cpus=job.nodes, num_nodes=job.nodes,
-            requeue=job.requeue, time_limit_s=limit_s, het=job.het,
-        )  # fmt: skip
+            "htc",
+            job.run_s,
+            job.at_s,
+            cpus=job.nodes,
+            num_nodes=job.nodes,
+            requeue=job.requeue,
+            time_limit_s=limit_s,
+            het=job.het,
+        )
     day.fill([], list(drawn.high), drawn.wrong)
     try:
         wrong = list(_ended(day))
@@ -266,9 +270,7 @@ def _tell_one(seed: int, number: int) -> int:
     print({name: phase for name, phase in phases.items() if phase != Phase.FAILED.value})
     for kind, text in wrong:
         print(f"{kind}: {text}")
-    print(
-        json.dumps({"seed": seed, "day": number, "violations": dict(Counter(k for k, _ in wrong))})
-    )
+    print(json.dumps({"seed": seed, "day": number, "violations": dict(Counter(k for k, _ in wrong))}))
     return 1 if wrong else 0
 
 

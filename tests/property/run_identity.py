@@ -26,9 +26,16 @@ EACH = 8  # instances on one host
 _RUN_S = 1e7  # longer than any test
 # What a former run may still say: outcomes of calls, readings, hooks.
 _REPORTS = (
-    ch.OperationDone, ch.JobSeen, ch.InstanceSeen, ch.InstanceStopped, ch.InstanceGone,
-    ch.NodeSeen, ch.Claimed, ch.ClaimAnswered, ch.Kicked,
-)  # fmt: skip
+    ch.OperationDone,
+    ch.JobSeen,
+    ch.InstanceSeen,
+    ch.InstanceStopped,
+    ch.InstanceGone,
+    ch.NodeSeen,
+    ch.Claimed,
+    ch.ClaimAnswered,
+    ch.Kicked,
+)
 
 
 class _Forgetful(MemoryJournal):
@@ -65,13 +72,15 @@ class Cycles:
             ladder=Ladder((RungRule(Rung.REQUEUE),)),
             scale=Scale(idle_s=600),
             limits=Limits(
-                max_instances=names, boots_at_once=names, removals_at_once=names,
+                max_instances=names,
+                boots_at_once=names,
+                removals_at_once=names,
                 creates_per_hour=1_000_000,
                 destroys_per_min=1_000_000,
                 destroys_per_hour=1_000_000,
             ),
             victims=Victims(protect_after=0),
-        )  # fmt: skip
+        )
         self.sim = SimulatedWorld()
         self.sim.add_partition("htc", tier=1, feature="backfill")
         self.sim.add_partition("batch", tier=10, feature="metal")
@@ -107,9 +116,7 @@ class Cycles:
         """Every low job is requeued and starts anew; then what was said before is said again."""
         before = {low: self.sim.job(low) for low in self.lows}
         late, self._heard = self._heard, []
-        highs = [
-            self.sim.submit("batch", 3.0, cpus=EACH, required_nodes=(host,)) for host in self.hosts
-        ]
+        highs = [self.sim.submit("batch", 3.0, cpus=EACH, required_nodes=(host,)) for host in self.hosts]
         anew = {low: job.restarts + 1 for low, job in before.items()}
         self.run.until(lambda: all(self.sim.job(j).restarts == n for j, n in anew.items()), 120)
         # Some of it while the jobs wait, the rest once they run again.

@@ -17,10 +17,36 @@ from backfill.config.values import AmountError, duration_s, size_mb
 SAMPLE = (Path(__file__).parents[2] / "config/policy.yaml").read_text(encoding="utf-8")
 KEYS = sorted({key.name for _, key in walk(root(), "")})
 PIECES = [
-    "\t", "\n", "\n  ", ": ", "- ", "[", "]", "{", "}", "&a ", "*a", "<<: ", "!x ", "|\n", "'",
-    '"', "#", "---\n", "? ", "%", "null", "0", "-1", "1e9", "9" * 30, "10.0.1.1/16", "vn[1-",
-    "é", "\x85",
-]  # fmt: skip
+    "\t",
+    "\n",
+    "\n  ",
+    ": ",
+    "- ",
+    "[",
+    "]",
+    "{",
+    "}",
+    "&a ",
+    "*a",
+    "<<: ",
+    "!x ",
+    "|\n",
+    "'",
+    '"',
+    "#",
+    "---\n",
+    "? ",
+    "%",
+    "null",
+    "0",
+    "-1",
+    "1e9",
+    "9" * 30,
+    "10.0.1.1/16",
+    "vn[1-",
+    "é",
+    "\x85",
+]
 
 
 def outcome(content: bytes) -> Config | ConfigError:
@@ -65,9 +91,7 @@ def test_any_text(text: str) -> None:
 
 @given(
     st.lists(
-        st.tuples(
-            st.integers(0, len(SAMPLE)), st.integers(0, 12), st.sampled_from([*PIECES, *KEYS])
-        ),
+        st.tuples(st.integers(0, len(SAMPLE)), st.integers(0, 12), st.sampled_from([*PIECES, *KEYS])),
         min_size=1,
         max_size=4,
     )
@@ -84,10 +108,14 @@ def test_a_good_file_with_scratches(scratches: list[tuple[int, int, str]]) -> No
 
 
 leaf = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
     st.sampled_from(KEYS),
     st.sampled_from(["5 parsecs", "256KBs", "vn[1-9]", "10.0.0.1/16", "pause", "libvirt", "/x"]),
-)  # fmt: skip
+)
 names = st.sampled_from(KEYS) | st.text(max_size=8)
 trees = st.dictionaries(
     names,
@@ -110,9 +138,7 @@ def test_known_keys_with_wrong_values(tree: dict[str, object]) -> None:
     assert sound(found, content)
 
 
-@given(
-    st.text(max_size=20) | st.from_regex(r"\d{1,4}[:.hms-]\d{0,3}[a-zA-Z:]{0,4}", fullmatch=True)
-)
+@given(st.text(max_size=20) | st.from_regex(r"\d{1,4}[:.hms-]\d{0,3}[a-zA-Z:]{0,4}", fullmatch=True))
 def test_amounts_are_read_or_refused(text: str) -> None:
     """Durations and sizes are never negative, never infinite, and never raise anything else."""
     for parse in (duration_s, size_mb):

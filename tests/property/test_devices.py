@@ -24,9 +24,7 @@ _steps = st.lists(_wanted | st.sampled_from([f"return vn{i}" for i in range(6)])
 
 @settings(max_examples=150, deadline=None)
 @given(steps=_steps, sharing=st.sampled_from(list(Sharing)))
-def test_devices_are_never_shared_against_the_rule(
-    steps: list[Wanted | str], sharing: Sharing
-) -> None:
+def test_devices_are_never_shared_against_the_rule(steps: list[Wanted | str], sharing: Sharing) -> None:
     """No function twice, none from another host, never more than there are, regions by job."""
     held: dict[str, Holding] = {}
     for step in steps:

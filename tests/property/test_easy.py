@@ -139,8 +139,7 @@ class Oracle:
             window = range(begin, begin + job.estimate)
             instants = {begin} | {start for start, _, _ in spans if start in window}
             if all(
-                sum(p for start, end, p in spans if start <= t < end) + job.processors
-                <= self.processors
+                sum(p for start, end, p in spans if start <= t < end) + job.processors <= self.processors
                 for t in instants
             ):
                 return begin
@@ -151,9 +150,7 @@ class Oracle:
 def job_lists(draw: st.DrawFn) -> list[Job]:
     rows = draw(
         st.lists(
-            st.tuples(
-                st.integers(0, 15), st.integers(1, 9), st.integers(0, 8), st.integers(1, PROCESSORS)
-            ),
+            st.tuples(st.integers(0, 15), st.integers(1, 9), st.integers(0, 8), st.integers(1, PROCESSORS)),
             min_size=1,
             max_size=24,
         )

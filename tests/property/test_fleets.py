@@ -117,9 +117,7 @@ ACCIDENTS = {
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=2),
-    st.lists(
-        st.tuples(st.sampled_from(sorted(ACCIDENTS)), st.integers(0, 12).map(float)), max_size=3
-    ),
+    st.lists(st.tuples(st.sampled_from(sorted(ACCIDENTS)), st.integers(0, 12).map(float)), max_size=3),
     st.sampled_from(list(Order)),
 )
 def test_all_or_nothing(sizes: list[int], wrong: list[tuple[str, float]], order: Order) -> None:

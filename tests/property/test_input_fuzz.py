@@ -36,12 +36,39 @@ COSTS = b"boot_s: 30s\nsuspend_s_per_mb: 0.01\ntransfers: 2\nfailures: {create: 
 SCENARIO = (folder() / "papers" / "slurm-v.yaml").read_bytes()
 # Pieces that are met in broken files, and bytes of any kind.
 PIECES = (
-    b";", b"|", b" ", b"\n", b"\r\n", b"\x00", b"\xff", b"-1", b"-", b"1e9", b"nan", b"inf",
-    b"0x1f", b"9" * 25, b"\xd9\xa3", b"1_000", b"{", b"[", b": ", b"- ", b"&a *a",
-    b"!!python/object", b"\t", b"'", b'"', b"#", b"null", b"Unknown", b"1-00:00:00", b"%",
+    b";",
+    b"|",
+    b" ",
+    b"\n",
+    b"\r\n",
+    b"\x00",
+    b"\xff",
+    b"-1",
+    b"-",
+    b"1e9",
+    b"nan",
+    b"inf",
+    b"0x1f",
+    b"9" * 25,
+    b"\xd9\xa3",
+    b"1_000",
+    b"{",
+    b"[",
+    b": ",
+    b"- ",
+    b"&a *a",
+    b"!!python/object",
+    b"\t",
+    b"'",
+    b'"',
+    b"#",
+    b"null",
+    b"Unknown",
+    b"1-00:00:00",
+    b"%",
     b"2024-13-45T99:99:99",
     b"\xef\xbb\xbf",
-)  # fmt: skip
+)
 
 
 @st.composite

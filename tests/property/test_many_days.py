@@ -27,10 +27,13 @@ def test_a_seed_lives_the_same_day_again() -> None:
     runs = [
         subprocess.run(
             [sys.executable, "-m", "tests.property.many_days", "--seed", "16", "--day", "3"],
-            capture_output=True, text=True, check=False, timeout=600,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
         ).stdout
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     assert runs[0] == runs[1]
     told = json.loads(runs[0].splitlines()[-1])
     assert (told["seed"], told["day"]) == (16, 3)

@@ -33,13 +33,9 @@ times = st.lists(
     max_size=40,
 )
 highs = st.lists(
-    st.tuples(st.integers(0, 400), st.integers(1, 90), st.integers(1, NODES)),
-    min_size=1,
-    max_size=8,
+    st.tuples(st.integers(0, 400), st.integers(1, 90), st.integers(1, NODES)), min_size=1, max_size=8
 ).map(lambda rows: [Job(s, r, p) for s, r, p in sorted(rows)])
-lows = st.lists(st.integers(5, 300), min_size=1, max_size=8).map(
-    lambda runs: [Job(0, r, 1) for r in runs]
-)
+lows = st.lists(st.integers(5, 300), min_size=1, max_size=8).map(lambda runs: [Job(0, r, 1) for r in runs])
 
 
 @given(times, st.integers(16, 64))

@@ -22,9 +22,7 @@ NODES, CPUS = 4, 3
 NAMES = tuple(f"n{i}" for i in range(NODES))
 
 jobs = st.lists(
-    st.tuples(
-        st.integers(0, 15), st.integers(1, 9), st.integers(0, 9), st.integers(1, NODES * CPUS)
-    ),
+    st.tuples(st.integers(0, 15), st.integers(1, 9), st.integers(0, 9), st.integers(1, NODES * CPUS)),
     min_size=1,
     max_size=16,
 ).map(lambda drawn: [Job(s, r, p, r + more) for s, r, more, p in sorted(drawn)])
@@ -94,8 +92,7 @@ class Naive:
                 node
                 for node in range(NODES)
                 if all(
-                    cpus + sum(c for a, e, on, c in spans if a <= t < e and node in on) <= CPUS
-                    for t in times
+                    cpus + sum(c for a, e, on, c in spans if a <= t < e and node in on) <= CPUS for t in times
                 )
             ]
             if len(fit) >= need:
@@ -120,9 +117,7 @@ def test_starts_equal_the_oracle(drawn: list[Job], kept: tuple[ReservationEntry,
 
 @given(jobs, st.integers(1, CPUS), st.lists(st.floats(0.0, 3.0), min_size=16, max_size=16))
 @settings(max_examples=60, deadline=None)
-def test_jobs_that_are_held_up_break_nothing_else(
-    drawn: list[Job], cpus: int, late_s: list[float]
-) -> None:
+def test_jobs_that_are_held_up_break_nothing_else(drawn: list[Job], cpus: int, late_s: list[float]) -> None:
     """They end behind their estimates: room is never exceeded, and everybody starts in the end."""
     queue = NodeConservative([cpus] * NODES, ())
     fitting = [job for job in drawn if job.processors <= NODES]

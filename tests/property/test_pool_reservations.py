@@ -24,8 +24,7 @@ traces = st.lists(
     max_size=16,
 ).map(lambda rows: trace_of(Job(s, r, p, r + over) for s, r, over, p in sorted(rows)))
 entries = st.lists(
-    st.builds(PoolEntry, st.integers(0, 50), st.integers(1, 20), st.integers(0, PROCESSORS)),
-    max_size=3,
+    st.builds(PoolEntry, st.integers(0, 50), st.integers(1, 20), st.integers(0, PROCESSORS)), max_size=3
 )
 
 

@@ -49,18 +49,15 @@ def rules(ladder: tuple[RungRule, ...], **more: object) -> PolicySet:
 
 
 @settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(st.sampled_from(LADDERS), lows, highs, WRONG)
 @example(  # both hosts are wanted while an instance moves from the one to the other
-    ladder=LADDERS[2], low=[(5.0, 0.0)], high=[(2.0, 5.0)] * 3, wrong=[],
-)  # fmt: skip
+    ladder=LADDERS[2], low=[(5.0, 0.0)], high=[(2.0, 5.0)] * 3, wrong=[]
+)
 @example(  # a move of which nobody heard that it had succeeded, to a host that was wanted then
-    ladder=LADDERS[2], low=[(5.0, 0.0)], high=[(2.0, 5.0)] * 3,
-    wrong=[Accident("answers lost", 1.0, 3)],
-)  # fmt: skip
+    ladder=LADDERS[2], low=[(5.0, 0.0)], high=[(2.0, 5.0)] * 3, wrong=[Accident("answers lost", 1.0, 3)]
+)
 @example(  # two instances of one host move away one after the other, which takes four seconds
     ladder=LADDERS[2],
     low=[(5.0, 0.0), (5.0, 26.6), (21.0, 0.0), (19.0, 18.6), (5.0, 0.0), (5.0, 0.0)],
@@ -83,16 +80,10 @@ def test_no_promise_is_broken_and_everything_ends(
 
 
 @settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(
-    ladder=st.sampled_from((*LADDERS, THROTTLING)),
-    low=lows,
-    high=highs,
-    wrong=WRONG,
-    budget=st.booleans(),
+    ladder=st.sampled_from((*LADDERS, THROTTLING)), low=lows, high=highs, wrong=WRONG, budget=st.booleans()
 )
 def test_no_promise_is_broken_on_shared_hosts(
     ladder: tuple[RungRule, ...], low: Work, high: Work, wrong: list[Accident], *, budget: bool

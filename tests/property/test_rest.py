@@ -68,13 +68,23 @@ def told(given: Setting, policies: PolicySet, *, rests: bool) -> tuple[object, .
 @example(  # a claim from before the rest, of a job that ended in it, was taken for one that holds
     high=in_turn(
         [
-            (0, 71, 0, 1), (0, 1, 0, 4), (1500, 185, 0, 4), (0, 153, 0, 1),
-            (0, 181, 0, 3), (0, 208, 0, 1), (0, 273, 0, 4), (0, 181, 0, 1),
+            (0, 71, 0, 1),
+            (0, 1, 0, 4),
+            (1500, 185, 0, 4),
+            (0, 153, 0, 1),
+            (0, 181, 0, 3),
+            (0, 208, 0, 1),
+            (0, 273, 0, 4),
+            (0, 181, 0, 1),
         ]
     ),
     low=in_turn([(0, 1, 0, 1), (2500, 1, 0, 1)]),
-    cpus=1, ladder=KILL, hook_s=0.0, quota=False, modes=("easy", "batch"),
-)  # fmt: skip
+    cpus=1,
+    ladder=KILL,
+    hook_s=0.0,
+    quota=False,
+    modes=("easy", "batch"),
+)
 def test_nothing_differs(
     high: list[Job],
     low: list[Job],

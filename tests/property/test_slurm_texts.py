@@ -23,12 +23,52 @@ from tests.unit.test_slurm_records import NODE, OLD, new
 
 # What separates something somewhere in Slurm's output, and what has been met in real names.
 PIECES = (
-    "=", " ", "\n", "\r", "\t", '"', "'", "|", ",", "[", "]", "(null)", "%", "\\", "\x00", "\x1f",
-    "\x1d", "\x1e", "\x85", "\u2028", "é", "\ufffd", "🦆", "NodeName=x ", " State=DOWN ", "JobId=7",
-    " Reason=backfill: y [root@1]", " Comment=", "StartTime=1", "Unknown", "N/A", "INVALID",
-    "UNLIMITED", "nan", "inf", "1e999", "-1", "9" * 25, "slurm_load_jobs error: x\n", "bm[1-",
-    "[1-3,7]", "r[0-1]n[08-10]", "1-99999999999", "Node x not found\n", "٣",
-)  # fmt: skip
+    "=",
+    " ",
+    "\n",
+    "\r",
+    "\t",
+    '"',
+    "'",
+    "|",
+    ",",
+    "[",
+    "]",
+    "(null)",
+    "%",
+    "\\",
+    "\x00",
+    "\x1f",
+    "\x1d",
+    "\x1e",
+    "\x85",
+    "\u2028",
+    "é",
+    "\ufffd",
+    "🦆",
+    "NodeName=x ",
+    " State=DOWN ",
+    "JobId=7",
+    " Reason=backfill: y [root@1]",
+    " Comment=",
+    "StartTime=1",
+    "Unknown",
+    "N/A",
+    "INVALID",
+    "UNLIMITED",
+    "nan",
+    "inf",
+    "1e999",
+    "-1",
+    "9" * 25,
+    "slurm_load_jobs error: x\n",
+    "bm[1-",
+    "[1-3,7]",
+    "r[0-1]n[08-10]",
+    "1-99999999999",
+    "Node x not found\n",
+    "٣",
+)
 _T = TypeVar("_T")
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=8)), max_size=6).map("".join)
 # What squeue's output can hold: decoded with replacement characters, it has no lone surrogates.
@@ -85,9 +125,23 @@ def test_jobs_cut_short_are_a_prefix_or_refused(cut: int, texts: dict[str, str])
 def test_broken_fields_of_a_job_are_refused_with_a_sentence(data: st.DataObject) -> None:
     """Never another error than the one that makes us ask in another way."""
     keys = (
-        "id", "raw", "state", "nodes", "num_nodes", "cpus", "tres", "memory", "priority", "submit",
-        "start", "end", "limit", "restarts", "expected", "deadline",
-    )  # fmt: skip
+        "id",
+        "raw",
+        "state",
+        "nodes",
+        "num_nodes",
+        "cpus",
+        "tres",
+        "memory",
+        "priority",
+        "submit",
+        "start",
+        "end",
+        "limit",
+        "restarts",
+        "expected",
+        "deadline",
+    )
     key = data.draw(st.sampled_from(keys))
     output = whole({key: data.draw(TEXTS)})
     jobs = answer(lambda: read(output), "squeue")

@@ -26,10 +26,18 @@ _PATIENCE_S = 120.0
 # Root may not use the sandbox, and a container has little shared memory. Nothing is asked of the
 # network: no updates, no lists, no search engine.
 _OPTIONS = (
-    "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage",
-    "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions",
-)  # fmt: skip
+    "--headless=new",
+    "--remote-debugging-pipe",
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+)
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -71,9 +79,7 @@ class Page:
 
     def js(self, text: str) -> Any:
         """What an expression is worth; a promise is awaited."""
-        found = self.call(
-            "Runtime.evaluate", expression=text, returnByValue=True, awaitPromise=True
-        )
+        found = self.call("Runtime.evaluate", expression=text, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise AssertionError(f"{text}: {found['exceptionDetails']}")
         return found["result"].get("value")
@@ -126,9 +132,7 @@ class Page:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
-    def _until(
-        self, done: Callable[[], bool], what: str, answer: dict[str, Any] | None = None
-    ) -> None:
+    def _until(self, done: Callable[[], bool], what: str, answer: dict[str, Any] | None = None) -> None:
         deadline = time.monotonic() + _PATIENCE_S
         while not done():
             left = deadline - time.monotonic()

@@ -116,9 +116,7 @@ class CloudProxy:
                     return fault
         return None
 
-    def _ask(
-        self, request: BaseHTTPRequestHandler, body: bytes
-    ) -> tuple[int, dict[str, str], bytes]:
+    def _ask(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, dict[str, str], bytes]:
         link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP}
         try:

@@ -28,9 +28,7 @@ from tests.real.slurm_lab import RealRig, commands_of, manager_of, slurm_lab
 
 # The power-saving thread usually looks every ten seconds.
 _QUICK = "SlurmctldParameters=enable_configless,power_save_interval=1,power_save_min_interval=0"
-RESTART = (
-    "import sys; from backfill.lab.cluster import Lab; Lab.attach(sys.argv[1]).restart('slurmctld')"
-)
+RESTART = "import sys; from backfill.lab.cluster import Lab; Lab.attach(sys.argv[1]).restart('slurmctld')"
 
 
 # On which the managed file is tried: the way of the middle one is that of the newest.
@@ -82,9 +80,7 @@ def transactions_of(
     reader = SlurmReader(commands)
     place = Place(lab.slurm_conf, lab.dir / "conf-state", health_s=90.0)
     restart = (sys.executable, "-c", RESTART, lab.spec.name)
-    return Transactions(
-        place, Slurm(commands, reader.observe, reader.settings), Reload(restart), at
-    )
+    return Transactions(place, Slurm(commands, reader.observe, reader.settings), Reload(restart), at)
 
 
 @dataclass

@@ -276,9 +276,7 @@ class DaemonRig(JobsRig):
         assert told["exitcode"] == 0, told
         return base64.b64decode(told.get("out-data", "")).decode()
 
-    def _ask_agent(
-        self, host: str, name: str, command: str, arguments: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _ask_agent(self, host: str, name: str, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
         request = json.dumps({"execute": command, "arguments": arguments})
         answer = json.loads(self.virsh(host, "qemu-agent-command", name, request))
         return dict(answer["return"])

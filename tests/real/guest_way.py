@@ -38,8 +38,13 @@ def run(uri: str, address: str, program: str, *words: str) -> int:
         return NO_WAY_IN
     try:
         given = base64.b64encode(sys.stdin.buffer.read()).decode()
-        started = ask(domains[0], "guest-exec", path=program, arg=list(words),
-                      **{"capture-output": True, "input-data": given})  # fmt: skip
+        started = ask(
+            domains[0],
+            "guest-exec",
+            path=program,
+            arg=list(words),
+            **{"capture-output": True, "input-data": given},
+        )
         while not (done := ask(domains[0], "guest-exec-status", pid=started["pid"]))["exited"]:
             time.sleep(0.02)
     except libvirt.libvirtError as error:

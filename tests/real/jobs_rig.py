@@ -53,9 +53,7 @@ class JobsRig:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    def until(
-        self, holds: Callable[[], _Answer], limit_s: float = LIMIT_S, what: str = ""
-    ) -> _Answer:
+    def until(self, holds: Callable[[], _Answer], limit_s: float = LIMIT_S, what: str = "") -> _Answer:
         """Poll until `holds` answers something true and return it; fail with the whole picture."""
         deadline_s = time.monotonic() + limit_s
         while not (answer := holds()):
@@ -167,9 +165,7 @@ class JobsRig:
     def counting(self, job: str, more: int = 3, limit_s: float = LIMIT_S) -> float:
         """Wait for `more` new words of the job; returns when the first of them arrived."""
         before = len(self.tally(job))
-        self.until(
-            lambda: len(self.tally(job)) >= before + more, limit_s, f"words of counting job {job}"
-        )
+        self.until(lambda: len(self.tally(job)) >= before + more, limit_s, f"words of counting job {job}")
         return self.words_at_s(job)[before]
 
     def longest_silence_s(self, job: str) -> float:

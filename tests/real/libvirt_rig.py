@@ -17,13 +17,7 @@ import libvirt
 
 from backfill.drivers.libvirt.asking import AgentSilentError, Ask
 from backfill.drivers.libvirt.provider import LibvirtProvider
-from backfill.drivers.libvirt.settings import (
-    Hardware,
-    ImageFiles,
-    LibvirtConfig,
-    Limits,
-    Surroundings,
-)
+from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, Limits, Surroundings
 from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import HYPERVISORS, LabSpec
@@ -152,8 +146,7 @@ class LibvirtRig:
     def start_counter(self, host: str, name: str) -> None:
         """Let a program in the guest count on the console, ten times a second."""
         script = (
-            "(n=0; while :; do n=$((n+1)); echo COUNT $n; sleep 0.1; done)"
-            " >/dev/console 2>&1 </dev/null &"
+            "(n=0; while :; do n=$((n+1)); echo COUNT $n; sleep 0.1; done) >/dev/console 2>&1 </dev/null &"
         )
         self.in_guest(host, name, script)
         self.goes_on(name)

@@ -14,9 +14,9 @@ def fill(lab: Lab, jobs: int = JOBS) -> None:
     """So many held jobs, each with a record of its own; the lab's slurm.conf has the lines ROOM."""
     array = lab.run(
         "ctl",
-        ["sbatch", "--parsable", "-H", "-p", "any", "-o", "/dev/null",
-         f"--array=0-{jobs}", "--wrap=true"], check=True,
-    ).stdout.strip()  # fmt: skip
+        ["sbatch", "--parsable", "-H", "-p", "any", "-o", "/dev/null", f"--array=0-{jobs}", "--wrap=true"],
+        check=True,
+    ).stdout.strip()
     # Touching all tasks but one gives each its own record.
     touched = ["scontrol", "update", f"JobId={array}_[1-{jobs}]", "Comment=apart"]
     lab.run("ctl", touched, timeout_s=_LIMIT_S)

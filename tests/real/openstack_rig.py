@@ -28,9 +28,7 @@ HOSTS = {"hv1": Place("admin", "c1"), "hv2": Place("admin", "c2")}
 
 def config(clouds: Path, places: dict[str, Place], **changes: Any) -> OpenStackConfig:
     """Settings of the driver for the test cloud."""
-    return replace(
-        OpenStackConfig(CLUSTER, places, SHAPE, GUEST, str(clouds), patience=QUICK), **changes
-    )
+    return replace(OpenStackConfig(CLUSTER, places, SHAPE, GUEST, str(clouds), patience=QUICK), **changes)
 
 
 @functools.cache
@@ -110,9 +108,13 @@ class OpenStackRig:
         image = link.image.find_image(IMAGE, ignore_missing=False)
         place = self.config.places[host]
         wanted: dict[str, Any] = {
-            "name": name, "flavorRef": flavour.id, "imageRef": image.id, "networks": "none",
-            "tags": ["backfill.other"], "metadata": {"backfill_cluster": "other"},
-        }  # fmt: skip
+            "name": name,
+            "flavorRef": flavour.id,
+            "imageRef": image.id,
+            "networks": "none",
+            "tags": ["backfill.other"],
+            "metadata": {"backfill_cluster": "other"},
+        }
         if place.compute:
             wanted["host"] = place.compute
         made = nova(self.clouds, place.cloud, "POST", "/servers", {"server": wanted})

@@ -170,8 +170,13 @@ def answers(provisioner: SaltProvisioner, minion: str, within_s: float = 2.0) ->
 
 def inside_render(grains: dict[str, Any]) -> list[dict[str, Any]]:
     """Render with the sample pillar, in a process of Salt's own."""
-    request = {"number": 1, "verb": "render", "grains": grains, "states": str(STATES),
-               "pillar": str(STATES / "pillar")}  # fmt: skip
+    request = {
+        "number": 1,
+        "verb": "render",
+        "grains": grains,
+        "states": str(STATES),
+        "pillar": str(STATES / "pillar"),
+    }
     with subprocess.Popen(
         [salt_python(), inside.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -98,9 +98,7 @@ def in_order(found: Sequence[Group], durations: Mapping[str, float]) -> list[Gro
 class Side:
     """One run: groups beside each other below `home`."""
 
-    def __init__(
-        self, home: Path, marks: str, extra: Sequence[str] = (), limit_s: float = _LIMIT_S
-    ) -> None:
+    def __init__(self, home: Path, marks: str, extra: Sequence[str] = (), limit_s: float = _LIMIT_S) -> None:
         self.home = home
         self.marks = marks
         self.extra = extra
@@ -115,18 +113,43 @@ class Side:
         argv = [
             # The group ends with this program, and all in its namespaces with their first process,
             # which is a shell: it collects orphans that have ended.
-            "setpriv", "--pdeathsig", "KILL", "--",
-            "unshare", "--pid", "--mount-proc", "--fork", "--kill-child", "--",
-            "sh", "-c", '"$@"; exit $?', "sh",
-            sys.executable, "-m", "pytest", "-q", "-m", self.marks, "--durations=10",
-            "-o", f"cache_dir={ROOT}/.pytest_cache/{group.name}",
-            f"--basetemp={home / 't'}", *self.extra, *group.files,
-        ]  # fmt: skip
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "--",
+            "unshare",
+            "--pid",
+            "--mount-proc",
+            "--fork",
+            "--kill-child",
+            "--",
+            "sh",
+            "-c",
+            '"$@"; exit $?',
+            "sh",
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            self.marks,
+            "--durations=10",
+            "-o",
+            f"cache_dir={ROOT}/.pytest_cache/{group.name}",
+            f"--basetemp={home / 't'}",
+            *self.extra,
+            *group.files,
+        ]
         with (home / "output").open("wb") as output:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT,
-                env=environ, start_new_session=True,
-            )  # fmt: skip
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=ROOT,
+                env=environ,
+                start_new_session=True,
+            )
         self._running.append(Running(group, process, home, time.monotonic()))
 
     def ended(self, within_s: float) -> Running | None:
@@ -186,9 +209,7 @@ def _names(process: Path, home: Path) -> bool:
 
 def _command(process: Path) -> str:
     try:
-        return (
-            (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
-        )
+        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
     except OSError:
         return "(ended)"
 

@@ -76,26 +76,26 @@ def commands_of(lab: Lab, timeout_s: float = 10.0) -> Commands:
 
 
 def manager_of(
-    lab: Lab,
-    timeout_s: float = 10.0,
-    registration: Registration | None = None,
-    path: ReadPath | None = None,
+    lab: Lab, timeout_s: float = 10.0, registration: Registration | None = None, path: ReadPath | None = None
 ) -> SlurmManager:
     """The driver under test, its tools running on the lab's controller."""
     return SlurmManager(commands_of(lab, timeout_s), registration=registration, path=path)
 
 
 @contextmanager
-def slurm_lab(
-    name: str, hosts: int = 2, release: str = roots.INSTALLED, **options: object
-) -> Iterator[Lab]:
+def slurm_lab(name: str, hosts: int = 2, release: str = roots.INSTALLED, **options: object) -> Iterator[Lab]:
     """A lab without hypervisors that ends with the test run, in whatever way that ends."""
     extra = (*EXTRA_CONF, *options.pop("extra_conf", ()))  # type: ignore[misc]  # always a tuple
     spec = LabSpec(
-        name=f"{name}-{os.getpid()}", hosts=hosts, cpus=4, hypervisor="none", tally=False,
-        slurm_version=release, extra_conf=extra,
+        name=f"{name}-{os.getpid()}",
+        hosts=hosts,
+        cpus=4,
+        hypervisor="none",
+        tally=False,
+        slurm_version=release,
+        extra_conf=extra,
         **options,  # type: ignore[arg-type]  # LabSpec checks them
-    )  # fmt: skip
+    )
     lab = Lab.up(roots.equip(spec), tied=True)
     try:
         yield lab
@@ -146,15 +146,35 @@ class RealRig:
         return self.lab.run("ctl", argv, check=True, user=JOB_USER).stdout.strip()
 
     def submit(
-        self, node: str, *, name: str = "job", requeue: bool = True, hold: bool = False,
-        tasks: int = 0, cpus: int = 1,
-    ) -> str:  # fmt: skip
+        self,
+        node: str,
+        *,
+        name: str = "job",
+        requeue: bool = True,
+        hold: bool = False,
+        tasks: int = 0,
+        cpus: int = 1,
+    ) -> str:
         return self.user(
-            "sbatch", "--parsable", "-p", "any", "-o", "/dev/null", "-D", "/tmp",
-            "-w", node, "-n", str(cpus), "-J", name,
-            "--requeue" if requeue else "--no-requeue", *(["-H"] if hold else []),
-            *([f"--array=1-{tasks}"] if tasks else []), str(self.lab.shared / "job.sh"),
-        )  # fmt: skip
+            "sbatch",
+            "--parsable",
+            "-p",
+            "any",
+            "-o",
+            "/dev/null",
+            "-D",
+            "/tmp",
+            "-w",
+            node,
+            "-n",
+            str(cpus),
+            "-J",
+            name,
+            "--requeue" if requeue else "--no-requeue",
+            *(["-H"] if hold else []),
+            *([f"--array=1-{tasks}"] if tasks else []),
+            str(self.lab.shared / "job.sh"),
+        )
 
     def finish(self, job_id: str) -> None:
         (self.done / job_id).touch()

@@ -32,8 +32,19 @@ _ROW = re.compile(r"^\| `(?P<file>\S+)` \| (?P<minutes>\S+) \|", re.MULTILINE)
 
 def held() -> set[str]:
     """The files that have soak tests, as pytest collects them."""
-    argv = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", MARKS,
-            "-p", "no:cacheprovider", "tests/real", "tests/contract"]  # fmt: skip
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--collect-only",
+        "-m",
+        MARKS,
+        "-p",
+        "no:cacheprovider",
+        "tests/real",
+        "tests/contract",
+    ]
     told = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return {line.split("::")[0] for line in told.splitlines() if "::" in line}
 

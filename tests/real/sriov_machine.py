@@ -97,9 +97,7 @@ def make_initrd(root: Path, tree: Path, target: Path) -> None:
     version = next((root / "lib/modules").iterdir()).name
     ordered: list[str] = []
     for module in MODULES:
-        shown = guestroot.run(
-            "chroot", str(root), "modprobe", "-S", version, "--show-depends", module
-        )
+        shown = guestroot.run("chroot", str(root), "modprobe", "-S", version, "--show-depends", module)
         for words in map(str.split, shown.splitlines()):
             name = Path(words[1]).name.removesuffix(".xz")
             if words[0] == "insmod" and name not in ordered:

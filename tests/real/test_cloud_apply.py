@@ -18,9 +18,15 @@ from tests.unit.test_cloud_applying import MISTAKES
 
 pytestmark = pytest.mark.real
 WANTED = Cluster(
-    "c9", "cluster-c9", "10.99.0.0/24", "10.99.0.1", IMAGE, "tiny",
-    external="public", pool=("10.99.0.3", "10.99.0.4"),
-)  # fmt: skip
+    "c9",
+    "cluster-c9",
+    "10.99.0.0/24",
+    "10.99.0.1",
+    IMAGE,
+    "tiny",
+    external="public",
+    pool=("10.99.0.3", "10.99.0.4"),
+)
 LIMIT_S = 240.0
 
 
@@ -48,8 +54,9 @@ def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: Li
     assert all(made for _, _, made in first)
     seen = connect(clouds, "west")
     group = seen.network.find_security_group("backfill-c9", ignore_missing=False)
-    rule = next(r for r in seen.network.security_group_rules(security_group_id=group.id)
-                if r.port_range_min == 22)  # fmt: skip
+    rule = next(
+        r for r in seen.network.security_group_rules(security_group_id=group.id) if r.port_range_min == 22
+    )
     seen.network.delete_security_group_rule(rule)  # as if the first run had ended here
     second = apply(link, WANTED, LIMIT_S)
     assert [(name, identity) for name, identity, _ in second] == [(n, i) for n, i, _ in first]
@@ -73,8 +80,13 @@ def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: Li
         remove(link, WANTED)
     seen.network.delete_port(strange)
     assert set(remove(link, replace(WANTED, external=""))) == {
-        "network", "subnet", "security_group", "controller_port", "controller", "router",
-    }  # fmt: skip
+        "network",
+        "subnet",
+        "security_group",
+        "controller_port",
+        "controller",
+        "router",
+    }
     assert remove(link, WANTED) == []
     assert not [one for one in ports(clouds) if one.name]
 

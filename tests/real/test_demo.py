@@ -44,8 +44,13 @@ def test_the_demo_keeps_its_promises(
     command = ["replay", "--live", "--slurm", release, str(scenario), "--report", str(report)]
     played = subprocess.run(
         [sys.executable, "-m", "backfill", *command],
-        cwd=_ROOT, env=os.environ.copy(), capture_output=True, text=True, timeout=1500, check=False,
-    )  # fmt: skip
+        cwd=_ROOT,
+        env=os.environ.copy(),
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
     shown = f"{played.stdout}\n{played.stderr}"
     assert played.returncode == 0, shown
     assert given_at_once(shown), shown

@@ -22,9 +22,7 @@ def test_services_answer_in_a_network_of_their_own() -> None:
     cloud = running_cloud()
     status = cloud.status()
     assert status.phase == "up"
-    assert set(status.services) == {
-        "mariadb", "keystone", "placement", "glance", "cinder", "neutron", "nova",
-    }  # fmt: skip
+    assert set(status.services) == {"mariadb", "keystone", "placement", "glance", "cinder", "neutron", "nova"}
     assert all(status.services.values())
     probe = ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/5000"]
     subprocess.run(cloud.command(probe), check=True, timeout=60)

@@ -69,10 +69,9 @@ def boot_guest(lab: Lab, host: str, number: int) -> Guest:
             entry.size, entry.mode = len(content), 0o400
             tar.addfile(entry, io.BytesIO(content))
     subprocess.run(
-        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", built.disk_format, "-b", built.disk,
-         str(disk)],
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", built.disk_format, "-b", built.disk, str(disk)],
         check=True,
-    )  # fmt: skip
+    )
     definition = lab.shared / f"{name}.xml"
     definition.write_text(
         f"""<domain type='{lab.domain_type}'><name>{name}</name>
@@ -136,8 +135,18 @@ def test_guests_have_the_lowest_weight(lab: Lab, guest: Guest) -> None:
 
 def test_counter_survives_a_pause(lab: Lab, guest: Guest) -> None:
     """A counting job's connection outlives a pause of its guest: no gap, no second connection."""
-    argv = ["sbatch", "-p", "htc", "-w", guest.name, "-o", "/dev/null",
-            str(JOBS / "counter.sh"), "40", "0.05"]  # fmt: skip
+    argv = [
+        "sbatch",
+        "-p",
+        "htc",
+        "-w",
+        guest.name,
+        "-o",
+        "/dev/null",
+        str(JOBS / "counter.sh"),
+        "40",
+        "0.05",
+    ]
     assert lab.run("ctl", argv).returncode == 0
     assert wait_until(lambda: len(tally(lab)) >= 10, PATIENCE_S)
     guest.virsh("suspend", guest.name)
@@ -201,6 +210,4 @@ def test_supervisor_killed_under_a_running_job(lab_name: Callable[[str], str]) -
         with namespaces(victim) as spaces:
             os.kill(victim.status().supervisor_pid, signal.SIGKILL)
             assert job.wait(PATIENCE_S) != 0
-            assert wait_until(lambda: not traces(victim, spaces), PATIENCE_S), traces(
-                victim, spaces
-            )
+            assert wait_until(lambda: not traces(victim, spaces), PATIENCE_S), traces(victim, spaces)

@@ -132,9 +132,7 @@ def test_a_bad_parent_is_never_used(rig: LibvirtRig, monkeypatch: pytest.MonkeyP
         rig.provider.create(instant(rig, "vn1"))
     assert state(rig) is None
     assert parents(rig) == []
-    assert not rig.emulators(rig.provider.hosts[0], "parent") + rig.emulators(
-        rig.provider.hosts[0], "canary"
-    )
+    assert not rig.emulators(rig.provider.hosts[0], "parent") + rig.emulators(rig.provider.hosts[0], "canary")
     monkeypatch.undo()
     rig.provider.create(instant(rig, "vn1"))
     rig.booted("vn1")

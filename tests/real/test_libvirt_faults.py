@@ -205,9 +205,7 @@ def test_libvirtd_killed_while_restoring(guest: Guest) -> None:
 
 @pytest.mark.parametrize("state", IN_MEMORY)
 @pytest.mark.parametrize("victim", ["source libvirtd", "target libvirtd", "target emulator"])
-def test_a_migration_that_dies_leaves_one_guest(
-    guest: Guest, state: InstanceState, victim: str
-) -> None:
+def test_a_migration_that_dies_leaves_one_guest(guest: Guest, state: InstanceState, victim: str) -> None:
     """Whoever dies, the guest is on exactly one host afterwards, and can be moved again."""
     source = guest.host
     guest.put(state)
@@ -239,9 +237,7 @@ def small_directory(rig: LibvirtRig, host: str) -> Iterator[Path]:
     with disk.open("wb") as file:
         file.truncate(64 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-m", "0", disk], check=True)
-    shown = subprocess.run(
-        ["losetup", "--find", "--show", disk], check=True, capture_output=True, text=True
-    )
+    shown = subprocess.run(["losetup", "--find", "--show", disk], check=True, capture_output=True, text=True)
     device = shown.stdout.strip()
     try:
         subprocess.run(["mount", device, place], check=True)
@@ -253,9 +249,7 @@ def small_directory(rig: LibvirtRig, host: str) -> Iterator[Path]:
         subprocess.run(["losetup", "--detach", device], check=True)
 
 
-def test_a_disk_that_is_full_stops_the_guest_and_it_goes_on_when_there_is_room(
-    rig: LibvirtRig,
-) -> None:
+def test_a_disk_that_is_full_stops_the_guest_and_it_goes_on_when_there_is_room(rig: LibvirtRig) -> None:
     """QEMU stops it before it hears of an error; that is told, and a thaw is enough afterwards."""
     host = rig.provider.hosts[0]
     with small_directory(rig, host) as place:
@@ -266,10 +260,11 @@ def test_a_disk_that_is_full_stops_the_guest_and_it_goes_on_when_there_is_room(
         room = shutil.disk_usage(place).free - (2 << 20)
         filler.write_bytes(os.urandom(room))
         small.in_guest(
-            host, "vn5",
+            host,
+            "vn5",
             "(dd if=/dev/urandom of=/fill bs=1M count=16 conv=fsync && touch /filled)"
             " >/dev/null 2>&1 </dev/null &",
-        )  # fmt: skip
+        )
 
         def seen() -> Instance:
             found = small.provider.observe(host).instances["vn5"]

@@ -25,8 +25,7 @@ pytestmark = pytest.mark.real
 _DISK_MB = 400  # all that the second host has for instances
 _LEFT_MB = 16  # of it, when it is to be full soon
 _COUNTER = (
-    "(n=0; while :; do n=$((n+1)); echo $n >>/root/counts; sleep 0.1; done)"
-    " >/dev/null 2>&1 </dev/null &"
+    "(n=0; while :; do n=$((n+1)); echo $n >>/root/counts; sleep 0.1; done) >/dev/null 2>&1 </dev/null &"
 )
 # How many numbers there are, and whether any is missing or there twice.
 _COUNTS = "awk 'NR != $1 {bad++} END {print NR, bad + 0}' /root/counts"
@@ -112,9 +111,7 @@ def on_again(guest: Guest) -> str:
 
 
 @pytest.mark.parametrize("state", [*IN_MEMORY, InstanceState.SUSPENDED])
-def test_it_moves_there_and_back_with_its_disk(
-    rig: SeparateRig, guest: Guest, state: InstanceState
-) -> None:
+def test_it_moves_there_and_back_with_its_disk(rig: SeparateRig, guest: Guest, state: InstanceState) -> None:
     """What it wrote before is there, its program goes on, and the old host keeps nothing."""
     noise = rig.in_guest(guest.host, NAME, _FILL.format(2))
     for _ in range(2):

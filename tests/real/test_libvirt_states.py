@@ -43,9 +43,7 @@ def test_pause_stops_the_guest_and_thaw_lets_it_go_on(guest: Guest) -> None:
 
 
 @pytest.mark.parametrize("before", IN_MEMORY)
-def test_suspend_frees_memory_and_restore_brings_it_back(
-    guest: Guest, before: InstanceState
-) -> None:
+def test_suspend_frees_memory_and_restore_brings_it_back(guest: Guest, before: InstanceState) -> None:
     """The emulator is gone while suspended; the guest comes back paused and goes on."""
     if before is InstanceState.PAUSED:
         guest.put(before)

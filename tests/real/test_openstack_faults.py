@@ -15,19 +15,9 @@ from openstack.connection import Connection
 from backfill.core.fleet import CloneMethod, InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import Place
-from backfill.ports import (
-    DriverError,
-    RefusedError,
-    UnreachableError,
-)
+from backfill.ports import DriverError, RefusedError, UnreachableError
 from tests.contract.instance_rig import spec
-from tests.real.openstack_rig import (
-    QUICK,
-    OpenStackRig,
-    config,
-    sweep,
-    wait,
-)
+from tests.real.openstack_rig import QUICK, OpenStackRig, config, sweep, wait
 from tests.real.tenant_rig import CREATE, HANGS_S, IMPATIENT, LIST, TenantRig
 
 pytestmark = pytest.mark.real
@@ -80,9 +70,7 @@ def test_a_storm_of_429_delays_readings_and_tells_creators(tenant: TenantRig) ->
     assert [s["name"] for s in tenant.servers()] == ["vn1"]
 
 
-def test_an_action_that_was_refused_by_a_gateway_is_sent_again_after_a_look(
-    tenant: TenantRig,
-) -> None:
+def test_an_action_that_was_refused_by_a_gateway_is_sent_again_after_a_look(tenant: TenantRig) -> None:
     """503 before Nova: again. An answer that is lost after Nova acted: not again."""
     tenant.born()
     tenant.proxy.fail("POST", "/action$", status=503)
@@ -193,10 +181,17 @@ def test_a_credential_that_is_replaced_needs_no_restart(
     monkeypatch.setattr("backfill.drivers.openstack.link._REFUSED_REST_S", 0.0)
     known = json.loads(tenant.behind.read_text())
     auth = known["clouds"]["east"]["auth"]
-    user = Connection(region_name="RegionOne", auth={
-        "auth_url": auth["auth_url"], "username": "east", "password": "east",
-        "project_name": "east", "user_domain_id": "default", "project_domain_id": "default",
-    })  # fmt: skip
+    user = Connection(
+        region_name="RegionOne",
+        auth={
+            "auth_url": auth["auth_url"],
+            "username": "east",
+            "password": "east",
+            "project_name": "east",
+            "user_domain_id": "default",
+            "project_domain_id": "default",
+        },
+    )
     path = f"/users/{user.current_user_id}/application_credentials"
 
     def written(secret: str) -> str:
@@ -229,9 +224,7 @@ def test_waiters_share_the_lists(tenant: TenantRig) -> None:
         tenant.provider.create(spec(tenant, name))
     wait(lambda: all(tenant.state(n) is InstanceState.RUNNING for n in names))
     before, began_s = tenant.proxy.count("GET", LIST), time.monotonic()
-    threads = [
-        threading.Thread(target=tenant.provider.pause, args=("pool", name)) for name in names
-    ]
+    threads = [threading.Thread(target=tenant.provider.pause, args=("pool", name)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:

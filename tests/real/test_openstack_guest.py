@@ -182,8 +182,7 @@ def test_a_guest_boots_from_a_volume_and_its_memory_survives(cloud: Cloud) -> No
         rig.provider.create(spec(rig))
         wait(lambda: rig.state() is InstanceState.RUNNING, LIMIT_S)
         (volume,) = connect(rig.clouds, "east").block_storage.volumes()
-        disks = re.findall(r"<disk type='file' device='disk'>.*?</disk>", rig.domain().XMLDesc(),
-                           re.DOTALL)  # fmt: skip
+        disks = re.findall(r"<disk type='file' device='disk'>.*?</disk>", rig.domain().XMLDesc(), re.DOTALL)
         assert [volume.id in disk for disk in disks] == [True]
         rig.counting()
         rig.provider.suspend("pool", "vn1")

@@ -49,9 +49,7 @@ def _room(tenant: TenantRig) -> Resources:
     return tenant.provider.observe("pool").host.capacity
 
 
-def test_a_full_group_is_no_room_and_a_smaller_quota_wants_servers_back(
-    clouds: Path, tmp_path: Path
-) -> None:
+def test_a_full_group_is_no_room_and_a_smaller_quota_wants_servers_back(clouds: Path, tmp_path: Path) -> None:
     """A group that is full lets what is in it stay; a quota of fewer servers does not."""
     with shaped(clouds, tmp_path, group_policy="soft-anti-affinity") as tenant:
         try:

@@ -158,10 +158,7 @@ def test_a_flavour_or_image_that_is_not_there_leaves_nothing(clouds: Path, tmp_p
         ({"images": {IMAGE: "nosuch"}}, "nosuch: cloud east has no image of this name"),
         ({"network": "nosuch"}, "nosuch: cloud east has no network of this name"),
     ):
-        with (
-            shaped(clouds, tmp_path, **shape) as tenant,
-            pytest.raises(RefusedError, match=words),
-        ):
+        with shaped(clouds, tmp_path, **shape) as tenant, pytest.raises(RefusedError, match=words):
             tenant.provider.create(spec(tenant))
     assert not list(connect(clouds, "east").network.ports())
     admin = OpenStackRig(clouds)
@@ -180,9 +177,7 @@ def test_a_network_without_port_security_takes_servers_too(clouds: Path, tmp_pat
     group = east.create_security_group(name=appliance_name(CLUSTER))
     network = east.create_network(name="open", is_port_security_enabled=False)
     try:
-        east.create_subnet(
-            network_id=network.id, ip_version=4, cidr="10.77.0.0/16", is_dhcp_enabled=False
-        )
+        east.create_subnet(network_id=network.id, ip_version=4, cidr="10.77.0.0/16", is_dhcp_enabled=False)
         with shaped(clouds, tmp_path, network="open") as tenant:
             tenant.born()
             (port,) = east.ports()
@@ -194,10 +189,7 @@ def test_a_network_without_port_security_takes_servers_too(clouds: Path, tmp_pat
 
 def test_a_direct_port_gets_a_virtual_function(clouds: Path, tmp_path: Path) -> None:
     """On the host that has some; when both are taken the next server says that there is none."""
-    with (
-        in_service(clouds, "c5"),
-        shaped(clouds, tmp_path, vnic_type="direct", zones=("sriov",)) as tenant,
-    ):
+    with in_service(clouds, "c5"), shaped(clouds, tmp_path, vnic_type="direct", zones=("sriov",)) as tenant:
         for name in ("vn1", "vn2"):
             tenant.born(name)
         assert set(hosts(clouds).values()) == {"c5"}

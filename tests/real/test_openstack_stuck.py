@@ -10,18 +10,9 @@ import pytest
 
 from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
-from backfill.ports import (
-    BusyError,
-    NoCapacityError,
-    UnreachableError,
-)
+from backfill.ports import BusyError, NoCapacityError, UnreachableError
 from tests.contract.instance_rig import spec
-from tests.real.openstack_rig import (
-    SHAPE,
-    connect,
-    nova,
-    wait,
-)
+from tests.real.openstack_rig import SHAPE, connect, nova, wait
 from tests.real.tenant_rig import IMPATIENT, LIST, TenantRig
 
 pytestmark = pytest.mark.real
@@ -47,16 +38,12 @@ def test_a_server_on_which_nova_hangs_is_named_and_can_be_deleted(tenant: Tenant
     assert tenant.servers() == []
 
 
-def test_a_deletion_on_which_nova_hangs_is_told_and_the_next_one_is_by_force(
-    tenant: TenantRig,
-) -> None:
+def test_a_deletion_on_which_nova_hangs_is_told_and_the_next_one_is_by_force(tenant: TenantRig) -> None:
     """As after a crash of its compute service: `deleting`, and nothing comes of asking again."""
     tenant.born()
     hasty = OpenStackProvider(replace(tenant.config, patience=replace(IMPATIENT, act_s=0.5)))
     tenant.proxy.fail("DELETE", "/servers/", status=202)
-    with pytest.raises(
-        UnreachableError, match=r"asked to delete it, and has not.*compute host may"
-    ):
+    with pytest.raises(UnreachableError, match=r"asked to delete it, and has not.*compute host may"):
         hasty.delete("pool", "vn1")
     hasty.close()
     tenant.proxy.fail("GET", LIST, times=1000, edit=_with(**{"OS-EXT-STS:task_state": "deleting"}))
@@ -95,9 +82,10 @@ def _build_forever(body: dict[str, Any]) -> dict[str, Any]:
     late = {"status": "BUILD", "updated": "2099-01-01T00:00:00Z"}
     if "server" in body:
         return {"server": {**body["server"], **late}}
-    return {**body, "servers": [
-        s if s["status"] == "DELETED" else {**s, **late} for s in body.get("servers", [])
-    ]}  # fmt: skip
+    return {
+        **body,
+        "servers": [s if s["status"] == "DELETED" else {**s, **late} for s in body.get("servers", [])],
+    }
 
 
 def test_no_valid_host_says_why_and_the_next_flavour_is_taken(clouds: Path, tmp_path: Path) -> None:
@@ -118,9 +106,7 @@ def test_no_valid_host_says_why_and_the_next_flavour_is_taken(clouds: Path, tmp_
         nova(clouds, "admin", "DELETE", f"/flavors/{made}")
 
 
-def test_a_pool_whose_flavours_all_sit_on_the_bench_has_no_room(
-    clouds: Path, tmp_path: Path
-) -> None:
+def test_a_pool_whose_flavours_all_sit_on_the_bench_has_no_room(clouds: Path, tmp_path: Path) -> None:
     """Beyond what it holds; so nothing is tried in vain until the first may play again."""
     flavour = {"name": "huge", "ram": 900000, "vcpus": 64, "disk": 1}
     made = nova(clouds, "admin", "POST", "/flavors", {"flavor": flavour})["flavor"]["id"]
@@ -130,10 +116,7 @@ def test_a_pool_whose_flavours_all_sit_on_the_bench_has_no_room(
         wait(lambda: tenant.state() is InstanceState.CRASHED)
         seen = tenant.provider.observe("pool")
         held = seen.instances["vn1"].resources
-        assert (seen.host.capacity.cpus, seen.host.capacity.memory_mb) <= (
-            held.cpus,
-            held.memory_mb,
-        )
+        assert (seen.host.capacity.cpus, seen.host.capacity.memory_mb) <= (held.cpus, held.memory_mb)
         with pytest.raises(NoCapacityError, match="no room for any flavour in any zone"):
             tenant.provider.create(spec(tenant))
     finally:

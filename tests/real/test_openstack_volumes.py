@@ -68,12 +68,9 @@ def test_a_server_that_is_deleted_while_it_is_built_leaves_no_volume(rig: Tenant
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
-    [({"volumes": 0}, "0 of 0 volumes"), ({"gigabytes": 1}, "0 of 1 GB of volumes")],
+    ("limits", "words"), [({"volumes": 0}, "0 of 0 volumes"), ({"gigabytes": 1}, "0 of 1 GB of volumes")]
 )
-def test_cinders_quota_is_room_that_is_not_there(
-    rig: TenantRig, limits: dict[str, int], words: str
-) -> None:
+def test_cinders_quota_is_room_that_is_not_there(rig: TenantRig, limits: dict[str, int], words: str) -> None:
     """Which of its quotas is told before anything is made, and the pool has no room."""
     with quota(rig, **limits):
         with pytest.raises(NoCapacityError, match=f"{words} are in use.*quota of Cinder"):
@@ -100,8 +97,12 @@ def test_a_quota_that_somebody_was_faster_to_use_up_is_told_by_the_server(rig: T
 
 def _without_limit(body: dict[str, Any]) -> dict[str, Any]:
     absolute = body["limits"]["absolute"]
-    return {"limits": {"absolute": {key: value or -1 for key, value in absolute.items()}
-                       | {"maxTotalVolumeGigabytes": -1}}}  # fmt: skip
+    return {
+        "limits": {
+            "absolute": {key: value or -1 for key, value in absolute.items()}
+            | {"maxTotalVolumeGigabytes": -1}
+        }
+    }
 
 
 def test_while_cinder_is_silent_nothing_is_made_and_nothing_is_left_behind(rig: TenantRig) -> None:
@@ -126,9 +127,15 @@ def test_a_volume_that_nova_leaves_behind_is_deleted(rig: TenantRig) -> None:
     stray = connect(rig.clouds, "east").block_storage.create_volume(size=1)
     wait(lambda: {v.status for v in volumes(rig)} == {"available", "in-use"})
     left = [{"id": stray.id, "delete_on_termination": True}]
-    rig.proxy.fail("GET", LIST, times=1000, edit=lambda body: {**body, "servers": [
-        {**server, ATTACHED: server.get(ATTACHED, []) + left} for server in body["servers"]
-    ]})  # fmt: skip
+    rig.proxy.fail(
+        "GET",
+        LIST,
+        times=1000,
+        edit=lambda body: {
+            **body,
+            "servers": [{**server, ATTACHED: server.get(ATTACHED, []) + left} for server in body["servers"]],
+        },
+    )
     rig.provider.delete("pool", "vn1")
     wait(lambda: not volumes(rig))
 

@@ -20,12 +20,7 @@ pytestmark = pytest.mark.real
 _ROOT = Path(__file__).parents[2]
 _STATES = _ROOT / "salt_states"
 _PILLAR: dict[str, Any] = yaml.safe_load((_STATES / "pillar/backfill.sls").read_text())
-_MATRIX = [
-    ("node", "virtual"),
-    ("node", "metal"),
-    ("controller", "metal"),
-    ("image", "virtual"),
-]
+_MATRIX = [("node", "virtual"), ("node", "metal"), ("controller", "metal"), ("image", "virtual")]
 # Each loads every module of Salt: 0.6 to 1.9 s per run, measured.
 _DEAR = ("unless", "onlyif", "creates")
 
@@ -35,10 +30,7 @@ class Renderer:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [salt_python(), inside.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [salt_python(), inside.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._read() == {"ready": True}
 
@@ -55,9 +47,13 @@ class Renderer:
     def order(self, grains: dict[str, str], pillar: object = None, number: int = 1) -> None:
         """Ask for a rendering and wait for nothing."""
         request = {
-            "number": number, "verb": "render", "grains": {"backfill": grains},
-            "states": str(_STATES), "pillar": str(_STATES / "pillar"), "given": pillar,
-        }  # fmt: skip
+            "number": number,
+            "verb": "render",
+            "grains": {"backfill": grains},
+            "states": str(_STATES),
+            "pillar": str(_STATES / "pillar"),
+            "given": pillar,
+        }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
@@ -97,12 +93,7 @@ def test_the_key_is_in_no_rendering(render: Renderer) -> None:
 def test_machines_that_are_rendered_at_once_do_not_meet(render: Renderer) -> None:
     """Nodes are enrolled from several threads; each gets states of its own, and all of them do."""
     for number in range(6):
-        grains = {
-            "role": "node",
-            "kind": "virtual",
-            "node": f"vn{number}",
-            "address": f"10.0.0.{number}",
-        }
+        grains = {"role": "node", "kind": "virtual", "node": f"vn{number}", "address": f"10.0.0.{number}"}
         render.order(grains, number=number)
     for _ in range(6):
         found = render._read()
@@ -160,6 +151,4 @@ def test_a_pillar_of_wrong_kinds_fails(render: Renderer) -> None:
     """A text where a list is needed is refused by name."""
     pillar = copy.deepcopy(_PILLAR)
     pillar["backfill"]["users"] = "ada"
-    assert "backfill:users is missing or not a list" in " ".join(
-        render("node", "virtual", pillar)["errors"]
-    )
+    assert "backfill:users is missing or not a list" in " ".join(render("node", "virtual", pillar)["errors"])

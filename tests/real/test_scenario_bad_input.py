@@ -30,13 +30,7 @@ def everything(rig: DaemonRig) -> tuple[object, ...]:
     """All that a daemon might change."""
     state = rig.lab.dir / "daemon"
     files = sorted((p.name, p.stat().st_size, p.stat().st_mtime) for p in state.iterdir())
-    return (
-        rig.node_states(),
-        rig.ctl("squeue"),
-        rig.domains(),
-        files,
-        sorted(rig.lab.shared.iterdir()),
-    )
+    return (rig.node_states(), rig.ctl("squeue"), rig.domains(), files, sorted(rig.lab.shared.iterdir()))
 
 
 def refusal(rig: DaemonRig, **changes: Any) -> tuple[int, str]:
@@ -54,11 +48,7 @@ def refusal(rig: DaemonRig, **changes: Any) -> tuple[int, str]:
     ("changes", "status", "parts"),
     [
         ({"lader": [PAUSE]}, 78, ("policy.yaml:", "lader is not a known key", "ladder")),
-        (
-            {"scale": {"idle_s": "5 parsecs"}},
-            78,
-            ("policy.yaml:", "scale.idle_s", "unknown unit parsecs"),
-        ),
+        ({"scale": {"idle_s": "5 parsecs"}}, 78, ("policy.yaml:", "scale.idle_s", "unknown unit parsecs")),
         (
             {"limits": {"keep_memory_mb": "2s"}},
             78,

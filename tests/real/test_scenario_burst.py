@@ -41,18 +41,22 @@ def bed(cloud: Cloud) -> Iterator[DaemonRig]:
 def lay_cable(lab: Lab, cloud: Cloud) -> None:
     """From the lab's switch to the bridge of the cloud's guests; it goes with either of them."""
     ends = (
-        (lab.status().machines["switch"].pid,
-         (f"link add cloud type veth peer name lab netns {cloud.pid}",
-          "link set cloud master br0 up")),
-        (cloud.pid,
-         (f"link set lab master {guests.BRIDGE} up",
-          f"addr replace {CLOUD}/16 dev {guests.BRIDGE}")),
-    )  # fmt: skip
+        (
+            lab.status().machines["switch"].pid,
+            (f"link add cloud type veth peer name lab netns {cloud.pid}", "link set cloud master br0 up"),
+        ),
+        (
+            cloud.pid,
+            (f"link set lab master {guests.BRIDGE} up", f"addr replace {CLOUD}/16 dev {guests.BRIDGE}"),
+        ),
+    )
     for pid, commands in ends:
         subprocess.run(
             ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"],
-            input="\n".join(commands), text=True, check=True,
-        )  # fmt: skip
+            input="\n".join(commands),
+            text=True,
+            check=True,
+        )
 
 
 def seen_from_the_lab(cloud: Cloud, folder: Path) -> Path:

@@ -38,8 +38,9 @@ def test_a_job_has_its_region_while_it_runs(rig: DaemonRig, board: str) -> None:
     rig.restart(
         libvirt={"hardware": {**hardware, "machine": board}},
         devices={"entries": [{"name": "shm16", "region_mb": 16, "sharing": "anyone"}]},
-        ladder=[SUSPEND, REQUEUE], limits={"max_instances": 1},
-    )  # fmt: skip
+        ladder=[SUSPEND, REQUEUE],
+        limits={"max_instances": 1},
+    )
     rig.finish(rig.low())  # slurmctld knows a feature when a node has it
     script = Path(rig.lab.shared, "region.sh")
     script.write_text(_LOOK_AT_ONCE)

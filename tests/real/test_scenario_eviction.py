@@ -82,9 +82,7 @@ def test_suspend_frees_the_memory_first(rig: DaemonRig) -> None:
     [(PAUSE_THEN_MOVE, "paused"), (SUSPEND_THEN_MOVE, "suspended")],
     ids=["paused", "suspended"],
 )
-def test_stopped_work_goes_on_at_the_other_host(
-    rig: DaemonRig, policy: dict[str, object], form: str
-) -> None:
+def test_stopped_work_goes_on_at_the_other_host(rig: DaemonRig, policy: dict[str, object], form: str) -> None:
     """Both hosts are wanted; the first to become free gets the work, wherever it was before."""
     rig.restart(**policy, **ONE)
     low = rig.low()

@@ -52,9 +52,15 @@ def test_a_new_node_proves_all_of_it(rig: DaemonRig) -> None:
     node = rig.becomes(name, "ready")
     checks = {c["name"]: c for c in node["checks"]}
     assert set(checks) == {
-        "clock", "munge:to the guest", "munge:from the guest", "files:/home", "files:/software",
-        "resources", "address", "slurmd",
-    }  # fmt: skip
+        "clock",
+        "munge:to the guest",
+        "munge:from the guest",
+        "files:/home",
+        "files:/software",
+        "resources",
+        "address",
+        "slurmd",
+    }
     assert all(c["ok"] for c in checks.values())
     assert "the controller's time server" in checks["clock"]["sentence"]
     offset_s = float(re.match(r"[+-][\d.]+", checks["clock"]["sentence"])[0])  # type: ignore[index]

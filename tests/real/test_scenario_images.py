@@ -50,9 +50,7 @@ def catalogue(rig: DaemonRig) -> dict[str, Any]:
     for number, colour in enumerate(("red", "blue"), 1):
         words = rig.lab.shared / f"{colour}.user-data"
         words.write_text(f"#{colour}")
-        images[colour] = {
-            **plain, "environment": colour, "names": f"vn{number}", "user_data": str(words),
-        }  # fmt: skip
+        images[colour] = {**plain, "environment": colour, "names": f"vn{number}", "user_data": str(words)}
     return images
 
 

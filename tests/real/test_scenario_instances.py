@@ -35,9 +35,11 @@ def test_a_parent_is_made_ahead_given_up_for_a_job_and_cloned(rig: DaemonRig) ->
     images = policy(rig.lab, rig.image)["libvirt"]["images"]
     images["default"]["warm_parents"] = 1
     rig.restart(
-        libvirt={"images": images}, cloning={"method": "instant"},
-        ladder=[PAUSE, REQUEUE], limits={"max_instances": 1},
-    )  # fmt: skip
+        libvirt={"images": images},
+        cloning={"method": "instant"},
+        ladder=[PAUSE, REQUEUE],
+        limits={"max_instances": 1},
+    )
     host = rig.lab.hosts[0]
     rig.until(lambda: parents(rig, host), what="a parent, made or in the making")
     high = rig.high(host)

@@ -12,10 +12,7 @@ from tests.real.daemon_rig import SUSPEND, DaemonRig, daemon_lab
 
 pytestmark = pytest.mark.real
 
-ONE: dict[str, Any] = {
-    "limits": {"max_instances": 1},
-    "scale": {"idle_s": 600, "retry_after_s": 600},
-}
+ONE: dict[str, Any] = {"limits": {"max_instances": 1}, "scale": {"idle_s": 600, "retry_after_s": 600}}
 # Further off than a credential of munge may be old.
 BEHIND = "date -s @$(($(date +%s) - 40000))"
 
@@ -49,9 +46,7 @@ def set_and_proven(rig: DaemonRig, name: str) -> None:
     assert abs(float(found[0])) < 1.0
 
 
-def test_a_clock_that_is_hours_off_is_set_and_proven_before_the_job_goes_on(
-    rig: DaemonRig,
-) -> None:
+def test_a_clock_that_is_hours_off_is_set_and_proven_before_the_job_goes_on(rig: DaemonRig) -> None:
     """Slurm would let the job fail there; the way back sets the clock and measures it again."""
     low, name, host = working(rig)
     assert {c["ok"] for c in checks(rig, name).values()} == {True}
@@ -94,15 +89,19 @@ def test_a_node_with_a_wrong_munge_key_never_comes_back(rig: DaemonRig) -> None:
     rig.becomes(name, "displaced")
     rig.release(high)
     rig.until(
-        lambda: any("munge" in str(r.body.get("reason", "")) and "not proven" in str(r.body)
-                    for r in rig.journal("phase")),
+        lambda: any(
+            "munge" in str(r.body.get("reason", "")) and "not proven" in str(r.body)
+            for r in rig.journal("phase")
+        ),
         what="a node that is taken away because of munge",
-    )  # fmt: skip
+    )
     released = [
-        r for r in rig.journal("intent")
+        r
+        for r in rig.journal("intent")
         if r.body.get("t") in ("UndrainNode", "ResumeJob")
-        and r.body.get("generation") == generation and r.at_s > rig.started(high)
-    ]  # fmt: skip
+        and r.body.get("generation") == generation
+        and r.at_s > rig.started(high)
+    ]
     assert released == []
     rig.cancel(low)
     rig.restart(**ONE)

@@ -21,9 +21,7 @@ _LONGER_S = 5.0
 
 @pytest.fixture(scope="module", params=RELEASES)
 def bed(request: pytest.FixtureRequest) -> Iterator[DaemonRig]:
-    with daemon_lab(
-        "service", slurm_version=request.param, extra_conf=("ReturnToService=1",)
-    ) as rig:
+    with daemon_lab("service", slurm_version=request.param, extra_conf=("ReturnToService=1",)) as rig:
         yield rig
 
 

@@ -42,9 +42,7 @@ def restart(rig: DaemonRig) -> None:
 
 
 @pytest.mark.parametrize("end", [restart, crash])
-def test_slurmctld_restarts_during_a_pause(
-    rig: DaemonRig, end: Callable[[DaemonRig], None]
-) -> None:
+def test_slurmctld_restarts_during_a_pause(rig: DaemonRig, end: Callable[[DaemonRig], None]) -> None:
     """slurmctld finds the paused node and its job again, and both go on."""
     rig.restart(**BY_PAUSE)
     low = rig.low()

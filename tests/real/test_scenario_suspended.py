@@ -100,8 +100,12 @@ def test_the_other_node_of_a_job_is_kept_for_it(rig: DaemonRig) -> None:
     high = rig.high(host)
     rig.becomes(name, "displaced")
     other = rig.submit("-p", "htc", "--wrap", "sleep 1")
-    rig.until(lambda: "Resources" in rig.ctl("squeue", "-h", "-j", other, "-o", "%r")
-              or "Nodes" in rig.ctl("squeue", "-h", "-j", other, "-o", "%r"))  # fmt: skip
+    rig.until(
+        lambda: (
+            "Resources" in rig.ctl("squeue", "-h", "-j", other, "-o", "%r")
+            or "Nodes" in rig.ctl("squeue", "-h", "-j", other, "-o", "%r")
+        )
+    )
     assert rig.state(wide) == "SUSPENDED"
     states = rig.node_states()
     assert all("DRAIN" in states[node] for node in rig.nodes())

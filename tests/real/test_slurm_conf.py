@@ -110,9 +110,7 @@ def test_our_process_is_killed_in_the_middle(rig: ConfRig, step: str) -> None:
     change = transactions_of(rig.lab)
     change.apply(lambda now: now.with_nodes(NodeLine(spec(), LineState.FUTURE)), dry=False)
     change.apply(lambda now: now.only_nodes((NodeLine(spec(), LineState.FUTURE),)), dry=False)
-    killed = subprocess.run(
-        [sys.executable, "-c", _DIE_AT, rig.lab.spec.name, step], cwd=_ROOT, check=False
-    )
+    killed = subprocess.run([sys.executable, "-c", _DIE_AT, rig.lab.spec.name, step], cwd=_ROOT, check=False)
     assert killed.returncode == -signal.SIGKILL
     written = step in ("reload", "look", "end")
     assert rig.lines() == ({"vn1", "vn2"} if written else {"vn1"})

@@ -57,9 +57,7 @@ def test_slurmctld_dies_at_a_reload(rig: ConfRig) -> None:
     rig.remember(going)
     with pytest.raises(RolledBackError, match="taken back, nothing is lost"):
         # No node comes or goes, so that no release is restarted for it.
-        dying_at_the_reload(rig).apply(
-            lambda now: now.with_section("test", (("KillWait", "7"),)), dry=False
-        )
+        dying_at_the_reload(rig).apply(lambda now: now.with_section("test", (("KillWait", "7"),)), dry=False)
     assert rig.managed.read_text() == before
     nothing_was_lost(rig, going)
 

@@ -62,25 +62,25 @@ def _told(rig: RealRig, job_id: str, host: str) -> bool:
 
 
 CASES = {
-    "suspend": Case(
-        "scontrol", "suspend", lambda m, j, n: m.suspend_job(j), _state(JobState.SUSPENDED)
-    ),
-    "resume": Case(
-        "scontrol", "resume", lambda m, j, n: m.resume_job(j), _state(JobState.RUNNING), True
-    ),
+    "suspend": Case("scontrol", "suspend", lambda m, j, n: m.suspend_job(j), _state(JobState.SUSPENDED)),
+    "resume": Case("scontrol", "resume", lambda m, j, n: m.resume_job(j), _state(JobState.RUNNING), True),
     "requeue": Case("scontrol", "requeue", lambda m, j, n: m.requeue_job(j), _again),
     "cancel": Case("scancel", " ", lambda m, j, n: m.cancel_job(j), _gone),
     "tell": Case("scontrol", "AdminComment", lambda m, j, n: m.tell(j, SAID), _told),
     "hide": Case(
-        "scontrol", "NodeAddr", lambda m, j, n: m.set_address(n, NOWHERE),
+        "scontrol",
+        "NodeAddr",
+        lambda m, j, n: m.set_address(n, NOWHERE),
         lambda rig, j, n: node(rig, n).hidden,
     ),
     "drain": Case(
-        "scontrol", "State=DRAIN", lambda m, j, n: m.drain(n, REASON),
+        "scontrol",
+        "State=DRAIN",
+        lambda m, j, n: m.drain(n, REASON),
         lambda rig, j, n: node(rig, n).drained_by_us,
     ),
     "look": Case("squeue", " ", lambda m, j, n: m.observe(), _state(JobState.RUNNING)),
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -101,9 +101,7 @@ class Trap:
             acts = f'"{self.case.acts}"' if tool == self.case.tool else "never"
             path = self.home / tool
             path.write_text(
-                _TOOL.format(
-                    real=real, acts=acts, when=self.when, here=self.here, go=self.home / "go"
-                )
+                _TOOL.format(real=real, acts=acts, when=self.when, here=self.here, go=self.home / "go")
             )
             path.chmod(0o755)
 
@@ -139,9 +137,7 @@ def rig(cluster: RealRig) -> Iterator[RealRig]:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_call_that_slurmctld_did_not_survive_is_repeated(
-    rig: RealRig, name: str, when: str
-) -> None:
+def test_a_call_that_slurmctld_did_not_survive_is_repeated(rig: RealRig, name: str, when: str) -> None:
     """Whether it had acted or not: the call ends, and the next one brings what was wanted."""
     case, host = CASES[name], rig.hosts[0]
     going = running(rig, host)

@@ -26,9 +26,7 @@ _SECOND = 1.0  # Slurm counts whole ones
 
 @pytest.fixture(scope="module", params=RELEASES)
 def cluster(request: pytest.FixtureRequest) -> Iterator[RealRig]:
-    with slurm_lab(
-        "slurm-driver", release=request.param, extra_conf=(f"MaxNodeCount={ROOM}",)
-    ) as lab:
+    with slurm_lab("slurm-driver", release=request.param, extra_conf=(f"MaxNodeCount={ROOM}",)) as lab:
         yield RealRig.of(lab)
 
 
@@ -209,9 +207,21 @@ def test_a_job_survives_being_requeued_again_and_again(rig: RealRig) -> None:
 def test_text_of_other_users_and_admins_is_read_back(rig: RealRig) -> None:
     """Accounts, constraints, reasons and comments with separators in them harm nothing."""
     rig.ctl(
-        "sbatch", "-H", "-p", "any", "-o", "/dev/null", "-A", "a\nb\x1fc", "-J", "x\x1ey",
-        "--comment", "NodeName=z\nJobId=7", "--wrap", "true",
-    )  # fmt: skip
+        "sbatch",
+        "-H",
+        "-p",
+        "any",
+        "-o",
+        "/dev/null",
+        "-A",
+        "a\nb\x1fc",
+        "-J",
+        "x\x1ey",
+        "--comment",
+        "NodeName=z\nJobId=7",
+        "--wrap",
+        "true",
+    )
     update = ("scontrol", "update", f"NodeName={rig.hosts[0]}")
     rig.ctl(*update, "Comment=c State=DOWN Reason=backfill: not ours")
     with rig.drained_by_admin(rig.hosts[0], "two\nlines = [x@y] ü"):
@@ -255,9 +265,16 @@ def test_what_slurm_means_to_do_with_a_node_is_known(rig: RealRig) -> None:
     assert earliest_s - _SECOND <= waiting[0].deadline_s - 7200.0 <= latest_s + _SECOND
     earliest_s = time.time()
     rig.ctl(
-        "scontrol", "create", "reservation", "ReservationName=works", f"Nodes={other}",
-        "StartTime=now+1hour", "Duration=60", "Users=root", "Flags=MAINT",
-    )  # fmt: skip
+        "scontrol",
+        "create",
+        "reservation",
+        "ReservationName=works",
+        f"Nodes={other}",
+        "StartTime=now+1hour",
+        "Duration=60",
+        "Users=root",
+        "Flags=MAINT",
+    )
     latest_s = time.time()
     assert earliest_s - _SECOND <= seen()[1].maintenance_s - 3600.0 <= latest_s + _SECOND
     rig.ctl("scontrol", "delete", "ReservationName=works")

@@ -60,9 +60,14 @@ class User:
         )
         restart = ["env", f"PYTHONPATH={_SOURCE}", sys.executable, "-c", script]
         sample["slurm"] = {
-            "conf": str(self.lab.slurm_conf), "registration": "conf", "hooks": hooks, **tools,
-            "restart": restart, "health_s": 60, **slurm,
-        }  # fmt: skip
+            "conf": str(self.lab.slurm_conf),
+            "registration": "conf",
+            "hooks": hooks,
+            **tools,
+            "restart": restart,
+            "health_s": 60,
+            **slurm,
+        }
         self.file.write_text(yaml.safe_dump(sample))
 
     def types(self, *argv: str, wrapped: tuple[str, ...] = ()) -> tuple[int, str]:

@@ -116,8 +116,10 @@ def test_a_reason_comes_back_as_it_was_sent(rig: RealRig) -> None:
     """Quotes at its ends, equal signs, brackets, non-ASCII: said once, and known as ours."""
     name = rig.hosts[0]
     for reason in (
-        'backfill: "vn1" = $(id); said "no"', "backfill: a [b@7] | é€ 'x' \\ %s", "backfill: x" * 80
-    ):  # fmt: skip
+        'backfill: "vn1" = $(id); said "no"',
+        "backfill: a [b@7] | é€ 'x' \\ %s",
+        "backfill: x" * 80,
+    ):
         rig.manager.drain(name, reason)
         seen = node(rig, name)
         assert seen.drained_by_us

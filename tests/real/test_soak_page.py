@@ -83,9 +83,8 @@ def _opened(tab: Page, file: Path) -> Any:
 def _box(tab: Page) -> tuple[float, float, float, float]:
     """Left, top, width and height of the first chart in the window."""
     left, top, width, height = tab.js(
-        '(b => [b.left, b.top, b.width, b.height])'
-        '(document.getElementById("chart0").getBoundingClientRect())'
-    )  # fmt: skip
+        '(b => [b.left, b.top, b.width, b.height])(document.getElementById("chart0").getBoundingClientRect())'
+    )
     return left, top, width, height
 
 
@@ -158,9 +157,7 @@ def test_a_name_that_is_typed_is_found(tab: Page, small: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["small", "large"])
-def test_wheel_mouse_and_keys_move_the_view(
-    tab: Page, which: str, request: pytest.FixtureRequest
-) -> None:
+def test_wheel_mouse_and_keys_move_the_view(tab: Page, which: str, request: pytest.FixtureRequest) -> None:
     """`all` shows again what was there at first, to the pixel."""
     _opened(tab, request.getfixturevalue(which))
     left, top, width, height = _box(tab)
@@ -207,9 +204,7 @@ def test_at_night_on_a_telephone_and_on_paper(tab: Page, small: Path, tmp_path: 
     assert [text for text in tab.console if "readback" not in text] == []
 
 
-def test_the_page_of_a_scenario(
-    tab: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_of_a_scenario(tab: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is quiet, asks for nothing, and lies within its window and its paper."""
     out = tmp_path / "first_day.html"
     assert command(["replay", "first_day", "--report", str(out)]) == 0

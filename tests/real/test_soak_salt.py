@@ -82,9 +82,10 @@ def test_a_pillar_without_its_end_makes_no_node(rig: DaemonRig) -> None:
     try:
         low = rig.low(start=False)
         rig.until(
-            lambda: any("sentinel" in str(r.body) for r in rig.journal("outcome")), LIMIT_S,
+            lambda: any("sentinel" in str(r.body) for r in rig.journal("outcome")),
+            LIMIT_S,
             "a refusal that names the pillar's end",
-        )  # fmt: skip
+        )
         assert rig.instances() == {}
         name = rig.until(lambda: next(iter(rig.nodes()), ""), LIMIT_S, "the node that failed")
         rig.becomes(name, "failed", limit_s=LIMIT_S)

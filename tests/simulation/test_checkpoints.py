@@ -120,8 +120,9 @@ def test_suspends_take_turns_at_the_disk() -> None:
     told: set[str] = set()
 
     def all_saved() -> bool:
-        writing = [o for o in run.world.operations.values()
-                   if o.running and o.key.startswith("SuspendInstance")]  # fmt: skip
+        writing = [
+            o for o in run.world.operations.values() if o.running and o.key.startswith("SuspendInstance")
+        ]
         seen.add(len(writing))
         told.update(r.reason for r in run.cycle.last.refusals if r.what == "suspend")
         names = [f"vn{i}" for i in range(1, 5)]

@@ -61,9 +61,7 @@ def test_the_clock_is_set_while_work_is_saved(by_s: float) -> None:
     """The defect: set forward by 6 h, `for_s` was over for everybody, and all were requeued."""
     sim, run, lows = displaced()
     run.run(200.0)
-    assert {i.state for h in sim.hosts.values() for i in h.instances.values()} == {
-        InstanceState.SUSPENDED
-    }
+    assert {i.state for h in sim.hosts.values() for i in h.instances.values()} == {InstanceState.SUSPENDED}
     sim.set_clock(by_s)
     run.run(150.0)
     told = [decode(r.body) for r in run.journal.read(types=("ClockSet",))]

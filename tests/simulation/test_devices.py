@@ -14,15 +14,7 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.device_cluster import RULES, functions, held, plugged
-from tests.simulation.policy_cluster import (
-    cluster,
-    ended,
-    one_host,
-    phases,
-    play,
-    policies,
-    running,
-)
+from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running
 
 
 def test_a_job_has_what_it_asks_for_while_it_is_there() -> None:
@@ -147,9 +139,7 @@ def test_memory_that_is_for_one_job_of_a_host_is_waited_for_in_the_queue() -> No
 
 
 @pytest.mark.parametrize("users", [("ann", "ann"), ("ann", "bob")])
-def test_devices_of_a_host_that_are_for_one_user_are_shared_by_his_jobs_only(
-    users: tuple[str, str],
-) -> None:
+def test_devices_of_a_host_that_are_for_one_user_are_shared_by_his_jobs_only(users: tuple[str, str]) -> None:
     """Both of one user run at a time; where another one waits as well, each gets a turn."""
     sim = one_host()
     functions(sim, "bm1", each=2)

@@ -8,15 +8,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports import UnreachableError
 from tests.simulation.device_cluster import RULES, functions, held, plugged
-from tests.simulation.policy_cluster import (
-    cluster,
-    ended,
-    one_host,
-    phases,
-    play,
-    policies,
-    running,
-)
+from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running
 
 ON_DISK = Ladder((RungRule(Rung.SUSPEND, within_s=60.0), RungRule(Rung.REQUEUE)))
 
@@ -69,11 +61,7 @@ def test_what_was_paused_with_a_device_takes_the_next_rung_that_it_can_take() ->
     """Neither written nor moved while it stands still, and nobody tries: its job starts anew."""
     sim = cluster()
     functions(sim, "bm1", "bm2", each=2)
-    rungs = (
-        RungRule(Rung.PAUSE, within_s=1.0, for_s=20.0),
-        RungRule(Rung.SUSPEND),
-        RungRule(Rung.MIGRATE),
-    )
+    rungs = (RungRule(Rung.PAUSE, within_s=1.0, for_s=20.0), RungRule(Rung.SUSPEND), RungRule(Rung.MIGRATE))
     run = play(sim, policies(devices=RULES, ladder=Ladder((*rungs, RungRule(Rung.REQUEUE)))))
     job = sim.submit("htc", 120.0, features="vf")
     run.until(lambda: running(sim, job), 100)

@@ -110,9 +110,7 @@ def test_a_shorter_ladder_does_not_throw_away_what_waits_on_a_later_rung() -> No
         ("UndrainNode:vn1:1", replace(StepCosts(), undrain_s=5.0)),
     ],
 )
-def test_a_call_of_the_return_that_comes_late_undoes_no_eviction(
-    late: str, slow: StepCosts
-) -> None:
+def test_a_call_of_the_return_that_comes_late_undoes_no_eviction(late: str, slow: StepCosts) -> None:
     """It waits for a thread, behind memories on their way to disk, when the host is taken again."""
     sim = cluster(hosts=("bm1",))
     run = Rehearsal(sim, one_host(), MemoryJournal())

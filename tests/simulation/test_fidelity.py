@@ -70,9 +70,7 @@ def test_what_happens_does_not_depend_on_when_the_daemon_looks(
     other = play(scenario, SimulatedStage(scenario, rhythm=clocks))
     assert set(told(other)) == set(told(real))
     jobs = [name for name, _ in scenario.copies()]
-    assert {f"{job} {turn} 1" for job in jobs for turn in ("waits", "runs", "ended")} < set(
-        told(other)
-    )
+    assert {f"{job} {turn} 1" for job in jobs for turn in ("waits", "runs", "ended")} < set(told(other))
     known = replace(KNOWN, first_at_s=clocks.first_at_s)
     assert list(map(str, deviations(told(other), told(predicted(other, known))))) == []
 

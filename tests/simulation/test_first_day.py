@@ -113,8 +113,7 @@ def test_a_scenario_that_does_not_end_is_broken_off(scenario: Scenario) -> None:
         scenario,
         limit_s=30.0,
         jobs=tuple(
-            replace(e, ends=When("important", JobMoment.ENDED, 1e6)) if e.ends else e
-            for e in scenario.jobs
+            replace(e, ends=When("important", JobMoment.ENDED, 1e6)) if e.ends else e for e in scenario.jobs
         ),
     )
     stage = SimulatedStage(endless)

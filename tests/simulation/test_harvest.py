@@ -39,11 +39,7 @@ def harvest(ladder: Ladder, saves: tuple[float, float] = (0.0, 0.0), most: int =
 
 @pytest.fixture(scope="module")
 def by_ladder() -> dict[str, Summary]:
-    return {
-        "kill": harvest(KILL),
-        "checkpoint": harvest(KILL, saves=(900.0, 10.0)),
-        "pause": harvest(PAUSE),
-    }
+    return {"kill": harvest(KILL), "checkpoint": harvest(KILL, saves=(900.0, 10.0)), "pause": harvest(PAUSE)}
 
 
 def test_lost_work_shrinks_with_gentler_ladders(by_ladder: dict[str, Summary]) -> None:
@@ -95,9 +91,7 @@ def test_moving_helps_where_hosts_are_left_over() -> None:
 PULSE = [Job(0, 1, 1), *(Job(600 + 180 * i, 60, 2, 60) for i in range(40))]
 
 
-def long_job(
-    ladder: Ladder, saves: tuple[float, float] = (0.0, 0.0), protect_after: int = 0
-) -> JobTale:
+def long_job(ladder: Ladder, saves: tuple[float, float] = (0.0, 0.0), protect_after: int = 0) -> JobTale:
     low = [Job(550, 600, 1, 600)]
     rules = replace(policy(ladder), victims=Victims(protect_after=protect_after))
     given, policies = setting(PULSE, Cluster(2, 1), rules, low, saves=saves)
@@ -105,9 +99,7 @@ def long_job(
 
 
 @pytest.mark.parametrize("ladder", [PAUSE, MOVE])
-def test_a_long_job_gets_through_although_it_is_pushed_aside_again_and_again(
-    ladder: Ladder,
-) -> None:
+def test_a_long_job_gets_through_although_it_is_pushed_aside_again_and_again(ladder: Ladder) -> None:
     """Work longer than any gap ends soon with a ladder that keeps it, and is never lost."""
     tale = long_job(ladder)
     assert tale.completed

@@ -10,15 +10,7 @@ from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.simulated.world import SimulatedWorld
-from tests.simulation.policy_cluster import (
-    cluster,
-    ended,
-    phases,
-    play,
-    policies,
-    running,
-    taken_once,
-)
+from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running, taken_once
 
 
 def test_nothing_is_made_where_slurm_will_want_the_host_soon() -> None:

@@ -119,9 +119,7 @@ def test_priorities_are_told_in_one_record_where_quotas_ask_for_them() -> None:
     run.run(10)
 
     def ranked(priority: int) -> list[Record]:
-        return _show(
-            run, _with(_others(500, partition="htc", reason="Dependency", priority=priority))
-        )
+        return _show(run, _with(_others(500, partition="htc", reason="Dependency", priority=priority)))
 
     assert Counter(r.body.get("t") for r in ranked(1))["JobSeen"] == 500
     assert ranked(9) == []

@@ -40,8 +40,9 @@ def _site(requeue: bool = True, jobs: int = 4) -> tuple[Day, list[str]]:
     day = Day(policies(PAUSE, scale=Scale(idle_s=5.0)))
     early = [day.sim.submit("htc", 20.0) for _ in range(jobs)]
     day.run.until(lambda: _running(day.sim, early), 120.0)
-    return day, [day.sim.submit("htc", 600.0, requeue=requeue, at_s=day.sim.now_s + 120.0)
-                 for _ in range(jobs)]  # fmt: skip
+    return day, [
+        day.sim.submit("htc", 600.0, requeue=requeue, at_s=day.sim.now_s + 120.0) for _ in range(jobs)
+    ]
 
 
 def _restored(day: Day, journal: MemoryJournal) -> Rehearsal:

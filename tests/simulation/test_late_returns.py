@@ -45,9 +45,7 @@ def untouched(sim: SimulatedWorld, lows: list[str]) -> bool:
 @pytest.mark.parametrize("requeue", [True, False])
 @pytest.mark.parametrize("ladder", [Ladder(), IMPATIENT], ids=["default", "impatient"])
 @pytest.mark.parametrize("out_s", [75.0, 200.0])
-def test_file_systems_that_are_out_cost_nobody_his_work(
-    ladder: Ladder, requeue: bool, out_s: float
-) -> None:
+def test_file_systems_that_are_out_cost_nobody_his_work(ladder: Ladder, requeue: bool, out_s: float) -> None:
     """All guests come back while the file server is down: they stand still until it is back."""
     sim, run, lows = aside(ladder, requeue=requeue)
     for name in run.world.names:

@@ -115,8 +115,7 @@ def test_a_guest_that_slurm_alone_does_not_hear_keeps_its_work() -> None:
     run.run(400.0)
     assert run.world.managed[name].phase is Phase.READY
     assert any(
-        r.subject == name and "its guest answers its hypervisor" in r.reason
-        for r in run.cycle.last.refusals
+        r.subject == name and "its guest answers its hypervisor" in r.reason for r in run.cycle.last.refusals
     )
     sim.cut_node(name, connected=True)
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 700)

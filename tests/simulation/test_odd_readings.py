@@ -191,9 +191,7 @@ def test_the_caps_hold_over_a_restart_of_the_daemon() -> None:
     run.run(30.0)
     assert run.world.destroyed_lately(3600.0) == 3
     assert sum(len(host.instances) for host in sim.hosts.values()) == len(lows) - 3
-    assert any(
-        "limits.destroys_per_hour = 3 is reached" in r.reason for r in run.cycle.last.refusals
-    )
+    assert any("limits.destroys_per_hour = 3 is reached" in r.reason for r in run.cycle.last.refusals)
 
 
 def test_slurm_is_asked_again_directly_before_a_copy_is_destroyed() -> None:
@@ -202,8 +200,11 @@ def test_slurm_is_asked_again_directly_before_a_copy_is_destroyed() -> None:
     real = sim.slurm.observe, sim.slurm.observe_nodes
 
     def ended_all(picture: ClusterObservation) -> ClusterObservation:
-        over = {low: replace(picture.jobs[low], state=JobState.COMPLETED, nodes=())
-                for low in lows if low in picture.jobs}  # fmt: skip
+        over = {
+            low: replace(picture.jobs[low], state=JobState.COMPLETED, nodes=())
+            for low in lows
+            if low in picture.jobs
+        }
         return replace(picture, jobs={**picture.jobs, **over})
 
     sim.slurm.observe = lambda: ended_all(real[0]())  # type: ignore[method-assign]
@@ -212,8 +213,9 @@ def test_slurm_is_asked_again_directly_before_a_copy_is_destroyed() -> None:
     run.run(20.0)
     assert all(
         instance.state in (InstanceState.PAUSED, InstanceState.SUSPENDED)
-        for host in sim.hosts.values() for instance in host.instances.values()
-    )  # fmt: skip
+        for host in sim.hosts.values()
+        for instance in host.instances.values()
+    )
     assert sum(len(host.instances) for host in sim.hosts.values()) == len(lows)
     bodies = [r.body for r in run.journal.read() if r.kind == "change"]
     assert any(b["t"] == "Unconfirmed" and "Slurm shows job" in str(b["reason"]) for b in bodies)

@@ -14,16 +14,7 @@ from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.rehearsal import Rehearsal
-from tests.simulation.policy_cluster import (
-    cluster,
-    ended,
-    one_host,
-    phases,
-    play,
-    policies,
-    ready,
-    running,
-)
+from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, ready, running
 
 
 def aside(jobs: int = 1) -> tuple[SimulatedWorld, Rehearsal, list[str], str]:

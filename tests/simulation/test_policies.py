@@ -14,16 +14,7 @@ from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Extent, Prefer, Victims
 from backfill.drivers.simulated.world import SimulatedWorld
-from tests.simulation.policy_cluster import (
-    cluster,
-    ended,
-    one_host,
-    phases,
-    play,
-    policies,
-    ready,
-    running,
-)
+from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, ready, running
 
 NEEDED = Victims(extent=Extent.NEEDED)
 KILL = Ladder((RungRule(Rung.REQUEUE),))

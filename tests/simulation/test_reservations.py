@@ -96,9 +96,7 @@ def test_an_instance_leaves_for_the_maintenance_and_comes_back() -> None:
     assert sim.audit() == []
 
 
-@pytest.mark.parametrize(
-    "first", [RungRule(Rung.PAUSE, for_s=None), RungRule(Rung.THROTTLE, for_s=None)]
-)
+@pytest.mark.parametrize("first", [RungRule(Rung.PAUSE, for_s=None), RungRule(Rung.THROTTLE, for_s=None)])
 def test_nothing_waits_in_the_memory_of_a_host_in_maintenance(first: RungRule) -> None:
     """Work on the host may well include its power: the work goes to disk before that begins."""
     sim = cluster(hosts=("bm1",))
@@ -135,12 +133,9 @@ def test_a_ladder_without_a_way_to_disk_keeps_its_rung() -> None:
 
 
 @pytest.mark.parametrize(
-    ("whole_jobs", "limit_s", "made"),
-    [(False, 150.0, True), (True, 150.0, False), (True, 30, True)],
+    ("whole_jobs", "limit_s", "made"), [(False, 150.0, True), (True, 150.0, False), (True, 30, True)]
 )
-def test_demand_looks_as_far_ahead_as_jobs_are_long(
-    limit_s: float, *, whole_jobs: bool, made: bool
-) -> None:
+def test_demand_looks_as_far_ahead_as_jobs_are_long(limit_s: float, *, whole_jobs: bool, made: bool) -> None:
     """No instance for jobs that could not end before the host is wanted, where that is asked."""
     sim = cluster(hosts=("bm1",))
     gaps = Gaps(boot_pays_s=10.0, whole_jobs=whole_jobs)

@@ -17,15 +17,7 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
-from tests.simulation.policy_cluster import (
-    cluster,
-    ended,
-    one_host,
-    phases,
-    play,
-    policies,
-    running,
-)
+from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running
 
 
 def resumes(run: Rehearsal) -> Counter[str]:
@@ -42,9 +34,7 @@ def said(sim: SimulatedWorld, job: str) -> str:
 # --- who suspended it ----------------------------------------------------------------------------
 
 
-def stopped_beside_an_admins(ladder: Ladder | None = None) -> tuple[
-    SimulatedWorld, Rehearsal, str, str, str
-]:  # fmt: skip
+def stopped_beside_an_admins(ladder: Ladder | None = None) -> tuple[SimulatedWorld, Rehearsal, str, str, str]:
     """Two low jobs stand still on one host, of which an admin had suspended the first before."""
     sim = one_host(cpus=2)
     rules = replace(policies(), hosts=("bm1",))
@@ -219,9 +209,7 @@ def test_both_nodes_pushed_aside_go_on_together(first: str) -> None:
     assert sim.job(low).state is JobState.SUSPENDED
     assert drained(sim) == {"vn1", "vn2"}
     (back,) = phases(run, Phase.READY)
-    assert any(
-        r.subject == back and r.what == f"job {low} going on" for r in run.cycle.last.refusals
-    )
+    assert any(r.subject == back and r.what == f"job {low} going on" for r in run.cycle.last.refusals)
     assert run.world.managed[back].held
     run.until(lambda: ended(sim, highs[1]), 300)
     run.until(lambda: running(sim, low), 30)

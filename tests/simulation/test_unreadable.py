@@ -53,8 +53,6 @@ def test_its_hosts_room_is_proven_free_although_it_is_unknown_what_is_on_disk() 
     sim.instance(name).unreadable = WHY
     run.until(lambda: ended(sim, high), 1000)
     seen = run.world.instances["bm1", name]
-    assert (seen.state, seen.occupies_cpu, seen.occupies_memory) == (
-        InstanceState.UNKNOWN, False, False
-    )  # fmt: skip
+    assert (seen.state, seen.occupies_cpu, seen.occupies_memory) == (InstanceState.UNKNOWN, False, False)
     again = sim.submit("batch", 30.0, required_nodes=("bm1",))
     run.until(lambda: ended(sim, again), 60)

@@ -20,15 +20,7 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.sim.rehearsal import Rehearsal
-from tests.simulation.policy_cluster import (
-    cluster,
-    ended,
-    one_host,
-    phases,
-    play,
-    policies,
-    running,
-)
+from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running
 
 WORDS = "Operation not permitted on component of heterogeneous job"
 HET = RefusedError("job", WORDS)
@@ -42,9 +34,12 @@ def refusing(sim: SimulatedWorld, job: str, error: DriverError = HET) -> None:
 
 
 def stopped(
-    rule: Unsuspendable = QUICK, error: DriverError = HET, high_s: float = 3600.0,
-    requeue: bool = True, **rules: object,
-) -> tuple[SimulatedWorld, Rehearsal, str, str]:  # fmt: skip
+    rule: Unsuspendable = QUICK,
+    error: DriverError = HET,
+    high_s: float = 3600.0,
+    requeue: bool = True,
+    **rules: object,
+) -> tuple[SimulatedWorld, Rehearsal, str, str]:
     """A job with ten minutes that Slurm will not suspend stands still for so long."""
     sim = one_host(cpus=1)
     run = play(sim, replace(policies(unsuspendable=rule, **rules), hosts=("bm1",)))

@@ -74,9 +74,7 @@ class ConfCluster:
         """A new process, as it were."""
         commands = Commands(self.conf, self.directory / "bin")
         place = Place(self.conf, self.directory / "state", health_s=0.0)
-        return Transactions(
-            place, Slurm(commands, self.look, self.settings), Reload(self.restart), self._at
-        )
+        return Transactions(place, Slurm(commands, self.look, self.settings), Reload(self.restart), self._at)
 
     def _at(self, step: str) -> None:
         self.steps.append(step)
@@ -90,18 +88,20 @@ class ConfCluster:
             raise UnreachableError("slurmctld", "no answer")
         nodes = {name: Node(name, NodeBase.IDLE) for name in ("bm1", "bm2")}
         if not self.ignores and self.managed.exists():
-            names = re.findall(
-                r"^NodeName=(vn\d+)", self.managed.read_text(errors="replace"), re.MULTILINE
-            )
+            names = re.findall(r"^NodeName=(vn\d+)", self.managed.read_text(errors="replace"), re.MULTILINE)
             nodes |= {n: self.states.get(n, Node(n, NodeBase.FUTURE)) for n in names}
         return ClusterObservation(0.0, {**nodes, **self.states}, dict(self.jobs))
 
     def settings(self) -> SlurmSettings:
         """Its configuration."""
         return SlurmSettings(
-            version=self.version, cluster="test", slurmd_timeout_s=0, max_node_count=100,
-            select_type="select/cons_tres", partitions=("htc",),
-        )  # fmt: skip
+            version=self.version,
+            cluster="test",
+            slurmd_timeout_s=0,
+            max_node_count=100,
+            select_type="select/cons_tres",
+            partitions=("htc",),
+        )
 
     def runs(self, job_id: str, node: str, state: JobState = JobState.RUNNING) -> None:
         """A job holds this node."""

@@ -17,9 +17,7 @@ class HookDaemon:
     `peers` the addresses and ports from which they came (empty and 0 for unix sockets).
     """
 
-    def __init__(
-        self, place: Path | str | socket.socket, reply: str | None = "ok room is free"
-    ) -> None:
+    def __init__(self, place: Path | str | socket.socket, reply: str | None = "ok room is free") -> None:
         self.requests: list[str] = []
         self.peers: list[tuple[str, int]] = []
         self.hangups = 0  # hooks that went away, answered or not
@@ -44,9 +42,8 @@ class HookDaemon:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:

@@ -79,14 +79,11 @@ class LivingDaemon:
     def start(self) -> None:
         """Start the daemon, with what the journal remembers."""
         by_host = dict.fromkeys(HOSTS, self.sim.provider)
-        outside = Outside(
-            self.sim.slurm, by_host, self._clock, by_host, provisioner=self.provisioner
-        )
+        outside = Outside(self.sim.slurm, by_host, self._clock, by_host, provisioner=self.provisioner)
         pace = Pace(poll_s=0.1, host_poll_s=0.1, watch_s=0.01, workers=4, policy_s=0.05)
         self.daemon = Daemon(
-            self._policy, outside, self.journal, pace, policyfile=self._policyfile,
-            right=self._right,
-        )  # fmt: skip
+            self._policy, outside, self.journal, pace, policyfile=self._policyfile, right=self._right
+        )
         answer = Questions(self.daemon).answer
         self._listener = Listener(self.daemon.inbox, answer, 30.0, refused=self.daemon.refused)
         self._listener.listen_unix(self.socket)

@@ -14,8 +14,7 @@ PARTS = {
     "priorities": "priorities: {low: [htc], high: [batch]}",
     "hosts": "hosts:\n  - {name: bm1, provider: simulated}\n  - {name: bm2, provider: simulated}",
     "instances": (
-        "instances:\n  names: vn[1-4]\n  addresses: 10.0.1.1/16\n"
-        "  flavour: {cpus: 2, memory_mb: 512}"
+        "instances:\n  names: vn[1-4]\n  addresses: 10.0.1.1/16\n  flavour: {cpus: 2, memory_mb: 512}"
     ),
 }
 LIBVIRT = """libvirt:

@@ -11,9 +11,7 @@ from backfill.ports import NodeSpec
 FLAVOUR = Flavour(cpus=2, memory_mb=1024)
 
 
-def cluster(
-    manners: Manners | None = None, hosts: int = 2, start_s: float = 1000.0
-) -> SimulatedWorld:
+def cluster(manners: Manners | None = None, hosts: int = 2, start_s: float = 1000.0) -> SimulatedWorld:
     """Hosts n1.. of 2 CPUs and 4 GB; partitions `high` (bare metal) and `low` (instances)."""
     world = SimulatedWorld(start_s=start_s, boot_s=5.0, manners=manners)
     world.add_partition("high", tier=10, feature="metal")

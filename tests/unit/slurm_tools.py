@@ -24,8 +24,7 @@ class FakeTools:
         """From now on, a call with these words prints this and ends with this status."""
         pattern = "*".join(shlex.quote(word) for word in words.split())
         self._rules.append(
-            f"*{pattern}*) printf %s {shlex.quote(out)}; printf %s {shlex.quote(err)} >&2; "
-            f"exit {status};;"
+            f"*{pattern}*) printf %s {shlex.quote(out)}; printf %s {shlex.quote(err)} >&2; exit {status};;"
         )
         self._write()
 
@@ -49,7 +48,6 @@ class FakeTools:
         for tool in ("squeue", "scontrol", "scancel"):
             script = self.directory / tool
             script.write_text(
-                f'#!/bin/sh\nline="{tool} $*"\necho "$line" >>{self._calls}\n'
-                f'case "$line" in\n{rules}\nesac\n'
+                f'#!/bin/sh\nline="{tool} $*"\necho "$line" >>{self._calls}\ncase "$line" in\n{rules}\nesac\n'
             )
             script.chmod(0o755)

@@ -18,8 +18,7 @@ NOW_S = 1_000_000.0
 
 
 @pytest.mark.parametrize(
-    ("address", "wanted"),
-    [("10.77.1.1", []), ("10.77.9.9", ["10.77.1.1"]), (NOWHERE, ["10.77.1.1"])],
+    ("address", "wanted"), [("10.77.1.1", []), ("10.77.9.9", ["10.77.1.1"]), (NOWHERE, ["10.77.1.1"])]
 )
 def test_a_node_at_work_is_looked_for_at_its_own_address(address: str, wanted: list[str]) -> None:
     """A person or a reload may have changed it, and a crash of ours may have left it hidden."""
@@ -27,9 +26,7 @@ def test_a_node_at_work_is_looked_for_at_its_own_address(address: str, wanted: l
     world.apply(ch.Tick(NOW_S))
     node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, NOW_S, NOW_S, proven_s=NOW_S)
     world.apply(ch.NodeManaged(node))
-    instance = Instance(
-        "vn1", "bm1", InstanceState.RUNNING, Tag("sim", "vn1", 1), Resources(1, 256)
-    )
+    instance = Instance("vn1", "bm1", InstanceState.RUNNING, Tag("sim", "vn1", 1), Resources(1, 256))
     world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(2, 2000)), NOW_S))
     world.apply(ch.InstanceSeen(instance, NOW_S))
     world.apply(ch.NodeSeen(Node("bm1", NodeBase.IDLE, cpus=2), NOW_S))

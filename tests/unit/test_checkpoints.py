@@ -168,9 +168,7 @@ def test_a_full_disk_refuses_only_what_has_to_be_written(
     """The memory image is there already and gets a second name: it needs no room."""
     real = shutil.disk_usage(store.root)
     nearly_full = real._replace(free=200_000)
-    monkeypatch.setattr(
-        "backfill.drivers.libvirt.checkpoints.shutil.disk_usage", lambda _: nearly_full
-    )
+    monkeypatch.setattr("backfill.drivers.libvirt.checkpoints.shutil.disk_usage", lambda _: nearly_full)
     kept = Checkpoints(store)
     assert kept.keep(asked(), DOCUMENT, store.home("vn1"), None).size_mb > 1.0
     (store.home("vn2") / "disk.qcow2").write_bytes(os.urandom(400_000))

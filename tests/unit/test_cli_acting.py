@@ -108,9 +108,7 @@ def test_a_given_up_node_is_explained_and_can_be_tried_again(
         daemon.until(lambda: bool(daemon.sim.job(job).nodes))
 
 
-def test_only_a_failed_node_can_be_tried_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_a_failed_node_can_be_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with living(tmp_path) as daemon:
         where = ["--socket", str(daemon.socket)]
         assert main(["retry", "vn1", *where]) == 1
@@ -134,9 +132,7 @@ def followed(daemon: LivingDaemon) -> Iterator[subprocess.Popen[str]]:
     command = ["env", "--default-signal=INT", sys.executable, "-m", "backfill"]
     command += ["events", "--follow", "--json"]
     command += ["--socket", str(daemon.socket), "--limit", "1"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         watchdog = threading.Timer(60.0, process.kill)
         watchdog.start()
         try:
@@ -195,9 +191,7 @@ def test_without_a_daemon_one_sentence_says_how_to_start_it(
     )
 
 
-def test_a_dead_daemons_socket_is_no_daemon(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dead_daemons_socket_is_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "stale.sock"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
@@ -206,8 +200,7 @@ def test_a_dead_daemons_socket_is_no_daemon(
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
-    [(b"", "hung up without an answer"), (b"SSH-2.0\n", "gave no JSON object")],
+    ("line", "told"), [(b"", "hung up without an answer"), (b"SSH-2.0\n", "gave no JSON object")]
 )
 def test_something_else_on_the_socket_is_told_apart(
     line: bytes, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -29,9 +29,8 @@ def policy(tmp_path: Path) -> Path:
     now_s = time.time()
     for number, left_s in ((1, -10.0), (2, 3600.0)):
         made = Checkpoint(
-            f"5-{number}", "vn1", job="5", members=("vn1",), created_s=float(number),
-            expires_s=now_s + left_s,
-        )  # fmt: skip
+            f"5-{number}", "vn1", job="5", members=("vn1",), created_s=float(number), expires_s=now_s + left_s
+        )
         Checkpoints(store).keep(made, "<domain/>", home, None)
     path = tmp_path / "policy.yaml"
     libvirt = LIBVIRT.replace("/srv/backfill", str(directory))
@@ -56,9 +55,7 @@ def test_list_shows_what_is_kept(policy: Path, capsys: pytest.CaptureFixture[str
 
 def test_verify_tells_each_one(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A good one, and one whose file was changed; the status is the worst."""
-    assert said(capsys, "verify", "5-1", "--config", str(policy)) == (
-        "5-1: complete and unchanged\n"
-    )
+    assert said(capsys, "verify", "5-1", "--config", str(policy)) == ("5-1: complete and unchanged\n")
     (file,) = (policy.parent / "shared/c1/.checkpoints/5-1/vn1").glob("disk*")
     file.write_bytes(b"other")
     told = said(capsys, "verify", "5-1", "5-2", "5-3", "--config", str(policy), status=1)

@@ -38,9 +38,7 @@ def remembered(root: Path, name: str) -> None:
         (["up", "--name", "My Lab"], "use lower-case letters"),
     ],
 )
-def test_a_mistake_has_one_sentence(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_has_one_sentence(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", *words]) == 1
     output = capsys.readouterr()
     assert told in output.err

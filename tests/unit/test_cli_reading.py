@@ -81,21 +81,20 @@ def test_hosts_are_told_with_their_state(story: Story, capsys: pytest.CaptureFix
     assert "vn1" not in second
 
 
-def test_nodes_are_told_with_phase_and_reason(
-    story: Story, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nodes_are_told_with_phase_and_reason(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     _, row, _, _, *proof = shown(capsys, "nodes", "vn1").splitlines()
     assert row.split()[:2] == ["vn1", "displaced"]
     assert row.endswith(f"host bm1 was given to job {story.high}")
     assert [line.split()[:2] for line in proof] == [
-        ["slurmd", "yes"], ["clock", "yes"], ["munge:to", "the"], ["resources", "yes"],
-            ["address", "yes"],
-    ]  # fmt: skip
+        ["slurmd", "yes"],
+        ["clock", "yes"],
+        ["munge:to", "the"],
+        ["resources", "yes"],
+        ["address", "yes"],
+    ]
 
 
-def test_instances_are_told_with_their_state(
-    story: Story, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_instances_are_told_with_their_state(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     _, row = shown(capsys, "instances").splitlines()
     assert row.split()[:3] == ["vn1", "bm1", "paused"]
 
@@ -127,9 +126,7 @@ def test_a_displaced_node_is_explained_before_its_story(
     assert places == sorted(places)
 
 
-def test_a_suspended_job_is_explained_by_its_node(
-    story: Story, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_suspended_job_is_explained_by_its_node(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "explain", "job", story.low)
     assert text.startswith(f"job {story.low} (counting) stands still on vn1; nothing of it is lost")
     assert f"its node vn1 is displaced: host bm1 was given to job {story.high}" in text
@@ -162,9 +159,7 @@ def test_a_job_that_no_instance_can_carry_is_told_so(
     assert "no instance: it wants more than one instance offers (1 CPUs, 208 MB" in text
 
 
-def test_a_host_is_explained_with_what_is_on_it(
-    story: Story, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_is_explained_with_what_is_on_it(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "explain", "bm1")
     assert text.startswith(f"bm1 belongs to job {story.high} now")
     assert "instances  vn1 displaced" in text
@@ -178,9 +173,7 @@ def test_the_story_can_be_shortened(story: Story, capsys: pytest.CaptureFixture[
     assert len(text.partition("\nstory")[2].splitlines()) == 4  # title, date, two lines
 
 
-def test_an_unknown_subject_gets_the_nearest_name(
-    story: Story, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_subject_gets_the_nearest_name(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "vm1"]) == 1
     assert "did you mean 'vn1'?" in capsys.readouterr().err
 
@@ -208,9 +201,7 @@ def test_a_wrong_name_is_a_no_with_a_hint(
     assert hint in capsys.readouterr().err
 
 
-def test_events_are_lines_with_number_and_time(
-    story: Story, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_events_are_lines_with_number_and_time(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "events", "--limit", "3").splitlines()
     assert len(lines) == 3
     numbers = [int(line.split()[0]) for line in lines]
@@ -225,9 +216,7 @@ def test_events_go_on_after_a_number(story: Story, capsys: pytest.CaptureFixture
     assert [json.loads(x)["id"] for x in rest] == [e["id"] for e in first[2:5]]
 
 
-def test_what_is_wrong_with_an_instance_is_told(
-    story: Story, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_with_an_instance_is_told(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     """By the list of all, and by its node's explanation, among what is not done as well."""
     why = "cannot use /srv/shared/vn1/memory.save: Permission denied; run this as root"
     instance = story.daemon.sim.instance("vn1")

@@ -72,9 +72,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 Capture = pytest.CaptureFixture[str]
 
 
-def test_a_node_that_is_as_it_should_be_costs_its_minion_nothing(
-    site: Site, capsys: Capture
-) -> None:
+def test_a_node_that_is_as_it_should_be_costs_its_minion_nothing(site: Site, capsys: Capture) -> None:
     assert site.run("provision", "vn1") == 0
     (row,) = capsys.readouterr().out.splitlines()[1:]
     assert row.split("  ")[0] == "vn1"

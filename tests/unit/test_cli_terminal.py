@@ -38,9 +38,7 @@ def test_an_age_has_its_two_largest_units(seconds: float, text: str) -> None:
 
 
 def test_times_are_local_iso_with_their_offset() -> None:
-    assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", local_time(1_700_000_000.25)
-    )
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", local_time(1_700_000_000.25))
 
 
 def test_columns_stand_below_one_another() -> None:
@@ -51,9 +49,7 @@ def in_terminal(**environment: str) -> str:
     """The table's output when stdout is a terminal."""
     ours, theirs = pty.openpty()
     known = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TERM", "FORCE_COLOR")}
-    subprocess.run(
-        [sys.executable, "-c", _TABLE], stdout=theirs, check=True, env={**known, **environment}
-    )
+    subprocess.run([sys.executable, "-c", _TABLE], stdout=theirs, check=True, env={**known, **environment})
     os.close(theirs)
     text = os.read(ours, 65536).decode()
     os.close(ours)

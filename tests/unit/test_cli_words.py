@@ -33,18 +33,14 @@ def test_help_imports_no_command() -> None:
     assert done.stdout.rstrip().endswith("[]")
 
 
-def test_help_names_every_command_and_every_exit_status(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_help_names_every_command_and_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"  {c.name} " in text for c in COMMANDS)
     assert all(f"  {code} " in text for code in (0, 1, 2, 65, 69, 77, 78, 130))
 
 
-def test_no_command_shows_the_help_and_is_a_usage_error(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "first steps:" in capsys.readouterr().out
 
@@ -96,9 +92,7 @@ def test_a_mistake_is_answered_with_one_sentence_that_helps(
     assert "--help`" in text
 
 
-def test_a_mistake_inside_a_command_points_to_that_commands_help(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mistake_inside_a_command_points_to_that_commands_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "`backfill lab --help`" in refused(capsys, "lab", "uo")
     assert "`backfill status --help`" in refused(capsys, "status", "--jsno")
 

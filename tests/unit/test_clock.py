@@ -13,13 +13,7 @@ from backfill.core.records import encode, remembered
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.almanac import Almanac
 from backfill.engine.clock import SteadyClock
-from backfill.engine.looking import (
-    Outside,
-    guests_now,
-    observe_cluster,
-    observe_host,
-    observe_nodes,
-)
+from backfill.engine.looking import Outside, guests_now, observe_cluster, observe_host, observe_nodes
 from backfill.engine.questions import Questions
 from backfill.ports import ClusterObservation
 from tests.unit.living_daemon import LivingDaemon, displaced
@@ -56,9 +50,7 @@ def test_a_clock_that_is_set_is_no_time_that_passes(by_s: float) -> None:
 def test_two_clocks_that_are_not_read_in_one_instant_have_not_been_set() -> None:
     """A thread may have to wait between the two: by so much nobody set anything."""
     machine = Machine()
-    machine.clock = SteadyClock(
-        lambda: machine.passes(0.004) + 1_000_000.0, lambda: machine.passed_s
-    )
+    machine.clock = SteadyClock(lambda: machine.passes(0.004) + 1_000_000.0, lambda: machine.passed_s)
     for _ in range(20):
         machine.passes(1.0)
         assert machine.clock.ahead() == 0.0
@@ -194,8 +186,10 @@ def test_a_daemon_whose_machine_is_set_goes_on_and_says_so(
         assert daemon.sim.job(low).restarts == 0
         assert daemon.sim.audit() == []
         questions = Questions(daemon.daemon)
-        told = [questions.answer({"ask": "status"}, 0)["clock"],
-                questions.answer({"ask": "explain", "subject": "vn1"}, 0)["clock"]]  # fmt: skip
+        told = [
+            questions.answer({"ask": "status"}, 0)["clock"],
+            questions.answer({"ask": "explain", "subject": "vn1"}, 0)["clock"],
+        ]
         events = questions.answer({"ask": "events"}, 0)["events"]
     finally:
         daemon.stop()
@@ -205,18 +199,23 @@ def test_a_daemon_whose_machine_is_set_goes_on_and_says_so(
     assert [e for e in events if f"was set: it is now {way} our time" in e["text"]] != []
     way = "forward" if by_s > 0 else "back"
     logged = [r.getMessage() for r in caplog.records if r.name == "backfill.clock"]
-    assert [text.partition(";")[0] for text in logged] == [
-        f"the machine's clock was set {way} by 6 h"
-    ]
+    assert [text.partition(";")[0] for text in logged] == [f"the machine's clock was set {way} by 6 h"]
 
 
 def test_a_restarted_daemon_waits_for_no_moment_that_was_never_to_come() -> None:
     """Written while the clock was a year ahead: the order of things stays, from now back."""
     year_s, now_s = 365 * 86400.0, 1_000_000.0
     node = ManagedNode(
-        "vn1", "10.77.1.1/16", "bm1", 1, Phase.RETURNING, now_s + year_s - 9, now_s - 500,
-        woken_s=now_s + year_s - 2, not_before_s=now_s + year_s + 5,
-    )  # fmt: skip
+        "vn1",
+        "10.77.1.1/16",
+        "bm1",
+        1,
+        Phase.RETURNING,
+        now_s + year_s - 9,
+        now_s - 500,
+        woken_s=now_s + year_s - 2,
+        not_before_s=now_s + year_s + 5,
+    )
     (change,) = remembered([encode(NodeManaged(node))], now_s)
     assert isinstance(change, NodeManaged)
     found = change.node

@@ -15,9 +15,15 @@ from backfill.drivers.openstack.settings import Patience
 from backfill.ports import BusyError, NotFoundError, RefusedError
 
 WANTED = Cluster(
-    "c9", "cluster-c9", "10.99.0.0/24", "10.99.0.1", "node", "tiny",
-    external="public", pool=("10.99.0.2", "10.99.0.3"),
-)  # fmt: skip
+    "c9",
+    "cluster-c9",
+    "10.99.0.0/24",
+    "10.99.0.1",
+    "node",
+    "tiny",
+    external="public",
+    pool=("10.99.0.2", "10.99.0.3"),
+)
 
 
 # What is wrong with a wish, and the sentence that says so.
@@ -45,9 +51,12 @@ class MemoryCloud(Link):
                 {"id": "n2", "name": "nodes", "router:external": False, **mine},
             ],
             "subnets": [{"id": "s2", "name": "nodes", "cidr": "10.77.0.0/16", **mine}],
-            "ports": [], "security-groups": [], "security-group-rules": [], "routers": [],
+            "ports": [],
+            "security-groups": [],
+            "security-group-rules": [],
+            "routers": [],
             "servers": [],
-        }  # fmt: skip
+        }
         self.deleted: list[str] = []
 
     def project_id(self, subject: str) -> str:
@@ -80,10 +89,16 @@ class MemoryCloud(Link):
         _, router, verb = path.strip("/").split("/")
         self.kinds["ports"] = [p for p in self.kinds["ports"] if p.get("device_id") != router]
         if verb == "add_router_interface":
-            self.kinds["ports"].append({
-                "id": "plug", "name": "", "device_id": router, "fixed_ips": [body],
-                "device_owner": "network:router_interface", "network_id": self.id("networks"),
-            })  # fmt: skip
+            self.kinds["ports"].append(
+                {
+                    "id": "plug",
+                    "name": "",
+                    "device_id": router,
+                    "fixed_ips": [body],
+                    "device_owner": "network:router_interface",
+                    "network_id": self.id("networks"),
+                }
+            )
         return Answer({}, "")
 
     def delete(self, service: str, path: str, subject: str) -> None:
@@ -105,17 +120,19 @@ def test_what_is_made_is_found_completed_and_removed() -> None:
     assert all(made for _, _, made in apply(cloud, WANTED, 1))
     assert cloud.kinds["subnets"][-1]["gateway_ip"] == "10.99.0.4"
     server = cloud.kinds["servers"][0]
-    assert (server["config_drive"], server["networks"]) == (
-        True,
-        [{"port": cloud.kinds["ports"][0]["id"]}],
-    )
+    assert (server["config_drive"], server["networks"]) == (True, [{"port": cloud.kinds["ports"][0]["id"]}])
     rules = list(cloud.kinds["security-group-rules"])
     cloud.kinds["security-group-rules"].pop()
     assert not any(made for _, _, made in apply(cloud, WANTED, 1))
     assert cloud.kinds["security-group-rules"] == rules
     assert remove(cloud, replace(WANTED, external="")) == [
-        "router", "controller", "controller_port", "security_group", "subnet", "network",
-    ]  # fmt: skip
+        "router",
+        "controller",
+        "controller_port",
+        "security_group",
+        "subnet",
+        "network",
+    ]
     assert remove(cloud, WANTED) == []
     assert [n["name"] for n in cloud.kinds["networks"]] == ["public", "nodes"]
 

@@ -24,10 +24,14 @@ def test_the_template_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[
     made = yaml.safe_load(capsys.readouterr().out)
     kinds = {r["type"] for r in made["resources"].values()}
     assert kinds == {
-        "OS::Neutron::Net", "OS::Neutron::Subnet", "OS::Neutron::SecurityGroup",
-        "OS::Neutron::Port", "OS::Nova::Server", "OS::Neutron::Router",
+        "OS::Neutron::Net",
+        "OS::Neutron::Subnet",
+        "OS::Neutron::SecurityGroup",
+        "OS::Neutron::Port",
+        "OS::Nova::Server",
+        "OS::Neutron::Router",
         "OS::Neutron::RouterInterface",
-    }  # fmt: skip
+    }
     port = made["resources"]["controller_port"]["properties"]
     assert port["fixed_ips"] == [{"ip_address": "10.0.200.1"}]
     assert made["outputs"]["pool_addresses"]["value"][0] == "10.0.1.1"
@@ -39,9 +43,7 @@ def test_of_several_clouds_one_is_named(tmp_path: Path, capsys: pytest.CaptureFi
     """None is taken by chance; a template is for any of them."""
     hosts = HOSTS.replace("}]", "}, {name: w, provider: openstack, node: null, cloud: west}]")
     file, missing = tmp_path / "policy.yaml", tmp_path / "clouds.yaml"
-    file.write_text(
-        text(INSIDE.replace("network:", f"clouds_yaml: {missing}\n  network:"), hosts=hosts)
-    )
+    file.write_text(text(INSIDE.replace("network:", f"clouds_yaml: {missing}\n  network:"), hosts=hosts))
     for words, status, said in (
         (["apply"], 65, "its hosts are in the clouds mycloud, west; name one by --cloud"),
         (["remove", "--cloud", "south"], 65, "no host is in cloud south; choose one of mycloud, w"),
@@ -69,9 +71,7 @@ def test_without_openstacksdk_the_extra_is_named(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_what_is_missing_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_missing_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A policy without a cloud; a controller outside the network; a file with mistakes."""
     file = tmp_path / "policy.yaml"
     for content, words in (

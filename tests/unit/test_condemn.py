@@ -26,9 +26,7 @@ def test_nobody_lets_a_node_go_past_the_door() -> None:
     """Neither by its phase nor by the calls that destroy: these have one place each."""
     users: dict[str, set[str]] = {}
     for path in CORE.rglob("*.py"):
-        for call in re.findall(
-            r"\.remove\(node|DeleteInstance\(|RequeueJob\(|CancelJob\(", path.read_text()
-        ):
+        for call in re.findall(r"\.remove\(node|DeleteInstance\(|RequeueJob\(|CancelJob\(", path.read_text()):
             users.setdefault(call, set()).add(path.relative_to(CORE).as_posix())
     assert users.pop(".remove(node") == {"condemn.py"}
     # A stale generation, the end of the ladder, and the removal itself, behind the door.
@@ -49,9 +47,8 @@ def test_what_was_destroyed_lately_is_counted_over_a_restart() -> None:
     told: list[ch.Change] = []
     for number, at_s in enumerate((NOW_S - 4000, NOW_S - 3000, NOW_S - 30)):
         node = replace(
-            DISPLACED, name=f"vn{number}", phase=Phase.REMOVING, condemned=Cause.STALE,
-            condemned_s=at_s,
-        )  # fmt: skip
+            DISPLACED, name=f"vn{number}", phase=Phase.REMOVING, condemned=Cause.STALE, condemned_s=at_s
+        )
         told += [ch.NodeManaged(node), ch.NodeManaged(replace(node, reason="again"))]
         told.append(ch.NodeForgotten(node.name, node.generation))
     world = World()
@@ -78,9 +75,7 @@ def test_a_suspicion_survives_in_the_journal_and_old_journals_have_none() -> Non
 
 def test_a_node_whose_end_was_not_confirmed_goes_back() -> None:
     """Nothing is destroyed, and the reason says who said otherwise."""
-    doomed = replace(
-        DISPLACED, phase=Phase.REMOVING, condemned=Cause.ENDED, condemned_s=NOW_S, fail=True
-    )
+    doomed = replace(DISPLACED, phase=Phase.REMOVING, condemned=Cause.ENDED, condemned_s=NOW_S, fail=True)
     world = world_of(doomed, job("7"), job("8"))
     (delete,) = plan(world, POLICIES).actions
     assert isinstance(delete, DeleteInstance)
@@ -94,9 +89,7 @@ def test_a_node_whose_end_was_not_confirmed_goes_back() -> None:
 
 
 @pytest.mark.parametrize("cause", [None, *Cause])
-def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(
-    cause: Cause | None,
-) -> None:
+def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(cause: Cause | None) -> None:
     """Not because a ladder, an owner of room, or a mistake let its node go."""
     gone = replace(DISPLACED, phase=Phase.REMOVING, condemned=cause, condemned_s=NOW_S)
     jobs = [replace(job(name), requeue=False) for name in ("7", "8")]
@@ -108,9 +101,7 @@ def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(
         assert cancelled == []
         assert any("submitted as --no-requeue" in r.reason for r in found.refusals)
     else:
-        assert {(a.job_id, a.restarts, a.host) for a in cancelled} == {
-            ("7", 0, "bm1"), ("8", 0, "bm1")
-        }  # fmt: skip
+        assert {(a.job_id, a.restarts, a.host) for a in cancelled} == {("7", 0, "bm1"), ("8", 0, "bm1")}
 
 
 def test_an_old_copy_stands_still_at_once_and_is_destroyed_when_it_was_seen_for_long() -> None:

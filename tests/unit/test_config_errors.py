@@ -26,18 +26,12 @@ SENTENCES = [
         "destroys_per_hour, sure_after_s, missing_s, creates_per_hour, stale_after_s, "
         "keep_cpus, keep_memory_mb",
     ),
-    (
-        text("limits: {max_instances: 0}"),
-        "10:25: limits.max_instances is 0; it must be more than 0",
-    ),
+    (text("limits: {max_instances: 0}"), "10:25: limits.max_instances is 0; it must be more than 0"),
     (
         text("limits: {keep_cpus: -2}"),
         "10:21: limits.keep_cpus is '-2', which is negative; write a whole number",
     ),
-    (
-        text("limits: {boots_at_once: 1.5}"),
-        "10:25: limits.boots_at_once is 1.5; write a whole number",
-    ),
+    (text("limits: {boots_at_once: 1.5}"), "10:25: limits.boots_at_once is 1.5; write a whole number"),
     (
         text("limits: [1, 2]"),
         "10:9: limits is a list; write the keys max_instances, max_per_host, boots_at_once, "
@@ -58,18 +52,9 @@ SENTENCES = [
         text("scale: {warm: many}"),
         "10:15: scale.warm is 'many', which is not a plain number; write a whole number",
     ),
-    (
-        text("scale: {warm: '2'}"),
-        "10:15: scale.warm is '2', which is text in quotes; write a whole number",
-    ),
-    (
-        text("daemon: {workers: 5000}"),
-        "10:19: daemon.workers is 5000; it must be 1024 or less",
-    ),
-    (
-        text("proof: disk"),
-        "10:8: proof is the text 'disk'; write cpu or memory",
-    ),
+    (text("scale: {warm: '2'}"), "10:15: scale.warm is '2', which is text in quotes; write a whole number"),
+    (text("daemon: {workers: 5000}"), "10:19: daemon.workers is 5000; it must be 1024 or less"),
+    (text("proof: disk"), "10:8: proof is the text 'disk'; write cpu or memory"),
     (
         text("placement: {order: spraed}"),
         "10:20: placement.order is the text 'spraed'; write first-fit, spread, random, "
@@ -94,14 +79,8 @@ SENTENCES = [
         "1:10: cluster is the number 7; write a name of letters, digits, '.', '_' and '-'; if this "
         'is meant, put it in quotes: "7"',
     ),
-    (
-        text(without="cluster"),
-        "1:1: cluster is missing; add it: a name of letters, digits, '.', '_' and '-'",
-    ),
-    (
-        text("cluster: c2"),
-        "10:1: the key 'cluster' was already given in line 1; keep one of them",
-    ),
+    (text(without="cluster"), "1:1: cluster is missing; add it: a name of letters, digits, '.', '_' and '-'"),
+    (text("cluster: c2"), "10:1: the key 'cluster' was already given in line 1; keep one of them"),
     (
         text(priorities="priorities: {low: htc}"),
         "2:19: priorities.low is the text 'htc'; write [htc], each item a name of letters, digits, "
@@ -112,26 +91,19 @@ SENTENCES = [
         "2:40: priorities.high[0] names the partition batch, which is in priorities.low too; keep "
         "it in one of them",
     ),
-    (
-        text(priorities="priorities: {low: [htc, htc]}"),
-        "2:25: priorities.low[1] repeats 'htc'; name it once",
-    ),
+    (text(priorities="priorities: {low: [htc, htc]}"), "2:25: priorities.low[1] repeats 'htc'; name it once"),
     (
         text(priorities="priorities: {low: []}"),
         "2:14: priorities.low is empty; name a partition whose jobs may be evicted",
     ),
-    (
-        text(hosts="hosts: []\n\n"),
-        "3:1: hosts is empty; name at least one host",
-    ),
+    (text(hosts="hosts: []\n\n"), "3:1: hosts is empty; name at least one host"),
     (
         text(hosts="hosts: [{name: a, provider: simulated}, {name: a, provider: simulated}]\n\n"),
         "3:42: hosts[1].name is a, as hosts[0].name already is; every host has its own",
     ),
     (
         text("slurm: {conf: etc/slurm.conf}"),
-        "10:15: slurm.conf is 'etc/slurm.conf', which is not an absolute path; write an absolute "
-        "path",
+        "10:15: slurm.conf is 'etc/slurm.conf', which is not an absolute path; write an absolute path",
     ),
     (
         text("daemon: {listen: 10.0.0.1}"),
@@ -149,8 +121,7 @@ SENTENCES = [
     ),
     (
         text("scale: {warm: !!int 1}"),
-        "10:15: a value has the tag 'tag:yaml.org,2002:int'; write the plain value, in quotes if "
-        "it is text",
+        "10:15: a value has the tag 'tag:yaml.org,2002:int'; write the plain value, in quotes if it is text",
     ),
     (
         text("scale: !magic {warm: 1}"),
@@ -165,26 +136,11 @@ SENTENCES = [
         text("scale: &a {idle_s: &a 5}"),
         "10:8: the anchor '&a' is used a second time; give every anchor a name of its own",
     ),
-    (
-        text("scale:\n\twarm: 1"),
-        "11:1: there is a tab here; YAML wants spaces",
-    ),
-    (
-        text("---\ncluster: other"),
-        "10:1: a second YAML document begins; a policy file is one document",
-    ),
-    (
-        text("? [a, b]\n: 1"),
-        "10:3: there is a list or a section where a key must stand",
-    ),
-    (
-        "",
-        "1:1: the policy file is empty; give at least cluster, priorities, instances, hosts",
-    ),
-    (
-        "# nothing yet\n",
-        "1:1: the policy file is empty; give at least cluster, priorities, instances, hosts",
-    ),
+    (text("scale:\n\twarm: 1"), "11:1: there is a tab here; YAML wants spaces"),
+    (text("---\ncluster: other"), "10:1: a second YAML document begins; a policy file is one document"),
+    (text("? [a, b]\n: 1"), "10:3: there is a list or a section where a key must stand"),
+    ("", "1:1: the policy file is empty; give at least cluster, priorities, instances, hosts"),
+    ("# nothing yet\n", "1:1: the policy file is empty; give at least cluster, priorities, instances, hosts"),
     (
         "\n- cluster\n",
         "2:1: the policy file has no keys; give at least cluster, priorities, instances, hosts",
@@ -206,12 +162,7 @@ def test_all_mistakes_are_shown_at_once_in_the_order_of_the_file(tmp_path: Path)
         "hosts": PARTS["hosts"].replace("bm2, provider: simulated", "bm2, provider: cloud"),
     }
     found = problems(tmp_path, text("scale: {idle_s: soon}", **bad))
-    assert [p.path for p in found] == [
-        "cluster",
-        "priorities.hihg",
-        "hosts[1].provider",
-        "scale.idle_s",
-    ]
+    assert [p.path for p in found] == ["cluster", "priorities.hihg", "hosts[1].provider", "scale.idle_s"]
     assert [p.line for p in found] == [1, 2, 5, 10]
 
 

@@ -22,9 +22,7 @@ SETTINGS = SlurmSettings(
     partitions=("batch", "htc"),
     prolog="/usr/lib/backfill/hook",
 )
-NODES = {
-    name: Node(name, NodeBase.IDLE, address=f"10.0.0.{i}") for i, name in enumerate(("bm1", "bm2"))
-}
+NODES = {name: Node(name, NodeBase.IDLE, address=f"10.0.0.{i}") for i, name in enumerate(("bm1", "bm2"))}
 HOSTS = {name: Host(name, name, Resources(4, 4000)) for name in ("bm1", "bm2")}
 
 
@@ -60,8 +58,7 @@ def test_partitions_that_do_not_exist(config: Config) -> None:
     settings = replace(SETTINGS, partitions=("batch2", "long"))
     found = conflicts(config, settings, NODES, HOSTS)
     assert found == [
-        "line 2: priorities.low[0] is htc, and Slurm has no such partition; Partitions: batch2, "
-        "long",
+        "line 2: priorities.low[0] is htc, and Slurm has no such partition; Partitions: batch2, long",
         "line 2: priorities.high[0] is batch, and Slurm has no such partition; did you mean "
         "batch2? Partitions: batch2, long",
     ]
@@ -106,14 +103,9 @@ def test_a_stop_that_outlasts_slurmdtimeout(config: Config) -> None:
 @pytest.mark.parametrize("limit_s", [120, 300, 5000])
 def test_the_remedy_for_a_long_stop_is_a_remedy(tmp_path: Path, limit_s: int) -> None:
     """A file changed as the sentence says has no conflict any more."""
-    ladder = (
-        "ladder: [{rung: pause, within_s: 1, for_s: 60}, {rung: suspend, for_s: FOR}, "
-        "{rung: requeue}]"
-    )
+    ladder = "ladder: [{rung: pause, within_s: 1, for_s: 60}, {rung: suspend, for_s: FOR}, {rung: requeue}]"
     settings = replace(SETTINGS, slurmd_timeout_s=limit_s)
-    (found,) = conflicts(
-        loaded(tmp_path, text(ladder.replace("FOR", "4h"))), settings, NODES, HOSTS
-    )
+    (found,) = conflicts(loaded(tmp_path, text(ladder.replace("FOR", "4h"))), settings, NODES, HOSTS)
     fits = found.partition("(suspend) to ")[2].partition(" or less")[0]
     changed = loaded(tmp_path, text(ladder.replace("FOR", fits)))
     assert conflicts(changed, settings, NODES, HOSTS) == []
@@ -172,13 +164,10 @@ def test_one_silent_host_is_a_hint_and_none_that_answers_is_a_conflict(config: C
     silent = replace(HOSTS["bm1"], reachable=False, problem="connection refused")
     one = {**HOSTS, "bm1": silent}
     assert conflicts(config, SETTINGS, NODES, one) == []
-    assert hints(config, SETTINGS, NODES, one) == [
-        "host bm1 cannot be reached now: connection refused"
-    ]
+    assert hints(config, SETTINGS, NODES, one) == ["host bm1 cannot be reached now: connection refused"]
     (found,) = conflicts(config, SETTINGS, NODES, {"bm1": silent})
     assert found == (
-        "line 4: hosts[0].uri: host bm1 cannot be reached: connection refused; "
-        "is its hypervisor up?"
+        "line 4: hosts[0].uri: host bm1 cannot be reached: connection refused; is its hypervisor up?"
     )
 
 

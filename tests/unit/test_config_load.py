@@ -41,8 +41,7 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
 def test_names_are_expanded_and_addresses_counted_upwards(tmp_path: Path) -> None:
     """The first name has the first address, across the borders of bytes."""
     part = (
-        'instances: {names: "vn[8-10],login", addresses: 10.0.0.254/16,'
-        " flavour: {cpus: 1, memory_mb: 256}}"
+        'instances: {names: "vn[8-10],login", addresses: 10.0.0.254/16, flavour: {cpus: 1, memory_mb: 256}}'
     )
     template = loaded(tmp_path, text(instances=part)).policies.instances
     assert template.names == ("vn8", "vn9", "vn10", "login")
@@ -74,10 +73,7 @@ def test_every_unit_and_kind_is_read(tmp_path: Path) -> None:
         ),
     )
     policies = config.policies
-    assert policies.ladder.rungs == (
-        RungRule(Rung.PAUSE, 30.0, 90.0),
-        RungRule(Rung.REQUEUE, 120.0),
-    )
+    assert policies.ladder.rungs == (RungRule(Rung.PAUSE, 30.0, 90.0), RungRule(Rung.REQUEUE, 120.0))
     assert policies.placement.order is Order.BEST_FIT
     assert (policies.limits.keep_memory_mb, policies.limits.stale_after_s) == (2048, 90.0)
     assert policies.proof is Proof.MEMORY

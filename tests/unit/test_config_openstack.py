@@ -45,16 +45,10 @@ def test_the_section_becomes_the_drivers_settings(tmp_path: Path) -> None:
         (f"{HOSTS[:-1]}, {POOL}]", SECTION, "hosts[1].cloud is mycloud, whose room host east has"),
         (f"{HOSTS[:-1]}, {POOL[:-1]}, compute: c1}}]", SECTION, "once by `compute`"),
         (HOSTS, SECTION.replace(": 10.0.0.1", ": 10.0.1.2"), "belongs to openstack.guest.contr"),
-        (
-            HOSTS,
-            SECTION.replace("vnic_type: direct", "vnic_type: straight"),
-            "write normal or direct",
-        ),
+        (HOSTS, SECTION.replace("vnic_type: direct", "vnic_type: straight"), "write normal or direct"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(
-    tmp_path: Path, hosts: str, section: str, words: str
-) -> None:
+def test_what_does_not_fit_is_one_sentence(tmp_path: Path, hosts: str, section: str, words: str) -> None:
     """With place and remedy."""
     found = sentences(tmp_path, text(section, hosts=hosts))
     assert len(found) == 1

@@ -53,10 +53,7 @@ LADDERS = [
     ("[{rung: migrate, for_s: 5}]", "ladder[0].for_s has no meaning for migrate"),
     ("[{rung: cancel}]", "the text 'cancel'; write throttle, pause, suspend, migrate or requeue"),
     ("[{rung: pause}, {rung: throttle}]", "ladder[1].rung is throttle, after a rung that has"),
-    (
-        "[{within_s: 5}]",
-        "ladder[0].rung is missing; add it: throttle, pause, suspend",
-    ),
+    ("[{within_s: 5}]", "ladder[0].rung is missing; add it: throttle, pause, suspend"),
     ("[{rung: pause, within_s: 0}]", "ladder[0].within_s is 0; it must be more than 0"),
     ("[pause]", "ladder[0] is the text 'pause'; write the keys rung, within_s, for_s"),
     ("pause", "ladder is the text 'pause'; write a list, each item the keys rung"),
@@ -116,10 +113,7 @@ LIBVIRTS = [
         text(LIBVIRT.replace("controller: 10.0.0.1", "controller: head"), hosts=LIBVIRT_HOST),
         "libvirt.surroundings.controller is 'head', which is not an IP address",
     ),
-    (
-        text(LIBVIRT.replace("default:", "a b:"), hosts=LIBVIRT_HOST),
-        "libvirt.images.'a b' is not a name",
-    ),
+    (text(LIBVIRT.replace("default:", "a b:"), hosts=LIBVIRT_HOST), "libvirt.images.'a b' is not a name"),
 ]
 
 

@@ -87,9 +87,7 @@ OF_DEVICES = {
 
 def test_functions_are_found_among_node_devices() -> None:
     """A card is none, and neither is what cannot be read."""
-    assert from_node_device("bm1", FUNCTION) == VirtualFunction(
-        "bm1", "0000:01:10.2", "0000:01:00.0"
-    )
+    assert from_node_device("bm1", FUNCTION) == VirtualFunction("bm1", "0000:01:10.2", "0000:01:00.0")
     assert from_node_device("bm1", CARD) is None
     assert from_node_device("bm1", "<device>") is None
 
@@ -105,8 +103,9 @@ def test_functions_are_found_in_sysfs(tmp_path: Path) -> None:
         (listed / name).symlink_to(where)
     found = from_sysfs("bm1", tmp_path)
     assert [(f.address, f.card) for f in found] == [
-        ("0000:01:10.0", "0000:01:00.0"), ("0000:01:10.2", "0000:01:00.0")
-    ]  # fmt: skip
+        ("0000:01:10.0", "0000:01:00.0"),
+        ("0000:01:10.2", "0000:01:00.0"),
+    ]
     assert from_sysfs("bm1", tmp_path / "nothing") == []
 
 
@@ -151,9 +150,7 @@ def test_the_book_survives_and_goes_with_the_instance(tmp_path: Path) -> None:
     assert isinstance(given, Holding)
     book = DeviceBook(store)
     assert book.of("vn1") == given
-    assert book.decide("vn2", choose("vn2")) == (
-        "bm1 has 0 of 1 virtual functions free, 1 are asked for"
-    )
+    assert book.decide("vn2", choose("vn2")) == ("bm1 has 0 of 1 virtual functions free, 1 are asked for")
     assert book.of("vn2") is None
     store.remove("vn1")
     assert isinstance(book.decide("vn2", choose("vn2")), Holding)
@@ -233,9 +230,7 @@ def world() -> SimulatedWorld:
     for host in ("hv1", "hv2"):
         sim.add_host(host, node=False)
         sim.provider.functions.append(VirtualFunction(host, f"0000:0{host[-1]}:00.1"))
-    sim.provider.create(
-        InstanceSpec("vn1", "hv1", Tag("c1", "vn1", 1), Flavour(1, 64), "own", "10.0.0.1/8")
-    )
+    sim.provider.create(InstanceSpec("vn1", "hv1", Tag("c1", "vn1", 1), Flavour(1, 64), "own", "10.0.0.1/8"))
     sim.provider.hold(Wanted("vn1", "hv1", "7", "ann", functions=1), Sharing.ANYONE)
     return sim
 

@@ -41,22 +41,57 @@ EVIL = (
 )
 # Words that views look up, and not free text.
 _WORDS = {
-    "phase", "state", "kind", "id", "key", "host", "node", "host_name", "subject", "t", "cluster",
-    "base", "job_id", "partition", "address", "jobs", "nodes", "hosts", "members", "instances",
-    "name", "given_to", "flags", "method", "from_id", "target", "held", "rung",
-}  # fmt: skip
+    "phase",
+    "state",
+    "kind",
+    "id",
+    "key",
+    "host",
+    "node",
+    "host_name",
+    "subject",
+    "t",
+    "cluster",
+    "base",
+    "job_id",
+    "partition",
+    "address",
+    "jobs",
+    "nodes",
+    "hosts",
+    "members",
+    "instances",
+    "name",
+    "given_to",
+    "flags",
+    "method",
+    "from_id",
+    "target",
+    "held",
+    "rung",
+}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 COMMANDS = (
-    ["status"], ["hosts"], ["nodes"], ["nodes", "vn1"], ["instances"], ["plan"], ["events"],
-    ["events", "--after", "1", "-n", "100"], ["explain", "vn1"], ["explain", "bm1"],
-    ["explain", "job", "JOB"], ["explain", EVIL.replace("\0", "")], ["fleet", "list"],
-    ["evict", "nobody\x1b[2J"], ["retry", "vn1\x1b[2J"],
-)  # fmt: skip
+    ["status"],
+    ["hosts"],
+    ["nodes"],
+    ["nodes", "vn1"],
+    ["instances"],
+    ["plan"],
+    ["events"],
+    ["events", "--after", "1", "-n", "100"],
+    ["explain", "vn1"],
+    ["explain", "bm1"],
+    ["explain", "job", "JOB"],
+    ["explain", EVIL.replace("\0", "")],
+    ["fleet", "list"],
+    ["evict", "nobody\x1b[2J"],
+    ["retry", "vn1\x1b[2J"],
+)
 
 
 _DOCUMENTS = st.recursive(
-    st.text() | st.integers() | st.none(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
 )
 
 
@@ -110,9 +145,7 @@ def unsafe(text: str) -> set[str]:
     return {c for c in text if c != "\n" and not c.isprintable()}
 
 
-@pytest.mark.parametrize(
-    "command", COMMANDS, ids=lambda c: " ".join(c)[:20].encode("unicode_escape")
-)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: " ".join(c)[:20].encode("unicode_escape"))
 def test_no_command_prints_what_steers(
     evil: Evil, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
@@ -125,9 +158,7 @@ def test_no_command_prints_what_steers(
 
 
 @pytest.mark.parametrize("command", [*COMMANDS[:4], *COMMANDS[5:11]], ids=" ".join)
-def test_json_is_exact_and_safe(
-    evil: Evil, capsys: pytest.CaptureFixture[str], command: list[str]
-) -> None:
+def test_json_is_exact_and_safe(evil: Evil, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     """What is parsed is what the daemon said, to the last character."""
     assert main(evil.argv([*command, "--json"])) == 0
     out = capsys.readouterr().out
@@ -157,9 +188,8 @@ def test_a_terminal_gets_our_colours_and_nothing_else(evil: Evil) -> None:
     program = f"from backfill.ui.cli import main\nfor argv in {commands!r}: main(argv)"
     environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TERM")}
     process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=theirs, stderr=theirs,
-        env={**environment, "TERM": "xterm"},
-    )  # fmt: skip
+        [sys.executable, "-c", program], stdout=theirs, stderr=theirs, env={**environment, "TERM": "xterm"}
+    )
     os.close(theirs)
     said = b""
     try:

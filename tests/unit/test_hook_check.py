@@ -122,9 +122,7 @@ def test_the_daemon_that_runs_answers_itself(site: Site) -> None:
     assert found.proven[0].endswith("no host of ours is among the nodes")
 
 
-def test_a_daemon_that_does_not_believe_it_is_found_out(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_does_not_believe_it_is_found_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was started when SlurmUser was another."""
     monkeypatch.setattr("backfill.engine.listener._peer", lambda client: (65534, ""))
     inbox: SimpleQueue[Message] = SimpleQueue()

@@ -94,19 +94,19 @@ def test_nodes_carry_the_features_of_their_image(tmp_path: Path) -> None:
         (CATALOGUE.replace("instant", "copy"), "images.yaml:5:49: images.cms.method is"),
         ("", "images.yaml:1:1: the image catalogue is empty; give images"),
         ("images: [", "images.yaml:1:10: this is not valid YAML"),
-        (CATALOGUE.replace("vn[3-4]", "vn[3-5]"),
-         "images.yaml:4:122: images.cms.names has vn5, which is not in instances.names"),
-        (CATALOGUE.replace("environment: cms, ", ""),
-         "images.yaml:3:3: images.cms.environment is not set, and users or accounts are"),
+        (
+            CATALOGUE.replace("vn[3-4]", "vn[3-5]"),
+            "images.yaml:4:122: images.cms.names has vn5, which is not in instances.names",
+        ),
+        (
+            CATALOGUE.replace("environment: cms, ", ""),
+            "images.yaml:3:3: images.cms.environment is not set, and users or accounts are",
+        ),
     ],
-)  # fmt: skip
-def test_what_is_wrong_is_told_with_its_own_line(
-    tmp_path: Path, catalogue: str, sentence: str
-) -> None:
+)
+def test_what_is_wrong_is_told_with_its_own_line(tmp_path: Path, catalogue: str, sentence: str) -> None:
     """The file that has the mistake is named, not the one that names the file."""
-    assert any(p.startswith(sentence) for p in problems(tmp_path, catalogue)), problems(
-        tmp_path, catalogue
-    )
+    assert any(p.startswith(sentence) for p in problems(tmp_path, catalogue)), problems(tmp_path, catalogue)
 
 
 def test_one_place_only_and_one_that_exists(tmp_path: Path) -> None:
@@ -124,18 +124,14 @@ def test_the_sample_is_what_the_list_shows(capsys: pytest.CaptureFixture[str]) -
     default, cms = sorted(
         json.loads(capsys.readouterr().out)["images"], key=lambda i: i["name"], reverse=True
     )
-    assert (default["name"], default["method"], default["os_family"]) == (
-        "default", "linked", "debian",
-    )  # fmt: skip
+    assert (default["name"], default["method"], default["os_family"]) == ("default", "linked", "debian")
     assert (cms["method"], cms["most_cpus"], cms["names"][0]) == ("instant", 8, "vn13")
     assert cms["environments"] == [{"name": "cms", "users": ["ada"], "accounts": ["hep"]}]
     assert main(["images", "list", "--config", sample]) == OK
     assert "cms for ada, hep" in capsys.readouterr().out
 
 
-def test_a_mistake_in_the_catalogue_is_bad_data(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_in_the_catalogue_is_bad_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For every command that reads the policy file."""
     path = written(tmp_path, "images: 7\n")
     assert main(["images", "list", "--config", str(path)]) == BAD_DATA

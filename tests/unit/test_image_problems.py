@@ -92,9 +92,7 @@ def test_a_lab_knows_its_extras_after_a_round_trip() -> None:
     assert LabSpec.from_json(spec.to_json()) == spec
 
 
-def test_half_a_list_of_checksums_and_a_part_that_cannot_be_read_are_sentences(
-    folder: Path,
-) -> None:
+def test_half_a_list_of_checksums_and_a_part_that_cannot_be_read_are_sentences(folder: Path) -> None:
     """An image that was copied by half is told like one that was changed, without a traceback."""
     whole = (folder / "checksums").read_text()
     (folder / "checksums").write_text(whole[: len(whole) // 2])

@@ -14,10 +14,7 @@ from backfill.ui.cli import main
 from backfill.ui.codes import BAD_DATA, NO, OK
 
 CATALOGUE = Environments(
-    (
-        Environment("root6", "rocky", users=("ada",), accounts=("hep",)),
-        Environment("plain"),
-    )
+    (Environment("root6", "rocky", users=("ada",), accounts=("hep",)), Environment("plain"))
 )
 POLICY = """\
 cluster: c1
@@ -54,9 +51,7 @@ def job(user: str, account: str, features: str) -> Job:
         ("bob", "chem", "", True),
     ],
 )
-def test_only_those_who_may_get_an_environment(
-    user: str, account: str, features: str, allowed: bool
-) -> None:
+def test_only_those_who_may_get_an_environment(user: str, account: str, features: str, allowed: bool) -> None:
     """By user or by account; what is not asked for is not looked at."""
     why = CATALOGUE.refusal(job(user, account, features))
     assert (why == "") is allowed
@@ -102,9 +97,7 @@ def test_the_list_shows_who_may_ask(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == "default (linked, default) root6 for ada\n"
 
 
-def test_a_policy_file_with_mistakes_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_policy_file_with_mistakes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As everywhere: every mistake with its line."""
     path = tmp_path / "policy.yaml"
     path.write_text("cluster: 7\n")

@@ -84,9 +84,7 @@ def _without(record: Record, *keys: str) -> Record:
     return replace(record, body={**record.body, "node": kept})
 
 
-def test_a_difference_is_a_diff(
-    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_difference_is_a_diff(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Under another policy other steps are planned: exit status 1 and a unified diff."""
     other = tmp_path / "other.yaml"
     other.write_text(text("demand: {min_jobs: 5}"))
@@ -110,11 +108,7 @@ def test_a_difference_is_a_diff(
     ],
 )
 def test_bad_input(
-    arguments: list[str],
-    status: int,
-    sentence: str,
-    policy: Path,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], status: int, sentence: str, policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One sentence; options that would be ignored are told."""
     assert main([str(policy) if a == "POLICY" else a for a in arguments]) == status

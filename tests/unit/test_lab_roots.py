@@ -26,9 +26,7 @@ def test_a_release_without_a_suite_is_refused() -> None:
         roots.equip(LabSpec(slurm_version="23.02"))
 
 
-def test_machines_of_another_release_get_its_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machines_of_another_release_get_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the switch, and Slurm's tools stand first in the PATH of commands."""
     monkeypatch.setenv("BACKFILL_CACHE", str(tmp_path))
     assert roots.find("24.11") is None

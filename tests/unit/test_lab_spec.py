@@ -73,10 +73,7 @@ def test_slurm_conf_describes_the_hosts() -> None:
 
 @pytest.mark.parametrize(
     ("place", "expected"),
-    [
-        ("slurmctld", ["PrologSlurmctld=/h", "EpilogSlurmctld=/h"]),
-        ("host", ["Prolog=/h", "Epilog=/h"]),
-    ],
+    [("slurmctld", ["PrologSlurmctld=/h", "EpilogSlurmctld=/h"]), ("host", ["Prolog=/h", "Epilog=/h"])],
 )
 def test_hook_is_called_where_wanted(place: str, expected: list[str]) -> None:
     """The built hook serves both ends of a job, on the controller or on the host."""

@@ -27,8 +27,9 @@ def kinds(log: list[str]) -> list[tuple[str, str]]:
 
 def test_clean_log_has_no_findings() -> None:
     """Jobs that count in order and end once are well, however their lines mix."""
-    mixed = [x for pair in zip(lines("1", "2", "end"), lines("1", "2", "end", job="8"), strict=True)
-             for x in pair]  # fmt: skip
+    mixed = [
+        x for pair in zip(lines("1", "2", "end"), lines("1", "2", "end", job="8"), strict=True) for x in pair
+    ]
     assert check_tally(mixed) == []
 
 

@@ -200,9 +200,7 @@ def test_of_two_that_take_over_at_once_one_works(tmp_path: Path) -> None:
     assert late.beat() == ""
 
 
-def test_of_two_that_find_no_lease_one_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_that_find_no_lease_one_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both saw that nobody has it."""
     first, second = (lease(tmp_path, name, Machine(1.0)) for name in ("one", "two"))
     first.take()

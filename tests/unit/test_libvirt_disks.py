@@ -15,9 +15,7 @@ SOCKET = Path("/nowhere/disks.sock")
 class Emulator:
     """What QEMU does with the few commands that concern its disks."""
 
-    def __init__(
-        self, *, modern: bool = False, broken: bool = False, serving: bool = False
-    ) -> None:
+    def __init__(self, *, modern: bool = False, broken: bool = False, serving: bool = False) -> None:
         self.modern, self.broken, self.serving = modern, broken, serving
         self.inactive = {"disk", "seed"}
 

@@ -25,9 +25,7 @@ from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason, instance_state
 
 IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")
-SPEC = InstanceSpec(
-    "vn1", "bm1", Tag("grete", "vn1", 3), Flavour(2, 512), "tiny & small", "10.77.1.1/16"
-)
+SPEC = InstanceSpec("vn1", "bm1", Tag("grete", "vn1", 3), Flavour(2, 512), "tiny & small", "10.77.1.1/16")
 IMAGE = ImageFiles("/images/vmlinuz", "/images/initrd", "/images/disk.raw", "root=/dev/vda a<b")
 FILES = Files("/shared/vn1/disk.qcow2", "/shared/vn1/seed.tar", "/shared/vn1/console.log")
 
@@ -56,13 +54,9 @@ def test_the_document_boots_the_kernel_from_our_files() -> None:
 def test_a_clone_is_given_no_kernel() -> None:
     """It has one in its parent's memory; QEMU would keep another for each clone."""
     memory = Memory("/shared/.parents/bm1/parent-1/ram", shared=False)
-    clone = Xml.fromstring(
-        domain_xml(SPEC, IMAGE, FILES, Hardware("qemu"), "br7", 1700.5, memory=memory)
-    )
+    clone = Xml.fromstring(domain_xml(SPEC, IMAGE, FILES, Hardware("qemu"), "br7", 1700.5, memory=memory))
     parent = Xml.fromstring(
-        domain_xml(
-            SPEC, IMAGE, FILES, Hardware("qemu"), "br7", 1700.5, memory=replace(memory, shared=True)
-        )
+        domain_xml(SPEC, IMAGE, FILES, Hardware("qemu"), "br7", 1700.5, memory=replace(memory, shared=True))
     )
     for word in ("kernel", "initrd", "cmdline"):
         assert clone.find(f"os/{word}") is None
@@ -72,11 +66,7 @@ def test_a_clone_is_given_no_kernel() -> None:
 def test_the_document_gives_what_was_asked() -> None:
     """CPUs, memory, bridge, lowest CPU weight, an agent's channel and a console that appends."""
     domain = document()
-    assert (domain.get("type"), domain.findtext("vcpu"), domain.findtext("memory")) == (
-        "qemu",
-        "2",
-        "512",
-    )
+    assert (domain.get("type"), domain.findtext("vcpu"), domain.findtext("memory")) == ("qemu", "2", "512")
     assert domain.findtext("cputune/shares") == "2"
     assert domain.find("devices/interface/source[@bridge='br7']") is not None
     assert domain.find("devices/channel/target[@name='org.qemu.guest_agent.0']") is not None
@@ -103,9 +93,7 @@ def test_hardware_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize(("machine", "balloon", "ports"), [("q35", False, 7), ("pc", True, 0)])
-def test_ports_are_left_where_devices_are_to_be_plugged(
-    machine: str, balloon: bool, ports: int
-) -> None:
+def test_ports_are_left_where_devices_are_to_be_plugged(machine: str, balloon: bool, ports: int) -> None:
     """On PCI Express each device needs one: five for its own, two to spare. `pc` has slots."""
     domain = document(Hardware("qemu", machine, slots=2, balloon=balloon))
     assert len(domain.findall("devices/controller[@model='pcie-root-port']")) == ports

@@ -26,9 +26,7 @@ ON_BOTH = Progress(100, 50, 2, post_copy=True)
         (10.0, ON_BOTH, Step.WAIT),
     ],
 )
-def test_a_slow_move_is_cancelled_while_that_is_safe(
-    elapsed_s: float, seen: Progress, step: Step
-) -> None:
+def test_a_slow_move_is_cancelled_while_that_is_safe(elapsed_s: float, seen: Progress, step: Step) -> None:
     """Only when an order to stop arrives well before the guest changes sides."""
     assert decide(MoveTerms(within_s=10.0), elapsed_s, seen, NOTHING) is step
 
@@ -42,9 +40,15 @@ def test_an_emulated_guest_does_not_run_while_its_memory_is_sent(
 ) -> None:
     """Unless the policy file says so: QEMU then loses what is written in the wrong moment."""
     config = LibvirtConfig(
-        "c", {}, "/shared", "br0", Surroundings("10.0.0.1", "10.0.0.1:6817", "/key"), {},
-        hardware=Hardware(domain_type=domain_type), moves=MoveTerms(live=asked),
-    )  # fmt: skip
+        "c",
+        {},
+        "/shared",
+        "br0",
+        Surroundings("10.0.0.1", "10.0.0.1:6817", "/key"),
+        {},
+        hardware=Hardware(domain_type=domain_type),
+        moves=MoveTerms(live=asked),
+    )
     assert config.moves_live is live
 
 

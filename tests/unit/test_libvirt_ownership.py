@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill.drivers.libvirt import ownership
-from backfill.drivers.libvirt.ownership import (
-    file_system_of,
-    give,
-    qemu_user,
-    refuse_if_taken_back,
-)
+from backfill.drivers.libvirt.ownership import file_system_of, give, qemu_user, refuse_if_taken_back
 from backfill.ports import RefusedError
 
 _TOLD = """
@@ -63,9 +58,7 @@ def test_what_cannot_be_given_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "chown", no)
     path = tmp_path / "ram"
     path.touch()
-    with pytest.raises(
-        RefusedError, match=r"ram: cannot give it to 64055:64055.*on bm1: Operation"
-    ):
+    with pytest.raises(RefusedError, match=r"ram: cannot give it to 64055:64055.*on bm1: Operation"):
         give((64055, 64055), "bm1", path)
 
 

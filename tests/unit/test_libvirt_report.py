@@ -64,13 +64,16 @@ def test_a_munge_that_cannot_encode_is_a_failed_check() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "hello", "self 1 2", GOOD.replace("self 2", "self two"),
+        "",
+        "hello",
+        "self 1 2",
+        GOOD.replace("self 2", "self two"),
         # No text of JSON can hold these, so the journal could not be read any more.
         GOOD.replace("correction 400.250000", "correction nan"),
         GOOD.replace("offset -0.000213", "offset inf"),
         GOOD.replace("munge-in ok 0.003", "munge-in ok -inf"),
     ],
-)  # fmt: skip
+)
 def test_anything_else_is_refused(text: str) -> None:
     """A program of another version cannot be misread."""
     with pytest.raises(BadOutputError, match="rebuild the guest image"):
@@ -92,7 +95,12 @@ def test_the_request_names_every_check() -> None:
         1.7e9, "MUNGE:x:", True, "10.0.0.1", tuple(mount_to_prove(m) for m in mounts), salt=True
     )
     assert asked.arguments(0.25) == [
-        "1700000000.250000", "server=10.0.0.1", "credential=MUNGE:x:", "mount=/home",
-        "mount=/software:ro", "salt", "register",
-    ]  # fmt: skip
+        "1700000000.250000",
+        "server=10.0.0.1",
+        "credential=MUNGE:x:",
+        "mount=/home",
+        "mount=/software:ro",
+        "salt",
+        "register",
+    ]
     assert ProofRequest(1.7e9, "", False).arguments(0.0) == ["1700000000.000000"]

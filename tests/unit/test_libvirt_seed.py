@@ -16,9 +16,7 @@ from backfill.drivers.libvirt.seed import ENTROPY_BYTES, Identity, identity_text
 from backfill.drivers.libvirt.settings import ImageFiles
 
 IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")
-SPEC = InstanceSpec(
-    "vn1", "bm1", Tag("grete", "vn1", 3), Flavour(2, 512), "tiny & small", "10.77.1.1/16"
-)
+SPEC = InstanceSpec("vn1", "bm1", Tag("grete", "vn1", 3), Flavour(2, 512), "tiny & small", "10.77.1.1/16")
 IMAGE = ImageFiles("/images/vmlinuz", "/images/initrd", "/images/disk.raw", "root=/dev/vda a<b")
 FILES = Files("/shared/vn1/disk.qcow2", "/shared/vn1/seed.tar", "/shared/vn1/console.log")
 
@@ -67,11 +65,7 @@ def test_a_seed_unpacks_to_identity_and_key() -> None:
     seed = seed_tar(IDENTITY, b"secret", entropy=b"r" * ENTROPY_BYTES)
     with tarfile.open(fileobj=io.BytesIO(seed)) as tar:
         members = {member.name: member for member in tar.getmembers()}
-        assert list(members) == [
-            "etc/backfill/entropy",
-            "etc/backfill/identity",
-            "etc/munge/munge.key",
-        ]
+        assert list(members) == ["etc/backfill/entropy", "etc/backfill/identity", "etc/munge/munge.key"]
         assert members["etc/munge/munge.key"].mode == 0o400
         assert {member.uid for member in members.values()} == {0}
         key = tar.extractfile("etc/munge/munge.key")
@@ -87,9 +81,7 @@ def test_programs_can_be_made_to_do_nothing() -> None:
 
 
 @pytest.mark.parametrize("context", ["prolog_slurmd", "epilog_slurmd", ""])
-def test_they_can_be_made_to_hold_a_job_until_its_devices_are_there(
-    tmp_path: Path, context: str
-) -> None:
+def test_they_can_be_made_to_hold_a_job_until_its_devices_are_there(tmp_path: Path, context: str) -> None:
     """Where the image has no program that asks, as on this machine, they end well all the same."""
     seed = seed_tar(IDENTITY, b"", ("/usr/lib/p",), asks="tcp:10.0.0.1:6833 21500")
     with tarfile.open(fileobj=io.BytesIO(seed)) as tar:

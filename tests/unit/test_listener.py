@@ -192,9 +192,7 @@ def calling(monkeypatch: pytest.MonkeyPatch, uid: int, address: str = "") -> Non
     monkeypatch.setattr("backfill.engine.listener._peer", lambda client: (uid, address))
 
 
-def test_the_hooks_of_slurmuser_are_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hooks_of_slurmuser_are_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And how often others were not is kept for people to see; they are told so themselves."""
     trust = Trust(SLURM)
     place = Place(tmp_path / "daemon.sock", trust)
@@ -206,10 +204,7 @@ def test_the_hooks_of_slurmuser_are_believed(
     assert place.refused.all() == []
     trust.slurm_uid = 0
     said = [place.ask(b"backfill1 allocated job=7 nodes=bm1\n") for _ in range(3)][-1]
-    assert (
-        said
-        == f"no hooks run by {user_told(SLURM)} are not believed, only those of root\n".encode()
-    )
+    assert said == f"no hooks run by {user_told(SLURM)} are not believed, only those of root\n".encode()
     assert place.inbox.empty()
     (unheard,) = place.refused.all()
     assert unheard.count == 3
@@ -254,9 +249,7 @@ def test_a_local_hook_names_as_many_nodes_as_slurm_can_have(place: Place) -> Non
     assert [unheard.count for unheard in place.refused.all()] == [1]
 
 
-def test_an_unprivileged_port_is_not_even_listened_to(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unprivileged_port_is_not_even_listened_to(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any user of any machine could use one; it takes no thread."""
     calling(monkeypatch, -1, HOST)
     with place.connect() as client:
@@ -284,9 +277,7 @@ def test_one_user_cannot_take_all_places() -> None:
 def test_refused_hooks_are_counted_and_said_once_a_minute() -> None:
     """However many there are, and for however many reasons: the book stays short."""
     refused = Refused(most=3)
-    assert [refused.note("one", now_s) for now_s in (0.0, 30.0, 59.0, 61.0)] == [
-        True, False, False, True,
-    ]  # fmt: skip
+    assert [refused.note("one", now_s) for now_s in (0.0, 30.0, 59.0, 61.0)] == [True, False, False, True]
     for number in range(100):
         refused.note(f"reason {number}", 100.0 + number)
     assert [u.why for u in refused.all()] == ["reason 97", "reason 98", "reason 99"]
@@ -294,8 +285,7 @@ def test_refused_hooks_are_counted_and_said_once_a_minute() -> None:
 
 @given(
     st.dictionaries(
-        st.text(),
-        st.one_of(st.lists(st.dictionaries(st.text(), st.integers())), st.text(), st.none()),
+        st.text(), st.one_of(st.lists(st.dictionaries(st.text(), st.integers())), st.text(), st.none())
     )
 )
 def test_an_answer_made_in_pieces_is_the_same_json(answer: dict[str, object]) -> None:

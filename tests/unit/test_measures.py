@@ -82,11 +82,7 @@ def test_harvest_of_a_full_machine() -> None:
 def test_evictions_by_rung() -> None:
     """Preemptions are counted by rung, and the time to free room is measured."""
     measures = eviction_measures(
-        [
-            Eviction("requeue", 0, 30),
-            Eviction("pause", 10, 10.5),
-            Eviction("pause", 20, 21.5),
-        ]
+        [Eviction("requeue", 0, 30), Eviction("pause", 10, 10.5), Eviction("pause", 20, 21.5)]
     )
     assert dict(measures.by_rung) == {"pause": 2, "requeue": 1}
     assert (measures.vacate_s.median, measures.vacate_s.maximum) == (1.5, 30)

@@ -48,12 +48,24 @@ def test_how_far_times_have_moved(boot: str, up_s: float, now_s: float, by_s: fl
 
 def test_all_that_a_restarted_daemon_remembers_is_moved_together() -> None:
     """Moments that never were stay so, and what was written after the move is right as it is."""
-    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.FAILED, NOW_S - 9, NOW_S - 500,
-                       held=(HeldJob("7", 0, refused="no", stopped_s=NOW_S - 60), HeldJob("8", 0)),
-                       not_before_s=NOW_S + 30)  # fmt: skip
+    node = ManagedNode(
+        "vn1",
+        "10.77.1.1/16",
+        "bm1",
+        1,
+        Phase.FAILED,
+        NOW_S - 9,
+        NOW_S - 500,
+        held=(HeldJob("7", 0, refused="no", stopped_s=NOW_S - 60), HeldJob("8", 0)),
+        not_before_s=NOW_S + 30,
+    )
     fleet = Fleet("f", 2, FleetState.READY, NOW_S - 50, ready_s=NOW_S - 5)
-    before = [ClockRead(NOW_S - 1, "a", 99.0, began=True), NodeManaged(node), FleetSet(fleet),
-              HoldSet("bm1", NOW_S - 7, True, "a disk")]  # fmt: skip
+    before = [
+        ClockRead(NOW_S - 1, "a", 99.0, began=True),
+        NodeManaged(node),
+        FleetSet(fleet),
+        HoldSet("bm1", NOW_S - 7, True, "a disk"),
+    ]
     told = [encode(change) for change in before]
     start = began(told, ClockRead(NOW_S + 21605.0, "a", 105.0))
     assert start == ClockRead(NOW_S + 21605.0, "a", 105.0, began=True, moved_s=21600.0)

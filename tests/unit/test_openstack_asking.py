@@ -81,10 +81,17 @@ def test_an_older_picture_is_dropped_unless_the_server_was_being_built() -> None
     told = [("BUILD", 24), ("ERROR", 23), ("ACTIVE", 22), ("ACTIVE", 25)]
     seen = []
     for status, second in told:
-        link.pages["/servers/detail"] = {"servers": [{
-            "id": "u1", "name": "vn1", "metadata": {"backfill_cluster": "c1"},
-            "status": status, "updated": f"2026-11-22T02:59:{second}Z",
-        }]}  # fmt: skip
+        link.pages["/servers/detail"] = {
+            "servers": [
+                {
+                    "id": "u1",
+                    "name": "vn1",
+                    "metadata": {"backfill_cluster": "c1"},
+                    "status": status,
+                    "updated": f"2026-11-22T02:59:{second}Z",
+                }
+            ]
+        }
         seen.append(board.fresh()["u1"]["status"])
     assert seen == ["BUILD", "ERROR", "ERROR", "ACTIVE"]
 
@@ -123,8 +130,14 @@ class PagedLink(MemoryLink):
     def get(self, service: str, path: str, subject: str, **query: str) -> Answer:
         self.asked.append((path, query))
         if path == "/limits":
-            keys = ("maxTotalCores", "maxTotalRAMSize", "maxTotalInstances", "totalCoresUsed",
-                    "totalRAMUsed", "totalInstancesUsed")  # fmt: skip
+            keys = (
+                "maxTotalCores",
+                "maxTotalRAMSize",
+                "maxTotalInstances",
+                "totalCoresUsed",
+                "totalRAMUsed",
+                "totalInstancesUsed",
+            )
             return Answer({"limits": {"absolute": dict.fromkeys(keys, 0)}}, "")
         pages = {None: ("u1", 5.0), "u1": ("u2", 2.5)}
         found = pages.get(query.get("marker"))
@@ -146,11 +159,13 @@ def test_of_several_of_one_name_the_right_one_or_none() -> None:
     memory.pages["/networks"] = {"networks": [nets[0], nets[2]]}
     with pytest.raises(RefusedError, match=r"has 2 networks of this name; write the id.*n0, n2"):
         id_of(link, "network", "network", "nodes", "vn1")
-    memory.pages["/images"] = {"images": [
-        {"id": "i3", "name": "node", "status": "saving", "created_at": "2026-03"},
-        {"id": "i1", "name": "node", "status": "active", "created_at": "2026-01"},
-        {"id": "i2", "name": "node", "status": "active", "created_at": "2026-02"},
-    ]}  # fmt: skip
+    memory.pages["/images"] = {
+        "images": [
+            {"id": "i3", "name": "node", "status": "saving", "created_at": "2026-03"},
+            {"id": "i1", "name": "node", "status": "active", "created_at": "2026-01"},
+            {"id": "i2", "name": "node", "status": "active", "created_at": "2026-02"},
+        ]
+    }
     assert id_of(link, "image", "image", "node", "vn1") == "i2"
 
 
@@ -182,11 +197,17 @@ def test_servers_of_a_host_that_has_another_name_now_are_told_of_once(
 ) -> None:
     """Nobody looks after them: no host of the policy file says that it has them."""
     link = MemoryLink()
-    link.pages["/servers/detail"] = {"servers": [
-        {"id": f"u{i}", "name": f"vn{i}", "status": "ACTIVE",
-         "metadata": {"backfill_cluster": "c1", "backfill_host": host}}
-        for i, host in enumerate(("east", "pool", "pool"))
-    ]}  # fmt: skip
+    link.pages["/servers/detail"] = {
+        "servers": [
+            {
+                "id": f"u{i}",
+                "name": f"vn{i}",
+                "status": "ACTIVE",
+                "metadata": {"backfill_cluster": "c1", "backfill_host": host},
+            }
+            for i, host in enumerate(("east", "pool", "pool"))
+        ]
+    }
     config = OpenStackConfig("c1", {"east": Place("east")}, SHAPE, Guest("", ""))
     provider = OpenStackProvider(config, lambda *given: link)
     for _ in range(2):

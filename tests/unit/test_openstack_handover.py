@@ -96,9 +96,7 @@ def test_a_guest_that_boots_is_tried_until_it_answers(
     assert (tmp_path / "got").read_bytes() == KEY
 
 
-def test_what_is_wrong_is_told_once_and_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_wrong_is_told_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An image without the program: the next look tries anew, and the note stays."""
     notes, giving = Notes(), Handover(guest_of(tmp_path, "echo 'not found' >&2; exit 127"))
     for _ in range(3):

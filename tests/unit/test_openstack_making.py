@@ -44,9 +44,8 @@ class LossyCloud(MemoryCloud):
 def cloud_of(link: MemoryCloud, **shape: Any) -> Cloud:
     """The driver's cloud on this link."""
     config = OpenStackConfig(
-        "c1", {"east": Place("west")}, Shape(("tiny",), "nodes", **shape), Guest("", ""),
-        patience=PATIENCE,
-    )  # fmt: skip
+        "c1", {"east": Place("west")}, Shape(("tiny",), "nodes", **shape), Guest("", ""), patience=PATIENCE
+    )
     return Cloud(config, link, {})
 
 

@@ -48,9 +48,7 @@ class ActingLink(MemoryLink):
 
 def cloud_of(link: MemoryLink) -> Cloud:
     places = {"east": Place("east"), "hv2": Place("east", "c2")}
-    config = OpenStackConfig(
-        "c1", places, Shape(("tiny",), "nodes"), Guest("", ""), patience=PATIENCE
-    )
+    config = OpenStackConfig("c1", places, Shape(("tiny",), "nodes"), Guest("", ""), patience=PATIENCE)
     return Cloud(config, link, {"c2": "hv2"})
 
 

@@ -46,9 +46,14 @@ SPEC = InstanceSpec("vn1", "east", Tag("c1", "vn1", 3), Flavour(1, 256), "node",
 
 def server(status: str = "ACTIVE", **more: Any) -> Server:
     return {
-        "id": "u1", "name": "vn1", "status": status, "created": "2026-11-21T22:00:00Z",
-        "metadata": metadata_of(SPEC, "small@"), "flavor": {"vcpus": 1, "ram": 512}, **more,
-    }  # fmt: skip
+        "id": "u1",
+        "name": "vn1",
+        "status": status,
+        "created": "2026-11-21T22:00:00Z",
+        "metadata": metadata_of(SPEC, "small@"),
+        "flavor": {"vcpus": 1, "ram": 512},
+        **more,
+    }
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,12 @@ from backfill.ports import DriverError, NoCapacityError, RefusedError, Unreachab
 
 ADDRESS = "http://127.0.0.1:9/v3"  # nobody listens there
 AUTH = {
-    "username": "u", "password": "p", "project_name": "p", "user_domain_id": "default",
+    "username": "u",
+    "password": "p",
+    "project_name": "p",
+    "user_domain_id": "default",
     "project_domain_id": "default",
-}  # fmt: skip
+}
 
 
 def entry(auth_url: str = ADDRESS, **more: str) -> str:
@@ -98,9 +101,7 @@ def test_a_mistake_in_an_entry_is_refused(tmp_path: Path, content: str, words: s
     assert "east" in str(found)
 
 
-def test_a_refusal_is_not_fetched_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_is_not_fetched_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keystone would lock the account: for a while the first answer is given again."""
     file = tmp_path / "clouds.yaml"
     file.write_text(entry(auth_type="magic"))
@@ -130,10 +131,25 @@ def stranger(tmp_path: Path) -> Iterator[str]:
     """The address of a server whose certificate nobody has signed."""
     files = [str(tmp_path / name) for name in ("key.pem", "cert.pem")]
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-subj", "/CN=localhost", "-keyout", files[0], "-out", files[1]],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-subj",
+            "/CN=localhost",
+            "-keyout",
+            files[0],
+            "-out",
+            files[1],
+        ],
+        check=True,
+        capture_output=True,
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files[1], files[0])

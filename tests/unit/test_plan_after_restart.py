@@ -27,9 +27,7 @@ POLICIES = PolicySet(
 def restarted(phase: Phase, state: InstanceState | None) -> World:
     """A world with what the journal remembers and one host's picture, a minute after the start."""
     world = World()
-    node = ManagedNode(
-        "vn1", "10.77.1.1/16", "bm1", 1, phase, NOW_S, NOW_S, held=(HeldJob("7", 0),)
-    )
+    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, phase, NOW_S, NOW_S, held=(HeldJob("7", 0),))
     world.apply(ch.NodeManaged(node))
     world.apply(ch.Tick(NOW_S + 60))
     world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(2, 2000)), NOW_S + 60))
@@ -54,9 +52,7 @@ def restarted(phase: Phase, state: InstanceState | None) -> World:
         (Phase.REMOVING, None),
     ],
 )
-def test_nothing_is_concluded_from_a_slurm_not_read_yet(
-    phase: Phase, state: InstanceState | None
-) -> None:
+def test_nothing_is_concluded_from_a_slurm_not_read_yet(phase: Phase, state: InstanceState | None) -> None:
     """A node or job that Slurm has not shown yet is not gone: nothing is done or written down."""
     assert plan(restarted(phase, state), POLICIES).actions == ()
 

@@ -7,14 +7,7 @@ from dataclasses import replace
 import pytest
 
 from backfill.core import changes as ch
-from backfill.core.actions import (
-    CancelJob,
-    DeleteNode,
-    DownNode,
-    DriverAction,
-    RequeueJob,
-    TellJob,
-)
+from backfill.core.actions import CancelJob, DeleteNode, DownNode, DriverAction, RequeueJob, TellJob
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung
@@ -31,9 +24,7 @@ POLICIES = PolicySet(
     priorities=Priorities(low=("htc",), high=("batch",)),
     instances=Template(("vn1",), ("10.77.1.1/16",), Flavour(cpus=1, memory_mb=256)),
     hosts=("bm1",),
-    ladder=Ladder(
-        (RungRule(Rung.PAUSE, within_s=1.0, for_s=600.0), RungRule(Rung.SUSPEND, within_s=60.0))
-    ),
+    ladder=Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=600.0), RungRule(Rung.SUSPEND, within_s=60.0))),
 )
 DRAINED = Node("vn1", NodeBase.IDLE, frozenset({"DRAIN"}), "backfill: it stands still")
 
@@ -47,9 +38,17 @@ def world(state: InstanceState, phase: Phase | None, *jobs: Job) -> World:
         held = tuple(HeldJob(j.id, j.restarts) for j in jobs if j.partition == "htc")
         since_s = NOW_S - 10
         node = ManagedNode(
-            "vn1", "10.77.1.1/16", "bm1", 1, phase, since_s, since_s, held=held,
-            rung_kind=Rung.PAUSE, rung_since_s=since_s,
-        )  # fmt: skip
+            "vn1",
+            "10.77.1.1/16",
+            "bm1",
+            1,
+            phase,
+            since_s,
+            since_s,
+            held=held,
+            rung_kind=Rung.PAUSE,
+            rung_since_s=since_s,
+        )
         made.apply(ch.NodeManaged(node))
     for at_s in (NOW_S - 20, NOW_S):
         made.apply(ch.Tick(at_s))
@@ -66,9 +65,15 @@ def world(state: InstanceState, phase: Phase | None, *jobs: Job) -> World:
 
 def low(number: int, state: JobState = JobState.SUSPENDED, restarts: int = 0) -> Job:
     return Job(
-        str(number), number, "htc", state, nodes=("vn1",), restarts=restarts,
-        start_s=NOW_S - 100, time_limit_s=3600.0,
-    )  # fmt: skip
+        str(number),
+        number,
+        "htc",
+        state,
+        nodes=("vn1",),
+        restarts=restarts,
+        start_s=NOW_S - 100,
+        time_limit_s=3600.0,
+    )
 
 
 def phase_of(made: Plan) -> Phase | None:
@@ -76,9 +81,7 @@ def phase_of(made: Plan) -> Phase | None:
     return next((a.node.phase for a in made.actions if isinstance(a, SetNode)), None)
 
 
-HIGH = Job(
-    "9", 9, "batch", JobState.RUNNING, nodes=("bm1",), start_s=NOW_S - 10, time_limit_s=300.0
-)
+HIGH = Job("9", 9, "batch", JobState.RUNNING, nodes=("bm1",), start_s=NOW_S - 10, time_limit_s=300.0)
 
 
 def test_only_jobs_that_have_not_ended_can_miss_their_deadline() -> None:
@@ -89,10 +92,7 @@ def test_only_jobs_that_have_not_ended_can_miss_their_deadline() -> None:
     assert isinstance(step, SetNode)
     assert "job 7 would miss its deadline" in step.reason
     over = replace(urgent, state=JobState.COMPLETED)
-    assert (
-        plan(world(InstanceState.PAUSED, Phase.DISPLACED, over, low(8), HIGH), POLICIES).actions
-        == ()
-    )
+    assert plan(world(InstanceState.PAUSED, Phase.DISPLACED, over, low(8), HIGH), POLICIES).actions == ()
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
@@ -155,16 +155,12 @@ def test_a_job_that_cannot_be_requeued_takes_its_node_down_once() -> None:
     ("reason", "said"), [("JobHeldAdmin", "an admin has to release it"), ("BeginTime", "anew")]
 )
 @pytest.mark.parametrize("phase", [Phase.EVICTING, Phase.DISPLACED, Phase.RETURNING])
-def test_the_owner_of_a_job_that_slurm_requeued_reads_that(
-    phase: Phase, reason: str, said: str
-) -> None:
+def test_the_owner_of_a_job_that_slurm_requeued_reads_that(phase: Phase, reason: str, said: str) -> None:
     """Held or not, in whatever phase it is found: what was said of the pause is no longer true."""
     still = world(InstanceState.PAUSED, phase, low(7))
     if phase is not Phase.RETURNING:
         still.apply(ch.JobSeen(HIGH, NOW_S))
-    requeued = replace(
-        low(7, JobState.PENDING, restarts=1), nodes=(), start_s=0.0, reason=reason
-    )  # fmt: skip
+    requeued = replace(low(7, JobState.PENDING, restarts=1), nodes=(), start_s=0.0, reason=reason)
     still.apply(ch.JobSeen(requeued, NOW_S))
     made = plan(still, POLICIES)
     for at_s in range(1, 16, 3):

@@ -45,10 +45,19 @@ def world(phase: Phase | None, instance: Instance, *, base: NodeBase = NodeBase.
     made.apply(ch.Tick(NOW_S - DAY_S))
     if phase is not None:
         node = ManagedNode(
-            "vn1", "10.77.1.1/16", "bm1", 1, phase, NOW_S - DAY_S, NOW_S - DAY_S,
-            held=(HeldJob("7", 0),), proven_s=NOW_S - DAY_S, rung_kind=Rung.SUSPEND,
-            rung_since_s=NOW_S - DAY_S, target="bm1" if phase is Phase.MOVING else "",
-        )  # fmt: skip
+            "vn1",
+            "10.77.1.1/16",
+            "bm1",
+            1,
+            phase,
+            NOW_S - DAY_S,
+            NOW_S - DAY_S,
+            held=(HeldJob("7", 0),),
+            proven_s=NOW_S - DAY_S,
+            rung_kind=Rung.SUSPEND,
+            rung_since_s=NOW_S - DAY_S,
+            target="bm1" if phase is Phase.MOVING else "",
+        )
         made.apply(ch.NodeManaged(node))
     job = Job("7", 7, "htc", JobState.SUSPENDED, nodes=("vn1",), requeue=True)
     drained = Node("vn1", base, frozenset({"DRAIN"}), "backfill: it stands still")

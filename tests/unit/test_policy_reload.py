@@ -142,9 +142,7 @@ def test_a_file_that_contradicts_the_cluster_is_refused(file: Path) -> None:
     """Checked as at the start; where the cluster cannot be asked, nothing is taken over."""
     config = load(file)
     write(file, WARM)
-    reading = PolicyReloader(config, lambda c: ["priorities.low: no such partition"])(
-        config.policies, True
-    )
+    reading = PolicyReloader(config, lambda c: ["priorities.low: no such partition"])(config.policies, True)
     assert reading is not None
     assert reading.problems == (f"{file}: priorities.low: no such partition",)
 

@@ -60,9 +60,7 @@ def test_bare_metal_without_backfilling(files: Path, capsys: pytest.CaptureFixtu
     assert waits["conservative"] == waits["easy"]
 
 
-def test_each_event_may_have_a_pass_of_its_own(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_event_may_have_a_pass_of_its_own(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The third job arrives as the first one ends early: it overtakes only where it comes first."""
     jobs = [Job(0, 100, 1, 300), Job(10, 100, 2), Job(100, 150, 1)]
     (files / "t.swf").write_text("".join(swf_lines(jobs, ())))
@@ -113,13 +111,9 @@ def test_without_low_priority_work_only_the_hook_is_felt(
     assert figures["delay_max_s"] == pytest.approx(0.015)
 
 
-def test_a_trace_as_backlog_and_costs_of_ones_own(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trace_as_backlog_and_costs_of_ones_own(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Low-priority work may be a trace; what no instance can carry is left out and told."""
-    (files / "low.swf").write_text(
-        "".join(swf_lines([Job(0, 100, 1), Job(0, 50, 2), Job(5, 9, 1)], ()))
-    )
+    (files / "low.swf").write_text("".join(swf_lines([Job(0, 100, 1), Job(0, 50, 2), Job(5, 9, 1)], ())))
     (files / "costs.yaml").write_text("boot_s: 20s\nhook_s: 500ms\ntransfers: 1\n")
     costs = ("--costs", str(files / "costs.yaml"))
     assert replayed(files, "--backlog", str(files / "low.swf"), *costs, "--json") == 0

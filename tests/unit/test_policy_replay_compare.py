@@ -6,13 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.measures import (
-    Eviction,
-    Harvest,
-    distribution,
-    eviction_measures,
-    paired_delay,
-)
+from backfill.core.measures import Eviction, Harvest, distribution, eviction_measures, paired_delay
 from backfill.sim.compare import differences
 from backfill.sim.confidence import interval, paired
 from backfill.sim.figures import FIGURES, Summary, plain
@@ -54,9 +48,7 @@ def test_every_difference_is_a_sentence_with_a_verdict() -> None:
 
 def test_no_difference_is_said() -> None:
     """Equal runs get one sentence."""
-    assert list(differences("a", [FIRST], "b", [FIRST])) == [
-        "b makes no difference to a on this input."
-    ]
+    assert list(differences("a", [FIRST], "b", [FIRST])) == ["b makes no difference to a on this input."]
 
 
 def test_every_figure_is_in_the_plain_values() -> None:

@@ -25,11 +25,7 @@ NODES = 6
 # (submit, run, more estimate, nodes or processors, CPUs on each)
 drawn_jobs = st.lists(
     st.tuples(
-        st.integers(0, 30),
-        st.integers(1, 20),
-        st.integers(0, 10),
-        st.integers(1, NODES),
-        st.integers(1, 4),
+        st.integers(0, 30), st.integers(1, 20), st.integers(0, 10), st.integers(1, NODES), st.integers(1, 4)
     ),
     min_size=1,
     max_size=25,

@@ -85,9 +85,7 @@ def test_jobs_as_batsim_writes_them(files: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--report", "--perfetto", "--batsim-csv"])
-def test_pictures_need_a_policy(
-    files: Path, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pictures_need_a_policy(files: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without instances there is nothing to show, and the sentence says so."""
     out = files / "out"
     assert main([str(files / "t.swf"), "--cluster", "2x1", option, str(out)]) == MISUSE

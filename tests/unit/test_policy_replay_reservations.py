@@ -50,9 +50,7 @@ entries = st.lists(
 schedulers = st.sampled_from(("easy", "fcfs"))  # conservative: tests/property
 
 
-def bare(
-    trace: Trace, cpus: int, kept: tuple[ReservationEntry, ...], scheduler: SchedulerName
-) -> Run:
+def bare(trace: Trace, cpus: int, kept: tuple[ReservationEntry, ...], scheduler: SchedulerName) -> Run:
     fitting = trace.fitting(NODES * cpus)
     cluster = Cluster(NODES, cpus)
     setting = Setting(cluster, fitting, None, NAMES, 1024, kept=kept, scheduler=scheduler)
@@ -87,9 +85,7 @@ class Naive:
             for job in [j for j in has if found[j] + self.trace.run[j] <= now_s]:
                 del has[job]
             submit, first = self.trace.submit, self.trace.submit[0]
-            waiting = [
-                j for j in range(len(submit)) if j not in found and submit[j] - first <= now_s
-            ]
+            waiting = [j for j in range(len(submit)) if j not in found and submit[j] - first <= now_s]
             promised: tuple[float, list[str]] | None = None
             for job in waiting:
                 nodes = self.place(job, now_s, found, has, promised)
@@ -142,9 +138,7 @@ class Naive:
 
 @settings(max_examples=80, deadline=None)
 @given(jobs, entries, schedulers)
-def test_it_looks_ahead(
-    trace: Trace, kept: tuple[ReservationEntry, ...], scheduler: SchedulerName
-) -> None:
+def test_it_looks_ahead(trace: Trace, kept: tuple[ReservationEntry, ...], scheduler: SchedulerName) -> None:
     """Every job starts when a naive scheduler, which works everything out anew, starts it."""
     fitting = trace.fitting(NODES)
     assume(len(fitting))
@@ -192,9 +186,7 @@ def test_an_instance_has_left_when_the_maintenance_begins() -> None:
     names = ("n0", "n1")
     rules = replace(policy(), hosts=names, gaps=Gaps(clear_before_s=30.0))
     addresses = ("10.0.0.1/8", "10.0.0.2/8")
-    rules = replace(
-        rules, instances=replace(rules.instances, names=("v1", "v2"), addresses=addresses)
-    )
+    rules = replace(rules, instances=replace(rules.instances, names=("v1", "v2"), addresses=addresses))
     setting = Setting(Cluster(2), high, low, names, 4096, 16, kept=kept)
     gantt = Gantt()
     found = played(setting, rules, reference(setting, rules).ledger.window.end_s, gantt)

@@ -66,9 +66,7 @@ def test_the_idle_go_before_the_lowly_and_these_before_the_young() -> None:
 def test_whoever_is_not_needed_after_all_is_given_back() -> None:
     """Two small ones are taken first, but the large one alone is enough: the small ones stay."""
     found = Victims().choose(
-        [one("a", 1, priority=1), one("b", 1, priority=2), one("c", 4, priority=3)],
-        Resources(4, 0),
-        NOW,
+        [one("a", 1, priority=1), one("b", 1, priority=2), one("c", 4, priority=3)], Resources(4, 0), NOW
     )
     assert found == ("c",)
 
@@ -95,9 +93,7 @@ def test_progress_spares_what_is_nearest_to_its_end() -> None:
         (Victims(protect_after=2), {"repeats": 2, "started_s": 1.0}),
     ],
 )
-def test_the_protected_are_spared_while_others_suffice(
-    rule: Victims, fields: dict[str, object]
-) -> None:
+def test_the_protected_are_spared_while_others_suffice(rule: Victims, fields: dict[str, object]) -> None:
     """The young, the nearly done and those who were victims before go last, but they do go."""
     both = [one("protected", 1, **fields), one("other", priority=99, started_s=1.0)]
     assert rule.choose(both, Resources(1, 0), NOW) == ("other",)
@@ -213,9 +209,7 @@ def at(text: str) -> float:
         ("5 4 * * 7", "2024-05-12 12:00", "2024-05-12 04:05", "2024-05-19 04:05"),
     ],
 )
-def test_a_schedule_has_a_last_and_a_next_moment(
-    schedule: str, now: str, last: str, after: str
-) -> None:
+def test_a_schedule_has_a_last_and_a_next_moment(schedule: str, now: str, last: str, after: str) -> None:
     """As cron(8) has it, in UTC: day and weekday together mean either."""
     cron = parse_cron(schedule)
     assert cron.last(at(now)) == at(last)
@@ -240,9 +234,7 @@ def test_a_wrong_schedule_is_told(schedule: str, why: str) -> None:
 
 def test_a_budget_holds_in_its_hours_and_the_lowest_counts() -> None:
     """Half at any time, a fifth on working days from 8 to 18; both ends are told."""
-    budgets = Budgets(
-        (Budget("50%"), Budget("20%", schedule="0 8 * * mon-fri", duration_s=36000.0))
-    )
+    budgets = Budgets((Budget("50%"), Budget("20%", schedule="0 8 * * mon-fri", duration_s=36000.0)))
     noon, night = at("2024-05-13 12:00"), at("2024-05-13 18:00")
     assert budgets.ceiling(Of.INSTANCES, 10, noon) == 2
     assert budgets.ceiling(Of.INSTANCES, 10, night) == 5
@@ -260,9 +252,9 @@ def test_a_budget_holds_in_its_hours_and_the_lowest_counts() -> None:
 def test_a_quota_counts_what_runs_and_what_waits() -> None:
     """With 3 of 8 CPUs in use, two jobs of 2 CPUs are admitted, by priority; others' all are."""
     rule = Quotas((Quota(8, account="astro"),))
-    pending = [
-        job(n, cpus=2, account="astro", priority=p) for n, p in ((1, 5), (2, 9), (3, 7), (4, 1))
-    ] + [job(5, cpus=99, account="bio")]
+    pending = [job(n, cpus=2, account="astro", priority=p) for n, p in ((1, 5), (2, 9), (3, 7), (4, 1))] + [
+        job(5, cpus=99, account="bio")
+    ]
     admitted, refused = rule.admit(pending, [job(9, cpus=3, account="astro")])
     assert [j.id for j in admitted] == ["2", "3", "5"]
     assert refused == dict.fromkeys(("1", "4"), "the quota of 8 CPUs for account astro is reached")
@@ -271,8 +263,7 @@ def test_a_quota_counts_what_runs_and_what_waits() -> None:
 def test_every_array_task_that_waits_for_room_counts_and_no_throttled_one() -> None:
     """Slurm lets two tasks of `--array=1-9%2` run: the other seven could not use an instance."""
     tasks = [Job(f"7_{i}", 7, "htc", JobState.PENDING, reason="Resources") for i in (1, 2)]
-    tasks += [Job(f"7_{i}", 7, "htc", JobState.PENDING, reason="JobArrayTaskLimit")
-              for i in range(3, 10)]  # fmt: skip
+    tasks += [Job(f"7_{i}", 7, "htc", JobState.PENDING, reason="JobArrayTaskLimit") for i in range(3, 10)]
     assert Demand().need(tasks, FLAVOUR, NOW).cpus == 2
 
 

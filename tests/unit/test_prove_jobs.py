@@ -25,9 +25,7 @@ POLICIES = PolicySet(
 def back_at_work(state: JobState = JobState.RUNNING) -> World:
     """A node at work again, with the job that was suspended there."""
     world = World()
-    node = ManagedNode(
-        "vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, BACK_S, BACK_S, suspended_s=BACK_S - 2
-    )
+    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, BACK_S, BACK_S, suspended_s=BACK_S - 2)
     instance = Instance("vn1", "bm1", InstanceState.RUNNING, Tag("c", "vn1", 1), Resources(1, 256))
     job = Job("7", 7, "htc", state, nodes=("vn1",))
     world.apply(ch.NodeManaged(node))

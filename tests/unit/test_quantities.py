@@ -48,10 +48,21 @@ def test_slurms_words_for_no_node(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "n[1-3", "n1-3]", "n[[1]]", "n[3-1]", "n[a-b]", "n[]", "n[1,,2]", "n1,,n2",
-        "n 1", "n[0-99999999]", "n[1-2000]r[1-2000]", "n;rm", "é1",
+        "n[1-3",
+        "n1-3]",
+        "n[[1]]",
+        "n[3-1]",
+        "n[a-b]",
+        "n[]",
+        "n[1,,2]",
+        "n1,,n2",
+        "n 1",
+        "n[0-99999999]",
+        "n[1-2000]r[1-2000]",
+        "n;rm",
+        "é1",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_hostlist_is_an_error_that_shows_it(text: str) -> None:
     """The message contains a piece of the faulty text."""
     with pytest.raises(ValueError, match="hostlist"):

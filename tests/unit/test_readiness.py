@@ -69,8 +69,13 @@ def test_each_point_fails_by_itself(change: dict[str, object], name: str, said: 
     ("change", "remedy"),
     [
         ({"offset_s": None, "source": "it does not answer"}, "guests reach its UDP port"),
-        ({"offset_s": None, "source": "the time server x cannot be asked: it does not know the "
-          "time itself"}, "local stratum"),
+        (
+            {
+                "offset_s": None,
+                "source": "the time server x cannot be asked: it does not know the time itself",
+            },
+            "local stratum",
+        ),
         ({"bound_s": 2.0, "source": "the daemon's clock"}, "surroundings.time_server"),
         (Fact("munge:to the guest", False, "Invalid credential"), "surroundings.munge_key"),
         (Fact("munge:from the guest", False, "Expired credential"), "munged runs on both sides"),
@@ -83,7 +88,7 @@ def test_each_point_fails_by_itself(change: dict[str, object], name: str, said: 
         ({"addresses": ("10.77.1.9",)}, "a second machine with this address"),
         (Fact("salt", False, "hosts differs"), "`backfill provision NODE`"),
     ],
-)  # fmt: skip
+)
 def test_whoever_reads_that_something_fails_reads_what_to_do(change: Any, remedy: str) -> None:
     """What really leads on: another finding of the same check may need another remedy."""
     told = {"facts": (change,)} if isinstance(change, Fact) else change
@@ -138,9 +143,7 @@ def released(daemon: LivingDaemon) -> bool:
 def test_a_node_that_proves_nothing_is_never_released(tmp_path: Path) -> None:
     """While a check fails the node stays drained; after the check's time it is taken away."""
     was_open = []
-    with ailing(
-        tmp_path, Readiness(files_within_s=5.0), Fact("files:/home", False, "not mounted")
-    ) as daemon:
+    with ailing(tmp_path, Readiness(files_within_s=5.0), Fact("files:/home", False, "not mounted")) as daemon:
         daemon.until(lambda: refused(daemon, "files:/home is not proven: not mounted"))
 
         def failed() -> bool:

@@ -64,13 +64,7 @@ def test_the_page_needs_nothing_from_outside(timeline: Timeline) -> None:
     assert links.fetched == []
     assert "<script" not in page
     assert "@import" not in page
-    assert set(re.findall(r"url\(([^)]*)\)", page)) <= {
-        "#hatch",
-        "#hatch-back",
-        "#dots",
-        "#rise",
-        "#tip",
-    }
+    assert set(re.findall(r"url\(([^)]*)\)", page)) <= {"#hatch", "#hatch-back", "#dots", "#rise", "#tip"}
 
 
 def test_what_people_wrote_is_shown_as_text(timeline: Timeline) -> None:
@@ -85,9 +79,7 @@ def test_what_people_wrote_is_shown_as_text(timeline: Timeline) -> None:
 
 def test_verdicts_stand_at_the_top(timeline: Timeline) -> None:
     """A no looks different from a yes, not only by its colour."""
-    page = report_html(
-        timeline, Head("x", judgements=(Judgement(True, "well"), Judgement(False, "badly")))
-    )
+    page = report_html(timeline, Head("x", judgements=(Judgement(True, "well"), Judgement(False, "badly"))))
     assert "<li>well</li>" in page
     assert '<li class="no">badly</li>' in page
     assert page.index("badly") < page.index("<svg")
@@ -156,11 +148,7 @@ def test_evictions_are_summed_up_when_they_are_many(timeline: Timeline) -> None:
     many = tuple(replace(first, stopped_s=first.wanted_s + i / 1000) for i in range(1, 101))
     table = evictions_table(replace(timeline, evictions=many))
     rows = re.findall(r'<tr class="summary"><td>(.*?)</td><td></td><td></td><td>(.*?)</td>', table)
-    assert rows == [
-        ("median of 100", "50 ms"),
-        ("p95 of 100", "95 ms"),
-        ("max of 100", "100 ms"),
-    ]
+    assert rows == [("median of 100", "50 ms"), ("p95 of 100", "95 ms"), ("max of 100", "100 ms")]
 
 
 def test_steps_follow_one_another_in_their_pictures(timeline: Timeline) -> None:
@@ -171,9 +159,7 @@ def test_steps_follow_one_another_in_their_pictures(timeline: Timeline) -> None:
     assert all(b.css == "way-back" for b in back)
     marked = replace(timeline.boots[0], marks=(("kernel", 1.5), ("seed", 2.0)))
     bars = boot_bars(marked)
-    assert [b.label for b in bars if b.css == "guest"] == [
-        "guest: kernel", "guest: seed", "guest: register",
-    ]  # fmt: skip
+    assert [b.label for b in bars if b.css == "guest"] == ["guest: kernel", "guest: seed", "guest: register"]
     ET.fromstring(waterfall_svg("a start", bars))
     assert waterfall_svg("nothing", []) == ""
 
@@ -188,8 +174,12 @@ def test_a_journal_without_anything_still_gives_a_page() -> None:
 def test_milliseconds_and_seconds() -> None:
     """Short times keep a digit, long ones lose what nobody reads."""
     assert [ms(s) for s in (0.0034, 0.0123, 0.5, 1.234, 20.2)] == [
-        "3.4 ms", "12 ms", "500 ms", "1.23 s", "20.2 s",
-    ]  # fmt: skip
+        "3.4 ms",
+        "12 ms",
+        "500 ms",
+        "1.23 s",
+        "20.2 s",
+    ]
 
 
 def test_every_kind_has_a_colour() -> None:

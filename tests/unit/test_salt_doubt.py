@@ -65,9 +65,7 @@ def test_a_file_that_was_changed_is_read_anew(tmp_path: Path) -> None:
     assert doubt([str(tmp_path)])
 
 
-def test_a_folder_that_cannot_be_read_is_a_doubt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_read_is_a_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A root that does not exist is none: Salt's defaults name some that nobody has."""
     (tmp_path / "deep").mkdir()
 

@@ -25,8 +25,13 @@ for line in sys.stdin:
     print(json.dumps({"number": asked["number"], **told[asked["verb"]]}), flush=True)
 """
 STATE = {"state": "test", "fun": "nop", "name": "done", "__id__": "done"}
-RENDERED = {"errors": [], "states": [STATE], "folders": [], "others": False,
-            "seals": {"/etc/munge/munge.key": ["text", "sum"]}}  # fmt: skip
+RENDERED = {
+    "errors": [],
+    "states": [STATE],
+    "folders": [],
+    "others": False,
+    "seals": {"/etc/munge/munge.key": ["text", "sum"]},
+}
 SILENT = "it did not answer; see that its minion runs and reaches the master"
 FINE = {"ret": {"a": {"result": True}}, "retcode": 0}
 SAME = {"ret": {"same": True, "told": ""}, "retcode": 0}
@@ -59,11 +64,13 @@ def asked(tmp_path: Path) -> list[dict[str, Any]]:
 
 def test_where_a_look_is_enough_nothing_is_run(connect: Connect, tmp_path: Path) -> None:
     """Each guest is asked about its own list; it has no part in what the others are asked."""
-    salt = connect({
-        "keys": {"accepted": ["vn1.g2"]},
-        "again": {"answers": {"vn1.g2": RENDERED}},
-        "look": {"answers": {"vn1.g2": SAME}},
-    })  # fmt: skip
+    salt = connect(
+        {
+            "keys": {"accepted": ["vn1.g2"]},
+            "again": {"answers": {"vn1.g2": RENDERED}},
+            "look": {"answers": {"vn1.g2": SAME}},
+        }
+    )
     run = salt.apply(["vn1"], test=False)["vn1"]
     assert (run.ok, run.changed, run.looked) == (True, (), True)
     again, look = asked(tmp_path)
@@ -82,16 +89,16 @@ def test_where_a_look_is_enough_nothing_is_run(connect: Connect, tmp_path: Path)
         {"ret": None, "retcode": 0},
     ],
 )
-def test_whatever_is_not_seen_is_run(
-    connect: Connect, tmp_path: Path, answer: dict[str, Any]
-) -> None:
+def test_whatever_is_not_seen_is_run(connect: Connect, tmp_path: Path, answer: dict[str, Any]) -> None:
     """Also bare metal, of which nobody has a list, and an image that cannot look."""
-    salt = connect({
-        "keys": {"accepted": ["vn1.g2", "bm1"]},
-        "again": {"answers": {"vn1.g2": RENDERED}},
-        "look": {"answers": {"vn1.g2": answer}},
-        "apply": {"answers": {"vn1.g2": FINE, "bm1": FINE}},
-    })  # fmt: skip
+    salt = connect(
+        {
+            "keys": {"accepted": ["vn1.g2", "bm1"]},
+            "again": {"answers": {"vn1.g2": RENDERED}},
+            "look": {"answers": {"vn1.g2": answer}},
+            "apply": {"answers": {"vn1.g2": FINE, "bm1": FINE}},
+        }
+    )
     runs = salt.apply(["bm1", "vn1"], test=True)
     assert [(run.node, run.ok, run.looked) for run in runs.values()] == [
         ("bm1", True, False),
@@ -104,36 +111,34 @@ def test_whatever_is_not_seen_is_run(
 
 
 @pytest.mark.parametrize("answer", [None, {"out": "no_return", "ret": "silence", "retcode": 1}])
-def test_whoever_does_not_even_look_is_silent(
-    connect: Connect, tmp_path: Path, answer: Any
-) -> None:
+def test_whoever_does_not_even_look_is_silent(connect: Connect, tmp_path: Path, answer: Any) -> None:
     """Nobody waits for a second silence."""
-    salt = connect({
-        "keys": {"accepted": ["vn1.g2"]},
-        "again": {"answers": {"vn1.g2": RENDERED}},
-        "look": {"answers": {"vn1.g2": answer} if answer else {}},
-    })  # fmt: skip
+    salt = connect(
+        {
+            "keys": {"accepted": ["vn1.g2"]},
+            "again": {"answers": {"vn1.g2": RENDERED}},
+            "look": {"answers": {"vn1.g2": answer} if answer else {}},
+        }
+    )
     run = salt.apply(["vn1"], test=True)["vn1"]
     assert (run.ok, run.answered, run.problem) == (False, False, SILENT)
 
 
 def test_states_that_do_not_render_are_told_by_the_run(connect: Connect, tmp_path: Path) -> None:
-    salt = connect({
-        "keys": {"accepted": ["vn1.g2"]},
-        "again": {"answers": {"vn1.g2": {**RENDERED, "errors": ["no sentinel"]}}},
-        "apply": {"answers": {"vn1.g2": {"ret": ["no sentinel"], "retcode": 1}}},
-    })  # fmt: skip
+    salt = connect(
+        {
+            "keys": {"accepted": ["vn1.g2"]},
+            "again": {"answers": {"vn1.g2": {**RENDERED, "errors": ["no sentinel"]}}},
+            "apply": {"answers": {"vn1.g2": {"ret": ["no sentinel"], "retcode": 1}}},
+        }
+    )
     assert salt.apply(["vn1"], test=False)["vn1"].problem == "no sentinel"
 
 
 def test_what_others_bring_to_the_master_is_never_seen(connect: Connect) -> None:
     """States from a git server or a pillar from elsewhere: the list says that only a run proves."""
     key = {"private": "p", "public": "q", "master": "m"}
-    salt = connect({
-        "keys": {"accepted": []},
-        "states": {**RENDERED, "others": True},
-        "make_key": key,
-    })  # fmt: skip
+    salt = connect({"keys": {"accepted": []}, "states": {**RENDERED, "others": True}, "make_key": key})
     listed = salt.enrol("vn1", 1, "10.0.0.1/16")["/etc/backfill/stated"]
     assert listed.startswith(b"run what ext_pillar or another file server")
 
@@ -141,11 +146,13 @@ def test_what_others_bring_to_the_master_is_never_seen(connect: Connect) -> None
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        ({"errors": ["Rendering SLS 'base:node.limits' failed: a tab"]},
-         "do not render: {folder}/node/limits.sls: a tab; mend that"),
+        (
+            {"errors": ["Rendering SLS 'base:node.limits' failed: a tab"]},
+            "do not render: {folder}/node/limits.sls: a tab; mend that",
+        ),
         ({"states": []}, "names no states for a node.*see top.sls in .*{folder}"),
     ],
-)  # fmt: skip
+)
 def test_nothing_is_made_of_states_that_are_wrong_or_none(
     connect: Connect, tmp_path: Path, found: dict[str, Any], told: str
 ) -> None:
@@ -201,13 +208,18 @@ Traceback (most recent call last):"""
         (_INCLUDED, "node: Jinja syntax error: Expected an expression; node/map.jinja line 30"),
         (_RAISED, "node: Jinja error: the pillar has no key backfill"),
         (_CALLED, "a: Jinja error: division by zero; line 35"),
-        (_YAML, "a: while constructing a mapping; found conflicting ID 'limits'; "
-         "line 12 of what it renders to"),
-        (_PILLAR, "the pillar: backfill: while parsing a flow sequence; did not find expected ',' "
-         "or ']'; line 44 of what it renders to"),
+        (
+            _YAML,
+            "a: while constructing a mapping; found conflicting ID 'limits'; line 12 of what it renders to",
+        ),
+        (
+            _PILLAR,
+            "the pillar: backfill: while parsing a flow sequence; did not find expected ',' "
+            "or ']'; line 44 of what it renders to",
+        ),
         ("Specified SLS a is not available", "Specified SLS a is not available"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_render_is_told_with_its_place(text: str, told: str) -> None:
     """As Salt 3008 says it; the lines of the file, which may have secrets, are left out."""
     assert results.rendering_error(text) == told
@@ -222,15 +234,9 @@ def test_a_minions_name_tells_node_and_generation(node: str, generation: int) ->
     ("answer", "expected"),
     [
         ("Minion did not return. [No response]", (False, SILENT)),
+        ({"out": "no_return", "ret": "Minion did not return", "retcode": 1}, (False, SILENT)),
         (
-            {"out": "no_return", "ret": "Minion did not return", "retcode": 1},
-            (False, SILENT),
-        ),
-        (
-            {
-                "ret": ["Rendering SLS 'base:x' failed: no key\nx.sls(3):\n---\nTraceback\n\n"],
-                "retcode": 1,
-            },
+            {"ret": ["Rendering SLS 'base:x' failed: no key\nx.sls(3):\n---\nTraceback\n\n"], "retcode": 1},
             (True, "x: no key"),
         ),
         ({"ret": {}, "retcode": 0}, (True, "it answered '{}' instead of states")),
@@ -242,9 +248,7 @@ def test_a_minions_name_tells_node_and_generation(node: str, generation: int) ->
         ),
     ],
 )
-def test_only_states_that_all_hold_are_a_success(
-    answer: object, expected: tuple[bool, str]
-) -> None:
+def test_only_states_that_all_hold_are_a_success(answer: object, expected: tuple[bool, str]) -> None:
     """For silence Salt returns a text, which is true; for bad states a list."""
     found = results.state_run("vn1", answer)
     assert (found.answered, found.problem) == expected

@@ -89,16 +89,23 @@ def test_hints_come_between_answers(connect: Connect) -> None:
     [
         ({"id": "vn1.g2"}, ""),
         ({"id": "vn1.g2", "fun": "test.ping", "return": False, "retcode": 1}, ""),
-        ({"id": "vn1.g2", "fun": "state.highstate", "return": {"a": {"result": True}},
-          "retcode": 0}, ""),
-        ({"id": "vn1.g2", "fun": "state.apply", "return": ["no pillar"], "retcode": 1},
-         "no pillar"),
-        ({"id": "vn1.g2", "fun": "state.highstate", "retcode": 2,
-          "return": {"a": {"__id__": "hosts", "result": False, "comment": "no"}}}, "hosts: no"),
-        ({"id": "vn1.g2", "fun": "state.highstate", "retcode": 2,
-          "return": {"a": {"result": True}}}, "it failed"),
+        ({"id": "vn1.g2", "fun": "state.highstate", "return": {"a": {"result": True}}, "retcode": 0}, ""),
+        ({"id": "vn1.g2", "fun": "state.apply", "return": ["no pillar"], "retcode": 1}, "no pillar"),
+        (
+            {
+                "id": "vn1.g2",
+                "fun": "state.highstate",
+                "retcode": 2,
+                "return": {"a": {"__id__": "hosts", "result": False, "comment": "no"}},
+            },
+            "hosts: no",
+        ),
+        (
+            {"id": "vn1.g2", "fun": "state.highstate", "retcode": 2, "return": {"a": {"result": True}}},
+            "it failed",
+        ),
     ],
-)  # fmt: skip
+)
 def test_states_that_fail_by_themselves_are_told(data: dict[str, object], problem: str) -> None:
     """The first run is nobody's request: its end is heard among the master's events."""
     told: SimpleQueue[tuple[str, str]] = SimpleQueue()
@@ -111,9 +118,11 @@ def test_states_that_fail_by_themselves_are_told(data: dict[str, object], proble
 def test_what_is_written_for_a_moment_goes_with_the_process(tmp_path: Path, number: int) -> None:
     """However it ends, amid a rendering or not; 0: its input ends."""
     with subprocess.Popen(
-        [sys.executable, inside.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, inside.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env={"TMPDIR": str(tmp_path)},
-    ) as process:  # fmt: skip
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         assert len(list(tmp_path.iterdir())) == 1
@@ -131,9 +140,7 @@ def test_why_salt_does_not_start_is_told(tmp_path: Path) -> None:
 def test_whoever_may_not_read_the_masters_files_is_told(tmp_path: Path) -> None:
     """It must not go on with defaults, nor look like a master that is down."""
     stub = tmp_path / "stub.py"
-    stub.write_text(
-        _STUB.replace('{"ready": True}', '{"refused": "PermissionError: [Errno 13] no: x"}')
-    )
+    stub.write_text(_STUB.replace('{"ready": True}', '{"refused": "PermissionError: [Errno 13] no: x"}'))
     link = SaltLink(sys.executable, "")
     link._argv = [sys.executable, str(stub)]
     with pytest.raises(RefusedError, match=r"^salt: no: x; run this as root"):

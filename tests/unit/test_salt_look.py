@@ -24,9 +24,7 @@ def look(tmp_path: Path) -> Look:
     (tmp_path / "fine").touch()
     (tmp_path / "list").write_bytes(b"end\n")
     found = runpy.run_path(str(LOOK))["look"]
-    found.__globals__.update(
-        __opts__={"id": "vn1.g2"}, _LIST=str(tmp_path / "list"), _PROGRAM=str(program)
-    )
+    found.__globals__.update(__opts__={"id": "vn1.g2"}, _LIST=str(tmp_path / "list"), _PROGRAM=str(program))
     made: Look = found
     return made
 

@@ -16,9 +16,7 @@ STATES = Path(__file__).parents[2] / "salt_states"
 @pytest.fixture
 def state() -> Any:
     """The module as Salt loads it, for a run that changes things."""
-    found = importlib.util.spec_from_file_location(
-        "backfill_slurm", STATES / "_states/backfill_slurm.py"
-    )
+    found = importlib.util.spec_from_file_location("backfill_slurm", STATES / "_states/backfill_slurm.py")
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)

@@ -35,9 +35,7 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Check:
         (folder / "list").unlink(missing_ok=True)
         if listed is not None:
             (folder / "list").write_bytes(listed)
-        done = subprocess.run(
-            [program, folder / "list"], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([program, folder / "list"], capture_output=True, text=True, check=False)
         return done.returncode, done.stdout.strip()
 
     return work
@@ -49,18 +47,20 @@ def test_everything_that_holds_is_counted(check: Check, tmp_path: Path) -> None:
     path.write_text("a\nb\n")
     path.chmod(0o644)
     found = check(
-        stated([
-            state("file.managed", str(path), contents="a\nb", mode="0644"),
-            state("file.directory", str(tmp_path), mode="0700"),
-            state("group.present", "root", gid=0),
-            state("user.present", "root", uid=0, gid=0, home="/root", shell="/bin/bash"),
-            state("mount.mounted", "/proc", device="proc", opts="rw,nosuid"),
-            state("cmd.run", "restart", onchanges=[{"file": "limits"}]),
-            state("test.nop", "nothing"),
-            state("file.decode", "/etc/munge/munge.key", contents_pillar="secret"),
-            state("file.managed", "/run/backfill/salt", contents="ok"),
-        ])
-    )  # fmt: skip
+        stated(
+            [
+                state("file.managed", str(path), contents="a\nb", mode="0644"),
+                state("file.directory", str(tmp_path), mode="0700"),
+                state("group.present", "root", gid=0),
+                state("user.present", "root", uid=0, gid=0, home="/root", shell="/bin/bash"),
+                state("mount.mounted", "/proc", device="proc", opts="rw,nosuid"),
+                state("cmd.run", "restart", onchanges=[{"file": "limits"}]),
+                state("test.nop", "nothing"),
+                state("file.decode", "/etc/munge/munge.key", contents_pillar="secret"),
+                state("file.managed", "/run/backfill/salt", contents="ok"),
+            ]
+        )
+    )
     # A user's home, which Salt would make, is a thing of its own.
     assert found == (0, "ok 6 things are as the states say")
 
@@ -92,27 +92,32 @@ def test_a_file_that_is_not_as_it_shall_be_is_named(
     [
         (state("file.directory", "/etc/passwd"), "/etc/passwd is no directory"),
         (state("file.directory", "/", user="nobody"), "/ has another owner"),
-        (state("file.managed", "/etc/passwd", replace=False, group="nogroup"),
-         "/etc/passwd has another group"),
+        (
+            state("file.managed", "/etc/passwd", replace=False, group="nogroup"),
+            "/etc/passwd has another group",
+        ),
         (state("group.present", "nogroup", gid=1), "nogroup is a group with another number"),
         (state("group.present", "strangers", gid=1), "strangers is no group here yet"),
-        (state("user.present", "nemo", uid=7, gid=7, home="/n", shell="/s"),
-         "nemo is no user here yet"),
-        (state("user.present", "root", uid=0, gid=0, home="/root", shell="/bin/none"),
-         "root is a user with another number, group, home or shell"),
-        (state("user.present", "nobody", uid=65534, gid=65534, home="/nonexistent",
-               shell="/usr/sbin/nologin"), "/nonexistent No such file or directory"),
-        (state("mount.mounted", "/nowhere", device="10.0.0.1:/x"),
-         "/nowhere is not mounted as it shall be"),
-        (state("mount.mounted", "/proc", device="other", opts="rw"),
-         "/proc is not mounted as it shall be"),
-        (state("mount.mounted", "/proc", device="proc", opts="nosuid,ro"),
-         "/proc is not mounted as it shall be"),
+        (state("user.present", "nemo", uid=7, gid=7, home="/n", shell="/s"), "nemo is no user here yet"),
+        (
+            state("user.present", "root", uid=0, gid=0, home="/root", shell="/bin/none"),
+            "root is a user with another number, group, home or shell",
+        ),
+        (
+            state(
+                "user.present", "nobody", uid=65534, gid=65534, home="/nonexistent", shell="/usr/sbin/nologin"
+            ),
+            "/nonexistent No such file or directory",
+        ),
+        (state("mount.mounted", "/nowhere", device="10.0.0.1:/x"), "/nowhere is not mounted as it shall be"),
+        (state("mount.mounted", "/proc", device="other", opts="rw"), "/proc is not mounted as it shall be"),
+        (
+            state("mount.mounted", "/proc", device="proc", opts="nosuid,ro"),
+            "/proc is not mounted as it shall be",
+        ),
     ],
-)  # fmt: skip
-def test_whatever_differs_is_told_in_one_sentence(
-    check: Check, what: dict[str, Any], told: str
-) -> None:
+)
+def test_whatever_differs_is_told_in_one_sentence(check: Check, what: dict[str, Any], told: str) -> None:
     assert check(stated([what])) == (3 if what["state"] == "mount" else 1, told)
 
 
@@ -151,15 +156,11 @@ def test_only_what_a_mount_may_bring_is_worth_waiting_for(check: Check) -> None:
 def test_what_cannot_be_seen_waits_for_a_run(check: Check, what: dict[str, Any]) -> None:
     """A state of which only Salt knows what it comes to is never believed."""
     status, told = check(stated([what]))
-    assert (status, told) == (
-        1,
-        f"its states have not succeeded yet, and only a run proves {what['__id__']}",
-    )
+    assert (status, told) == (1, f"its states have not succeeded yet, and only a run proves {what['__id__']}")
 
 
 @pytest.mark.parametrize(
-    "listed",
-    [b"", b"folder - - - /\n", b"file 0644 - - 9 /etc/passwd\nroo", b"what is this\nend\n"],
+    "listed", [b"", b"folder - - - /\n", b"file 0644 - - 9 /etc/passwd\nroo", b"what is this\nend\n"]
 )
 def test_half_a_list_proves_nothing(check: Check, listed: bytes) -> None:
     """Its last line must be there, and nothing in it that is not understood."""

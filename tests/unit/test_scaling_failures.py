@@ -16,9 +16,7 @@ NOW_S = 1_000_000.0
 POLICIES = PolicySet(
     cluster="c",
     priorities=Priorities(low=("htc",), high=("batch",)),
-    instances=Template(
-        ("vn1", "vn2"), ("10.77.1.1/16", "10.77.1.2/16"), Flavour(cpus=1, memory_mb=256)
-    ),
+    instances=Template(("vn1", "vn2"), ("10.77.1.1/16", "10.77.1.2/16"), Flavour(cpus=1, memory_mb=256)),
     hosts=("bm1", "bm2"),
 )
 
@@ -28,9 +26,17 @@ def after_failure(*, proven_s: float = 0.0, reachable: bool = True) -> World:
     world = World()
     world.apply(ch.Tick(NOW_S))
     node = ManagedNode(
-        "vn1", "10.77.1.1/16", "bm1", 1, Phase.REMOVING, NOW_S, NOW_S,
-        reason="it did not register", proven_s=proven_s, fail=True,
-    )  # fmt: skip
+        "vn1",
+        "10.77.1.1/16",
+        "bm1",
+        1,
+        Phase.REMOVING,
+        NOW_S,
+        NOW_S,
+        reason="it did not register",
+        proven_s=proven_s,
+        fail=True,
+    )
     world.apply(ch.NodeManaged(node))
     for name in ("bm1", "bm2"):
         up = reachable or name != "bm1"

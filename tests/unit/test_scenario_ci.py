@@ -99,11 +99,7 @@ def test_two_policies_on_one_scenario(here: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_what_cannot_be_played_is_one_sentence(
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    status: int,
-    sentence: str,
+    here: Path, capsys: pytest.CaptureFixture[str], options: list[str], status: int, sentence: str
 ) -> None:
     """With its exit status, before anything is played or written."""
     (here / "other.yaml").write_text(text(priorities="priorities: {low: [htc], high: [big]}"))
@@ -121,9 +117,7 @@ def test_a_policy_file_is_not_taken_for_the_scenario() -> None:
     story = command_of(["replay", "--policy", "p.yaml", "s.yaml"])
     assert trace is not None
     assert story is not None
-    assert (trace.module, story.module) == (
-        "backfill.ui.replay_command", "backfill.ui.live_command",
-    )  # fmt: skip
+    assert (trace.module, story.module) == ("backfill.ui.replay_command", "backfill.ui.live_command")
 
 
 def test_work_survives_mishaps(here: Path) -> None:
@@ -196,9 +190,7 @@ def test_a_mishap_that_cannot_happen_is_refused(here: Path, fault: str, told: st
     assert any(told in str(p) and ":16:" in str(p) for p in caught.value.problems), caught.value
 
 
-def test_a_job_that_never_computed_is_measured_too(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_never_computed_is_measured_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One that is told to finish as soon as it has begun."""
     ends = "ends: {job: low, state: waiting}"
     (here / "s.yaml").write_text(SMALL.replace("run_s: 20s", ends))

@@ -23,9 +23,7 @@ ROOT = Path(__file__).parents[2]
         ("traces/poisson", "traces/poisson.swf"),
     ],
 )
-def test_a_name_is_enough(
-    typed: str, inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_is_enough(typed: str, inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With or without folder and ending, in any directory."""
     monkeypatch.chdir(tmp_path)
     assert located(Path(typed)) == folder() / inside

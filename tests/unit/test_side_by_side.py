@@ -34,9 +34,7 @@ def test_users_of_the_one_cloud_take_turns_and_all_others_are_by_themselves(tmp_
 
 
 def test_every_file_with_a_real_test_is_in_exactly_one_group() -> None:
-    files = sorted(ROOT.glob("tests/real/test_*.py")) + sorted(
-        ROOT.glob("tests/contract/test_*.py")
-    )
+    files = sorted(ROOT.glob("tests/real/test_*.py")) + sorted(ROOT.glob("tests/contract/test_*.py"))
     marked = [str(file) for file in files if re.search(r"mark\.real\b", file.read_text())]
     found = groups(files)
     assert sorted(marked) == sorted(file for group in found for file in group.files)

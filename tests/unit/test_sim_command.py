@@ -55,14 +55,10 @@ def test_json(trace: Path, capsys: pytest.CaptureFixture[str], scheduler: str, s
     assert printed["makespan_s"] >= start
 
 
-def test_processors_that_are_kept(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_processors_that_are_kept(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing starts that would run into a maintenance, or needs what somebody else has then."""
     kept, out = tmp_path / "kept.yaml", tmp_path / "jobs.csv"
-    kept.write_text(
-        "reservations: [{at_s: 90s, for_s: 30s}, {processors: 1, at_s: 160s, for_s: 40s}]\n"
-    )
+    kept.write_text("reservations: [{at_s: 90s, for_s: 30s}, {processors: 1, at_s: 160s, for_s: 40s}]\n")
     command = [str(trace), "--cluster", "4x1", "--reservations", str(kept)]
     assert main([*command, "--jobs-csv", str(out)]) == 0
     assert out.read_text(encoding="utf-8").splitlines()[1:] == [
@@ -101,14 +97,9 @@ def test_fractions_stay_exact(tmp_path: Path) -> None:
     """A trace with fractions of seconds is written with them, and only where there are any."""
     trace, out = tmp_path / "t.swf", tmp_path / "o.csv"
     rest = " -1" * 9
-    trace.write_text(
-        f"1 -0.5 -1 1.25 1 -1 -1 1 -1{rest}\n2 0 -1 2 1 -1 -1 1 -1{rest}\n", encoding="utf-8"
-    )
+    trace.write_text(f"1 -0.5 -1 1.25 1 -1 -1 1 -1{rest}\n2 0 -1 2 1 -1 -1 1 -1{rest}\n", encoding="utf-8")
     assert main([str(trace), "--cluster", "1", "--jobs-csv", str(out)]) == 0
-    assert out.read_text(encoding="utf-8").splitlines()[1:] == [
-        "1,-0.5,-0.5,0.75,1",
-        "2,0,0.75,2.75,1",
-    ]
+    assert out.read_text(encoding="utf-8").splitlines()[1:] == ["1,-0.5,-0.5,0.75,1", "2,0,0.75,2.75,1"]
 
 
 def test_bad_input_is_one_sentence_and_writes_nothing(
@@ -119,9 +110,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
     broken.write_text("1 2 3\n", encoding="utf-8")
     assert main([str(broken), "--cluster", "4x1", "--jobs-csv", str(out)]) == 2
     printed = capsys.readouterr()
-    assert printed.err == (
-        f"backfill: {broken}:1: 3 columns where SWF has 18; complete or remove the line\n"
-    )
+    assert printed.err == (f"backfill: {broken}:1: 3 columns where SWF has 18; complete or remove the line\n")
     assert printed.out == ""
     assert not out.exists()
 
@@ -132,14 +121,10 @@ def test_a_csv_that_cannot_be_written(
     """A folder that does not exist is told."""
     out = tmp_path / "none" / "o.csv"
     assert main([str(trace), "--cluster", "4x1", "--jobs-csv", str(out)]) == 2
-    assert capsys.readouterr().err.startswith(
-        f"backfill: cannot write {out}: there is no directory"
-    )
+    assert capsys.readouterr().err.startswith(f"backfill: cannot write {out}: there is no directory")
 
 
-def test_a_csv_on_stdout_keeps_the_link_to_it(
-    trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_csv_on_stdout_keeps_the_link_to_it(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--jobs-csv /dev/stdout` with stdout in a file: the table follows the rows."""
     assert main([str(trace), "--cluster", "4x1", "--jobs-csv", "/dev/stdout"]) == 0
     assert capsys.readouterr().out.startswith("job_id,submit,start,end,processors\n")
@@ -224,9 +209,7 @@ def test_workload_arguments_are_checked(tmp_path: Path) -> None:
         ("poisson.swf", ["poisson", "--jobs", "300", "--mean-gap-s", "10"]),
     ],
 )
-def test_shipped_samples_are_what_the_models_draw(
-    sample: str, arguments: list[str], tmp_path: Path
-) -> None:
+def test_shipped_samples_are_what_the_models_draw(sample: str, arguments: list[str], tmp_path: Path) -> None:
     """The samples can be made again, byte for byte."""
     path = tmp_path / sample
     assert workload([*arguments, "--seed", "1", "-o", str(path)]) == 0

@@ -9,14 +9,7 @@ import pytest
 
 from backfill.sim.machine import Cluster
 from backfill.sim.replay import replay
-from backfill.sim.sacct import (
-    NO_SUBMIT,
-    ORPHAN_STEP,
-    STILL_RUNNING,
-    SUPERSEDED,
-    read_jobs,
-    read_sacct,
-)
+from backfill.sim.sacct import NO_SUBMIT, ORPHAN_STEP, STILL_RUNNING, SUPERSEDED, read_jobs, read_sacct
 from backfill.sim.sacct_fields import (
     parse_duration_s,
     parse_instant_s,
@@ -117,9 +110,7 @@ def test_a_dump_becomes_a_trace(tmp_path: Path) -> None:
 
 def test_a_name_with_a_comma_stays_one_cell(tmp_path: Path) -> None:
     """The rest of an array has its tasks in its name."""
-    trace = read(
-        tmp_path, HEADER, "12_[1,3]|2024-01-01T00:00:00|2024-01-01T00:00:05|60|2|4|00:02:00|RUNNING"
-    )
+    trace = read(tmp_path, HEADER, "12_[1,3]|2024-01-01T00:00:00|2024-01-01T00:00:05|60|2|4|00:02:00|RUNNING")
     written = "".join(replay(trace, Cluster(4)).csv_chunks())
     assert list(csv.reader(written.splitlines()))[1][0] == "12_[1,3]"
 

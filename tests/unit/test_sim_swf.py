@@ -170,8 +170,7 @@ def test_files_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "problem"),
-    [(6, 1, "password required"), (8, 99, "compression method is not supported")],
+    ("at", "value", "problem"), [(6, 1, "password required"), (8, 99, "compression method is not supported")]
 )
 def test_an_archive_that_cannot_be_unpacked_is_one_sentence(
     tmp_path: Path, at: int, value: int, problem: str
@@ -181,10 +180,7 @@ def test_an_archive_that_cannot_be_unpacked_is_one_sentence(
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.swf", PLAIN)
     data = bytearray(path.read_bytes())
-    for offset in (
-        at,
-        data.index(b"PK\1\2") + at + 2,
-    ):  # the member's own head, and the directory's
+    for offset in (at, data.index(b"PK\1\2") + at + 2):  # the member's own head, and the directory's
         data[offset] = value
     path.write_bytes(data)
     with pytest.raises(TraceError, match=f"cannot be unpacked .*{problem}.*; unpack it and name"):

@@ -153,6 +153,4 @@ def test_gaps_are_found() -> None:
     tally = world.tally
     assert world.checks.gaps(tally, 1.0) == []
     assert world.checks.gaps(tally[:-1], 1.0) == [f"job {job} ended at 4 instead of 5"]
-    assert world.checks.gaps([*tally[:2], *tally[3:]], 1.0) == [
-        f"job {job}, restart 0: 4 instead of 3"
-    ]
+    assert world.checks.gaps([*tally[:2], *tally[3:]], 1.0) == [f"job {job}, restart 0: 4 instead of 3"]

@@ -31,15 +31,19 @@ def tool(directory: Path, text: str) -> None:
     ("complaint", "kind"),
     [
         # Collected from 22.05.8 by hand, and from slurm_errno.c of 24.11 and 26.05.
-        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
-         UnreachableError),
+        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", UnreachableError),
         ("slurm_load_jobs error: Socket timed out on send/recv operation", UnreachableError),
         ("delete_node nodename=n6: Zero Bytes were transmitted or received", UnreachableError),
-        ("squeue: error: Munge encode failed: Failed to access \"/run/munge/munge.socket.2\"\n"
-         "slurm_load_partitions: Protocol authentication error", UnreachableError),
+        (
+            'squeue: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2"\n'
+            "slurm_load_partitions: Protocol authentication error",
+            UnreachableError,
+        ),
         ("scontrol: fatal: Could not establish a configuration source", UnreachableError),
-        ("scontrol: error: s_p_parse_file: cannot stat file /x: No such file, retrying in 1sec",
-         UnreachableError),
+        (
+            "scontrol: error: s_p_parse_file: cannot stat file /x: No such file, retrying in 1sec",
+            UnreachableError,
+        ),
         ("slurm_load_jobs error: Invalid job id specified", NotFoundError),
         ("Invalid job id specified for job 9999", NotFoundError),
         ("slurm_update error: Invalid node name specified", NotFoundError),
@@ -47,8 +51,7 @@ def tool(directory: Path, text: str) -> None:
         ("Job/step already completing or completed for job 5", NotFoundError),
         ("Requested operation is presently disabled for job 10", RefusedError),
         ("Only batch jobs are accepted or processed", RefusedError),
-        ("Operation not permitted on individual component of heterogeneous job for job 14+1",
-         RefusedError),
+        ("Operation not permitted on individual component of heterogeneous job for job 14+1", RefusedError),
         ("Access/permission denied for job 9_3", RefusedError),
         ("slurm_update error: Invalid user id", RefusedError),
         ("slurm_update error: Invalid node state specified", RefusedError),
@@ -61,7 +64,7 @@ def tool(directory: Path, text: str) -> None:
         ("Node already exists in the node table", AlreadyThereError),
         ("Unable to add node, node table is full", NoCapacityError),
     ],
-)  # fmt: skip
+)
 def test_what_slurm_says_has_a_type(complaint: str, kind: type[DriverError]) -> None:
     """Each known complaint becomes exactly one kind of error, with Slurm's words in it."""
     error = meaning_of("job 5", "scontrol suspend 5", 1, complaint)

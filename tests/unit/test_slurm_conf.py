@@ -153,9 +153,7 @@ def test_a_slurmctld_that_died_is_waited_for(cluster: ConfCluster) -> None:
 def test_what_a_dry_slurmctld_says() -> None:
     """Ready, refused with the reason, or neither."""
     doubled = "slurmctld: error: X 1 specified more than once, latest value used\n"
-    refused = (
-        f"slurmctld: error: unrecognized key: Y\n{doubled}slurmctld: fatal: Unable to process\n"
-    )
+    refused = f"slurmctld: error: unrecognized key: Y\n{doubled}slurmctld: fatal: Unable to process\n"
     assert judge(f"{doubled}slurmctld: Running as primary controller\n") == Verdict(True)
     assert judge(refused) == Verdict(True, "Unable to process: unrecognized key: Y")
     dated = refused.replace("slurmctld: ", "[2026-11-21T23:42:43.147] ")
@@ -181,9 +179,7 @@ def test_a_lost_job_is_noticed(cluster: ConfCluster) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_crash_leaves_a_whole_file_and_the_next_start_finishes(
-    cluster: ConfCluster, step: str
-) -> None:
+def test_a_crash_leaves_a_whole_file_and_the_next_start_finishes(cluster: ConfCluster, step: str) -> None:
     """Before the write nothing has happened; after it the change is carried to its end."""
     cluster.crash_at = step
     with pytest.raises(CrashError):
@@ -246,9 +242,7 @@ def test_an_old_release_needs_a_restart_for_another_number_of_nodes(tmp_path: Pa
     assert cluster.transactions.apply(with_node("vn1"), dry=False).reloaded == "restart"
     assert ran.exists()
     assert cluster.reloads() == 0
-    changed = cluster.transactions.apply(
-        lambda m: m.with_nodes(line("vn1", LineState.UNKNOWN)), dry=False
-    )
+    changed = cluster.transactions.apply(lambda m: m.with_nodes(line("vn1", LineState.UNKNOWN)), dry=False)
     assert changed.reloaded == "reconfigure"
 
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.drivers.slurm.conf.managed import (
-    EMPTY,
-    ForeignEditError,
-    LineState,
-    difference,
-    parse,
-    render,
-)
+from backfill.drivers.slurm.conf.managed import EMPTY, ForeignEditError, LineState, difference, parse, render
 from tests.unit.conf_cluster import line
 
 STEPS = ("backup", "note", "write", "reload", "look", "end")

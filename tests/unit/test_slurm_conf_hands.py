@@ -73,6 +73,4 @@ def test_force_says_that_the_hooks_went_with_the_file(cluster: ConfCluster) -> N
     cluster.transactions.apply(lambda m: m.with_section("hooks", hooked), dry=False)
     cluster.managed.write_text(cluster.managed.read_text() + "# by hand\n")
     done = cluster.transactions.apply(with_node("vn2"), dry=False, force=True)
-    assert done.notes == (
-        "the hooks stood in the replaced file; run `backfill slurm hooks install`",
-    )
+    assert done.notes == ("the hooks stood in the replaced file; run `backfill slurm hooks install`",)

@@ -57,8 +57,7 @@ def test_a_node_is_made_future_and_drained(tools: FakeTools, manager: SlurmManag
     """It is never a state that takes jobs, and it is drained before its slurmd can register."""
     show(tools, "FUTURE+DYNAMIC_NORM")
     manager.create_node(SPEC)
-    assert tools.changes() == ["scontrol update NodeName=vn1 State=DRAIN "
-                               "Reason=backfill: not proven yet"]  # fmt: skip
+    assert tools.changes() == ["scontrol update NodeName=vn1 State=DRAIN Reason=backfill: not proven yet"]
 
 
 def test_a_node_that_slurm_did_not_make_is_noticed(tools: FakeTools, manager: SlurmManager) -> None:
@@ -67,18 +66,36 @@ def test_a_node_that_slurm_did_not_make_is_noticed(tools: FakeTools, manager: Sl
     with pytest.raises(Exception, match="raise MaxNodeCount"):
         manager.create_node(SPEC)
     assert tools.changes() == [
-        "scontrol create NodeName=vn1 NodeAddr=10.77.1.1 CPUs=2 RealMemory=500 State=FUTURE "
-        "Feature=backfill"
+        "scontrol create NodeName=vn1 NodeAddr=10.77.1.1 CPUs=2 RealMemory=500 State=FUTURE Feature=backfill"
     ]
 
 
-def test_a_node_with_a_suspended_job_is_not_deleted(
-    tools: FakeTools, manager: SlurmManager
-) -> None:
+def test_a_node_with_a_suspended_job_is_not_deleted(tools: FakeTools, manager: SlurmManager) -> None:
     """Slurm thinks that it is idle, and 22.05 would crash."""
     show(tools, "IDLE+DRAIN+DYNAMIC_NORM", "backfill: x")
-    fixed = ["7", "7", "htc", "SUSPENDED", "root", "vn1", "1", "1", "", "0", "1", "1", "1", "1",
-             "NONE", "UNLIMITED", "0", "", "", "1", "1"]  # fmt: skip
+    fixed = [
+        "7",
+        "7",
+        "htc",
+        "SUSPENDED",
+        "root",
+        "vn1",
+        "1",
+        "1",
+        "",
+        "0",
+        "1",
+        "1",
+        "1",
+        "1",
+        "NONE",
+        "UNLIMITED",
+        "0",
+        "",
+        "",
+        "1",
+        "1",
+    ]
     mark = mark_of(manager)
     free = "".join(f"\x1d{mark}{text}" for text in ("", "", "None", "", "", "job"))
     tools.answer("squeue", "\x1f".join(fixed) + free + f"\x1e{mark}\n")
@@ -116,25 +133,22 @@ def test_a_reason_with_quotes_is_set_once(tools: FakeTools, manager: SlurmManage
     assert tools.changes() == ['scontrol update NodeName=vn1 State=DRAIN Reason=backfill: "vn2']
 
 
-def test_only_who_waits_at_a_terminal_is_told_aloud(
-    tools: FakeTools, manager: SlurmManager
-) -> None:
+def test_only_who_waits_at_a_terminal_is_told_aloud(tools: FakeTools, manager: SlurmManager) -> None:
     """First there; and by a heterogeneous job's leader, since scontrol reads only one number."""
     manager.tell("7", "backfill: x", aloud=True)
     manager.tell("8+0", "backfill: x", aloud=True)
     manager.tell("9_3", "backfill: x", aloud=True)
     assert [call for call in tools.changes() if "notify" in call] == [
-        "scontrol notify 7 backfill: x", "scontrol notify 8 backfill: x",
-    ]  # fmt: skip
+        "scontrol notify 7 backfill: x",
+        "scontrol notify 8 backfill: x",
+    ]
     assert tools.changes()[0] == "scontrol notify 7 backfill: x"
     tools.answer("notify", err="Job has already finished", status=1)
     manager.tell("7", "backfill: y", aloud=True)
     assert tools.changes()[-1] == "scontrol update JobId=7 AdminComment=backfill: y"
 
 
-def test_a_sentence_is_taken_back_only_while_it_stands_there(
-    tools: FakeTools, manager: SlurmManager
-) -> None:
+def test_a_sentence_is_taken_back_only_while_it_stands_there(tools: FakeTools, manager: SlurmManager) -> None:
     """Whatever has been said since stays, and so do the tasks of an array that heard otherwise."""
     said = "backfill: as of noon it waits: no room"
     tools.answer("-j 7 -O admin_comment", f"{said}\n")
@@ -155,9 +169,7 @@ def test_messages_are_one_line(tools: FakeTools, manager: SlurmManager) -> None:
     assert tools.changes() == ["scontrol update JobId=7 AdminComment=pushed aside [31m"]
 
 
-def test_an_answer_that_cannot_be_read_stops_the_observation(
-    tools: FakeTools, manager: SlurmManager
-) -> None:
+def test_an_answer_that_cannot_be_read_stops_the_observation(tools: FakeTools, manager: SlurmManager) -> None:
     """Half a picture is worse than none."""
     show(tools, "IDLE")
     tools.answer("squeue", "garbage\n")
@@ -203,9 +215,7 @@ def test_a_node_that_was_not_drained_is_not_drained_afterwards(
     ]
 
 
-def test_nothing_is_asked_where_slurm_takes_every_node_back(
-    tools: FakeTools, manager: SlurmManager
-) -> None:
+def test_nothing_is_asked_where_slurm_takes_every_node_back(tools: FakeTools, manager: SlurmManager) -> None:
     """ReturnToService=2 looks at no boot time."""
     tools.answer("show config", CONFIG.format(2))
     manager.vouch("vn1")

@@ -144,8 +144,7 @@ def test_what_lies_over_our_script_stays_and_that_is_said(cluster: ConfCluster) 
     script.write_text("-- second\n")
     (told,) = hooks(cluster).remove(dry=False).notes
     assert told == (
-        f"{script} is not ours any more and stays; what the site had before is kept as "
-        "job_submit.site.lua"
+        f"{script} is not ours any more and stays; what the site had before is kept as job_submit.site.lua"
     )
     assert script.read_text() == "-- second\n"
     assert not (cluster.directory / "hooks").exists()
@@ -228,9 +227,7 @@ def test_a_hook_with_a_follower(tmp_path: Path, compiler: str | None) -> None:
     follower.write_text("#!/bin/sh\ntrap - TERM ALRM\necho $0 $*; exit 3\n")
     follower.chmod(0o755)
     with HookDaemon(tmp_path / "sock") as daemon:
-        hook = build_hook(
-            tmp_path / "hook", daemon.endpoint, 5000, None, compiler, follows=str(follower)
-        )
+        hook = build_hook(tmp_path / "hook", daemon.endpoint, 5000, None, compiler, follows=str(follower))
         done = runs(hook)
         assert (done.returncode, done.stdout) == (3, f"{follower} one two\n".encode())
         assert daemon.requests[0].startswith("backfill1 allocated job=12 ")

@@ -78,9 +78,7 @@ def test_on_a_host_it_speaks_for_its_own_node(build: Build, tmp_path: Path) -> N
     """Where Slurm does not tell the restart count it is -1."""
     with HookDaemon(tmp_path / "s") as daemon:
         run(build(daemon.endpoint), ON_HOST)
-        assert daemon.requests == [
-            "backfill1 allocated job=12 nodes=n3 partition=high uid=1000 restart=-1\n"
-        ]
+        assert daemon.requests == ["backfill1 allocated job=12 nodes=n3 partition=high uid=1000 restart=-1\n"]
 
 
 def test_a_guests_hook_asks_whom_its_file_names(tmp_path: Path) -> None:
@@ -93,9 +91,7 @@ def test_a_guests_hook_asks_whom_its_file_names(tmp_path: Path) -> None:
         assert log_of(hook) == ""
         told.write_text(f"{daemon.endpoint} 5000\n")
         run(hook, ON_HOST)
-        assert [line.split()[1:4] for line in daemon.requests] == [
-            ["allocated", "job=12", "nodes=n3"]
-        ]
+        assert [line.split()[1:4] for line in daemon.requests] == [["allocated", "job=12", "nodes=n3"]]
     for text in ("", daemon.endpoint, f"{daemon.endpoint} soon", f"{daemon.endpoint} 0"):
         told.write_text(text)
         run(hook, ON_HOST)
@@ -164,9 +160,7 @@ def test_many_at_once(build: Build, tmp_path: Path) -> None:
     """Thirty jobs that start in one moment all get their answer."""
     with HookDaemon(tmp_path / "s") as daemon:
         hook = build(daemon.endpoint, timeout_ms=NEVER_MS)
-        calls = [
-            subprocess.Popen([hook], env={**PROLOG, "SLURM_JOB_ID": str(i)}) for i in range(30)
-        ]
+        calls = [subprocess.Popen([hook], env={**PROLOG, "SLURM_JOB_ID": str(i)}) for i in range(30)]
         assert [call.wait(120) for call in calls] == [0] * 30
         jobs = {line.split()[2] for line in daemon.requests}
     assert log_of(hook) == ""
@@ -187,9 +181,7 @@ def test_strange_values_cannot_break_the_line(build: Build, tmp_path: Path) -> N
     with HookDaemon(tmp_path / "s") as daemon:
         hook = build(daemon.endpoint)
         run(hook, {"SLURM_SCRIPT_CONTEXT": "prolog_slurmctld", "SLURM_JOB_PARTITION": "a b\nc=d"})
-        assert daemon.requests == [
-            "backfill1 allocated job= nodes= partition=a?b?c=d uid= restart=-1\n"
-        ]
+        assert daemon.requests == ["backfill1 allocated job= nodes= partition=a?b?c=d uid= restart=-1\n"]
 
 
 def test_tcp_comes_from_a_privileged_port(build: Build) -> None:

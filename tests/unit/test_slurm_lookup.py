@@ -111,15 +111,11 @@ def test_where_all_have_addresses_nobody_is_asked(tools: FakeTools) -> None:
 def test_a_name_without_address_is_said_and_changes_nothing(tools: FakeTools) -> None:
     """slurmctld may know an address that still works; and its silence is not taken for one."""
     tools.answer("getaddrs", "bm1: 10.0.0.1:6818\n")
-    (said,) = (
-        Lookup(Commands(bin_dir=tools.directory)).refresh([node("bm1", "no such name")]).values()
-    )
+    (said,) = Lookup(Commands(bin_dir=tools.directory)).refresh([node("bm1", "no such name")]).values()
     assert said.startswith("its NodeAddr no such name has no address here (")
     assert tools.changes() == ["scontrol getaddrs bm1"]
     tools.answer("getaddrs bm9", err="Unable to contact slurm controller", status=1)
-    tools.directory.joinpath("scontrol").write_text(
-        "#!/bin/sh\necho Socket timed out >&2; exit 1\n"
-    )
+    tools.directory.joinpath("scontrol").write_text("#!/bin/sh\necho Socket timed out >&2; exit 1\n")
     with pytest.raises(UnreachableError):
         lookup(tools, {"bm1.example": ("10.0.0.9",)}).refresh([BM1])
 
@@ -153,6 +149,4 @@ def test_once_a_minute_the_nodes_of_our_hosts_are_looked_up() -> None:
     assert asked == [["bm1"]] * 3
     for found in ({"bm1": "moved"}, {"bm1": "moved"}, {}, {"bm1": "moved"}):
         book.heard(found)
-    assert [(r.kind, r.subject, r.body["why"]) for r in journal.read()] == [
-        ("address", "bm1", "moved")
-    ] * 2
+    assert [(r.kind, r.subject, r.body["why"]) for r in journal.read()] == [("address", "bm1", "moved")] * 2

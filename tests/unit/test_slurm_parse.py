@@ -17,16 +17,36 @@ from backfill.ports import BadOutputError
 NOW_S = 1795232590.0
 FORMAT = JobFormat("MARK")
 _FIXED = {
-    "id": "7", "raw": "7", "partition": "any", "state": "RUNNING", "user": "root", "nodes": "bm2",
-    "num_nodes": "1", "cpus": "1", "tres": "cpu=1,node=1,billing=1", "memory": "0",
-    "priority": "4294901757", "submit": "1795232580", "eligible": "1795232581",
-    "start": "1795232585", "end": "NONE", "limit": "UNLIMITED", "restarts": "0",
-    "expected": "(null)", "deadline": "N/A", "batch": "1", "requeue": "1",
-}  # fmt: skip
+    "id": "7",
+    "raw": "7",
+    "partition": "any",
+    "state": "RUNNING",
+    "user": "root",
+    "nodes": "bm2",
+    "num_nodes": "1",
+    "cpus": "1",
+    "tres": "cpu=1,node=1,billing=1",
+    "memory": "0",
+    "priority": "4294901757",
+    "submit": "1795232580",
+    "eligible": "1795232581",
+    "start": "1795232585",
+    "end": "NONE",
+    "limit": "UNLIMITED",
+    "restarts": "0",
+    "expected": "(null)",
+    "deadline": "N/A",
+    "batch": "1",
+    "requeue": "1",
+}
 _FREE = {
-    "account": "(null)", "qos": "(null)", "reason": "None", "required": "bm2",
-    "features": "(null)", "name": "job",
-}  # fmt: skip
+    "account": "(null)",
+    "qos": "(null)",
+    "reason": "None",
+    "required": "bm2",
+    "features": "(null)",
+    "name": "job",
+}
 
 
 def record(**changes: str) -> str:
@@ -45,21 +65,39 @@ def test_a_running_job() -> None:
     """Every field arrives where it belongs."""
     (job,) = read(record(limit="1-02:03:04", tres="cpu=1,mem=1400M,node=1", memory="700M"))
     assert job == Job(
-        id="7", raw_id=7, partition="any", state=JobState.RUNNING, user="root", name="job",
-        nodes=("bm2",), memory_mb=1400, priority=4294901757, submit_s=1795232580.0,
-        eligible_s=1795232581.0, start_s=1795232585.0, time_limit_s=93784.0,
+        id="7",
+        raw_id=7,
+        partition="any",
+        state=JobState.RUNNING,
+        user="root",
+        name="job",
+        nodes=("bm2",),
+        memory_mb=1400,
+        priority=4294901757,
+        submit_s=1795232580.0,
+        eligible_s=1795232581.0,
+        start_s=1795232585.0,
+        time_limit_s=93784.0,
         required_nodes=("bm2",),
-    )  # fmt: skip
+    )
 
 
 def test_a_pending_job_has_not_started() -> None:
     """The start that the scheduler expects is not taken for a start."""
     (job,) = read(
         record(
-            state="PENDING", nodes="", start="1795299999", eligible="N/A", requeue="0",
-            account="acc", qos="low", reason="JobHeldUser", features="a&b", limit="5:00",
+            state="PENDING",
+            nodes="",
+            start="1795299999",
+            eligible="N/A",
+            requeue="0",
+            account="acc",
+            qos="low",
+            reason="JobHeldUser",
+            features="a&b",
+            limit="5:00",
         )
-    )  # fmt: skip
+    )
     assert job.start_s == 0
     assert job.eligible_s == 0
     assert not job.requeue
@@ -77,9 +115,7 @@ def test_array_tasks_and_het_components_keep_their_names() -> None:
     ("printed", "numbers"),
     [("[0-10:3]", (0, 3, 6, 9)), ("[1,5-6%2]", (1, 5, 6)), ("[7]", (7,)), ("[1-3:2,9]", (1, 3, 9))],
 )
-def test_tasks_that_wait_together_are_jobs_of_their_own(
-    printed: str, numbers: tuple[int, ...]
-) -> None:
+def test_tasks_that_wait_together_are_jobs_of_their_own(printed: str, numbers: tuple[int, ...]) -> None:
     """squeue prints one record for them, with or without a step and a limit."""
     jobs = read(record(id=f"12_{printed}", raw="12", state="PENDING") + record(id="13"))
     assert [job.id for job in jobs] == [*(f"12_{n}" for n in numbers), "13"]
@@ -100,14 +136,18 @@ def test_the_first_tasks_of_a_large_array_stand_for_all(monkeypatch: pytest.Monk
     monkeypatch.setattr("backfill.drivers.slurm.parse.MOST_OF_ARRAYS", 10)
     many = "".join(record(id=f"{n}_[1-8]", raw=str(n), state="PENDING") for n in range(20, 25))
     assert [job.id for job in read(many + record(id="13"))] == [
-        *(f"20_{n}" for n in range(1, 9)), "21_1", "21_2", "21_3", "22_1", "23_1", "24_1",
+        *(f"20_{n}" for n in range(1, 9)),
+        "21_1",
+        "21_2",
+        "21_3",
+        "22_1",
+        "23_1",
+        "24_1",
         "13",
-    ]  # fmt: skip
+    ]
 
 
-@pytest.mark.parametrize(
-    "asked", ["n[1-900000]", "n[1-60000],m[1-60000]", "x" * 5000, "[1-9]" * 500]
-)
+@pytest.mark.parametrize("asked", ["n[1-900000]", "n[1-60000],m[1-60000]", "x" * 5000, "[1-9]" * 500])
 def test_what_a_user_asks_for_is_not_expanded_without_end(asked: str) -> None:
     """It is one name then, which no node has."""
     (job,) = read(record(id="12", state="PENDING", required=asked))

@@ -20,15 +20,37 @@ from backfill.ports import BadOutputError, UnreachableError
 from tests.unit.test_slurm_records import Way
 
 JOB: dict[str, Any] = {
-    "id": 7, "name": "a=b\n\"c'é", "state": "RUNNING", "state_reason": "None", "partition": "htc",
-    "qos": None, "account": None, "user_name": "eve", "allocated_nodes": "vn[1-2]",
-    "required_nodes": None, "cpus": 4, "num_nodes": 2, "memory_per_node": None,
-    "memory_per_cpu": 100, "constraints": [], "array_id": None, "array_task_id": None,
-    "array_tasks_waiting": None, "time_limit": None, "submit_time": 100, "start_time": 102,
-    "eligible_time": 101, "end_time": None, "requeue_count": 1, "is_requeueable": True,
-    "priority": 9, "heterogeneous_id": None, "heterogeneous_offset": None, "deadline": None,
+    "id": 7,
+    "name": "a=b\n\"c'é",
+    "state": "RUNNING",
+    "state_reason": "None",
+    "partition": "htc",
+    "qos": None,
+    "account": None,
+    "user_name": "eve",
+    "allocated_nodes": "vn[1-2]",
+    "required_nodes": None,
+    "cpus": 4,
+    "num_nodes": 2,
+    "memory_per_node": None,
+    "memory_per_cpu": 100,
+    "constraints": [],
+    "array_id": None,
+    "array_task_id": None,
+    "array_tasks_waiting": None,
+    "time_limit": None,
+    "submit_time": 100,
+    "start_time": 102,
+    "eligible_time": 101,
+    "end_time": None,
+    "requeue_count": 1,
+    "is_requeueable": True,
+    "priority": 9,
+    "heterogeneous_id": None,
+    "heterogeneous_offset": None,
+    "deadline": None,
     "scheduled_nodes": None,
-}  # fmt: skip
+}
 Make = Callable[..., PyslurmPath]
 
 
@@ -62,12 +84,22 @@ def test_its_words_and_units_become_ours(make: Make) -> None:
     path = make(
         jobs=[
             JOB,
-            {**JOB, "id": 8, "state": "PENDING", "time_limit": 5, "memory_per_node": 300,
-             "allocated_nodes": None, "start_time": 999, "state_reason": "JobHeldUser",
-             "constraints": ["a&b", "c"], "scheduled_nodes": "bm[1-2]", "deadline": 2000},
+            {
+                **JOB,
+                "id": 8,
+                "state": "PENDING",
+                "time_limit": 5,
+                "memory_per_node": 300,
+                "allocated_nodes": None,
+                "start_time": 999,
+                "state_reason": "JobHeldUser",
+                "constraints": ["a&b", "c"],
+                "scheduled_nodes": "bm[1-2]",
+                "deadline": 2000,
+            },
             {**JOB, "id": 9, "state": "COMPLETING", "end_time": 500, "memory_per_cpu": "UNLIMITED"},
         ]
-    )  # fmt: skip
+    )
     jobs = path.all_jobs()
     seven, eight, nine = jobs["7"], jobs["8"], jobs["9"]
     assert (seven.nodes, seven.memory_mb, seven.time_limit_s) == (("vn1", "vn2"), 200, None)
@@ -76,9 +108,7 @@ def test_its_words_and_units_become_ours(make: Make) -> None:
     assert (eight.start_s, eight.nodes, eight.reason) == (0.0, (), "JobHeldUser")
     assert (eight.features, seven.features, eight.deadline_s) == ("a&b,c", "", 2000.0)
     assert (eight.planned_nodes, eight.planned_s) == (("bm1", "bm2"), 999.0)
-    assert (nine.state, nine.flags, nine.memory_mb) == (
-        JobState.COMPLETED, frozenset({"COMPLETING"}), 0,
-    )  # fmt: skip
+    assert (nine.state, nine.flags, nine.memory_mb) == (JobState.COMPLETED, frozenset({"COMPLETING"}), 0)
 
 
 def test_arrays(make: Make) -> None:
@@ -136,9 +166,7 @@ def test_every_failure_is_a_typed_error(
     assert path.all_jobs().keys() == {"7"}
 
 
-def test_text_takes_over_and_pyslurm_is_tried_again(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_text_takes_over_and_pyslurm_is_tried_again(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     """A crash in libslurm costs one sentence in the log; the cycle gets its answer."""
     now = [0.0]
     library, text = make(load="segfault"), Way("text")

@@ -24,25 +24,67 @@ from backfill.ports import (
 )
 
 OLD: dict[str, Any] = {
-    "job_id": 7, "array_job_id": 0, "array_task_id": None, "array_task_string": "",
-    "het_job_id": 0, "het_job_offset": 0, "partition": "htc", "job_state": "RUNNING", "qos": "",
-    "user_name": "eve", "account": "", "name": "a=b\n\"c'", "nodes": "vn[1-2]", "node_count": 2,
-    "cpus": 4, "memory_per_node": None, "memory_per_cpu": 100, "priority": 9,
-    "tres_alloc_str": "cpu=4,mem=400M,node=2,billing=4", "tres_req_str": "", "time_limit": None,
-    "submit_time": 100, "eligible_time": 101, "start_time": 102, "end_time": 0, "deadline": 0,
-    "restart_cnt": 1, "requeue": True, "state_reason": "None", "required_nodes": "",
-    "features": "virt", "batch_flag": True,
-}  # fmt: skip
+    "job_id": 7,
+    "array_job_id": 0,
+    "array_task_id": None,
+    "array_task_string": "",
+    "het_job_id": 0,
+    "het_job_offset": 0,
+    "partition": "htc",
+    "job_state": "RUNNING",
+    "qos": "",
+    "user_name": "eve",
+    "account": "",
+    "name": "a=b\n\"c'",
+    "nodes": "vn[1-2]",
+    "node_count": 2,
+    "cpus": 4,
+    "memory_per_node": None,
+    "memory_per_cpu": 100,
+    "priority": 9,
+    "tres_alloc_str": "cpu=4,mem=400M,node=2,billing=4",
+    "tres_req_str": "",
+    "time_limit": None,
+    "submit_time": 100,
+    "eligible_time": 101,
+    "start_time": 102,
+    "end_time": 0,
+    "deadline": 0,
+    "restart_cnt": 1,
+    "requeue": True,
+    "state_reason": "None",
+    "required_nodes": "",
+    "features": "virt",
+    "batch_flag": True,
+}
 WRAPPED = (
-    "array_job_id", "het_job_id", "het_job_offset", "node_count", "cpus", "memory_per_cpu",
-    "priority", "submit_time", "eligible_time", "start_time", "end_time", "deadline",
-)  # fmt: skip
+    "array_job_id",
+    "het_job_id",
+    "het_job_offset",
+    "node_count",
+    "cpus",
+    "memory_per_cpu",
+    "priority",
+    "submit_time",
+    "eligible_time",
+    "start_time",
+    "end_time",
+    "deadline",
+)
 NONE = {"set": False, "infinite": False, "number": 0}
 NODE: dict[str, Any] = {
-    "name": "vn1", "state": ["IDLE", "DRAIN", "DYNAMIC_NORM"], "reason": "disk", "cpus": 2,
-    "address": "10.77.1.1", "alloc_cpus": 1, "real_memory": 500, "partitions": ["htc"],
-    "features": ["virt"], "boot_time": 5, "slurmd_start_time": 6,
-}  # fmt: skip
+    "name": "vn1",
+    "state": ["IDLE", "DRAIN", "DYNAMIC_NORM"],
+    "reason": "disk",
+    "cpus": 2,
+    "address": "10.77.1.1",
+    "alloc_cpus": 1,
+    "real_memory": 500,
+    "partitions": ["htc"],
+    "features": ["virt"],
+    "boot_time": 5,
+    "slurmd_start_time": 6,
+}
 
 
 def new(entry: dict[str, Any]) -> dict[str, Any]:
@@ -50,10 +92,14 @@ def new(entry: dict[str, Any]) -> dict[str, Any]:
     wrapped = {k: {"set": True, "infinite": False, "number": entry[k]} for k in WRAPPED}
     state = entry["job_state"]
     return {
-        **entry, **wrapped, "job_state": [state] if isinstance(state, str) else state,
-        "memory_per_node": NONE, "time_limit": {"set": False, "infinite": True, "number": 0},
-        "array_task_id": NONE, "scheduled_nodes": "",
-    }  # fmt: skip
+        **entry,
+        **wrapped,
+        "job_state": [state] if isinstance(state, str) else state,
+        "memory_per_node": NONE,
+        "time_limit": {"set": False, "infinite": True, "number": 0},
+        "array_task_id": NONE,
+        "scheduled_nodes": "",
+    }
 
 
 def jobs(*entries: dict[str, Any]) -> list[Job]:
@@ -100,11 +146,19 @@ def test_nodes() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "slurm_load_jobs error", "[]", "7", "\x00\xff", '{"jobs": 3}', '{"jobs": [3]}',
-        '{"jobs": [{}]}', '{"jobs": [', json.dumps({"jobs": [{**OLD, "name": 7}]}),
+        "",
+        "slurm_load_jobs error",
+        "[]",
+        "7",
+        "\x00\xff",
+        '{"jobs": 3}',
+        '{"jobs": [3]}',
+        '{"jobs": [{}]}',
+        '{"jobs": [',
+        json.dumps({"jobs": [{**OLD, "name": 7}]}),
         json.dumps({"jobs": [{**OLD, "job_state": "DANCING"}]}),
     ],
-)  # fmt: skip
+)
 def test_malformed_answers_are_errors_of_their_own(text: str) -> None:
     """Never half a picture, never another kind of error."""
     with pytest.raises(BadOutputError, match="squeue"):
@@ -165,9 +219,7 @@ class Way:
         DriverError("rest", "ended with status 137"),
     ],
 )
-def test_the_next_way_answers_for_a_broken_one(
-    error: DriverError, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_next_way_answers_for_a_broken_one(error: DriverError, caplog: pytest.LogCaptureFixture) -> None:
     """At once, with one sentence; the broken one rests for a minute and is then tried again."""
     now = [0.0]
     rest, text = Way("rest", error), Way("text")

@@ -85,8 +85,13 @@ def test_the_newest_common_version_is_found_once(server: Server) -> None:
     assert path.all_jobs().keys() == {"7"}
     assert path.jobs_on(["vn2"]).keys() == {"7"}
     assert [wanted.split("/")[2] for wanted in server.asked] == [
-        "v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.42", "v0.0.42",
-    ]  # fmt: skip
+        "v0.0.45",
+        "v0.0.44",
+        "v0.0.43",
+        "v0.0.42",
+        "v0.0.42",
+        "v0.0.42",
+    ]
 
 
 def test_single_jobs(server: Server) -> None:

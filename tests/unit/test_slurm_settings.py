@@ -24,9 +24,7 @@ Cgroup Support Configuration:
 ClusterName             = other
 """
 PARTITIONS = "PartitionName=batch AllowGroups=ALL\nPartitionName=htc AllowGroups=ALL\n"
-GOOD = SlurmSettings(
-    SlurmVersion(22, 5, 8), "lab", 0, 1000, "select/cons_tres", raw={"FixedNodes": "2"}
-)
+GOOD = SlurmSettings(SlurmVersion(22, 5, 8), "lab", 0, 1000, "select/cons_tres", raw={"FixedNodes": "2"})
 
 
 def test_reading() -> None:
@@ -47,9 +45,7 @@ def test_newer_releases_number_their_hooks() -> None:
     assert read_settings(config, PARTITIONS, 2).prolog == "/a,/b"
 
 
-@pytest.mark.parametrize(
-    "line", ["SlurmdTimeout           = 300 sec", "SLURM_VERSION           = 22.05.8"]
-)
+@pytest.mark.parametrize("line", ["SlurmdTimeout           = 300 sec", "SLURM_VERSION           = 22.05.8"])
 def test_a_missing_value_is_an_error(line: str) -> None:
     """Nothing is guessed."""
     with pytest.raises(BadOutputError):
@@ -72,9 +68,7 @@ def test_nothing_is_said_when_all_is_well() -> None:
         (replace(GOOD, slurmd_timeout_s=300), ("300 s", "3600 s", "SlurmdTimeout=0")),
     ],
 )
-def test_each_refusal_is_one_sentence_with_a_remedy(
-    settings: SlurmSettings, words: tuple[str, ...]
-) -> None:
+def test_each_refusal_is_one_sentence_with_a_remedy(settings: SlurmSettings, words: tuple[str, ...]) -> None:
     """It names the value, what it breaks and what to set."""
     (sentence,) = check_settings(settings, longest_pause_s=3600)
     assert all(word in sentence for word in words)

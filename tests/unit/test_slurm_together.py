@@ -59,10 +59,14 @@ class Table:
             if len(self.nodes) == self.room:
                 raise RefusedError(subject, "Maximum node count exceeded")
             self.nodes[name] = Node(
-                name, NodeBase.FUTURE, frozenset({"DYNAMIC_NORM"}), address=address,
-                cpus=int(values["CPUs"]), memory_mb=int(values["RealMemory"]),
+                name,
+                NodeBase.FUTURE,
+                frozenset({"DYNAMIC_NORM"}),
+                address=address,
+                cpus=int(values["CPUs"]),
+                memory_mb=int(values["RealMemory"]),
                 features=tuple(values["Feature"].split(",")),
-            )  # fmt: skip
+            )
 
     def set_drain(self, name: str, reason: str) -> None:
         for one in parse_hostlist(name):

@@ -7,13 +7,7 @@ from dataclasses import replace
 import pytest
 
 from backfill.core import changes as ch
-from backfill.core.actions import (
-    DeleteInstance,
-    DriverAction,
-    MigrateInstance,
-    RequeueJob,
-    ThawInstance,
-)
+from backfill.core.actions import DeleteInstance, DriverAction, MigrateInstance, RequeueJob, ThawInstance
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase
@@ -31,9 +25,8 @@ POLICIES = PolicySet(
     hosts=("bm1", "bm2"),
 )
 DISPLACED = ManagedNode(
-    "vn1", "10.77.1.1/16", "bm1", 1, Phase.DISPLACED, NOW_S, NOW_S,
-    held=(HeldJob("7", 0), HeldJob("8", 0)),
-)  # fmt: skip
+    "vn1", "10.77.1.1/16", "bm1", 1, Phase.DISPLACED, NOW_S, NOW_S, held=(HeldJob("7", 0), HeldJob("8", 0))
+)
 
 
 def job(job_id: str, state: JobState = JobState.SUSPENDED, restarts: int = 0) -> Job:
@@ -42,9 +35,12 @@ def job(job_id: str, state: JobState = JobState.SUSPENDED, restarts: int = 0) ->
 
 
 def world_of(
-    node: ManagedNode, *jobs: Job, hosts: tuple[str, ...] = ("bm1", "bm2"),
-    places: dict[str, InstanceState] | None = None, generation: int = 1,
-) -> World:  # fmt: skip
+    node: ManagedNode,
+    *jobs: Job,
+    hosts: tuple[str, ...] = ("bm1", "bm2"),
+    places: dict[str, InstanceState] | None = None,
+    generation: int = 1,
+) -> World:
     """A world in which all was read a minute after the node's record was made."""
     at_s = NOW_S + 60
     world = World()
@@ -103,9 +99,7 @@ def test_what_was_held_stays_noted_until_it_goes_on() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.DISPLACED, Phase.RETURNING])
-def test_a_guest_that_somebody_started_anew_is_removed_and_its_jobs_start_anew(
-    phase: Phase,
-) -> None:
+def test_a_guest_that_somebody_started_anew_is_removed_and_its_jobs_start_anew(phase: Phase) -> None:
     """Nothing of them is in it, although Slurm still holds them there."""
     world = world_of(replace(DISPLACED, phase=phase), job("7"), job("8"))
     running = Instance(

@@ -40,9 +40,7 @@ def test_a_newer_journal_is_refused_with_the_remedy(tmp_path: Path) -> None:
     for opened in (SqliteJournal, JournalReader):
         with pytest.raises(BadOutputError) as caught:
             opened(path)
-        assert f"newer backfill (journal version {VERSION + 1}, this one reads up" in str(
-            caught.value
-        )
+        assert f"newer backfill (journal version {VERSION + 1}, this one reads up" in str(caught.value)
         assert "use that backfill, or move the file away" in str(caught.value)
     assert path.read_bytes() == before
 

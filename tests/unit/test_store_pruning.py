@@ -64,9 +64,7 @@ def test_pruning_takes_what_only_a_replay_needs(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "j.db")
     journal.append([entry("cluster", 10.0, t="Tick"), entry("slurm", 10.0, t="SourceSeen")])
     journal.append([Record(10.0, "plan", "cluster", {"steps": 0}), entry("vn1", 10.0, t="Woken")])
-    journal.append(
-        [entry("cluster", 90.0, t="Tick"), Record(90.0, "plan", "cluster", {"steps": 1})]
-    )
+    journal.append([entry("cluster", 90.0, t="Tick"), Record(90.0, "plan", "cluster", {"steps": 1})])
     assert journal.prune(50.0, 100.0) == 3
     assert [r.id for r in journal.read()] == [4, 5, 6]
     journal.close()

@@ -175,9 +175,7 @@ def test_a_newer_journal_is_refused(tmp_path: Path) -> None:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"PRAGMA user_version = {VERSION + 1}")
     db.close()
-    refused(
-        path, rf"newer backfill \(journal version {VERSION + 1}, this one reads up to {VERSION}\)"
-    )
+    refused(path, rf"newer backfill \(journal version {VERSION + 1}, this one reads up to {VERSION}\)")
 
 
 def test_a_truncated_journal_is_refused(tmp_path: Path) -> None:

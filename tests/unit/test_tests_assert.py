@@ -63,9 +63,7 @@ def idle(trees: list[ast.Module]) -> list[str]:
         function.name
         for tree in trees
         for function in functions(tree)
-        if function.name.startswith("test_")
-        and not asserts(function)
-        and not calls(function) & known
+        if function.name.startswith("test_") and not asserts(function) and not calls(function) & known
     ]
 
 

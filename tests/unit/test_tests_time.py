@@ -18,9 +18,7 @@ def timed(tree: ast.AST) -> Iterator[int]:
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             spans = _spans(function)
             for node in ast.walk(function):
-                if isinstance(node, ast.Assert) and any(
-                    _limits(part, spans) for part in ast.walk(node.test)
-                ):
+                if isinstance(node, ast.Assert) and any(_limits(part, spans) for part in ast.walk(node.test)):
                     yield node.lineno
 
 
@@ -69,9 +67,7 @@ def test_no_test_asserts_a_time_of_the_machine() -> None:
     """Await a condition, or compare with what the same test has measured (CONTRIBUTING.md)."""
     files = [file for file in TESTS.rglob("*.py") if "bench" not in file.parts]
     found = [
-        f"{file.relative_to(TESTS)}:{line}"
-        for file in files
-        for line in timed(ast.parse(file.read_text()))
+        f"{file.relative_to(TESTS)}:{line}" for file in files for line in timed(ast.parse(file.read_text()))
     ]
     assert found == []
 

@@ -73,8 +73,11 @@ def test_a_host_shows_its_own_jobs_and_its_guests_in_lanes(timeline: Timeline) -
     """Lane 0 is the host's own node; no lane has two things at one time."""
     bm1 = row(timeline.hosts, "bm1")
     assert {s.label for s in bm1.spans if s.lane == 0} == {
-        "yardstick-1", "yardstick-2", "yardstick-3", "important",
-    }  # fmt: skip
+        "yardstick-1",
+        "yardstick-2",
+        "yardstick-3",
+        "important",
+    }
     assert {s.label for s in bm1.spans if s.lane > 0} == {"vn1", "vn2"}
     for lane in range(bm1.lanes):
         spans = sorted((s for s in bm1.spans if s.lane == lane), key=lambda s: s.start_s)
@@ -99,9 +102,17 @@ def test_an_eviction_is_taken_apart(timeline: Timeline) -> None:
     assert eviction.stopped_s - eviction.wanted_s == pytest.approx(0.003, abs=1e-6)
     assert eviction.stopped_s < eviction.displaced_s < eviction.moving_s < eviction.returning_s
     assert [s.name for s in eviction.steps] == [
-        "pause instance", "drain node", "hide node", "suspend job 5", "migrate to bm2", "show node",
-        "thaw instance", "wake instance", "resume job 5", "undrain node",
-    ]  # fmt: skip
+        "pause instance",
+        "drain node",
+        "hide node",
+        "suspend job 5",
+        "migrate to bm2",
+        "show node",
+        "thaw instance",
+        "wake instance",
+        "resume job 5",
+        "undrain node",
+    ]
     assert all(s.end_s >= s.start_s > 0 and not s.problem for s in eviction.steps)
 
 
@@ -126,12 +137,15 @@ def test_events_without_the_silent_records_give_the_same_instances(outcome: Outc
 def test_outcomes_of_a_live_daemon_end_steps_too() -> None:
     """A failed call is kept with its problem; the next try is a step of its own."""
     node = {
-        "name": "vn1", "address": "10.0.0.1/24", "host": "bm1", "generation": 1,
-        "phase": "booting", "since_s": 1.0, "created_s": 1.0,
-    }  # fmt: skip
-    intent = {
-        "t": "DrainNode", "name": "vn1", "generation": 1, "reason": "backfill: test",
-    }  # fmt: skip
+        "name": "vn1",
+        "address": "10.0.0.1/24",
+        "host": "bm1",
+        "generation": 1,
+        "phase": "booting",
+        "since_s": 1.0,
+        "created_s": 1.0,
+    }
+    intent = {"t": "DrainNode", "name": "vn1", "generation": 1, "reason": "backfill: test"}
     outcome = {"key": "DrainNode:vn1:1", "elapsed_s": 0.5, "problem": "slurmctld: no answer"}
     timeline = timeline_of(
         [
@@ -144,9 +158,7 @@ def test_outcomes_of_a_live_daemon_end_steps_too() -> None:
         ]
     )
     steps = timeline.boots[0].steps
-    assert [(s.problem, s.took_s) for s in steps] == [
-        ("slurmctld: no answer", 0.5), ("", pytest.approx(0.1)),
-    ]  # fmt: skip
+    assert [(s.problem, s.took_s) for s in steps] == [("slurmctld: no answer", 0.5), ("", pytest.approx(0.1))]
     assert timeline.boots[0].marks == (("kernel", 1.5),)
     assert [e.main for e in timeline.events if "failed" in e.text] == [True]
 
@@ -173,11 +185,7 @@ def test_names_with_numbers_are_sorted_as_people_do() -> None:
 
 def test_an_eviction_is_never_too_short_to_be_seen() -> None:
     """In a column that a long span fills, a short eviction still shows."""
-    spans = [
-        Span(0, 50, Kind.WORKING),
-        Span(50, 50.001, Kind.EVICTING),
-        Span(50.001, 100, Kind.PAUSED),
-    ]
+    spans = [Span(0, 50, Kind.WORKING), Span(50, 50.001, Kind.EVICTING), Span(50.001, 100, Kind.PAUSED)]
     found = [s.kind if s else None for s in cells(spans, 0, 100, 9)]
     assert found.count(Kind.EVICTING) == 1
     assert found[0] is Kind.WORKING
@@ -219,9 +227,14 @@ def test_plain_lines_where_there_is_no_terminal(outcome: Outcome) -> None:
 def test_a_move_that_failed_does_not_change_when_the_host_was_given_back() -> None:
     """Displaced a second time after a failed move: the first time counts."""
     base = {
-        "name": "vn1", "address": "10.0.0.1/24", "host": "bm1", "generation": 1,
-        "since_s": 1.0, "created_s": 1.0, "held": [{"id": "5", "restarts": 0}],
-    }  # fmt: skip
+        "name": "vn1",
+        "address": "10.0.0.1/24",
+        "host": "bm1",
+        "generation": 1,
+        "since_s": 1.0,
+        "created_s": 1.0,
+        "held": [{"id": "5", "restarts": 0}],
+    }
     records = [
         Record(at_s, "phase", "vn1", {"t": "SetNode", "node": {**base, "phase": p}, "reason": p})
         for at_s, p in enumerate(("evicting", "displaced", "moving", "displaced"), start=1)

@@ -181,9 +181,7 @@ def domain(state: int, reason: int) -> Domain:
     ("told", "state"),
     [(True, InstanceState.SUSPENDED), (False, InstanceState.OFF), (None, InstanceState.UNKNOWN)],
 )
-def test_what_we_cannot_read_libvirtd_may_know(
-    store: Store, told: bool | None, state: InstanceState
-) -> None:
+def test_what_we_cannot_read_libvirtd_may_know(store: Store, told: bool | None, state: InstanceState) -> None:
     """It is asked; where it cannot tell either, the state is unknown, with the path."""
     store.memory("vn1").chmod(0o600)
     pool = pool_of(store, lambda: told)
@@ -216,9 +214,7 @@ def test_what_runs_is_seen_to_run_although_its_notes_cannot_be_read(store: Store
         (DomainState.SHUTOFF, ShutoffReason.CRASHED, ""),
     ],
 )
-def test_a_guest_that_stopped_by_itself_says_why(
-    store: Store, state: int, reason: int, said: str
-) -> None:
+def test_a_guest_that_stopped_by_itself_says_why(store: Store, state: int, reason: int, said: str) -> None:
     """What people have to mend is told with the instance."""
     seen = pool_of(store, lambda: None).instance("bm1", domain(state, reason))
     assert seen is not None

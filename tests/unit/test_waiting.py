@@ -26,9 +26,15 @@ SAID = "backfill: as of 1970-01-12 13:46 UTC it waits: limits.max_instances = 2 
 def job(number: int, job_id: str = "", **fields: object) -> Job:
     """A low-priority job that waits for room since long ago."""
     made = Job(
-        id=job_id or str(number), raw_id=number, partition="htc", state=JobState.PENDING,
-        submit_s=1000.0 + number, reason="Resources", cpus=1, num_nodes=1,
-    )  # fmt: skip
+        id=job_id or str(number),
+        raw_id=number,
+        partition="htc",
+        state=JobState.PENDING,
+        submit_s=1000.0 + number,
+        reason="Resources",
+        cpus=1,
+        num_nodes=1,
+    )
     return replace(made, **fields)  # type: ignore[arg-type]  # the fields are Job's
 
 

@@ -140,9 +140,7 @@ class BrokenResolver:
         return answer
 
 
-def test_a_defect_in_a_look_up_is_logged_and_the_next_one_is_made(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_defect_in_a_look_up_is_logged_and_the_next_one_is_made(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing waits for it, so nobody would miss it: the log has to say so."""
     manager: Any = BrokenResolver()
     inbox: SimpleQueue[Message] = SimpleQueue()

@@ -66,10 +66,7 @@ def test_a_time_that_is_skipped_is_that_of_the_change(
 
 @pytest.mark.parametrize(
     ("place", "day", "hour", "before", "after"),
-    [
-        (BERLIN, "2026-10-25", "02", "+02:00", "+01:00"),
-        (NEW_YORK, "2026-11-01", "01", "-04:00", "-05:00"),
-    ],
+    [(BERLIN, "2026-10-25", "02", "+02:00", "+01:00"), (NEW_YORK, "2026-11-01", "01", "-04:00", "-05:00")],
 )
 def test_a_time_that_comes_twice_is_meant_once_unless_each_hour_is(
     place: str, day: str, hour: str, before: str, after: str
@@ -89,8 +86,10 @@ def test_a_place_without_changes() -> None:
     assert late == at("2026-05-05T02:30+00:00")
 
 
-@pytest.mark.parametrize("place", [BERLIN, NEW_YORK, TOKYO, "Asia/Beirut", "Pacific/Apia",
-                                   "Australia/Lord_Howe", "Africa/Casablanca"])  # fmt: skip
+@pytest.mark.parametrize(
+    "place",
+    [BERLIN, NEW_YORK, TOKYO, "Asia/Beirut", "Pacific/Apia", "Australia/Lord_Howe", "Africa/Casablanca"],
+)
 def test_the_table_says_what_the_system_says(place: str) -> None:
     """Each half hour of eight years, and back again; Apia skipped a whole day."""
     there, table = ZoneInfo(place), zone(place)
@@ -106,8 +105,7 @@ def test_the_table_says_what_the_system_says(place: str) -> None:
 
 def test_a_window_holds_for_its_length_whatever_clocks_show() -> None:
     """From ten at night for nine hours, over the night in which an hour is repeated."""
-    night = Budget("0", schedule="0 22 * * *", duration_s=9 * 3600.0, time_zone=BERLIN,
-                   zone=zone(BERLIN))  # fmt: skip
+    night = Budget("0", schedule="0 22 * * *", duration_s=9 * 3600.0, time_zone=BERLIN, zone=zone(BERLIN))
     budgets = Budgets((night,))
     begun_s = at("2026-10-24T22:00+02:00")
     assert budgets.ceiling(Of.INSTANCES, 5, begun_s - 1) is None
@@ -143,9 +141,7 @@ budgets:
         ("/etc/localtime", "is no time zone"),
     ],
 )
-def test_a_zone_that_does_not_exist_is_refused_with_its_line(
-    tmp_path: Path, name: str, why: str
-) -> None:
+def test_a_zone_that_does_not_exist_is_refused_with_its_line(tmp_path: Path, name: str, why: str) -> None:
     """One sentence with the place and the remedy."""
     path = tmp_path / "policy.yaml"
     path.write_text(

@@ -80,8 +80,7 @@ class Environments:
 
     def whose(self, entry: Environment) -> str:
         """The end of a sentence about somebody who may not have it."""
-        allowed = [*(f"user {name}" for name in entry.users),
-                   *(f"account {name}" for name in entry.accounts)]  # fmt: skip
+        allowed = [*(f"user {name}" for name in entry.users), *(f"account {name}" for name in entry.accounts)]
         return f"may not have environment {entry.name}: it is for {', '.join(allowed)}"
 
     @property

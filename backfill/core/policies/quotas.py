@@ -23,11 +23,7 @@ class Quota:
 
     def covers(self, job: Job) -> bool:
         """Whether the job counts here."""
-        return (
-            self.account in ("", job.account)
-            and self.user in ("", job.user)
-            and self.qos in ("", job.qos)
-        )
+        return self.account in ("", job.account) and self.user in ("", job.user) and self.qos in ("", job.qos)
 
     def __str__(self) -> str:
         whose = (("account", self.account), ("user", self.user), ("QOS", self.qos))
@@ -41,9 +37,7 @@ class Quotas:
     # Each ceiling holds by itself.
     ceilings: tuple[Quota, ...] = ()
 
-    def admit(
-        self, pending: Iterable[Job], running: Iterable[Job]
-    ) -> tuple[list[Job], dict[str, str]]:
+    def admit(self, pending: Iterable[Job], running: Iterable[Job]) -> tuple[list[Job], dict[str, str]]:
         """The pending jobs that count, and for the others (by id) which ceiling is reached.
 
         Those that Slurm would start first are admitted first: by priority, then as they came.

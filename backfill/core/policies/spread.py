@@ -37,9 +37,7 @@ class Spread:
         """CPUs that a host with `real` ones has to give."""
         return int(real * self.cpu_overcommit)
 
-    def choose(
-        self, rooms: Sequence[tuple[str, Resources]], busy: Mapping[str, float] = NO_FIGURES
-    ) -> str:
+    def choose(self, rooms: Sequence[tuple[str, Resources]], busy: Mapping[str, float] = NO_FIGURES) -> str:
         """Pick one of `rooms` (host, free resources), which is not empty, in the file's order.
 
         `busy`: the share of each host's CPU time that was used lately, where it is known.

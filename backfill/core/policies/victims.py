@@ -58,9 +58,7 @@ class Victims:
     # anew so often is never requeued again, but waits aside however long it takes. 0: never.
     protect_after: int = 3
 
-    def choose(
-        self, candidates: Iterable[Candidate], need: Resources, now_s: float
-    ) -> tuple[str, ...]:
+    def choose(self, candidates: Iterable[Candidate], need: Resources, now_s: float) -> tuple[str, ...]:
         """A smallest sufficient set, best victims first; all of them where even that is too little.
 
         Take them in order until they free `need`, then give back in reverse order whoever is not

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from backfill.core.actions import (
-    CreateInstance,
-    CreateNode,
-    DrainNode,
-    MakeParent,
-    UndrainNode,
-)
+from backfill.core.actions import CreateInstance, CreateNode, DrainNode, MakeParent, UndrainNode
 from backfill.core.cluster import OUR_REASON, NodeBase
 from backfill.core.condemn import clear
 from backfill.core.draft import Draft, Progress
@@ -96,9 +90,7 @@ def _missing(
     return wanted
 
 
-def _fails(
-    draft: Draft, node: ManagedNode, action: CreateNode | CreateInstance | MakeParent
-) -> bool:
+def _fails(draft: Draft, node: ManagedNode, action: CreateNode | CreateInstance | MakeParent) -> bool:
     """Ask for it; whether it was refused for good, or has failed too often."""
     progress = draft.do(action)
     operation = draft.operation(action)

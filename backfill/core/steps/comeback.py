@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from backfill.core.actions import (
-    RestoreInstance,
-    ResumeJob,
-    ThawInstance,
-    UndrainNode,
-)
+from backfill.core.actions import RestoreInstance, ResumeJob, ThawInstance, UndrainNode
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.condemn import forgotten, lost, stale
 from backfill.core.draft import Draft, Progress
@@ -60,11 +55,7 @@ def _by_state(draft: Draft, node: ManagedNode) -> None:
             _try(draft, node, RestoreInstance(node.name, node.generation, node.host, node.reason))
         case InstanceState.PAUSED:
             show(draft, node)  # at the same time: nothing that was meant for it is on its way now
-            _try(
-                draft,
-                node,
-                ThawInstance(node.name, node.generation, node.host, node.held, node.reason),
-            )
+            _try(draft, node, ThawInstance(node.name, node.generation, node.host, node.held, node.reason))
         case InstanceState.RUNNING if instance is not None and give_cpus(draft, node, instance):
             _running(draft, node)
         case _:
@@ -103,10 +94,7 @@ def _let_go_on(draft: Draft, node: ManagedNode, seen: Node) -> None:
     A job of which another node still stands still goes on when that is back, too.
     """
     ours = {h.id for h in node.held if h.ours}
-    stopped = [
-        j for j in draft.world.jobs_on(node.name)
-        if j.state is JobState.SUSPENDED and j.id in ours
-    ]  # fmt: skip
+    stopped = [j for j in draft.world.jobs_on(node.name) if j.state is JobState.SUSPENDED and j.id in ours]
     waiting = {j.id for j in stopped if still(draft, node, j)}
     going = [j for j in stopped if j.id not in waiting]
     for job in going:

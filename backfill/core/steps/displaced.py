@@ -87,9 +87,7 @@ def _suspend_again(draft: Draft, node: ManagedNode, seen: Node, going: Sequence[
     suspend_jobs(draft, node, seen, going)
 
 
-def _wait_aside(
-    draft: Draft, node: ManagedNode, instance: Instance, unsuspended: Way | None
-) -> None:
+def _wait_aside(draft: Draft, node: ManagedNode, instance: Instance, unsuspended: Way | None) -> None:
     """Its own host is busy: go on elsewhere, or by the ladder."""
     if draft.now_s < node.not_before_s and draft.host_is_free(node.host):
         return  # its host is not what it waits for
@@ -264,8 +262,7 @@ def _give_to_queue(draft: Draft, node: ManagedNode) -> None:
     if not _may_begin_anew(draft, node, reason):
         return
     begun = [
-        draft.do(RequeueJob(node.name, node.generation, h.id, reason, h.restarts, aside=True))
-        for h in kept
+        draft.do(RequeueJob(node.name, node.generation, h.id, reason, h.restarts, aside=True)) for h in kept
     ]
     if Progress.BEGUN in begun:
         text = "starts anew: it stood still for as long as the policy allows"
@@ -285,9 +282,7 @@ def _may_begin_anew(draft: Draft, node: ManagedNode, reason: str) -> bool:
 def step_moving(draft: Draft, node: ManagedNode) -> None:
     """Wait for the migration; look at both hosts, not at the error, to know where it is."""
     places = [i for i in draft.world.places_of(node.name) if i.tag.generation == node.generation]
-    action = MigrateInstance(
-        node.name, node.generation, node.host, node.target, f"{node.target} has room"
-    )
+    action = MigrateInstance(node.name, node.generation, node.host, node.target, f"{node.target} has room")
     if _too_slow(draft, node):
         return
     if draft.world.running(_key(draft, action)) or draft.world.in_doubt(node.name):
@@ -324,11 +319,7 @@ def _too_slow(draft: Draft, node: ManagedNode) -> bool:
     if draft.now_s < limit_s:
         return False
     draft.become(
-        node,
-        Phase.EVICTING,
-        f"the move to {node.target} is too slow",
-        target="",
-        **next_rung(draft, node),
+        node, Phase.EVICTING, f"the move to {node.target} is too slow", target="", **next_rung(draft, node)
     )
     return True
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backfill.core.actions import (
-    CancelMove,
-    MigrateInstance,
-    PauseInstance,
-    SuspendJob,
-)
+from backfill.core.actions import CancelMove, MigrateInstance, PauseInstance, SuspendJob
 from backfill.core.cluster import Job, JobState, Node
 from backfill.core.condemn import clear, condemn, forgotten, lost, over, stale, work_on
 from backfill.core.draft import Draft, Progress
@@ -30,8 +25,7 @@ from backfill.core.steps.to_disk import suspend
 from backfill.core.steps.unsuspended import note_refused, tell_stopped
 
 _PAUSED = (
-    "paused, because its node's hardware is needed; its time limit stands still, "
-    "and it is to go on by itself"
+    "paused, because its node's hardware is needed; its time limit stands still, and it is to go on by itself"
 )
 _PUT_OFF = "still paused, because its node did not come back well; it is tried again by itself"
 

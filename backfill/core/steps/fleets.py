@@ -133,9 +133,10 @@ def _begin_one(draft: Draft, fleet: Fleet, failed: list[ManagedNode]) -> None:
             fleet,
             f"{free[0]} was begun",
             state=FleetState.MAKING,
-            members=(*fleet.members, free[0]), begun_s=fleet.begun_s or draft.now_s,
+            members=(*fleet.members, free[0]),
+            begun_s=fleet.begun_s or draft.now_s,
             all_begun_s=draft.now_s if last else 0.0,
-        )  # fmt: skip
+        )
         return
     for node in failed:
         if draft.now_s >= node.not_before_s:
@@ -161,10 +162,18 @@ def _begin(draft: Draft, fleet: Fleet, name: str, address: str, host: str, failu
     generation = draft.world.generations.get(name, 0) + 1
     now_s = draft.now_s
     node = ManagedNode(
-        name, address, host, generation, Phase.BOOTING, now_s, now_s,
-        reason=reason, failures=failures, fleet=fleet.id,
+        name,
+        address,
+        host,
+        generation,
+        Phase.BOOTING,
+        now_s,
+        now_s,
+        reason=reason,
+        failures=failures,
+        fleet=fleet.id,
         image=own_image(draft.policies, _image(draft, fleet)),
-    )  # fmt: skip
+    )
     draft.targets.add(host)
     draft.add(SetNode(node, reason))
 

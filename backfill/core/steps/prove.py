@@ -16,9 +16,7 @@ def checks_of(draft: Draft, node: ManagedNode) -> tuple[Check, ...]:
     if node.report is None:
         return ()
     flavour, rules = draft.policies.instances.flavour, draft.policies.readiness
-    return judge_report(
-        node.report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s
-    )
+    return judge_report(node.report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s)
 
 
 def proven(draft: Draft, node: ManagedNode, reason: str, register: bool = True) -> tuple[bool, str]:

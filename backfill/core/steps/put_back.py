@@ -41,9 +41,7 @@ def put_back(draft: Draft, node: ManagedNode, instance: Instance) -> None:
         _replace(draft, node, fellows)
 
 
-_OVER: dict[str, object] = {
-    "checkpoint": "", "checkpoint_of": (), "restoring": False, "put_back": False
-}  # fmt: skip
+_OVER: dict[str, object] = {"checkpoint": "", "checkpoint_of": (), "restoring": False, "put_back": False}
 
 
 def _without_all(draft: Draft, node: ManagedNode, fellows: list[ManagedNode]) -> None:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from backfill.core.actions import (
-    DrainNode,
-    KickJob,
-    ProbeJobs,
-    ResumeJob,
-    UndrainNode,
-    WakeInstance,
-)
+from backfill.core.actions import DrainNode, KickJob, ProbeJobs, ResumeJob, UndrainNode, WakeInstance
 from backfill.core.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.condemn import condemn, forgotten, lost, work_on
 from backfill.core.draft import Draft, Progress

@@ -167,8 +167,7 @@ def _unsure(draft: Draft, node: ManagedNode) -> str:
             return f"{name} cannot be reached ({host.problem})"
         source = world.sources.get(name)
         read_s = max(
-            source.seen_s if source is not None else 0.0,
-            world.seen_s("instance", f"{name}/{node.name}"),
+            source.seen_s if source is not None else 0.0, world.seen_s("instance", f"{name}/{node.name}")
         )
         if read_s < node.since_s:
             return f"{name} has not been read since"

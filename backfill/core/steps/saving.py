@@ -47,9 +47,7 @@ def _order(draft: Draft, job: Job) -> None:
     nodes = [world.managed.get(name) for name in job.nodes]
     members = [node for node in nodes if node is not None and node.phase is Phase.READY]
     if len(members) < len(nodes):
-        draft.refuse(
-            f"job {job.id}", "a checkpoint", "not all of its nodes are ready nodes of ours"
-        )
+        draft.refuse(f"job {job.id}", "a checkpoint", "not all of its nodes are ready nodes of ours")
         return
     under_way = {m.checkpoint for m in world.managed.values() if m.checkpoint} | draft.checkpoints
     if len(under_way) >= at_once:

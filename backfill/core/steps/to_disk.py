@@ -120,8 +120,7 @@ def _wanted(draft: Draft, node: ManagedNode, members: list[ManagedNode]) -> Chec
         host=node.host,
         members=tuple(names),
         created_s=float(draft.now_s),
-        expires_s=draft.now_s
-        + policies.saving.kept_s(node.checkpoint, policies.checkpoints.keep_s),
+        expires_s=draft.now_s + policies.saving.kept_s(node.checkpoint, policies.checkpoints.keep_s),
     )
 
 

@@ -49,13 +49,9 @@ def _refused(draft: Draft, node: ManagedNode, held: HeldJob, job: Job, words: st
     beside = next(_held_elsewhere(draft, node, whole), None)
     if beside is not None:  # the job as a whole has stood still since then
         _, first = beside
-        return replace(
-            held, ours=False, refused=words, stopped_s=first.stopped_s, limits=first.limits
-        )
+        return replace(held, ours=False, refused=words, stopped_s=first.stopped_s, limits=first.limits)
     limits = [JobLimit(j.id, j.time_limit_s) for j in whole if j.time_limit_s is not None]
-    return replace(
-        held, ours=False, refused=words, stopped_s=node.rung_since_s, limits=tuple(limits)
-    )
+    return replace(held, ours=False, refused=words, stopped_s=node.rung_since_s, limits=tuple(limits))
 
 
 def _components(draft: Draft, job: Job) -> Iterator[Job]:
@@ -122,9 +118,7 @@ def _raise(draft: Draft, node: ManagedNode, held: HeldJob, limit: JobLimit) -> N
         _set(draft, node, job, wanted_s, "it stands still, and Slurm's clock goes on")
 
 
-def _lowered(
-    draft: Draft, node: ManagedNode, held: HeldJob, limit: JobLimit, seen_s: float
-) -> None:
+def _lowered(draft: Draft, node: ManagedNode, held: HeldJob, limit: JobLimit, seen_s: float) -> None:
     """Somebody else gave it less than it had: that is what it has from now on, besides the stop."""
     limits = tuple(replace(one, limit_s=seen_s) if one == limit else one for one in held.limits)
     jobs = tuple(replace(h, limits=limits) if h == held else h for h in node.held)

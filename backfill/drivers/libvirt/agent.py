@@ -122,9 +122,10 @@ def _ask_until(ask: Ask, name: str, program: Callable[[], list[str]], limit_s: f
         except AgentSilentError:
             if time.monotonic() > deadline_s:
                 raise UnreachableError(
-                    name, f"its guest agent did not answer within {limit_s:g} s",
+                    name,
+                    f"its guest agent did not answer within {limit_s:g} s",
                     "look at the instance's console",
-                ) from None  # fmt: skip
+                ) from None
             time.sleep(_LONGEST_POLL_S)
 
 

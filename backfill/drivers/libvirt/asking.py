@@ -13,11 +13,7 @@ from backfill.drivers.libvirt.disks import Monitor, MonitorError
 from backfill.drivers.libvirt.errors import AGENT_COMMAND_TIMEOUT
 
 _AGENT_WAIT_S = 2
-_SILENT = (
-    libvirt.VIR_ERR_AGENT_UNRESPONSIVE,
-    libvirt.VIR_ERR_AGENT_UNSYNCED,
-    AGENT_COMMAND_TIMEOUT,
-)
+_SILENT = (libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED, AGENT_COMMAND_TIMEOUT)
 Ask = Callable[[str, dict[str, object]], Any]
 
 

@@ -28,9 +28,10 @@ def refuse_if_leaning(pool: Pool, name: str, target: str, parent: Path | None) -
     """An instant clone cannot go where its parent's files are not."""
     if parent is not None and not parent.is_relative_to(pool.store_on(target).root):
         raise RefusedError(
-            name, f"it is an instant clone of {parent}, which {target} does not have",
+            name,
+            f"it is an instant clone of {parent}, which {target} does not have",
             "clone by linked or full where instances are to move between directories",
-        )  # fmt: skip
+        )
 
 
 @contextmanager
@@ -52,8 +53,7 @@ def for_guest(pool: Pool, host: str, name: str, target: str) -> Iterator[Carriag
                 copy_file(name, Path(path), to.home(name) / Path(path).name)
         hypervisor, files = pool.on(host), to.files(name)
         yield Carriage(
-            placed(hypervisor.migratable_document(name), files),
-            placed(hypervisor.document(name), files),
+            placed(hypervisor.migratable_document(name), files), placed(hypervisor.document(name), files)
         )
 
 
@@ -131,6 +131,4 @@ def _copy_and_compare(name: str, old: Path, new: Path) -> None:
     finally:
         os.close(descriptor)
     if packing.checksum(old) != packing.checksum(new):
-        raise BadOutputError(
-            name, f"the copy of {old} in {new.parent} is not the same", "check that disk"
-        )
+        raise BadOutputError(name, f"the copy of {old} in {new.parent} is not the same", "check that disk")

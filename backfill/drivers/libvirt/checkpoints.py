@@ -75,9 +75,12 @@ class Checkpoints:
             return None
         except (BadOutputError, UnreadableError) as error:
             return Checkpoint(
-                id=folder.parent.name, name=folder.name, where=str(folder),
-                size_mb=_size_or_none_mb(folder), problem=error.problem,
-            )  # fmt: skip
+                id=folder.parent.name,
+                name=folder.name,
+                where=str(folder),
+                size_mb=_size_or_none_mb(folder),
+                problem=error.problem,
+            )
 
     def parts_of(self, identity: str) -> list[Path]:
         """Folders of all parts. NotFoundError when there is none."""
@@ -89,9 +92,7 @@ class Checkpoints:
 
     # --- keeping ---------------------------------------------------------------------------
 
-    def keep(
-        self, wanted: Checkpoint, document: str, home: Path, quota_mb: float | None
-    ) -> Checkpoint:
+    def keep(self, wanted: Checkpoint, document: str, home: Path, quota_mb: float | None) -> Checkpoint:
         """Keep the memory and disk of a suspended instance, whose files are in `home`.
 
         Kept already: that one is returned.
@@ -132,17 +133,19 @@ class Checkpoints:
         used_mb = sum(c.size_mb for c in self.all()) + sum(s for s, _ in self._coming.values())
         if quota_mb is not None and used_mb + size_mb > quota_mb:
             raise NoCapacityError(
-                wanted.name, f"its checkpoint of {size_mb:.0f} MB does not fit: {used_mb:.0f} of "
+                wanted.name,
+                f"its checkpoint of {size_mb:.0f} MB does not fit: {used_mb:.0f} of "
                 f"{quota_mb:.0f} MB are used",
                 "delete old checkpoints, or raise checkpoints.quota_mb",
-            )  # fmt: skip
+            )
         coming_mb = sum(copied for _, copied in self._coming.values())
         free_mb = shutil.disk_usage(self._store.root).free / _MB - coming_mb
         if copied_mb > free_mb:
             raise NoCapacityError(
-                wanted.name, f"to copy {copied_mb:.0f} MB of it takes more than the "
-                f"{free_mb:.0f} MB that are free", "delete old checkpoints",
-            )  # fmt: skip
+                wanted.name,
+                f"to copy {copied_mb:.0f} MB of it takes more than the {free_mb:.0f} MB that are free",
+                "delete old checkpoints",
+            )
 
     # --- sealing ---------------------------------------------------------------------------
 
@@ -178,9 +181,10 @@ class Checkpoints:
         missing = members - {m.checkpoint.name for m in manifests}
         if missing:
             raise BadOutputError(
-                identity, f"it is not complete: {', '.join(sorted(missing))} is missing",
+                identity,
+                f"it is not complete: {', '.join(sorted(missing))} is missing",
                 "delete it and make another one",
-            )  # fmt: skip
+            )
         for manifest in manifests:
             _verify_parts(identity, manifest)
         return manifests
@@ -274,9 +278,10 @@ def _verify_parts(identity: str, manifest: Manifest) -> None:
             raise unreadable(identity, error, folder / part.stored) from error
         if found != part.checksum:
             raise BadOutputError(
-                identity, f"{folder / part.stored} is damaged: its checksum has changed",
+                identity,
+                f"{folder / part.stored} is damaged: its checksum has changed",
                 "delete this checkpoint",
-            )  # fmt: skip
+            )
 
 
 def _link(name: str, source: Path, target: Path) -> None:
@@ -294,8 +299,11 @@ def copy_file(name: str, source: Path, target: Path) -> None:
     try:
         done = subprocess.run(
             [*_CP, str(source), str(target)],
-            capture_output=True, text=True, timeout=_COPY_LIMIT_S, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=_COPY_LIMIT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DriverError(name, f"cannot copy {source}: {error}") from error
     if done.returncode:

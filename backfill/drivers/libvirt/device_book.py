@@ -84,9 +84,10 @@ class DeviceBook:
         except (ValueError, TypeError, KeyError) as error:
             # Written in one step, so a power cut or somebody's hand did that. Given to nobody else.
             raise UnreadableError(
-                name, f"which devices it holds is not known: {path} is damaged",
+                name,
+                f"which devices it holds is not known: {path} is damaged",
                 "remove that file when the instance is stopped",
-            ) from error  # fmt: skip
+            ) from error
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -42,9 +42,7 @@ def own_disks(ask: Monitor, name: str, socket: Path) -> None:
     try:
         _own(ask, socket)
     except MonitorError as error:
-        raise BusyError(
-            name, f"it has not run since it came here and cannot leave yet ({error})"
-        ) from error
+        raise BusyError(name, f"it has not run since it came here and cannot leave yet ({error})") from error
 
 
 def _own(ask: Monitor, socket: Path) -> None:

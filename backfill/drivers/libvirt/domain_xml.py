@@ -6,14 +6,7 @@ import hashlib
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree.ElementTree import (
-    Element,
-    ParseError,
-    SubElement,
-    fromstring,
-    register_namespace,
-    tostring,
-)
+from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, register_namespace, tostring
 
 from backfill.core.fleet import InstanceSpec, Tag
 from backfill.core.quantities import Resources
@@ -70,9 +63,7 @@ def parse_label(text: str) -> Label | None:
     try:
         element = fromstring(text)  # noqa: S314 - libvirtd's answer, not an outside document
         return Label(
-            Tag(
-                element.attrib["cluster"], element.attrib["node"], int(element.attrib["generation"])
-            ),
+            Tag(element.attrib["cluster"], element.attrib["node"], int(element.attrib["generation"])),
             Resources(int(element.attrib["cpus"]), int(element.attrib["memory_mb"])),
             float(element.attrib["created_s"]),
         )
@@ -214,12 +205,7 @@ def _processor(domain: Element, hardware: Hardware, cache_mb: int) -> None:
 
 
 def _devices(
-    domain: Element,
-    spec: InstanceSpec,
-    files: Files,
-    hardware: Hardware,
-    bridge: str,
-    balloon: bool,
+    domain: Element, spec: InstanceSpec, files: Files, hardware: Hardware, bridge: str, balloon: bool
 ) -> None:
     devices = SubElement(domain, "devices")
     SubElement(devices, "controller", {"type": "usb", "model": "none"})
@@ -238,8 +224,7 @@ def _devices(
     SubElement(console, "target", {"type": "isa-serial", "port": "0"})
     channel = SubElement(devices, "channel", {"type": "unix"})
     SubElement(channel, "target", {"type": "virtio", "name": "org.qemu.guest_agent.0"})
-    _text(SubElement(devices, "rng", {"model": "virtio"}), "backend", "/dev/urandom",
-          {"model": "random"})  # fmt: skip
+    _text(SubElement(devices, "rng", {"model": "virtio"}), "backend", "/dev/urandom", {"model": "random"})
     model = {"model": "virtio", "freePageReporting": "off"} if balloon else {"model": "none"}
     SubElement(devices, "memballoon", model)
     if hardware.slots and "q35" in hardware.machine:

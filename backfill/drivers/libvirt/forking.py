@@ -85,7 +85,8 @@ def _named(name: str, call: Callable[[], _Answer]) -> _Answer:
     except MonitorError as error:
         if "exec" in str(error) or "fork" in str(error):
             raise RefusedError(
-                name, f"the host's libvirt {_NO_WORDS}: {error}",
+                name,
+                f"the host's libvirt {_NO_WORDS}: {error}",
                 "set seccomp_sandbox = 0 in its qemu.conf, or choose another clone method",
-            ) from error  # fmt: skip
+            ) from error
         raise DriverError(name, f"QEMU refused: {error}") from error

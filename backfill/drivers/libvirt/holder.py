@@ -44,6 +44,4 @@ class LibvirtHolder:
         """Run the image's program for it, if it has one."""
         limit_s = self._pool.config.limits.agent_s
         plugging.need_running(self._pool, host, name)
-        self._pool.on(host).with_agent(
-            name, lambda ask: agent.hook(ask, name, when, limit_s), 2 * limit_s
-        )
+        self._pool.on(host).with_agent(name, lambda ask: agent.hook(ask, name, when, limit_s), 2 * limit_s)

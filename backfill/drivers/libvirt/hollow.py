@@ -38,11 +38,12 @@ class Hollow:
             return
         self._known[name] = handle.ID()
         raise BusyError(
-            name, f"nothing of it runs, but libvirtd on {self._host}, which died while it started "
+            name,
+            f"nothing of it runs, but libvirtd on {self._host}, which died while it started "
             "it, cannot let go of it",
             f"on {self._host} stop libvirtd, remove /run/libvirt/qemu/{name}.xml and start "
             "libvirtd: guests that run are not touched",
-        )  # fmt: skip
+        )
 
     def as_it_is(self, handle: Any, domain: Domain | None) -> Domain | None:
         """The domain as libvirtd shows it, or ended where it is known to be one of these."""

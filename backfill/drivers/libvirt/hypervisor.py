@@ -307,9 +307,7 @@ class Hypervisor(DeviceCalls, MoveCalls):
         domain.undefineFlags(_UNDEFINE)
 
     def _on(self, name: str, work: Callable[[Any], Any], limit_s: float | None = None) -> Any:
-        return self._link.call(
-            name, lambda connection: work(connection.lookupByName(name)), limit_s
-        )
+        return self._link.call(name, lambda connection: work(connection.lookupByName(name)), limit_s)
 
     run = _on  # for what has a file of its own
 

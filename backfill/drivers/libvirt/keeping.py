@@ -79,8 +79,10 @@ def _check_place(pool: Pool, host: str, manifest: Manifest) -> None:
         raise AlreadyThereError(name, f"{host} has a machine of this name that is not ours")
     if instance.tag.generation != manifest.checkpoint.generation:
         raise AlreadyThereError(
-            name, f"generation {instance.tag.generation} of it is on {host}, the checkpoint is of "
-            f"generation {manifest.checkpoint.generation}", "delete that one first",
-        )  # fmt: skip
+            name,
+            f"generation {instance.tag.generation} of it is on {host}, the checkpoint is of "
+            f"generation {manifest.checkpoint.generation}",
+            "delete that one first",
+        )
     if instance.state not in AT_REST:
         raise BusyError(name, f"it is {instance.state} on {host}", "suspend it first")

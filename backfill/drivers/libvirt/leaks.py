@@ -55,9 +55,10 @@ def _present(pool: Pool) -> dict[str, set[str]]:
             _, domains = hypervisor.survey()
         except DriverError as error:
             raise BusyError(
-                host, f"it may have any of the folders, and cannot be asked ({error})",
+                host,
+                f"it may have any of the folders, and cannot be asked ({error})",
                 "bring it back, or take it out of the policy file",
-            ) from error  # fmt: skip
+            ) from error
         names[host] = {domain.name for domain in domains}
     return names
 

@@ -76,18 +76,20 @@ class Link:
         with self._lock:
             if self._calls >= self._limits.stuck_calls:
                 raise UnreachableError(
-                    subject, f"{self._calls} calls to {self._host} wait for an answer",
+                    subject,
+                    f"{self._calls} calls to {self._host} wait for an answer",
                     f"check libvirtd on {self._host}",
-                )  # fmt: skip
+                )
             self._calls += 1
         try:
             return self._start(lambda: work(connection), self._call_ended).result(limit_s)
         except TimeoutError:
             self._drop(connection)
             raise UnreachableError(
-                subject, f"libvirt on {self._host} did not answer within {limit_s:g} s",
+                subject,
+                f"libvirt on {self._host} did not answer within {limit_s:g} s",
                 f"check libvirtd on {self._host}",
-            ) from None  # fmt: skip
+            ) from None
         except libvirt.libvirtError as error:
             raise translate(error, subject, self._host) from error
 
@@ -120,9 +122,10 @@ class Link:
         except libvirt.libvirtError as error:
             problem = " ".join(str(error).split())
         raise UnreachableError(
-            subject, f"cannot reach libvirt on {self._host} ({self._uri}): {problem}",
+            subject,
+            f"cannot reach libvirt on {self._host} ({self._uri}): {problem}",
             f"check that libvirtd runs on {self._host} and listens",
-        )  # fmt: skip
+        )
 
     def _open(self) -> Any:
         try:

@@ -70,15 +70,12 @@ def _is_there(pool: Pool, spec: InstanceSpec) -> bool:
     instance = pool.instance(spec.host, domain)
     if instance is None:
         raise AlreadyThereError(
-            spec.name, f"{spec.host} has a machine of this name that is not ours",
-            "choose other node names",
-        )  # fmt: skip
+            spec.name, f"{spec.host} has a machine of this name that is not ours", "choose other node names"
+        )
     if instance.state in _ENDED:
         return False  # left by an interrupted creation, or an instance that ended by itself
     if instance.state is InstanceState.UNKNOWN:
-        raise UnreadableError(
-            spec.name, f"what became of it on {spec.host} is not known: {instance.problem}"
-        )
+        raise UnreadableError(spec.name, f"what became of it on {spec.host} is not known: {instance.problem}")
     building = instance.state is InstanceState.BUILDING
     if building and not pool.has_memory(spec.host, spec.name):
         return False  # libvirtd died while it was started; nothing has run in it yet
@@ -126,8 +123,9 @@ def _make(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> None:
     if hardware.cpu_shares is not None and weight != hardware.cpu_shares:
         _log.warning(
             "%s has no CPU weights: instances there compete with its own jobs until they are "
-            "paused; mount the cpu control group and restart libvirtd", spec.host,
-        )  # fmt: skip
+            "paused; mount the cpu control group and restart libvirtd",
+            spec.host,
+        )
 
 
 def _make_with(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware) -> int | None:
@@ -165,20 +163,17 @@ def _nursery_seed(pool: Pool, spec: InstanceSpec, canary: bool) -> bytes:
 
 
 def _seed(
-    pool: Pool,
-    spec: InstanceSpec,
-    entropy: bytes | None = None,
-    canary: bool = False,
-    user_data: str = "",
+    pool: Pool, spec: InstanceSpec, entropy: bytes | None = None, canary: bool = False, user_data: str = ""
 ) -> bytes:
     around = pool.config.surroundings
     try:
         munge_key = Path(around.munge_key).read_bytes()
     except OSError as error:
         raise RefusedError(
-            around.munge_key, f"cannot read the munge key: {error.strerror}",
+            around.munge_key,
+            f"cannot read the munge key: {error.strerror}",
             "run the daemon as a user who may",
-        ) from error  # fmt: skip
+        ) from error
     identity = Identity(
         node_name=spec.name,
         address=spec.address,

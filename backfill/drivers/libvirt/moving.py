@@ -49,9 +49,10 @@ def suspend(pool: Pool, host: str, name: str) -> float:
             raise BusyError(name, f"it is {_activity(domain, instance.state)} and cannot be saved")
         if plugged(pool, host, name):
             raise RefusedError(
-                name, "devices are plugged into its guest, whose memory cannot be written",
+                name,
+                "devices are plugged into its guest, whose memory cannot be written",
                 "give them back first",
-            )  # fmt: skip
+            )
         if _has_sent_all(pool, host, name, instance.state):
             return _finish_save(pool, host, name)
         _own_disks(pool, host, name, instance.state)
@@ -84,10 +85,11 @@ def _finish_save(pool: Pool, host: str, name: str) -> float:
         if not is_there(name, image) or not save_image.is_whole(image):
             _refuse_if_just_written(name, image)
             raise RefusedError(
-                name, f"libvirtd on {host} died when its memory had just been sent, what was sent "
+                name,
+                f"libvirtd on {host} died when its memory had just been sent, what was sent "
                 "is lost, and QEMU does not send it again before it has run",
                 "it goes on when its host is free",
-            )  # fmt: skip
+            )
         save_image.seal(image)
     except OSError as error:
         raise unreadable(name, error, image) from error
@@ -223,9 +225,7 @@ def _is_over(mine: Domain | None, theirs: Domain | None) -> bool:
     return theirs.label == mine.label and theirs.active and not mine.active
 
 
-def _make_way(
-    pool: Pool, name: str, target: str, mine: Domain | None, theirs: Domain | None
-) -> None:
+def _make_way(pool: Pool, name: str, target: str, mine: Domain | None, theirs: Domain | None) -> None:
     """Remove what an earlier attempt left on `target`. Raises where it is more than that."""
     if theirs is None:
         return
@@ -291,13 +291,7 @@ def _terms(pool: Pool, running: bool, still: bool) -> MoveTerms:
 
 
 def _send(
-    pool: Pool,
-    host: str,
-    name: str,
-    target: str,
-    paused: bool,
-    terms: MoveTerms,
-    carriage: Carriage | None,
+    pool: Pool, host: str, name: str, target: str, paused: bool, terms: MoveTerms, carriage: Carriage | None
 ) -> DriverError | None:
     """Send its memory over, and its disk where there is a carriage; returns what went wrong."""
     source, uri = pool.on(host), pool.config.uris[target]
@@ -318,9 +312,7 @@ def _send(
     return None
 
 
-def _see_it_there(
-    pool: Pool, host: str, name: str, target: str, failure: DriverError | None
-) -> None:
+def _see_it_there(pool: Pool, host: str, name: str, target: str, failure: DriverError | None) -> None:
     """It is on `target` when this returns, and stays where it was when this raises."""
     # The error code does not tell where the instance is now; the hosts do.
     mine, theirs = pool.find(host, name), pool.find(target, name)

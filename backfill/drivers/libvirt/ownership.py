@@ -14,9 +14,21 @@ from backfill.ports import RefusedError, unreadable
 
 # File systems on which libvirt 9 leaves a file alone when a guest leaves (virFileIsSharedFSType).
 _SHARED = frozenset(
-    {"nfs", "nfs4", "gfs2", "ocfs2", "afs", "cifs", "smb3", "ceph", "fuse.ceph", "gpfs",
-     "fuse.glusterfs", "acfs"}
-)  # fmt: skip
+    {
+        "nfs",
+        "nfs4",
+        "gfs2",
+        "ocfs2",
+        "afs",
+        "cifs",
+        "smb3",
+        "ceph",
+        "fuse.ceph",
+        "gpfs",
+        "fuse.glusterfs",
+        "acfs",
+    }
+)
 User = tuple[int, int]  # uid, gid
 
 
@@ -55,11 +67,12 @@ def refuse_if_taken_back(name: str, disk: Path) -> None:
     kind = file_system_of(disk, Path("/proc/self/mountinfo").read_text())
     if kind not in _SHARED:
         raise RefusedError(
-            name, f"it cannot be moved: when it leaves, libvirt takes {disk} from uid {owner[0]}, "
+            name,
+            f"it cannot be moved: when it leaves, libvirt takes {disk} from uid {owner[0]}, "
             f"as whom QEMU runs, and uid {os.geteuid()}, as which this runs, cannot give it back",
             f"run the daemon as root, or put the directory on a file system that libvirt knows to "
             f"be shared, such as NFS (this is {kind})",
-        )  # fmt: skip
+        )
 
 
 def _may_chown() -> bool:
@@ -98,7 +111,7 @@ def give(user: User | None, host: str, *paths: Path) -> None:
             os.chown(path, *user)
         except OSError as error:
             raise RefusedError(
-                str(path), f"cannot give it to {user[0]}:{user[1]}, as whom QEMU runs on {host}: "
-                f"{error.strerror}",
+                str(path),
+                f"cannot give it to {user[0]}:{user[1]}, as whom QEMU runs on {host}: {error.strerror}",
                 "run the daemon as root, on a directory where root may do that, or QEMU as root",
-            ) from error  # fmt: skip
+            ) from error

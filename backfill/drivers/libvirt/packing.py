@@ -105,9 +105,8 @@ def checksum(path: Path) -> str:
 def _zstd(subject: str, arguments: list[str], stdin: bytes | None = None) -> bytes:
     try:
         done = subprocess.run(
-            ["zstd", "-q", *arguments],
-            input=stdin, capture_output=True, timeout=_LIMIT_S, check=False,
-        )  # fmt: skip
+            ["zstd", "-q", *arguments], input=stdin, capture_output=True, timeout=_LIMIT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DriverError(subject, f"cannot run zstd: {error}", "install zstd") from error
     if done.returncode:

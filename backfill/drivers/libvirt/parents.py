@@ -138,14 +138,7 @@ def kind_of(shape: Flavour, image: ImageFiles, hardware: Hardware) -> str:
             files.append((path, seen.st_size, seen.st_mtime_ns))
     flavour = (shape.cpus, shape.memory_mb, shape.disk_gb)
     # A weight that the host cannot give changes nothing in the guest.
-    parts = (
-        _FORMAT,
-        files,
-        image.sha256,
-        image.cmdline,
-        flavour,
-        replace(hardware, cpu_shares=None),
-    )
+    parts = (_FORMAT, files, image.sha256, image.cmdline, flavour, replace(hardware, cpu_shares=None))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
@@ -170,9 +163,7 @@ class _Nursery:
         """A machine that carries no mark: it is nobody's instance."""
         files = self.store.files(spec.name)
         bridge = self.pool.config.bridge
-        return domain_xml(
-            spec, self.image, files, self.hardware, bridge, time.time(), memory, marked=False
-        )
+        return domain_xml(spec, self.image, files, self.hardware, bridge, time.time(), memory, marked=False)
 
 
 def _raise(nursery: _Nursery, key: str) -> Parent:
@@ -221,11 +212,7 @@ def _boot_and_freeze(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> N
 
 def _try_out(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> None:
     """One clone that checks memory, key and itself; a parent that it does not praise is no use."""
-    hypervisor, store, limits = (
-        nursery.pool.on(spec.host),
-        nursery.store,
-        nursery.pool.config.limits,
-    )
+    hypervisor, store, limits = (nursery.pool.on(spec.host), nursery.store, nursery.pool.config.limits)
     _end(nursery, spec.name)
     store.home(spec.name).mkdir(mode=0o711, parents=True)
     image = parent.image(nursery.image)
@@ -238,9 +225,10 @@ def _try_out(nursery: _Nursery, spec: InstanceSpec, parent: Parent) -> None:
         _end(nursery, spec.name)
     if verdict != "good":
         raise DriverError(
-            spec.image, f"its first instant clone on {spec.host} was {verdict or 'silent'}",
+            spec.image,
+            f"its first instant clone on {spec.host} was {verdict or 'silent'}",
             "look at the image, or choose another clone method",
-        )  # fmt: skip
+        )
 
 
 def _end(nursery: _Nursery, name: str) -> None:
@@ -263,8 +251,7 @@ def _await_line(nursery: _Nursery, name: str, start: str, limit_s: float) -> str
         if time.monotonic() > deadline_s:
             last = text.splitlines()[-1:] or ["nothing"]
             raise DriverError(
-                name,
-                f"it did not say {start.strip()} within {limit_s:g} s; its last word: {last[0]}",
+                name, f"it did not say {start.strip()} within {limit_s:g} s; its last word: {last[0]}"
             )
         time.sleep(_LOOK_EVERY_S)
 

@@ -23,8 +23,7 @@ def hold(pool: Pool, wanted: Wanted, sharing: Sharing) -> Holding:
         return _plugged(pool, wanted.host, wanted.instance)
     functions = pool.on(wanted.host).virtual_functions() if wanted.functions else []
     given = pool.devices.decide(
-        wanted.instance,
-        lambda held: allocate(wanted, functions, held, sharing, pool.config.cluster),
+        wanted.instance, lambda held: allocate(wanted, functions, held, sharing, pool.config.cluster)
     )
     if isinstance(given, str):
         raise NoCapacityError(wanted.instance, given)
@@ -65,10 +64,13 @@ def _move_holding(pool: Pool, old: Holding, host: str) -> Holding:
     given = pool.devices.decide(
         old.instance,
         lambda held: allocate(
-            wanted, functions, [h for h in held if h.instance != old.instance],
-            Sharing.ANYONE, pool.config.cluster,
+            wanted,
+            functions,
+            [h for h in held if h.instance != old.instance],
+            Sharing.ANYONE,
+            pool.config.cluster,
         ),
-    )  # fmt: skip
+    )
     if isinstance(given, str):
         raise NoCapacityError(old.instance, given)
     return given
@@ -116,9 +118,10 @@ def _await_gone(pool: Pool, host: str, name: str, holding: Holding) -> None:
             return
         if time.monotonic() > deadline_s:
             raise UnreachableError(
-                name, f"its guest did not let go of its devices within {limit_s:g} s",
+                name,
+                f"its guest did not let go of its devices within {limit_s:g} s",
                 "look at the instance's console",
-            )  # fmt: skip
+            )
         time.sleep(_POLL_S)
 
 

@@ -28,13 +28,7 @@ from backfill.drivers.libvirt.report import mount_to_prove
 from backfill.drivers.libvirt.settings import LibvirtConfig, Limits
 from backfill.drivers.libvirt.states import instance_state
 from backfill.drivers.libvirt.store import Store
-from backfill.ports import (
-    BusyError,
-    DriverError,
-    HostObservation,
-    NotFoundError,
-    UnreadableError,
-)
+from backfill.ports import BusyError, DriverError, HostObservation, NotFoundError, UnreadableError
 
 _Answer = TypeVar("_Answer")
 MakeHypervisor = Callable[[str, str, Limits, OnEvent | None], Hypervisor]
@@ -58,10 +52,7 @@ class LibvirtProvider(LibvirtHolder):
         self._pool = Pool(
             config,
             Store(config.directory, config.cluster),
-            {
-                host: make_hypervisor(host, uri, config.limits, on_event)
-                for host, uri in config.uris.items()
-            },
+            {host: make_hypervisor(host, uri, config.limits, on_event) for host, uri in config.uris.items()},
             seed_files,
         )
 
@@ -91,9 +82,13 @@ class LibvirtProvider(LibvirtHolder):
         with contextlib.suppress(UnreadableError):
             there = nursing.seen(self._pool, host, active)
         seen = Host(
-            host, node, capacity, busy=hypervisor.meter.busy, parents=there,
+            host,
+            node,
+            capacity,
+            busy=hypervisor.meter.busy,
+            parents=there,
             functions=hypervisor.function_count(),
-        )  # fmt: skip
+        )
         return HostObservation(seen_s, seen, instances)
 
     def read(self, host: str, name: str) -> Instance | None:
@@ -203,9 +198,7 @@ class LibvirtProvider(LibvirtHolder):
             mounts=tuple(mount_to_prove(m) for m in around.mounts),
             salt=self._config.await_salt,
         )
-        return self._ask_guest(
-            host, name, lambda ask: agent.prove(ask, name, request, limits.agent_s)
-        )
+        return self._ask_guest(host, name, lambda ask: agent.prove(ask, name, request, limits.agent_s))
 
     def differs(self, host: str, name: str, stated: Stated) -> str:
         """What in the guest is not as its states say; empty when all is."""

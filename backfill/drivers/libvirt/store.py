@@ -16,13 +16,7 @@ from pathlib import Path
 
 from backfill.drivers.libvirt.domain_xml import Files
 from backfill.drivers.libvirt.settings import ImageFiles
-from backfill.ports import (
-    DriverError,
-    NoCapacityError,
-    RefusedError,
-    UnreadableError,
-    unreadable,
-)
+from backfill.ports import DriverError, NoCapacityError, RefusedError, UnreadableError, unreadable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 # First bytes of a complete image. libvirt writes them last: an unfinished one starts otherwise.
@@ -85,9 +79,10 @@ class Store:
         """
         if not is_there(self.root.name, self.root):
             raise UnreadableError(
-                str(self.root), "it is not there, so that nobody knows which parents are in use",
+                str(self.root),
+                "it is not there, so that nobody knows which parents are in use",
                 "see that the directory is mounted",
-            )  # fmt: skip
+            )
         noted = set()
         for home in folders_in(self.root):
             noted.add((read_text(home.name, home / "parent") or "").strip())
@@ -112,9 +107,10 @@ class Store:
             if self.exists(name):
                 return False
             raise UnreadableError(
-                name, f"its folder {path.parent} is not there, where its saved memory would be",
+                name,
+                f"its folder {path.parent} is not there, where its saved memory would be",
                 f"see that the directory {self.root.parent} is mounted, or bring the folder back",
-            ) from error  # fmt: skip
+            ) from error
         except OSError as error:
             raise unreadable(name, error, path) from error
         return start.startswith(_COMPLETE)
@@ -127,9 +123,7 @@ class Store:
         except OSError as error:
             raise unreadable(name, error, path) from error
 
-    def make(
-        self, name: str, image: ImageFiles, disk_gb: int, seed: bytes, full: bool = False
-    ) -> None:
+    def make(self, name: str, image: ImageFiles, disk_gb: int, seed: bytes, full: bool = False) -> None:
         """Make disk and seed. The disk is never smaller than the image's.
 
         It holds what differs from the image, or with `full` a copy of all of it.
@@ -141,23 +135,29 @@ class Store:
         size = max(_virtual_bytes(image), disk_gb * _GIB)
         if full:
             run_qemu_img(
-                name, "convert", "-q", "-f", image.disk_format, "-O", "qcow2", image.disk,
-                files.disk,
-            )  # fmt: skip
+                name, "convert", "-q", "-f", image.disk_format, "-O", "qcow2", image.disk, files.disk
+            )
             run_qemu_img(name, "resize", "-q", files.disk, str(size))
         else:
             run_qemu_img(
-                name, "create", "-q", "-f", "qcow2", "-F", image.disk_format, "-b", image.disk,
-                files.disk, str(size),
-            )  # fmt: skip
+                name,
+                "create",
+                "-q",
+                "-f",
+                "qcow2",
+                "-F",
+                image.disk_format,
+                "-b",
+                image.disk,
+                files.disk,
+                str(size),
+            )
 
     def remove(self, name: str) -> None:
         """Remove everything of this instance; gone already is fine."""
         shutil.rmtree(self.home(name), ignore_errors=True)
         if self.exists(name):
-            raise DriverError(
-                name, f"cannot remove {self.home(name)}", "check the shared directory"
-            )
+            raise DriverError(name, f"cannot remove {self.home(name)}", "check the shared directory")
 
     def claims(self, name: str) -> frozenset[str] | None:
         """Hosts on which the instance may be: none when it has no folder, None when unreadable."""
@@ -217,9 +217,7 @@ def folders_in(directory: Path) -> list[Path]:
     try:
         with os.scandir(directory) as found:
             return sorted(
-                Path(entry.path)
-                for entry in found
-                if not entry.name.startswith(".") and entry.is_dir()
+                Path(entry.path) for entry in found if not entry.name.startswith(".") and entry.is_dir()
             )
     except FileNotFoundError:
         return []
@@ -231,9 +229,8 @@ def run_qemu_img(name: str, *arguments: str) -> str:
     """What qemu-img says. DriverError of the fitting kind where it fails."""
     try:
         done = subprocess.run(
-            ["qemu-img", *arguments],
-            capture_output=True, text=True, timeout=_QEMU_IMG_LIMIT_S, check=False,
-        )  # fmt: skip
+            ["qemu-img", *arguments], capture_output=True, text=True, timeout=_QEMU_IMG_LIMIT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DriverError(name, f"cannot run qemu-img: {error}", "install qemu-utils") from error
     if done.returncode:

@@ -66,9 +66,8 @@ def _prepare(pool: Pool, manifest: Manifest, scratch: Path) -> tuple[str, Path]:
 
 def _check_disk(name: str, disk: Path) -> None:
     done = subprocess.run(
-        ["qemu-img", "check", "-q", str(disk)], capture_output=True, text=True, check=False,
-        timeout=600,
-    )  # fmt: skip
+        ["qemu-img", "check", "-q", str(disk)], capture_output=True, text=True, check=False, timeout=600
+    )
     if done.returncode:
         said = done.stderr.strip() or done.stdout.strip()
         raise DriverError(name, f"its disk is damaged: {said}")

@@ -57,10 +57,16 @@ def resources(wanted: Cluster) -> list[Resource]:
     inside = str(ipaddress.ip_network(wanted.cidr))
     called = appliance_name(wanted.name)
     rules = [
-        {"direction": "ingress", "ethertype": "IPv4", "protocol": "tcp", "remote_ip_prefix":
-         "0.0.0.0/0", "port_range_min": port, "port_range_max": port}
+        {
+            "direction": "ingress",
+            "ethertype": "IPv4",
+            "protocol": "tcp",
+            "remote_ip_prefix": "0.0.0.0/0",
+            "port_range_min": port,
+            "port_range_max": port,
+        }
         for port in wanted.ports
-    ]  # fmt: skip
+    ]
     # Slurm, munge and NFS speak freely within the cluster, and with nobody else.
     rules.append({"direction": "ingress", "ethertype": "IPv4", "remote_ip_prefix": inside})
     found = [
@@ -68,23 +74,30 @@ def resources(wanted: Cluster) -> list[Resource]:
         Resource(
             "subnet",
             "OS::Neutron::Subnet",
-            {"name": wanted.network, "network": ref("network"), "cidr": inside, "ip_version": 4,
-             "enable_dhcp": False, "gateway_ip": wanted.gateway},
+            {
+                "name": wanted.network,
+                "network": ref("network"),
+                "cidr": inside,
+                "ip_version": 4,
+                "enable_dhcp": False,
+                "gateway_ip": wanted.gateway,
+            },
             ("network",),
         ),
         Resource("security_group", "OS::Neutron::SecurityGroup", {"name": called, "rules": rules}),
         Resource(
             "controller_port",
             "OS::Neutron::Port",
-            {"name": f"{called}-controller", "network": ref("network"),
-             "fixed_ips": [{"ip_address": wanted.controller}],
-             "security_groups": [ref("security_group")]},
+            {
+                "name": f"{called}-controller",
+                "network": ref("network"),
+                "fixed_ips": [{"ip_address": wanted.controller}],
+                "security_groups": [ref("security_group")],
+            },
             ("network", "subnet", "security_group"),
         ),
-        Resource(
-            "controller", "OS::Nova::Server", _controller(wanted, called), ("controller_port",)
-        ),
-    ]  # fmt: skip
+        Resource("controller", "OS::Nova::Server", _controller(wanted, called), ("controller_port",)),
+    ]
     return found + (way_out(wanted) if wanted.external else [])
 
 

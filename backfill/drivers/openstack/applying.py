@@ -90,17 +90,19 @@ def _check_names(link: Link, wanted: Cluster) -> None:
         found = link.get("network", f"/networks/{outside}", wanted.external).body["network"]
         if not found["router:external"]:
             raise RefusedError(
-                wanted.external, f"this network of cloud {link.cloud} leads nowhere outside",
+                wanted.external,
+                f"this network of cloud {link.cloud} leads nowhere outside",
                 "name one that does: openstack network list --external",
-            )  # fmt: skip
+            )
     if wanted.key:
         try:
             link.get("compute", f"/os-keypairs/{wanted.key}", wanted.key)
         except NotFoundError as error:
             raise RefusedError(
-                wanted.key, f"cloud {link.cloud} has no key pair of this name for this user",
+                wanted.key,
+                f"cloud {link.cloud} has no key pair of this name for this user",
                 "openstack keypair create",
-            ) from error  # fmt: skip
+            ) from error
 
 
 def _check(resource: Resource, found: Properties | None, network: Properties | None) -> None:
@@ -117,9 +119,11 @@ def _check(resource: Resource, found: Properties | None, network: Properties | N
     for wants, seen in pairs:
         if wants not in seen:
             raise RefusedError(
-                str(found["name"]), f"a {resource.name} of this name is there with "
-                f"{' and '.join(map(str, seen)) or 'no address'}, not {wants}", remedy,
-            )  # fmt: skip
+                str(found["name"]),
+                f"a {resource.name} of this name is there with "
+                f"{' and '.join(map(str, seen)) or 'no address'}, not {wants}",
+                remedy,
+            )
     if "network" in wanted and found.get("network_id") != (network or {}).get("id"):
         raise RefusedError(
             str(found["name"]), f"a {resource.name} of this name is in another network", remedy
@@ -134,14 +138,16 @@ def _check_empty(link: Link, network: str, wanted: Cluster) -> None:
     ports = link.get("network", "/ports", wanted.network, **query).body.get("ports", [])
     own = f"{appliance_name(wanted.name)}-controller"
     others = [
-        port["name"] or port["id"] for port in ports
+        port["name"] or port["id"]
+        for port in ports
         if port["name"] != own and not str(port.get("device_owner")).startswith("network:")
-    ]  # fmt: skip
+    ]
     if others:
         raise BusyError(
-            wanted.network, f"ports of others are still in this network, such as {others[0]}",
+            wanted.network,
+            f"ports of others are still in this network, such as {others[0]}",
             "let the instances go first: backfill reclaim HOST --keep 0",
-        )  # fmt: skip
+        )
 
 
 # --- one resource ------------------------------------------------------------------------------
@@ -172,9 +178,10 @@ def _await_controller(link: Link, wanted: Cluster, server_id: str, within_s: flo
             return
         if time.monotonic() > deadline_s:
             raise UnreachableError(
-                str(server["name"]), f"Nova has not built it within {within_s:g} s",
+                str(server["name"]),
+                f"Nova has not built it within {within_s:g} s",
                 "the same command again goes on waiting",
-            )  # fmt: skip
+            )
         link.pause_before(attempt)
         attempt += 1
 
@@ -193,9 +200,7 @@ def _find(link: Link, resource: Resource) -> Properties | None:
             raise
         if not resource.properties.get("external_gateway_info"):
             return None
-        raise RefusedError(
-            name, f"cloud {link.cloud} makes no routers", "leave out --external"
-        ) from error
+        raise RefusedError(name, f"cloud {link.cloud} makes no routers", "leave out --external") from error
     if len(listed) > 1:
         raise RefusedError(name, f"the project has {len(listed)} of this name", "rename the others")
     return dict(listed[0]) if listed else None
@@ -226,9 +231,7 @@ def _post(link: Link, subject: str, service: str, path: str, body: Properties) -
         raise translate(error, subject, link.cloud) from error
 
 
-def _translated(
-    link: Link, resource: Resource, properties: Properties, ids: dict[str, str]
-) -> Properties:
+def _translated(link: Link, resource: Resource, properties: Properties, ids: dict[str, str]) -> Properties:
     """Heat's property names into the API's, references into ids."""
     values: Properties = _resolved(properties, ids)
     if resource.kind.startswith("OS::Neutron::"):

@@ -42,8 +42,7 @@ class Bench:
             until_s, why = min(self._until[choice] for choice in self._choices)
         raise NoCapacityError(
             subject,
-            f"there was no room for any flavour in any zone ({why}); "
-            f"next try in {until_s - now_s:.0f} s",
+            f"there was no room for any flavour in any zone ({why}); next try in {until_s - now_s:.0f} s",
             "name more flavours or zones, or wait",
         )
 

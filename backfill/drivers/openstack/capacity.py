@@ -116,18 +116,15 @@ class Gauge:
         return sum(
             float(usage.get("hours", 0.0))
             for usage in self._usages(
-                f"/os-simple-tenant-usage/{project}", start.isoformat(),
-                now.replace(tzinfo=None).isoformat(),
+                f"/os-simple-tenant-usage/{project}", start.isoformat(), now.replace(tzinfo=None).isoformat()
             )
-        )  # fmt: skip
+        )
 
     def _usages(self, path: str, start: str, end: str) -> Iterator[dict[str, Any]]:
         """Every server of that time; Nova tells of a thousand at most in one answer."""
         marker: dict[str, str] = {}
         while True:
-            body = self._cloud.link.get(
-                "compute", path, "quota", start=start, end=end, **marker
-            ).body
+            body = self._cloud.link.get("compute", path, "quota", start=start, end=end, **marker).body
             page = body.get("tenant_usage", {}).get("server_usages", [])
             yield from page
             if not page or not body.get("tenant_usage_links"):
@@ -135,9 +132,7 @@ class Gauge:
             marker = {"marker": str(page[-1]["instance_id"])}
 
 
-def pool_room(
-    quota: Quota, servers: Iterable[Server], hours_cap: float, given_back: Resources
-) -> Resources:
+def pool_room(quota: Quota, servers: Iterable[Server], hours_cap: float, given_back: Resources) -> Resources:
     """What a project may give to our instances: its quota without what others in it use.
 
     Nothing when its instance hours are used up; less by what its operator wants back, and by what

@@ -63,30 +63,26 @@ class Cloud:
 
     def id_of(self, service: str, kind: str, name: str, subject: str) -> str:
         """The id of an image, flavour, network …, by name or id; RefusedError if there is none."""
-        return self._remembered(
-            (kind, name), lambda: naming.id_of(self.link, service, kind, name, subject)
-        )
+        return self._remembered((kind, name), lambda: naming.id_of(self.link, service, kind, name, subject))
 
     def group_of_ports(self, network: str, subject: str) -> str:
         """The security group of the whole cluster for ports in this network; empty: none."""
         name = appliance_name(self.config.cluster)
         return self._remembered(
-            ("security_group", network),
-            lambda: naming.own_group(self.link, name, network, subject),
+            ("security_group", network), lambda: naming.own_group(self.link, name, network, subject)
         )
 
     def flavour(self, name: str, asked: Resources, subject: str) -> str:
         """The id of a flavour; RefusedError where it is smaller than what is asked for."""
         found = self.id_of("compute", "flavor", name, subject)
-        told = self._remembered(
-            ("size", found), lambda: naming.size_of_flavour(self.link, found, subject)
-        )
+        told = self._remembered(("size", found), lambda: naming.size_of_flavour(self.link, found, subject))
         size = Resources(*map(int, told.split()))
         if not asked.fits(size):
             raise RefusedError(
-                name, f"this flavour of cloud {self.link.cloud} has {size}, an instance {asked}",
+                name,
+                f"this flavour of cloud {self.link.cloud} has {size}, an instance {asked}",
                 "correct openstack.flavours, or instances.flavour",
-            )  # fmt: skip
+            )
         return found
 
     def _remembered(self, key: tuple[str, str], ask: Callable[[], str]) -> str:

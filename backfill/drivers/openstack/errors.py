@@ -93,16 +93,18 @@ def translate(error: Exception, subject: str, cloud: str) -> DriverError:
         )
     if _UNTRUSTED in text:
         return UnreachableError(
-            subject, f"cloud {cloud} does not prove who it is: {text}",
+            subject,
+            f"cloud {cloud} does not prove who it is: {text}",
             "set cacert in clouds.yaml to the certificate of its authority",
-        )  # fmt: skip
+        )
     if isinstance(error, (ka.ConnectFailure, ka.ConnectTimeout, sdk.ResourceTimeout)):
         return UnreachableError(subject, f"cloud {cloud} did not answer: {text}")
     if isinstance(error, ka.ClientException):
         return UnreachableError(
-            subject, f"cloud {cloud} cannot be reached: {text}",
+            subject,
+            f"cloud {cloud} cannot be reached: {text}",
             "is auth_url in clouds.yaml that of Keystone?",
-        )  # fmt: skip
+        )
     return BadOutputError(subject, f"cloud {cloud} answered what cannot be read: {text}")
 
 

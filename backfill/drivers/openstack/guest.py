@@ -41,18 +41,12 @@ def give_key(guest: Guest, name: str, address: str, key: bytes) -> None:
 def _run(guest: Guest, name: str, address: str, *program: str, given: bytes = b"") -> str:
     """What the program wrote. `given` is what it can read: no list of processes shows that."""
     if not guest.command:
-        raise RefusedError(
-            name, "there is no way into its guest", "set openstack.guest.command, such as ssh"
-        )
+        raise RefusedError(name, "there is no way into its guest", "set openstack.guest.command, such as ssh")
     argv = [word.replace("{address}", address) for word in guest.command]
     try:
-        done = subprocess.run(
-            [*argv, *program], capture_output=True, timeout=guest.answer_s, input=given,
-        )  # fmt: skip
+        done = subprocess.run([*argv, *program], capture_output=True, timeout=guest.answer_s, input=given)
     except subprocess.TimeoutExpired as error:
-        raise UnreachableError(
-            name, f"its guest did not answer within {guest.answer_s:g} s"
-        ) from error
+        raise UnreachableError(name, f"its guest did not answer within {guest.answer_s:g} s") from error
     except OSError as error:
         raise RefusedError(name, f"{argv[0]} cannot be run: {error.strerror}") from error
     said = done.stderr.decode(errors="replace").strip()[:120]

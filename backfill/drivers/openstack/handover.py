@@ -34,9 +34,8 @@ def read_key(config: Guest) -> bytes:
         key = Path(config.munge_key).read_bytes()
     except OSError as error:
         raise RefusedError(
-            config.munge_key, f"cannot read the munge key: {error.strerror}",
-            "run the daemon as who may",
-        ) from error  # fmt: skip
+            config.munge_key, f"cannot read the munge key: {error.strerror}", "run the daemon as who may"
+        ) from error
     if not key:
         raise RefusedError(config.munge_key, "the munge key is empty")
     return key

@@ -40,11 +40,7 @@ class Link:
     """One entry of clouds.yaml. Safe from several threads; connects on first use."""
 
     def __init__(
-        self,
-        cloud: str,
-        clouds_yaml: str,
-        patience: Patience,
-        sleep: Callable[[float], None] = time.sleep,
+        self, cloud: str, clouds_yaml: str, patience: Patience, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.cloud = cloud
         self._file = clouds_yaml
@@ -134,9 +130,7 @@ class Link:
             raise
         said = response.headers.get("Content-Type", "")
         if service == "compute" and response.status_code == _NOT_THERE and "json" not in said:
-            raise BadOutputError(
-                path, f"cloud {self.cloud} answered 404, and it was not Nova that did"
-            )
+            raise BadOutputError(path, f"cloud {self.cloud} answered 404, and it was not Nova that did")
         sdk.raise_from_response(response)
         date = response.headers.get("Date", "")
         if not response.content:
@@ -206,9 +200,8 @@ def _check_address(cloud: str, auth_url: object) -> None:
     """The SDK takes one without a scheme, and finds no services then."""
     if auth_url and not str(auth_url).startswith(("http://", "https://")):
         raise RefusedError(
-            cloud, f"auth_url '{auth_url}' in clouds.yaml is no address",
-            "begin it with https:// or http://",
-        )  # fmt: skip
+            cloud, f"auth_url '{auth_url}' in clouds.yaml is no address", "begin it with https:// or http://"
+        )
 
 
 def _entries(file: str, cloud: str) -> openstack.config.OpenStackConfig:
@@ -237,9 +230,10 @@ def _usual(cloud: str) -> openstack.config.OpenStackConfig:
         why = f"{found.config_filename} has no such cloud, only {', '.join(names) or 'others'}"
         raise RefusedError(cloud, why, "correct the name, or name the file: openstack.clouds_yaml")
     raise RefusedError(
-        cloud, "there is no clouds.yaml here, in ~/.config/openstack or in /etc/openstack",
+        cloud,
+        "there is no clouds.yaml here, in ~/.config/openstack or in /etc/openstack",
         "write one, or name it: openstack.clouds_yaml",
-    )  # fmt: skip
+    )
 
 
 def _misshapen(content: object, cloud: str) -> str:

@@ -10,11 +10,7 @@ from backfill.core.fleet import CloneMethod, InstanceSpec, InstanceState
 from backfill.drivers.openstack import ports, volumes
 from backfill.drivers.openstack.bench import Choice, text_of
 from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.errors import (
-    FOREIGN,
-    acted_is_unknown,
-    translate,
-)
+from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, translate
 from backfill.drivers.openstack.handover import read_key
 from backfill.drivers.openstack.identity import user_data
 from backfill.drivers.openstack.shortage import is_no_room, is_no_zone, is_quota
@@ -50,9 +46,8 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
         raise RefusedError(spec.name, f"its tag names cluster '{spec.tag.cluster}', not ours")
     if spec.method is CloneMethod.INSTANT:
         raise RefusedError(
-            spec.name, "Nova makes no clones of running servers",
-            "choose another method in the policy file",
-        )  # fmt: skip
+            spec.name, "Nova makes no clones of running servers", "choose another method in the policy file"
+        )
     with cloud.changing(spec.name):
         if _is_there(cloud, spec):
             return
@@ -91,9 +86,10 @@ def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
     for server in by_name(cloud, spec.name):
         if not is_ours(server, cloud.config.cluster):
             raise AlreadyThereError(
-                spec.name, f"cloud {cloud.link.cloud} has a server of this name that is not ours",
+                spec.name,
+                f"cloud {cloud.link.cloud} has a server of this name that is not ours",
                 "delete or rename it, or choose other names in instances.names",
-            )  # fmt: skip
+            )
         seen = instance_of(server, host_of(server, cloud.computes))
         if seen.state is InstanceState.UNKNOWN:
             raise UnreadableError(spec.name, seen.problem)
@@ -102,9 +98,10 @@ def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
             continue
         if seen.tag != spec.tag:
             raise AlreadyThereError(
-                spec.name, f"generation {seen.tag.generation} of it is {seen.state} on {seen.host}",
+                spec.name,
+                f"generation {seen.tag.generation} of it is {seen.state} on {seen.host}",
                 "delete that one first",
-            )  # fmt: skip
+            )
         cloud.board.refresh(str(server["id"]), spec.name)
         return True
     return False
@@ -171,10 +168,11 @@ def _group(cloud: Cloud, subject: str) -> str:
                 return str(group["id"])
             if group["name"] == name:
                 raise RefusedError(
-                    subject, f"server group {name} in cloud {cloud.link.cloud} has policy "
+                    subject,
+                    f"server group {name} in cloud {cloud.link.cloud} has policy "
                     f"{group[_GROUP_VERSIONED]}, not {policy}, and Nova changes none",
                     "delete the group once its servers are gone, or set openstack.spread back",
-                )  # fmt: skip
+                )
         body = {"server_group": {"name": name, _GROUP_VERSIONED: policy}}
         try:
             answer = cloud.link.post("compute", "/os-server-groups", subject, body)
@@ -209,9 +207,10 @@ def _post(cloud: Cloud, spec: InstanceSpec, body: dict[str, Any]) -> str:
         found, why = None, f"{why}; nor can it be looked for: {error.problem}"
     if found is None:
         raise UnreachableError(
-            spec.name, f"it is unknown whether Nova has made it ({why})",
+            spec.name,
+            f"it is unknown whether Nova has made it ({why})",
             "it is looked for by its tag before it is asked for again",
-        ) from problem  # fmt: skip
+        ) from problem
     return found
 
 

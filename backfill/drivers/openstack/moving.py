@@ -8,16 +8,7 @@ from typing import Any
 from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, status_of, translate
-from backfill.drivers.openstack.states import (
-    HOST,
-    RESTORED,
-    TASK,
-    Server,
-    describe,
-    host_of,
-    mark,
-    state_of,
-)
+from backfill.drivers.openstack.states import HOST, RESTORED, TASK, Server, describe, host_of, mark, state_of
 from backfill.ports import BusyError, NotFoundError, RefusedError
 
 _RUNNING, _PAUSED = InstanceState.RUNNING, InstanceState.PAUSED
@@ -59,9 +50,10 @@ def suspend(cloud: Cloud, host: str, name: str) -> float:
             return 0.0
         if server["status"] == "PAUSED":
             raise RefusedError(
-                name, "Nova cannot suspend a paused server without letting it run first",
+                name,
+                "Nova cannot suspend a paused server without letting it run first",
                 "leave it paused, or begin the ladder with suspend",
-            )  # fmt: skip
+            )
         _need(server, _RUNNING)
         if RESTORED in server.get("metadata", {}):  # a thaw came to its end without this
             cloud.metadata(server, RESTORED, None)
@@ -83,8 +75,7 @@ def shelve(cloud: Cloud, host: str, name: str) -> None:
     with cloud.changing(name):
         server = cloud.need(host, name)
         if not str(server["status"]).startswith("SHELVED"):
-            _act(cloud, server, "shelve", {"shelve": None},
-                 lambda s: str(s["status"]).startswith("SHELVED"))  # fmt: skip
+            _act(cloud, server, "shelve", {"shelve": None}, lambda s: str(s["status"]).startswith("SHELVED"))
 
 
 def migrate(cloud: Cloud, host: str, name: str, target: str) -> None:
@@ -101,18 +92,18 @@ def migrate(cloud: Cloud, host: str, name: str, target: str) -> None:
             return
         if not compute:
             raise RefusedError(
-                name, f"{target} is a pool whose compute hosts are not seen: Nova chooses there",
+                name,
+                f"{target} is a pool whose compute hosts are not seen: Nova chooses there",
                 "only an administrator's credential moves servers",
-            )  # fmt: skip
+            )
         if HOST not in server:
             raise RefusedError(
-                name, "the credential does not see on which compute host it is",
+                name,
+                "the credential does not see on which compute host it is",
                 "only an administrator's credential moves servers",
-            )  # fmt: skip
-        if server["status"] == "SUSPENDED":
-            raise RefusedError(
-                name, "Nova cannot move a suspended server", "it goes back where it was"
             )
+        if server["status"] == "SUSPENDED":
+            raise RefusedError(name, "Nova cannot move a suspended server", "it goes back where it was")
         if state_of(server) is _OFF:
             _cold(cloud, server, compute)
             return
@@ -151,8 +142,11 @@ def refused(name: str, host: str, target: str) -> RefusedError:
 def _check_arrival(cloud: Cloud, name: str, target: str) -> None:
     server = cloud.find(target, name)
     if server is None or host_of(server, cloud.computes) != target:
-        raise BusyError(name, f"Nova did not move it to {target}; it is where it was",
-                        f"openstack server migration list --server {name} may say why")  # fmt: skip
+        raise BusyError(
+            name,
+            f"Nova did not move it to {target}; it is where it was",
+            f"openstack server migration list --server {name} may say why",
+        )
 
 
 def _live(cloud: Cloud, server: Server, compute: str, target: str) -> None:
@@ -165,21 +159,31 @@ def _live(cloud: Cloud, server: Server, compute: str, target: str) -> None:
         return own is not None and own["status"] == before and not own.get(TASK)
 
     body: dict[str, Any] = {"os-migrateLive": {"host": compute, "block_migration": "auto"}}
-    _act(cloud, server, f"move to {target}", body,
-         lambda s: s.get(HOST) == compute and s["status"] == before, is_back)  # fmt: skip
+    _act(
+        cloud,
+        server,
+        f"move to {target}",
+        body,
+        lambda s: s.get(HOST) == compute and s["status"] == before,
+        is_back,
+    )
     _check_arrival(cloud, name, target)
 
 
 def _cold(cloud: Cloud, server: Server, compute: str) -> None:
     """Nova keeps the old one until the move is confirmed."""
-    _act(cloud, server, f"move to {compute}", {"migrate": {"host": compute}},
-         lambda s: s["status"] == "VERIFY_RESIZE")  # fmt: skip
+    _act(
+        cloud,
+        server,
+        f"move to {compute}",
+        {"migrate": {"host": compute}},
+        lambda s: s["status"] == "VERIFY_RESIZE",
+    )
     _confirm(cloud, server)
 
 
 def _confirm(cloud: Cloud, server: Server) -> None:
-    _act(cloud, server, "confirm the move", {"confirmResize": None},
-         lambda s: s["status"] == "SHUTOFF")  # fmt: skip
+    _act(cloud, server, "confirm the move", {"confirmResize": None}, lambda s: s["status"] == "SHUTOFF")
 
 
 def _is_active(server: Server) -> bool:
@@ -189,9 +193,10 @@ def _is_active(server: Server) -> bool:
 def _need(server: Server, *states: InstanceState) -> None:
     if server.get(TASK):
         raise BusyError(
-            str(server["name"]), f"it is {describe(server)}",
+            str(server["name"]),
+            f"it is {describe(server)}",
             "if that does not end, the cloud's operator must reset its state",
-        )  # fmt: skip
+        )
     if state_of(server) not in states:
         wanted = " or ".join(states)
         raise BusyError(str(server["name"]), f"it is {describe(server)}, not {wanted}")

@@ -31,9 +31,10 @@ def id_of(link: Link, service: str, kind: str, name: str, subject: str) -> str:
         found = found[-1:]
     if len(found) > 1:
         raise RefusedError(
-            name, f"cloud {link.cloud} has {len(found)} {kind}s of this name",
+            name,
+            f"cloud {link.cloud} has {len(found)} {kind}s of this name",
             f"write the id of the one that is meant: {', '.join(str(e['id']) for e in found)}",
-        )  # fmt: skip
+        )
     if found:
         return str(found[0]["id"])
     if is_id(name):

@@ -31,9 +31,10 @@ def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
         port = _make(cloud, spec.name, network, address)
     if port.get("device_id"):
         raise BusyError(
-            spec.name, f"its port {port['name']} still belongs to server {port['device_id']}",
+            spec.name,
+            f"its port {port['name']} still belongs to server {port['device_id']}",
             "delete that server, or take the port away from it",
-        )  # fmt: skip
+        )
     return str(port["id"])
 
 
@@ -90,9 +91,10 @@ def _make(cloud: Cloud, name: str, network: str, address: str) -> Port:
             return there
         if isinstance(problem, BusyError):
             raise AlreadyThereError(
-                name, f"its address {address} is in use in the network: {problem.problem}",
+                name,
+                f"its address {address} is in use in the network: {problem.problem}",
                 "choose a range in instances.addresses that is free",
-            ) from error  # fmt: skip
+            ) from error
         raise problem from error
     made: Port = answer.body["port"]
     return made

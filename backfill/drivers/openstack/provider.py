@@ -191,8 +191,9 @@ class OpenStackProvider:
             _LOG.warning(
                 "cloud %s: %s carry the name of a host that is not in the policy file and are "
                 "looked after by nobody; give the host that name again, or delete them there",
-                entry, ", ".join(found),
-            )  # fmt: skip
+                entry,
+                ", ".join(found),
+            )
         self._strays[entry] = found
 
     def _room(self, cloud: Cloud, host: str) -> Resources:
@@ -207,9 +208,10 @@ class OpenStackProvider:
         seen = gauge.computes().get(place.compute)
         if seen is None:
             raise UnreachableError(
-                host, f"cloud {place.cloud} has no compute host {place.compute}",
+                host,
+                f"cloud {place.cloud} has no compute host {place.compute}",
                 "see `compute` of this host in the policy file",
-            )  # fmt: skip
+            )
         if seen.down:
             raise UnreachableError(host, seen.down, "ask the cloud's operator")
         return seen.size

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 # Nova and Neutron answer 403, 409 or 413 for quota; only the text tells it from a denial.
 _QUOTA = (
-    "quota exceeded", "exceeds quota", "over quota", "maximum number of", "overlimit",
+    "quota exceeded",
+    "exceeds quota",
+    "over quota",
+    "maximum number of",
+    "overlimit",
     "exceeds allowed gigabytes quota",
-)  # fmt: skip
-_NO_ROOM = ("no valid host", "insufficient compute resources", "exceeded max scheduling attempts",
-            "not enough", "no space left")  # fmt: skip
+)
+_NO_ROOM = (
+    "no valid host",
+    "insufficient compute resources",
+    "exceeded max scheduling attempts",
+    "not enough",
+    "no space left",
+)
 
 
 def is_quota(text: str) -> bool:

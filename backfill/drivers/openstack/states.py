@@ -108,9 +108,7 @@ def state_of(server: Server) -> InstanceState:
         return InstanceState.PAUSED
     if server.get("status") == "VERIFY_RESIZE" and server.get(POWER) == _SHUT_DOWN:
         return InstanceState.OFF  # it was moved like that
-    if server.get("status") == "ERROR" and (
-        not server.get(LAUNCHED) or server.get(POWER) == _CRASHED
-    ):
+    if server.get("status") == "ERROR" and (not server.get(LAUNCHED) or server.get(POWER) == _CRASHED):
         return InstanceState.CRASHED
     return _STATES.get(str(server.get("status")), InstanceState.UNKNOWN)
 

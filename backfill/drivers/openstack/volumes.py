@@ -27,9 +27,10 @@ def check(link: Link, volume_gb: int, subject: str) -> None:
         return
     if not link.offers("block-storage", subject):
         raise RefusedError(
-            subject, f"cloud {link.cloud} has no block storage (Cinder) to boot from",
+            subject,
+            f"cloud {link.cloud} has no block storage (Cinder) to boot from",
             "set openstack.volume_gb to 0, so that it boots from the image",
-        )  # fmt: skip
+        )
     limits = _limits(link, subject)
     for used, most, wanted, what in (
         ("totalVolumesUsed", "maxTotalVolumes", 1, "volumes"),
@@ -37,9 +38,11 @@ def check(link: Link, volume_gb: int, subject: str) -> None:
     ):
         if 0 <= limits[most] < limits[used] + wanted:
             raise NoCapacityError(
-                subject, f"cloud {link.cloud} has no quota left for a volume of {volume_gb} GB: "
-                f"{limits[used]} of {limits[most]} {what} are in use", _REMEDY,
-            )  # fmt: skip
+                subject,
+                f"cloud {link.cloud} has no quota left for a volume of {volume_gb} GB: "
+                f"{limits[used]} of {limits[most]} {what} are in use",
+                _REMEDY,
+            )
 
 
 def slots(link: Link, volume_gb: int) -> int:
@@ -71,9 +74,10 @@ def going_with(link: Link, server: Server) -> list[str]:
             _status(link, volume_id, str(server["name"]))
         except UnreachableError as error:
             raise UnreachableError(
-                str(server["name"]), f"its volume would be left behind: {error.problem}",
+                str(server["name"]),
+                f"its volume would be left behind: {error.problem}",
                 "it is deleted once Cinder answers again",
-            ) from error  # fmt: skip
+            ) from error
     return ids
 
 
@@ -85,9 +89,10 @@ def see_gone(link: Link, ids: list[str], subject: str, config: OpenStackConfig) 
         while (status := _status(link, volume_id, subject)) not in ("", "deleting"):
             if time.monotonic() > deadline_s:
                 raise BusyError(
-                    subject, f"its volume {volume_id} is left behind, it is {status}",
+                    subject,
+                    f"its volume {volume_id} is left behind, it is {status}",
                     f"openstack volume delete {volume_id}, or ask the cloud's operator",
-                )  # fmt: skip
+                )
             if status in _FREE:
                 with suppress(NotFoundError):
                     link.delete(_SERVICE, f"/volumes/{volume_id}", subject)

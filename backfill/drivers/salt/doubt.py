@@ -17,8 +17,7 @@ _MOST_BYTES = 1_000_000
 # The master knows these two grains for certain; this is how templates ask for them.
 _GIVEN = r"""\s*(?:\[\s*|\.get\(\s*)['"](?:backfill|init)['"]"""
 _ASKS = re.compile(
-    rf"""\bgrains\b(?!{_GIVEN})|\b(?:salt|opts)\s*[\[.]|\b__(?:grains|salt|opts)__|^\#!.*\bpy""",
-    re.MULTILINE,
+    rf"""\bgrains\b(?!{_GIVEN})|\b(?:salt|opts)\s*[\[.]|\b__(?:grains|salt|opts)__|^\#!.*\bpy""", re.MULTILINE
 )
 # Whom a line of a top file means, such as `'backfill:role:node':`; in the next line stands how.
 _TARGET = re.compile(r"""^\s*(['"]?)([^#'"\n]+)\1\s*:\s*\n\s*-\s*match:\s*(\w+)""", re.MULTILINE)
@@ -68,7 +67,6 @@ def _asks(text: str) -> bool:
         return True
     targets = _TARGET.findall(text)
     by_role = [
-        how in _BY_NAME or (how == "grain" and target.startswith("backfill:"))
-        for _, target, how in targets
+        how in _BY_NAME or (how == "grain" and target.startswith("backfill:")) for _, target, how in targets
     ]
     return len(targets) != len(_MATCH.findall(text)) or not all(by_role)

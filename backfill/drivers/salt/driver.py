@@ -41,11 +41,7 @@ class SaltProvisioner:
     """See `backfill.ports.Provisioner`. `within_s`: what a run of states may take on one node."""
 
     def __init__(
-        self,
-        python: str,
-        config: str,
-        within_s: float = 120.0,
-        on_event: Callable[[str], None] | None = None,
+        self, python: str, config: str, within_s: float = 120.0, on_event: Callable[[str], None] | None = None
     ) -> None:
         self._within_s = within_s
         self._on_event = on_event
@@ -93,9 +89,7 @@ class SaltProvisioner:
         """Nodes with an accepted key."""
         return dict(sorted(node_of(minion) for minion in self._minions()))
 
-    def apply(
-        self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()
-    ) -> dict[str, StateRun]:
+    def apply(self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()) -> dict[str, StateRun]:
         """Run the states on all of these at once, where a look by their minions is not enough."""
         known = self.enrolled()
         for node in nodes:
@@ -105,9 +99,7 @@ class SaltProvisioner:
         found = self._look({own: node for own, node in ids.items() if node not in must_run})
         rest = {own: node for own, node in ids.items() if node not in found}
         answers = self._call("apply", rest, test=test)
-        return found | {
-            node: results.state_run(node, answers.get(own)) for own, node in rest.items()
-        }
+        return found | {node: results.state_run(node, answers.get(own)) for own, node in rest.items()}
 
     def stated(self, nodes: Mapping[str, int]) -> dict[str, Stated]:
         """What the states of these nodes come to, rendered now; of bare metal nobody knows."""
@@ -179,13 +171,15 @@ def _listed(rendered: Answer) -> bytes:
     if rendered["errors"]:
         told = "; ".join(rendering_error(e, rendered["folders"]) for e in rendered["errors"])
         raise DriverError(
-            "salt", f"the states of a node do not render: {told}",
+            "salt",
+            f"the states of a node do not render: {told}",
             "mend that, and nodes are made without another word",
-        )  # fmt: skip
+        )
     if not rendered["states"]:
         raise DriverError(
-            "salt", "the top file names no states for a node, whose grain backfill:role is 'node'",
+            "salt",
+            "the top file names no states for a node, whose grain backfill:role is 'node'",
             f"see top.sls in the master's file_roots, {' '.join(rendered['folders'][:1])}",
-        )  # fmt: skip
+        )
     why = _OTHERS if rendered["others"] else doubt(rendered["folders"])
     return stated(rendered["states"], why)

@@ -71,9 +71,7 @@ class Master:
     def make_key(self, id: str) -> dict[str, Any]:  # noqa: A002
         """A fresh accepted key pair, whatever was there; with the master's own public key."""
         made = self._turn("key.gen_accept", id_=id, keysize=_KEY_BITS, force=True)
-        return {
-            "private": made["priv"], "public": made["pub"], "master": self._public.read_text()
-        }  # fmt: skip
+        return {"private": made["priv"], "public": made["pub"], "master": self._public.read_text()}
 
     def states(self, id: str, grains: dict[str, Any], keep: bool = True) -> dict[str, Any]:  # noqa: A002
         """This machine's low state, rendered here from the master's own tree and pillar.
@@ -131,9 +129,14 @@ class Master:
         except OSError as error:
             raise PlainError(f"no master listens on {at[0]}:{at[1]}, start it") from error
         found = self._client.cmd(
-            ids, function, kwarg=words, tgt_type="list", timeout=int(within_s),
-            gather_job_timeout=5, full_return=True,
-        )  # fmt: skip
+            ids,
+            function,
+            kwarg=words,
+            tgt_type="list",
+            timeout=int(within_s),
+            gather_job_timeout=5,
+            full_return=True,
+        )
         return {"answers": found}
 
     def listen(self, stream: Any) -> None:
@@ -236,9 +239,7 @@ def serve(config: str, requests: Iterator[str], stream: Any) -> None:
         request = json.loads(line)
         number, verb = request.pop("number"), request.pop("verb")
         # Each request has a thread, so that one slow minion does not hold up a key.
-        threading.Thread(
-            target=_answer, args=(verbs[verb], request, number, stream), daemon=True
-        ).start()
+        threading.Thread(target=_answer, args=(verbs[verb], request, number, stream), daemon=True).start()
 
 
 _VERBS = ("make_key", "delete_key", "keys", "states", "again", "look", "apply")

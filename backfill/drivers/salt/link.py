@@ -28,9 +28,7 @@ class SaltLink:
     why states that it ran by itself did not succeed; mostly empty.
     """
 
-    def __init__(
-        self, python: str, config: str, on_event: Callable[[str, str], None] | None = None
-    ) -> None:
+    def __init__(self, python: str, config: str, on_event: Callable[[str, str], None] | None = None) -> None:
         self._argv = [python, str(_INSIDE), config]
         self._on_event = on_event
         self._lock = threading.Lock()
@@ -46,16 +44,15 @@ class SaltLink:
             with self._lock:
                 process = self._started()
                 assert process.stdin is not None
-                process.stdin.write(
-                    json.dumps({"number": number, "verb": verb, **arguments}) + "\n"
-                )
+                process.stdin.write(json.dumps({"number": number, "verb": verb, **arguments}) + "\n")
                 process.stdin.flush()
             answer = reply.get(timeout=patience_s)
         except Empty:
             raise UnreachableError(
-                "salt", f"'{verb}' was not answered within {patience_s:g} s",
+                "salt",
+                f"'{verb}' was not answered within {patience_s:g} s",
                 "see that the master runs, and its log",
-            ) from None  # fmt: skip
+            ) from None
         except (OSError, ValueError) as error:  # its end, or our end of the line, is closed
             raise UnreachableError("salt", f"its process cannot be asked: {error}") from error
         finally:
@@ -94,14 +91,18 @@ class SaltLink:
             return self._process
         try:
             process = subprocess.Popen(
-                self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, text=True,
-            )  # fmt: skip
+                self._argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
         except OSError as error:
             raise DriverError(
-                "salt", f"{self._argv[0]} cannot be run: {error.strerror}",
+                "salt",
+                f"{self._argv[0]} cannot be run: {error.strerror}",
                 "set salt.python to the interpreter that has Salt",
-            ) from error  # fmt: skip
+            ) from error
         greeting = SimpleQueue[str]()
         threading.Thread(target=self._read, args=(process, greeting), daemon=True).start()
         try:
@@ -112,13 +113,15 @@ class SaltLink:
             process.kill()
             if refused.startswith("PermissionError"):
                 raise RefusedError(
-                    "salt", refused.partition("] ")[2] or refused,
+                    "salt",
+                    refused.partition("] ")[2] or refused,
                     "run this as root, or as the user of Salt's master",
-                )  # fmt: skip
+                )
             raise DriverError(
-                "salt", f"{self._argv[0]} did not start Salt: {refused}",
+                "salt",
+                f"{self._argv[0]} did not start Salt: {refused}",
                 "see the section salt of the policy file",
-            )  # fmt: skip
+            )
         self._process = process
         return process
 

@@ -21,9 +21,18 @@ State = Mapping[str, object]
 
 # What any state may say without changing what it comes to.
 _FRAME = {
-    "state", "fun", "name", "order", "failhard", "require", "require_in", "watch", "watch_in",
-    "onchanges", "onchanges_in",
-}  # fmt: skip
+    "state",
+    "fun",
+    "name",
+    "order",
+    "failhard",
+    "require",
+    "require_in",
+    "watch",
+    "watch_in",
+    "onchanges",
+    "onchanges_in",
+}
 # Beside that, what of a kind the guest compares, or what has no outcome of its own. A state that
 # says anything else (`unless`, `groups`, `recurse`, a template) is proven by a run only.
 _UNDERSTOOD = {

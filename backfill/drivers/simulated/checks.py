@@ -8,15 +8,7 @@ from collections.abc import Iterator
 from backfill.core.cluster import ACTIVE, ENDED, JobState
 from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hardware import (
-    Count,
-    Machine,
-    Marks,
-    Run,
-    SimHost,
-    SimInstance,
-    Violation,
-)
+from backfill.drivers.simulated.hardware import Count, Machine, Marks, Run, SimHost, SimInstance, Violation
 from backfill.drivers.simulated.machines import ROUNDING, Machines
 from backfill.drivers.simulated.model import SimJob
 
@@ -67,9 +59,7 @@ class Checks:
             host = self._hosts.get(self._books.nodes[name].host or "")
             if host is None:
                 continue
-            alive = [
-                i for i in host.instances.values() if i.machine.alive and not i.machine.throttled
-            ]
+            alive = [i for i in host.instances.values() if i.machine.alive and not i.machine.throttled]
             used = self._books.nodes[name].cpus_used + sum(i.spec.flavour.cpus for i in alive)
             for instance in alive:
                 if not self.shared or used > host.capacity.cpus:
@@ -105,9 +95,7 @@ class Checks:
             )
         same = instance.spec.tag.node == other.spec.tag.node
         if same and instance.machine.alive and other.machine.alive:
-            self.complain(
-                "double-host", f"node {instance.spec.tag.node} runs in two instances, {where}"
-            )
+            self.complain("double-host", f"node {instance.spec.tag.node} runs in two instances, {where}")
 
     def _crowds(self, instance: SimInstance) -> None:
         host = self._hosts[instance.host]
@@ -141,9 +129,7 @@ class Checks:
             key = (count.job, count.restart)
             wanted = last.get(key, 0) + 1
             if count.i != wanted:
-                found.append(
-                    f"job {count.job}, restart {count.restart}: {count.i} instead of {wanted}"
-                )
+                found.append(f"job {count.job}, restart {count.restart}: {count.i} instead of {wanted}")
             last[key] = count.i
         for job in self._books.jobs.values():
             end = math.floor(job.run_s / every_s + ROUNDING)

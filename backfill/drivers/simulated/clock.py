@@ -46,8 +46,9 @@ class WallClock:
 
     def stamped(self, node: Node) -> Node:
         """A node likewise."""
-        return replace(node, **self._times(node, "boot_time_s", "slurmd_start_s",
-                                           "planned_s", "maintenance_s"))  # fmt: skip
+        return replace(
+            node, **self._times(node, "boot_time_s", "slurmd_start_s", "planned_s", "maintenance_s")
+        )
 
     def stamped_job(self, job: Job) -> Job:
         """A job likewise."""
@@ -60,9 +61,7 @@ class WallClock:
 class SimulatedClock:
     """Time that passes only when it is told to: that of a daemon which started at this moment."""
 
-    def __init__(
-        self, events: EventQueue, step_to: Callable[[float], None], wall: WallClock
-    ) -> None:
+    def __init__(self, events: EventQueue, step_to: Callable[[float], None], wall: WallClock) -> None:
         self._events = events
         self._step_to = step_to
         self._wall = wall

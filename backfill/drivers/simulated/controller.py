@@ -16,9 +16,7 @@ from backfill.drivers.simulated.model import SimNode
 class NodeControl:
     """Everything that happens to nodes; it is the Listener of the machines."""
 
-    def __init__(
-        self, events: EventQueue, machines: Machines, books: Books, jobs: JobControl
-    ) -> None:
+    def __init__(self, events: EventQueue, machines: Machines, books: Books, jobs: JobControl) -> None:
         self._events = events
         self._machines = machines
         self._books = books

@@ -124,9 +124,7 @@ class Faults:
     def _some(self, seen: dict[str, _Seen]) -> dict[str, _Seen]:
         return {name: one for name, one in seen.items() if self._random.random() < 0.5}
 
-    def _odd(
-        self, kinds: frozenset[Odd], subject: str | None, all_of_it: bool
-    ) -> Misreading | None:
+    def _odd(self, kinds: frozenset[Odd], subject: str | None, all_of_it: bool) -> Misreading | None:
         for order in self._misreadings:
             meant = order.subject is None or order.subject == subject
             if order.odd in kinds and order.times and meant and (all_of_it or order.everywhere):
@@ -134,9 +132,7 @@ class Faults:
                 return order
         return None
 
-    def hang(
-        self, call: str, hang_s: float, *, subject: str | None = None, times: int = 1
-    ) -> Fault:
+    def hang(self, call: str, hang_s: float, *, subject: str | None = None, times: int = 1) -> Fault:
         """Let the call do nothing for `hang_s` and then raise UnreachableError.
 
         The call itself returns at once in simulated time; a runner adds `hang_s(...)`.

@@ -198,9 +198,14 @@ class SimHost:
     def view(self) -> Host:
         problem = "" if self.answers else self.problem
         return Host(
-            self.name, self.node, self.capacity, self.answers, problem, self.saves_paused,
+            self.name,
+            self.node,
+            self.capacity,
+            self.answers,
+            problem,
+            self.saves_paused,
             parents=tuple(self.parents),
-        )  # fmt: skip
+        )
 
     @property
     def free_memory_mb(self) -> int:

@@ -82,9 +82,7 @@ class SimulatedHolder:
         if old is None or old.host == host:
             return ""
         others = [h for h in self._held.values() if h.instance != name]
-        given = allocate(
-            _elsewhere(old, host), self.functions, others, Sharing.ANYONE, self._cluster
-        )
+        given = allocate(_elsewhere(old, host), self.functions, others, Sharing.ANYONE, self._cluster)
         return given if isinstance(given, str) else ""
 
     def _shown(self, instance: SimInstance) -> Instance:
@@ -93,9 +91,12 @@ class SimulatedHolder:
         if held is None:
             return seen
         return replace(
-            seen, devices_of=held.job, plugged=held.plugged,
-            functions=len(held.functions), region_mb=held.region_mb,
-        )  # fmt: skip
+            seen,
+            devices_of=held.job,
+            plugged=held.plugged,
+            functions=len(held.functions),
+            region_mb=held.region_mb,
+        )
 
     def _with_functions(self, host: SimHost) -> Host:
         """As anybody sees it, with the functions of its cards."""
@@ -110,9 +111,7 @@ class SimulatedHolder:
 
     def _refuse_if_plugged(self, host: str, name: str) -> None:
         if self.plugged.get(name) == host:
-            raise RefusedError(
-                name, "devices are plugged into its guest, whose memory cannot be written"
-            )
+            raise RefusedError(name, "devices are plugged into its guest, whose memory cannot be written")
 
     def _need_running(self, host: SimHost, name: str) -> None:
         instance = host.instances.get(name)

@@ -83,11 +83,7 @@ class JobControl:
 
     def _allocate(self, job: SimJob, chosen: list[SimNode]) -> None:
         now_s = self._events.now_s
-        job.state, job.configuring, job.nodes = (
-            JobState.RUNNING,
-            True,
-            tuple(node.name for node in chosen),
-        )
+        job.state, job.configuring, job.nodes = (JobState.RUNNING, True, tuple(node.name for node in chosen))
         job.start_s, job.clock_s, job.paid_s = now_s, now_s, 0.0
         for node in chosen:
             node.jobs[job.id] = job

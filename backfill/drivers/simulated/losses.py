@@ -113,17 +113,17 @@ class Losses:
             held = job.state in ACTIVE and job.restarts == restart and not job.configuring
             if held and self._run_of(job) is None and not self._deed.order:
                 self._complain(
-                    "destroyed", f"checkpoint {identity}, all that was left of job {id_} "
+                    "destroyed",
+                    f"checkpoint {identity}, all that was left of job {id_} "
                     f"(restart {restart}), goes{self._told()}",
-                )  # fmt: skip
+                )
 
     def resumed(self, job: SimJob) -> None:
         """A job that was suspended is let go on: whose suspension was it?"""
         if job.suspended_by and self.suspender == "":
             self._complain(
-                "undone", f"job {job.id} was suspended by {job.suspended_by} and resumed by us"
-                f"{self._told()}",
-            )  # fmt: skip
+                "undone", f"job {job.id} was suspended by {job.suspended_by} and resumed by us{self._told()}"
+            )
 
     def too_long(self, job: SimJob) -> None:
         """Its time limit is over: has it been kept from its CPUs by us, with Slurm's clock on?"""
@@ -132,9 +132,10 @@ class Losses:
         since_s = max([self._books.up_since_s, *(m.stopped_at_s for m in still)])
         if still and now_s - since_s >= _KEPT_FROM_S:
             self._complain(
-                "timeout", f"job {job.id} on {still[0].node} ended by its time limit, which went "
+                "timeout",
+                f"job {job.id} on {still[0].node} ended by its time limit, which went "
                 f"on for {now_s - since_s:.0f} s in which its instance stood still",
-            )  # fmt: skip
+            )
 
     def before_start(self, job: SimJob) -> None:
         """CPUs of a job that we suspended are not for another: both would go on at once."""
@@ -144,9 +145,10 @@ class Losses:
             used = node.cpus_used + sum(j.cpus_per_node for j in others)
             if node.host is None and others and used > node.cpus:
                 self._complain(
-                    "second", f"job {job.id} was started on {name}, whose CPUs belong to job "
+                    "second",
+                    f"job {job.id} was started on {name}, whose CPUs belong to job "
                     f"{', '.join(j.id for j in others)} that we had suspended",
-                )  # fmt: skip
+                )
 
     # --- judging -------------------------------------------------------------------------------
 
@@ -170,10 +172,11 @@ class Losses:
         where = ", ".join(f"{m.node} at {m.host}" for m in run.machines)
         fixed = "" if job.requeue else ", --no-requeue"
         self._complain(
-            "destroyed", f"intact work of job {job.id} (restart {run.restart}, {job.state}{fixed}, "
+            "destroyed",
+            f"intact work of job {job.id} (restart {run.restart}, {job.state}{fixed}, "
             f"{done_s:.0f} of {run.needed_s:.0f} s done, on {where}) was destroyed: "
             f"{what}{self._told()}",
-        )  # fmt: skip
+        )
 
     def _told(self) -> str:
         deed = self._deed
@@ -200,8 +203,7 @@ class Losses:
         policies = self._deed.policies
         after_s = policies.liveness.down_after_s if policies is not None else 0.0
         return after_s > 0.0 and any(
-            m.on and not m.connected and self._decided_s - m.silent_s >= after_s - 1.0
-            for m in run.machines
+            m.on and not m.connected and self._decided_s - m.silent_s >= after_s - 1.0 for m in run.machines
         )
 
     def _ladder_names_it(self, job: SimJob, run: Run) -> bool:

@@ -117,9 +117,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
             self._need_room(host, spec)
             machine = Machine(spec.tag.node, host.name, metal=False, cpus=spec.flavour.cpus)
             machine.powered = host.powered
-            instance = SimInstance(
-                spec, host.name, InstanceState.RUNNING, machine, self._events.now_s
-            )
+            instance = SimInstance(spec, host.name, InstanceState.RUNNING, machine, self._events.now_s)
             host.instances[spec.name] = instance
             boots = self._faults.boots(spec.name)
             boot_s = self.fork_s if instant else self.boot_s
@@ -239,9 +237,15 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
             facts = (Fact("munge:to the guest", True), *self.ailing, *self.ailments.get(name, ()))
             address = instance.spec.address.split("/")[0]
             report = GuestReport(
-                correction_s, 0.0, 0.0, "the simulated clock",
-                flavour.cpus, flavour.memory_mb, (address,), facts,
-            )  # fmt: skip
+                correction_s,
+                0.0,
+                0.0,
+                "the simulated clock",
+                flavour.cpus,
+                flavour.memory_mb,
+                (address,),
+                facts,
+            )
             return report, credential
 
     def close(self) -> None:
@@ -305,8 +309,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
         if spec.flavour.memory_mb > host.free_memory_mb:
             raise NoCapacityError(
                 host.name,
-                f"{spec.name} needs {spec.flavour.memory_mb} MB and "
-                f"{host.free_memory_mb} MB are free",
+                f"{spec.name} needs {spec.flavour.memory_mb} MB and {host.free_memory_mb} MB are free",
             )
 
     def _change(self, instance: SimInstance, state: InstanceState) -> None:

@@ -51,9 +51,7 @@ class SimulatedProvisioner:
         known = self.enrolled()
         return {n: Stated(f"{n}.g{g}") for n, g in nodes.items() if g and known.get(n) == g}
 
-    def apply(
-        self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()
-    ) -> dict[str, StateRun]:
+    def apply(self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()) -> dict[str, StateRun]:
         """Runs take no time, so that nobody looks first."""
         for node in nodes:
             if node not in self._keys:

@@ -7,15 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
-from backfill.core.cluster import (
-    ENDED,
-    OUR_REASON,
-    Job,
-    JobState,
-    Node,
-    SlurmSettings,
-    SlurmVersion,
-)
+from backfill.core.cluster import ENDED, OUR_REASON, Job, JobState, Node, SlurmSettings, SlurmVersion
 from backfill.drivers.simulated.asked import check_address, check_job_id, check_spec
 from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.clock import WallClock

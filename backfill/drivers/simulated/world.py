@@ -163,9 +163,7 @@ class SimulatedWorld:
         self._nodes.add(SimNode(name, 0, cpus, memory_mb, address, tuple(features), host=name))
         self._machines.update(machine, on=True)
 
-    def submit(
-        self, partition: str, run_s: float, *, at_s: float | None = None, **wishes: object
-    ) -> str:
+    def submit(self, partition: str, run_s: float, *, at_s: float | None = None, **wishes: object) -> str:
         """A job that computes for `run_s` s; `wishes` are fields of SimJob. Returns its id."""
         self._last_job += 1
         number = self._last_job
@@ -183,11 +181,7 @@ class SimulatedWorld:
         return str(number)
 
     def _submit(
-        self,
-        id_: str,
-        raw_id: int,
-        what: tuple[str, float, float | None],
-        wishes: dict[str, object],
+        self, id_: str, raw_id: int, what: tuple[str, float, float | None], wishes: dict[str, object]
     ) -> None:
         partition, run_s, at_s = what
         if partition not in self._books.partitions:
@@ -209,9 +203,7 @@ class SimulatedWorld:
     # --- hooks ----------------------------------------------------------------------------
 
     def hook(
-        self,
-        on_allocated: Hook | None,
-        on_ended: Callable[[Job, tuple[str, ...]], None] | None = None,
+        self, on_allocated: Hook | None, on_ended: Callable[[Job, tuple[str, ...]], None] | None = None
     ) -> None:
         """Install the hooks, as PrologSlurmctld and EpilogSlurmctld would be."""
         self._jobs.on_allocated, self._jobs.on_ended = on_allocated, on_ended

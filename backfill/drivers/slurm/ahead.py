@@ -90,8 +90,6 @@ class Ahead:
         told = dict(nodes)
         for name in nodes.keys() & (planned.keys() | maintained.keys()):
             told[name] = replace(
-                nodes[name],
-                planned_s=planned.get(name, 0.0),
-                maintenance_s=maintained.get(name, 0.0),
+                nodes[name], planned_s=planned.get(name, 0.0), maintenance_s=maintained.get(name, 0.0)
             )
         return told

@@ -28,9 +28,7 @@ def check_address(name: str, address: str) -> None:
         ipaddress.ip_address(address)
     except ValueError as error:
         # A name that does not resolve wedges slurmctld for seconds at each use.
-        raise RefusedError(
-            name, f"its address '{address}' is not an IP address", "give a bare IP"
-        ) from error
+        raise RefusedError(name, f"its address '{address}' is not an IP address", "give a bare IP") from error
 
 
 def check_spec(spec: NodeSpec) -> None:

@@ -90,9 +90,7 @@ class Child:
                 cwd="/",
             )
         except OSError as error:
-            raise BrokenPathError(
-                self.subject, f"cannot start {self.argv[0]} ({error.strerror})"
-            ) from error
+            raise BrokenPathError(self.subject, f"cannot start {self.argv[0]} ({error.strerror})") from error
 
     def _line(self, deadline_s: float) -> dict[str, Any]:
         process = self._process

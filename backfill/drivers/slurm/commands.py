@@ -57,11 +57,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[DriverError], str], ...] = tuple(
         ),
         (r"already exists", AlreadyThereError, ""),
         (r"node table is full|MaxNodeCount", NoCapacityError, "raise MaxNodeCount in slurm.conf"),
-        (
-            r"Access/permission denied|Invalid user id|Operation not permitted$",
-            RefusedError,
-            _AS_ROOT,
-        ),
+        (r"Access/permission denied|Invalid user id|Operation not permitted$", RefusedError, _AS_ROOT),
         (
             r"presently disabled|not supported on this system|Only batch jobs are|heterogeneous job"
             r"|Invalid node state"

@@ -45,9 +45,7 @@ class Lines:
         # Also in a file with others' hands in it: a node that returns must not wait for that.
         managed = salvage(read_or_empty(self.transactions.place.managed))
         if _other_state(managed, names, state):
-            self.transactions.note_states(
-                lambda now: now.with_nodes(*_other_state(now, names, state))
-            )
+            self.transactions.note_states(lambda now: now.with_nodes(*_other_state(now, names, state)))
 
     def set_features(self, spec: NodeSpec) -> None:
         """What it offers after slurmctld's next start; it is not told now."""

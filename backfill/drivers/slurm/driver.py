@@ -10,14 +10,7 @@ from dataclasses import replace
 from math import ceil
 
 from backfill.core.cluster import ACTIVE, ENDED, NOWHERE, OUR_REASON, Job, JobState, Node, NodeBase
-from backfill.drivers.slurm.checks import (
-    JOB_ID,
-    NODE_NAME,
-    check_address,
-    check_spec,
-    checked,
-    reason_text,
-)
+from backfill.drivers.slurm.checks import JOB_ID, NODE_NAME, check_address, check_spec, checked, reason_text
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.lookup import Lookup, Resolve, resolve
 from backfill.drivers.slurm.owners import tell_owner
@@ -210,9 +203,7 @@ class SlurmManager(SlurmReader):
         for job in losers:
             if job.state is JobState.SUSPENDED:
                 self._wake_in_slurm(job.id)
-        self.scontrol(
-            name, "update", f"NodeName={name}", "State=DOWN", f"Reason={reason_text(reason)}"
-        )
+        self.scontrol(name, "update", f"NodeName={name}", "State=DOWN", f"Reason={reason_text(reason)}")
         asked_s = time.time()
         for job in self.read_jobs([job.id for job in losers]).values():
             self._hurry(job, asked_s)
@@ -323,9 +314,7 @@ class SlurmManager(SlurmReader):
         target = f"JobId={checked(job_id, JOB_ID, 'job id')}"
         self._commands.run(["scontrol", "update", target, change], f"job {job_id}")
 
-    def _on_job(
-        self, job_id: str, argv: list[str], done: Callable[[Job], bool], target: str = ""
-    ) -> None:
+    def _on_job(self, job_id: str, argv: list[str], done: Callable[[Job], bool], target: str = "") -> None:
         """Run a command on a job; a failure is none when the job is as it should be."""
         subject = f"job {job_id}"
         try:

@@ -92,10 +92,7 @@ def request(verb: bytes, on_host: bool) -> bytes:
         (b"restart", env("SLURM_JOB_RESTART_COUNT") or b"-1"),
     )
     return (
-        b"backfill1 "
-        + verb
-        + b"".join(b" " + key + b"=" + printable(value) for key, value in words)
-        + b"\n"
+        b"backfill1 " + verb + b"".join(b" " + key + b"=" + printable(value) for key, value in words) + b"\n"
     )
 
 

@@ -94,9 +94,7 @@ class Hooks:
         try:
             pairs = self._build(plan, site, version)
         except (HookError, OSError) as error:
-            raise RefusedError(
-                str(plan.directory), f"the hooks cannot be built: {error}"
-            ) from error
+            raise RefusedError(str(plan.directory), f"the hooks cannot be built: {error}") from error
         try:
             if plan.scripted:
                 poking = bool(plan.arrival_endpoint)
@@ -149,16 +147,12 @@ class Hooks:
             problems += self._changes_of_the_site(self._transactions.site())
         script = self._script.state
         if script != "merged" and any(key == "JobSubmitPlugins" for key, _ in pairs):
-            problems.append(
-                "job_submit.lua is not ours any more; run `backfill slurm hooks install`"
-            )
+            problems.append("job_submit.lua is not ours any more; run `backfill slurm hooks install`")
         return HookStatus(bool(pairs), pairs, script, tuple(problems))
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _build(
-        self, plan: HookPlan, site: Site, version: SlurmVersion
-    ) -> tuple[tuple[str, str], ...]:
+    def _build(self, plan: HookPlan, site: Site, version: SlurmVersion) -> tuple[tuple[str, str], ...]:
         """Write the programs; the settings that name them."""
         pairs, theirs = [], {}
         if not self._directory.exists():
@@ -168,9 +162,8 @@ class Hooks:
             theirs[key] = site.value(key)
             follows = "" if version.major >= _MANY_PROGRAMS else self._runner(name, theirs[key])
             build_hook(
-                self._directory / name, plan.endpoint, plan.timeout_ms, plan.log, plan.compiler,
-                follows,
-            )  # fmt: skip
+                self._directory / name, plan.endpoint, plan.timeout_ms, plan.log, plan.compiler, follows
+            )
             pairs.append((key, str(self._directory / name)))
         if plan.arrival_endpoint:
             arrival = self._directory / _ARRIVAL

@@ -48,8 +48,11 @@ def build_hook(
     if follows and (not follows.startswith("/") or not _plain(follows)):
         raise HookError(f"the site's hook {follows!r}: use an absolute path of plain characters")
     values: dict[str, str | int] = {
-        "ENDPOINT": endpoint, "TIMEOUT_MS": timeout_ms, "LOG_PATH": log_path, "NEXT": follows
-    }  # fmt: skip
+        "ENDPOINT": endpoint,
+        "TIMEOUT_MS": timeout_ms,
+        "LOG_PATH": log_path,
+        "NEXT": follows,
+    }
     dest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=dest.parent, prefix=".hook-") as scratch:
         made = Path(scratch, "hook")

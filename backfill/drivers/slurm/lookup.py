@@ -69,8 +69,7 @@ class Lookup:
                 raise
             except DriverError as error:
                 found[name] = (
-                    f"slurmctld could not be told that its NodeAddr {node.address} means {now}: "
-                    f"{error}"
+                    f"slurmctld could not be told that its NodeAddr {node.address} means {now}: {error}"
                 )
                 continue
             if old:

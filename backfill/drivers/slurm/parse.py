@@ -14,10 +14,28 @@ from backfill.ports import BadOutputError
 
 # Fields whose text is Slurm's own, then fields into which users can put anything at all.
 _FIXED = (
-    "jobarrayid", "jobid", "partition", "state", "username", "nodelist", "numnodes", "numcpus",
-    "tres", "minmemory", "prioritylong", "submittime", "eligibletime", "starttime", "endtime",
-    "timelimit", "restartcnt", "schednodes", "deadline", "batchflag", "requeue",
-)  # fmt: skip
+    "jobarrayid",
+    "jobid",
+    "partition",
+    "state",
+    "username",
+    "nodelist",
+    "numnodes",
+    "numcpus",
+    "tres",
+    "minmemory",
+    "prioritylong",
+    "submittime",
+    "eligibletime",
+    "starttime",
+    "endtime",
+    "timelimit",
+    "restartcnt",
+    "schednodes",
+    "deadline",
+    "batchflag",
+    "requeue",
+)
 _FREE = ("account", "qos", "reason", "reqnodes", "feature", "name")
 _UNIT = "\x1f"
 _MOST_TASKS = 4_000_001  # the largest MaxArraySize

@@ -15,12 +15,37 @@ from typing import Any
 
 # What is read of a job. Names and meanings: pyslurm v25.11.2, pyslurm/core/job/job.pyx, class Job.
 FIELDS = (
-    "id", "name", "state", "state_reason", "partition", "qos", "account", "user_name",
-    "allocated_nodes", "required_nodes", "cpus", "num_nodes", "memory_per_node", "memory_per_cpu",
-    "constraints", "array_id", "array_task_id", "array_tasks_waiting", "time_limit", "submit_time",
-    "start_time", "eligible_time", "end_time", "requeue_count", "is_requeueable", "priority",
-    "heterogeneous_id", "heterogeneous_offset", "deadline", "scheduled_nodes",
-)  # fmt: skip
+    "id",
+    "name",
+    "state",
+    "state_reason",
+    "partition",
+    "qos",
+    "account",
+    "user_name",
+    "allocated_nodes",
+    "required_nodes",
+    "cpus",
+    "num_nodes",
+    "memory_per_node",
+    "memory_per_cpu",
+    "constraints",
+    "array_id",
+    "array_task_id",
+    "array_tasks_waiting",
+    "time_limit",
+    "submit_time",
+    "start_time",
+    "eligible_time",
+    "end_time",
+    "requeue_count",
+    "is_requeueable",
+    "priority",
+    "heterogeneous_id",
+    "heterogeneous_offset",
+    "deadline",
+    "scheduled_nodes",
+)
 NOT_FOUND = (-1, 2017, 2018)
 PROTOCOL_ERROR = 1007  # slurmctld is of a release that this pyslurm does not speak
 

@@ -159,9 +159,7 @@ def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
 
 
 def _ids(record: dict[str, Any]) -> list[str]:
-    array, task, waiting = (
-        record[key] for key in ("array_id", "array_task_id", "array_tasks_waiting")
-    )
+    array, task, waiting = (record[key] for key in ("array_id", "array_task_id", "array_tasks_waiting"))
     if array and task is not None:
         return [f"{array}_{task}"]
     if array and waiting:

@@ -64,9 +64,7 @@ class Failover:
     text is asked again.
     """
 
-    def __init__(
-        self, paths: Sequence[ReadPath], now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, paths: Sequence[ReadPath], now: Callable[[], float] = time.monotonic) -> None:
         self._paths = tuple(paths)
         self._now = now
         # Until when each way rests; a plain assignment, so that threads need no lock.
@@ -136,5 +134,8 @@ class Failover:
         self._rests = {**self._rests, path.name: self._now() + rest_s}
         _LOG.warning(
             "reading Slurm by %s failed (%s); it is read by %s for the next %.0f s",
-            path.name, error, following.name, rest_s,
-        )  # fmt: skip
+            path.name,
+            error,
+            following.name,
+            rest_s,
+        )

@@ -33,9 +33,11 @@ def read_document(text: str, source: str, subject: str) -> dict[str, Any]:
     errors = document.get("errors") or []
     if errors:
         first = errors[0] if isinstance(errors, list) else errors
-        said = first if not isinstance(first, dict) else (
-            f"{first.get('error') or ''} {first.get('description') or ''}"
-        )  # fmt: skip
+        said = (
+            first
+            if not isinstance(first, dict)
+            else (f"{first.get('error') or ''} {first.get('description') or ''}")
+        )
         raise meaning_of(subject, source, 1, str(said).strip())
     return document
 

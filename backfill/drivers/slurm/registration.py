@@ -96,8 +96,11 @@ class Dynamic:
         for place, spec in enumerate(specs):
             wrong = _objection(known, spec)
             ends[place] = refused.get(spec.name, wrong) if wrong is not None else None
-        fresh = [n for n in (known[s.name] for i, s in enumerate(specs) if ends[i] is None)
-                 if n.slurmd_start_s == 0 and not n.drained]  # fmt: skip
+        fresh = [
+            n
+            for n in (known[s.name] for i, s in enumerate(specs) if ends[i] is None)
+            if n.slurmd_start_s == 0 and not n.drained
+        ]
         if fresh:
             tools.set_drain(",".join(node.name for node in fresh), UNPROVEN)
         return ends
@@ -175,9 +178,7 @@ def _make(tools: NodeTools, specs: Sequence[NodeSpec]) -> dict[str, DriverError]
             if len(group) == 1:
                 refused[group[0].name] = error
                 continue
-            _LOG.warning(
-                "Slurm does not make %d nodes at once (%s); trying one by one", len(group), error
-            )
+            _LOG.warning("Slurm does not make %d nodes at once (%s); trying one by one", len(group), error)
             made = tools.raw_nodes([spec.name for spec in group])
             for spec in group:
                 refused |= _make(tools, [] if spec.name in made else [spec])
@@ -189,10 +190,15 @@ def _make_alike(tools: NodeTools, specs: Sequence[NodeSpec]) -> None:
     names = ",".join(spec.name for spec in specs)
     addresses = ",".join(spec.address for spec in specs)
     tools.scontrol(
-        names, "create", f"NodeName={names}", f"NodeAddr={addresses}",
-        f"CPUs={first.cpus}", f"RealMemory={first.memory_mb}", "State=FUTURE",
+        names,
+        "create",
+        f"NodeName={names}",
+        f"NodeAddr={addresses}",
+        f"CPUs={first.cpus}",
+        f"RealMemory={first.memory_mb}",
+        "State=FUTURE",
         *([f"Feature={','.join(first.features)}"] if first.features else []),
-    )  # fmt: skip
+    )
 
 
 def _delete(tools: NodeTools, names: Sequence[str]) -> dict[str, DriverError]:
@@ -207,9 +213,7 @@ def _delete(tools: NodeTools, names: Sequence[str]) -> dict[str, DriverError]:
     except DriverError as error:
         if len(names) == 1:
             return {} if isinstance(error, NotFoundError) else {names[0]: error}
-        _LOG.warning(
-            "Slurm does not delete %d nodes at once (%s); trying one by one", len(names), error
-        )
+        _LOG.warning("Slurm does not delete %d nodes at once (%s); trying one by one", len(names), error)
         refused: dict[str, DriverError] = {}
         for name in tools.raw_nodes(names):
             refused |= _delete(tools, [name])
@@ -221,9 +225,7 @@ def _objection(known: Mapping[str, Node], spec: NodeSpec) -> DriverError | None:
     """What is wrong with the node as Slurm has it now."""
     node = known.get(spec.name)
     if node is None:
-        return NoCapacityError(
-            spec.name, "Slurm did not add the node", "raise MaxNodeCount in slurm.conf"
-        )
+        return NoCapacityError(spec.name, "Slurm did not add the node", "raise MaxNodeCount in slurm.conf")
     differs = difference(node, spec)
     if differs:
         return AlreadyThereError(

@@ -99,9 +99,7 @@ class RestPath:
             if status != _MISSING:
                 self._version = version
                 return version
-        raise BrokenPathError(
-            SUBJECT, f"it speaks none of the versions {VERSIONS[-1]} to {VERSIONS[0]}"
-        )
+        raise BrokenPathError(SUBJECT, f"it speaks none of the versions {VERSIONS[-1]} to {VERSIONS[0]}")
 
     def _get(self, path: str, deadline_s: float) -> tuple[int, str]:
         left_s = max(0.01, deadline_s - time.monotonic())
@@ -112,9 +110,7 @@ class RestPath:
             response = connection.getresponse()
             body = _body(response, sock, deadline_s)
         except TimeoutError:
-            raise UnreachableError(
-                SUBJECT, f"no answer to {path} within {self._timeout_s:g} s"
-            ) from None
+            raise UnreachableError(SUBJECT, f"no answer to {path} within {self._timeout_s:g} s") from None
         except http.client.HTTPException as error:
             raise BadOutputError(SUBJECT, f"its answer is no HTTP: {error!r}") from error
         except OSError as error:

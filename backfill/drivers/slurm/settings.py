@@ -40,9 +40,7 @@ def slurm_uid(settings: SlurmSettings) -> int | None:
     return int(match[1]) if match is not None else None
 
 
-def check_settings(
-    settings: SlurmSettings, longest_pause_s: float, method: str = "dynamic"
-) -> list[str]:
+def check_settings(settings: SlurmSettings, longest_pause_s: float, method: str = "dynamic") -> list[str]:
     """Every reason why we must not work with this Slurm, one sentence each; empty when all is well.
 
     `longest_pause_s` is the longest time for which the policy lets a node stand still, `method`

@@ -136,9 +136,13 @@ class SubmitScript:
             sync_directory(self._sites.parent)
         load = f'dofile("{self._seen_as}")' if self._sites.exists() else "slurm.SUCCESS"
         text = _TEXT.format(
-            mark=_MARK, sites=SITES, program=program, load=load,
-            poking=str(poking).lower(), gates="".join(gate.lua() for gate in gates),
-        )  # fmt: skip
+            mark=_MARK,
+            sites=SITES,
+            program=program,
+            load=load,
+            poking=str(poking).lower(),
+            gates="".join(gate.lua() for gate in gates),
+        )
         if not self._ours.exists() or self._ours.read_text(errors="replace") != text:
             # A hard link must not be written through: the replacement is a new file.
             replace_file(self._ours, text, like=self._sites if self._sites.exists() else None)

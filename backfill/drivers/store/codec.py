@@ -68,9 +68,7 @@ def packed(records: Iterable[Record]) -> list[Packed]:
         kind = str(r.body.get("t", ""))
         lasting = kind in REMEMBERED
         text = pack(dump(r.body))
-        found.append(
-            (float(r.at_s), r.kind, r.subject, kind if lasting else "", int(lasting), text)
-        )
+        found.append((float(r.at_s), r.kind, r.subject, kind if lasting else "", int(lasting), text))
     return found
 
 

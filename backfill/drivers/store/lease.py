@@ -140,10 +140,11 @@ class Lease:
     def _watch(self, first: Held) -> Held | None:
         """Look at another's until it was seen to stand still for long; none: it was let go."""
         _LOG.warning(
-            "%s: this cluster has %s; waiting %.0f s to see whether it still works (not with "
-            "--take-over)",
-            self.path, first, TAKE_OVER_S,
-        )  # fmt: skip
+            "%s: this cluster has %s; waiting %.0f s to see whether it still works (not with --take-over)",
+            self.path,
+            first,
+            TAKE_OVER_S,
+        )
         still_s, looked_s = 0.0, self._uptime()
         while still_s < TAKE_OVER_S:
             self._sleep(_LOOK_S)
@@ -215,9 +216,7 @@ def lease_path(state_save: str, cluster: str) -> Path | None:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     except OSError as error:
-        raise UnreadableError(
-            str(place), f"slurmctld's state cannot be read: {error.strerror}"
-        ) from error
+        raise UnreadableError(str(place), f"slurmctld's state cannot be read: {error.strerror}") from error
     return place / "backfill.lease" if there == cluster else None
 
 

@@ -89,8 +89,7 @@ def _refuse_older(path: Path, version: int) -> None:
         raise BadOutputError(
             str(path),
             f"was written by an older backfill (journal version {version})",
-            "start the daemon of this version with it once, which takes it over; "
-            "nothing was changed",
+            "start the daemon of this version with it once, which takes it over; nothing was changed",
         )
 
 

@@ -13,26 +13,11 @@ from pathlib import Path
 from backfill.core.records import REMEMBERED
 from backfill.drivers.store.codec import packed, record, unpack
 from backfill.drivers.store.pruning import prune
-from backfill.drivers.store.schema import (
-    MOVE_AWAY,
-    build,
-    connect,
-    open_checked,
-    sqlite_trouble,
-    transaction,
-)
-from backfill.ports import (
-    BadOutputError,
-    BusyError,
-    NotFoundError,
-    Record,
-    RefusedError,
-    Window,
-)
+from backfill.drivers.store.schema import MOVE_AWAY, build, connect, open_checked, sqlite_trouble, transaction
+from backfill.ports import BadOutputError, BusyError, NotFoundError, Record, RefusedError, Window
 
 _INSERT = (
-    "INSERT INTO record (at_s, kind, subject, type, lasting, body, packed) "
-    "VALUES (?, ?, ?, ?, ?, '', ?)"
+    "INSERT INTO record (at_s, kind, subject, type, lasting, body, packed) VALUES (?, ?, ?, ?, ?, '', ?)"
 )
 _LAST = "SELECT coalesce(max(id), 0) FROM record"
 _COLUMNS = "SELECT id, at_s, kind, subject, coalesce(packed, body) FROM record"

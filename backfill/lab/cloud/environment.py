@@ -48,9 +48,18 @@ def _install(uv: str, place: Path, lock: Path) -> None:
     python = str(place / "bin/python")
     for argv in (
         [uv, "venv", "--quiet", "--python", sys.executable, str(place)],
-        [uv, "pip", "sync", "--quiet", "--python", python, "--require-hashes",
-         "--compile-bytecode", str(lock)],
-    ):  # fmt: skip
+        [
+            uv,
+            "pip",
+            "sync",
+            "--quiet",
+            "--python",
+            python,
+            "--require-hashes",
+            "--compile-bytecode",
+            str(lock),
+        ],
+    ):
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_LIMIT_S, env={**trust, **os.environ}
         )

@@ -21,9 +21,7 @@ _TOKEN = f"""[keystone_authtoken]
 www_authenticate_uri = {KEYSTONE}
 service_token_roles_required = false
 {_AUTH}"""
-DATABASES = (
-    "keystone", "placement", "glance", "cinder", "neutron", "nova", "nova_api", "nova_cell0",
-)  # fmt: skip
+DATABASES = ("keystone", "placement", "glance", "cinder", "neutron", "nova", "nova_api", "nova_cell0")
 _PLUGIN, _VOLUMES = "bindall", "filevolumes"
 # Devices of Nova's fake driver: one virtual function on each of two cards.
 PHYSICAL_NETWORK = "physnet2"
@@ -51,9 +49,22 @@ def database(name: str) -> str:
 
 def write(root: Path, env: Path, driver: str) -> None:
     """All files below `root`; `env`: the services' environment, `driver`: Nova's compute driver."""
-    for new in ("db", "log", "images", "staging", "tasks", "volumes", "cinder", "nova/instances",
-                "neutron", "locks", "run", "scratch", "etc/keystone/fernet",
-                "etc/keystone/credential"):  # fmt: skip
+    for new in (
+        "db",
+        "log",
+        "images",
+        "staging",
+        "tasks",
+        "volumes",
+        "cinder",
+        "nova/instances",
+        "neutron",
+        "locks",
+        "run",
+        "scratch",
+        "etc/keystone/fernet",
+        "etc/keystone/credential",
+    ):
         (root / new).mkdir(parents=True, exist_ok=True)
     for keys in ("fernet", "credential"):
         (root / "etc/keystone" / keys).chmod(0o700)

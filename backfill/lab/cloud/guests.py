@@ -46,8 +46,7 @@ def prepare(root: Path) -> None:
     write_users(home)
     for name in ("passwd", "group"):
         bind(str(home / name), f"/etc/{name}")
-    for part, target in (("etc", "/etc"), ("lib", "/var/lib"), ("log", "/var/log"),
-                         ("cache", "/var/cache")):  # fmt: skip
+    for part, target in (("etc", "/etc"), ("lib", "/var/lib"), ("log", "/var/log"), ("cache", "/var/cache")):
         bind(str(home / f"libvirt-{part}"), f"{target}/libvirt")
     for directory in ("libvirt", "lock"):
         Path("/run", directory).mkdir(exist_ok=True)
@@ -80,14 +79,23 @@ def make_image(guest: GuestImage, target: Path) -> None:
     shutil.copy(_FIRST, tree / "init")
     (tree / "init").chmod(0o755)
     packed = subprocess.run(
-        ["cpio", "-o", "-H", "newc", "--quiet"],
-        cwd=tree, input=b"init", stdout=subprocess.PIPE, check=True,
-    ).stdout  # fmt: skip
+        ["cpio", "-o", "-H", "newc", "--quiet"], cwd=tree, input=b"init", stdout=subprocess.PIPE, check=True
+    ).stdout
     # The kernel unpacks one archive after the other: the later file of a name stays.
     (target / "initrd").write_bytes(Path(guest.initrd).read_bytes() + packed)
     shutil.copy(guest.kernel, target / "kernel")
     subprocess.run(
-        ["qemu-img", "convert", "-q", "-f", guest.disk_format, "-O", "qcow2", guest.disk,
-         str(target / "disk.qcow2")], check=True,
-    )  # fmt: skip
+        [
+            "qemu-img",
+            "convert",
+            "-q",
+            "-f",
+            guest.disk_format,
+            "-O",
+            "qcow2",
+            guest.disk,
+            str(target / "disk.qcow2"),
+        ],
+        check=True,
+    )
     (target / "cmdline").write_text(guest.cmdline)

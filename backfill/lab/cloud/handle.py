@@ -116,19 +116,26 @@ class Cloud:
             phase = "down"
         elif pid and phase not in ("up", "failed"):
             phase = "starting"
-        services = {
-            name: int(service["pid"]) for name, service in state.get("services", {}).items()
-        }
+        services = {name: int(service["pid"]) for name, service in state.get("services", {}).items()}
         detail = str(state.get("detail", ""))
-        return CloudStatus(
-            self.name, phase, detail, str(self.dir), pid, services if phase == "up" else {}
-        )
+        return CloudStatus(self.name, phase, detail, str(self.dir), pid, services if phase == "up" else {})
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command line that runs `argv` in the cloud's network, with its credentials."""
         pid = self._need()
-        return ["nsenter", "-t", str(pid), "-n", "--", "setpriv", "--pdeathsig", "KILL",
-                "env", f"OS_CLIENT_CONFIG_FILE={self.clouds_yaml}", *argv]  # fmt: skip
+        return [
+            "nsenter",
+            "-t",
+            str(pid),
+            "-n",
+            "--",
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "env",
+            f"OS_CLIENT_CONFIG_FILE={self.clouds_yaml}",
+            *argv,
+        ]
 
     @contextmanager
     def network(self) -> Iterator[None]:
@@ -186,12 +193,8 @@ def _forget_old_seeds() -> None:
             shutil.rmtree(old.parent, ignore_errors=True)
 
 
-def _write_spec(
-    directory: Path, env: Path, computes: Sequence[str], real_guests: bool = False
-) -> None:
-    spec = {
-        "env": str(env), "driver": FAKE, "computes": list(computes), "guests": real_guests,
-    }  # fmt: skip
+def _write_spec(directory: Path, env: Path, computes: Sequence[str], real_guests: bool = False) -> None:
+    spec = {"env": str(env), "driver": FAKE, "computes": list(computes), "guests": real_guests}
     (directory / "cloud.json").write_text(json.dumps(spec) + "\n")
 
 
@@ -199,21 +202,40 @@ def _launch(directory: Path, tied: bool, mode: str = "") -> None:
     """Start the cloud's first process in namespaces of its own; it is nobody's child."""
     owner = os.pidfd_open(os.getpid()) if tied else -1
     argv = [
-        "setsid", "--fork",
-        "unshare", "--pid", "--net", "--mount", "--uts", "--ipc", "--fork", "--kill-child",
-        "--mount-proc", "--propagation", "private", "--",
-        sys.executable, "-m", "backfill.lab.cloud.init",
-        str(directory), str(owner) if tied else "-", *([mode] if mode else []),
-    ]  # fmt: skip
-    environ = {
-        "PATH": SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "PYTHONPATH": str(Path(__file__).parents[3]),
-    }  # fmt: skip
+        "setsid",
+        "--fork",
+        "unshare",
+        "--pid",
+        "--net",
+        "--mount",
+        "--uts",
+        "--ipc",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--propagation",
+        "private",
+        "--",
+        sys.executable,
+        "-m",
+        "backfill.lab.cloud.init",
+        str(directory),
+        str(owner) if tied else "-",
+        *([mode] if mode else []),
+    ]
+    environ = {"PATH": SLURM_TOOLS_PATH, "LANG": "C.UTF-8", "PYTHONPATH": str(Path(__file__).parents[3])}
     try:
         with (directory / "init.log").open("w") as log:
             subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, cwd="/",
-                env=environ, pass_fds=[owner] if tied else [],
-            )  # fmt: skip
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=True,
+                cwd="/",
+                env=environ,
+                pass_fds=[owner] if tied else [],
+            )
     finally:
         if tied:
             os.close(owner)

@@ -27,9 +27,13 @@ from backfill.lab.spec import LabError
 from backfill.lab.waiting import lock_for_life
 
 SERVICES = {
-    "keystone": 5000, "placement": 8778, "glance": 9292, "cinder": 8776, "neutron": 9696,
+    "keystone": 5000,
+    "placement": 8778,
+    "glance": 9292,
+    "cinder": 8776,
+    "neutron": 9696,
     "nova": 8774,
-}  # fmt: skip
+}
 _READY_S = 180.0
 _STEP_S = 300.0
 _INSIDE = Path(__file__).with_name("inside")
@@ -59,9 +63,7 @@ class Init:
             argv = [python, str(_INSIDE / "service.py"), name, str(self.root)]
             if name == "nova":
                 argv += [",".join(self.spec["computes"]), *self._real_hosts()]
-            plan.append(
-                Service(name, tuple(argv), after=_after(name), ready=f"tcp:127.0.0.1:{port}")
-            )
+            plan.append(Service(name, tuple(argv), after=_after(name), ready=f"tcp:127.0.0.1:{port}"))
         if self._real_hosts():
             plan += [guests.libvirtd(), second.libvirtd(self.root)]
         return tuple(plan)
@@ -106,8 +108,12 @@ class Init:
     def make(self) -> None:
         """Fresh databases, filled; then a clean stop, so that they can be copied."""
         files.write(self.root, self.env, self.spec["driver"])
-        self._run("mariadb-install-db", f"--defaults-file={self.root}/mariadb.cnf",
-                  "--auth-root-authentication-method=normal", "--skip-test-db")  # fmt: skip
+        self._run(
+            "mariadb-install-db",
+            f"--defaults-file={self.root}/mariadb.cnf",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+        )
         self.services.start("mariadb", wait=True)
         self._python("-c", _CREATE, *files.DATABASES)
         self.note("databases created")
@@ -138,13 +144,23 @@ class Init:
         return [
             keystone("db_sync"),
             keystone("fernet_setup", "--keystone-user", "root", "--keystone-group", "root"),
-            keystone("bootstrap", "--bootstrap-password", "admin", "--bootstrap-admin-url", url,
-                     "--bootstrap-public-url", url, "--bootstrap-internal-url", url,
-                     "--bootstrap-region-id", "RegionOne"),
+            keystone(
+                "bootstrap",
+                "--bootstrap-password",
+                "admin",
+                "--bootstrap-admin-url",
+                url,
+                "--bootstrap-public-url",
+                url,
+                "--bootstrap-internal-url",
+                url,
+                "--bootstrap-region-id",
+                "RegionOne",
+            ),
             self._tool("placement-manage", "placement/placement.conf", "db", "sync"),
             self._tool("glance-manage", "glance/glance-api.conf", "db_sync"),
             self._tool("cinder-manage", "cinder/cinder.conf", "db", "sync"),
-        ]  # fmt: skip
+        ]
 
     def _nova_schema(self) -> list[tuple[str, ...]]:
         def nova(*words: str) -> tuple[str, ...]:
@@ -154,9 +170,17 @@ class Init:
             nova("api_db", "sync"),
             nova("cell_v2", "map_cell0", "--database_connection", files.database("nova_cell0")),
             nova("db", "sync"),
-            nova("cell_v2", "create_cell", "--name", "cell1", "--transport-url", "fake:///",
-                 "--database_connection", files.database("nova")),
-        ]  # fmt: skip
+            nova(
+                "cell_v2",
+                "create_cell",
+                "--name",
+                "cell1",
+                "--transport-url",
+                "fake:///",
+                "--database_connection",
+                files.database("nova"),
+            ),
+        ]
 
     def _neutron_schema(self) -> list[tuple[str, ...]]:
         return [self._tool("neutron-db-manage", "neutron/neutron.conf", "upgrade", "heads")]
@@ -177,9 +201,13 @@ class Init:
             log.write(f"$ {' '.join(argv)}\n")
             log.flush()
             return subprocess.Popen(
-                argv, env=self._environment(), stdin=subprocess.DEVNULL,
-                stdout=log, stderr=subprocess.STDOUT, text=True,
-            )  # fmt: skip
+                argv,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
 
     def _run(self, *argv: str) -> None:
         if self._start(argv).wait(_STEP_S):

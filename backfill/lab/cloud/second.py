@@ -31,9 +31,7 @@ def prepare(root: Path) -> None:
     home.mkdir()
     write_libvirt(home, cgroups=False, user="root")
     hosts = root / "hosts"
-    hosts.write_text(
-        f"127.0.0.1 localhost\n{_CLOUD} {socket.gethostname()} {_FIRST}\n{ADDRESS} {HOST}\n"
-    )
+    hosts.write_text(f"127.0.0.1 localhost\n{_CLOUD} {socket.gethostname()} {_FIRST}\n{ADDRESS} {HOST}\n")
     bind(str(hosts), "/etc/hosts")
     inside = (
         "link set lo up",
@@ -43,10 +41,17 @@ def prepare(root: Path) -> None:
         f"addr add {ADDRESS}/16 dev {_BRIDGE}",
     )
     for options, commands in (
-        ((), (f"netns add {HOST}", f"link add {HOST} type veth peer name eth0 netns {HOST}",
-              f"link set {HOST} master {_BRIDGE} up", f"addr add {_CLOUD}/16 dev {_BRIDGE}")),
+        (
+            (),
+            (
+                f"netns add {HOST}",
+                f"link add {HOST} type veth peer name eth0 netns {HOST}",
+                f"link set {HOST} master {_BRIDGE} up",
+                f"addr add {_CLOUD}/16 dev {_BRIDGE}",
+            ),
+        ),
         (("-n", HOST), inside),
-    ):  # fmt: skip
+    ):
         for command in commands:
             subprocess.run(["ip", *options, *command.split()], check=True)
 
@@ -55,20 +60,33 @@ def libvirtd(root: Path) -> Service:
     """In its network, with mounts and a host name of its own."""
     return Service(
         SERVICE,
-        ("ip", "netns", "exec", HOST, "unshare", "--mount", "--uts", "--propagation", "private",
-         "--", sys.executable, "-m", __name__, str(root / HOST)),
+        (
+            "ip",
+            "netns",
+            "exec",
+            HOST,
+            "unshare",
+            "--mount",
+            "--uts",
+            "--propagation",
+            "private",
+            "--",
+            sys.executable,
+            "-m",
+            __name__,
+            str(root / HOST),
+        ),
         ready=f"tcp:{ADDRESS}:{LIBVIRT_PORT}",
         warm=("virsh", "-q", "-c", URI, "domcapabilities", "--virttype", "qemu"),
         chroot=False,
         nice=10,
-    )  # fmt: skip
+    )
 
 
 def main(home: str) -> None:
     """Take a place of one's own for everything that libvirtd writes, and become it."""
     socket.sethostname(HOST)
-    for part, target in (("etc", "/etc"), ("lib", "/var/lib"), ("log", "/var/log"),
-                         ("cache", "/var/cache")):  # fmt: skip
+    for part, target in (("etc", "/etc"), ("lib", "/var/lib"), ("log", "/var/log"), ("cache", "/var/cache")):
         bind(f"{home}/libvirt-{part}", f"{target}/libvirt")
     for name in ("libvirt", "lock"):
         private = Path(home, f"run-{name}")

@@ -74,10 +74,7 @@ def judge(said: str) -> Verdict:
     if fatal is not None:
         # An error before it often says which value it was.
         errors = [e for e in lines[:fatal] if e.startswith("error:") and _HARMLESS not in e]
-        words = (
-            lines[fatal].removeprefix("fatal:"),
-            *(e.removeprefix("error:") for e in errors[-1:]),
-        )
+        words = (lines[fatal].removeprefix("fatal:"), *(e.removeprefix("error:") for e in errors[-1:]))
         return Verdict(True, ": ".join(w.strip() for w in words if w.strip()))
     if any(_READY in line for line in lines):
         return Verdict(True)

@@ -57,11 +57,7 @@ def _touched(old: Managed, new: Managed) -> set[str]:
 
 
 def _closed(node: Node) -> bool:
-    return (
-        node.drained
-        or node.base in (NodeBase.FUTURE, NodeBase.DOWN)
-        or "POWERED_DOWN" in node.flags
-    )
+    return node.drained or node.base in (NodeBase.FUTURE, NodeBase.DOWN) or "POWERED_DOWN" in node.flags
 
 
 def programs_gone(managed: Managed) -> str:

@@ -126,9 +126,12 @@ def _node(line: str) -> NodeLine:
     words = dict(_PAIR.findall(line))
     try:
         spec = NodeSpec(
-            words["NodeName"], words["NodeAddr"], int(words["CPUs"]), int(words["RealMemory"]),
+            words["NodeName"],
+            words["NodeAddr"],
+            int(words["CPUs"]),
+            int(words["RealMemory"]),
             tuple(filter(None, words.get("Feature", "").split(","))),
-        )  # fmt: skip
+        )
         return NodeLine(spec, LineState(words["State"]))
     except (KeyError, ValueError) as error:
         raise ForeignEditError(f"the line {line!r} is of another release of backfill") from error
@@ -162,9 +165,7 @@ def difference(old: str, new: str, name: str) -> str:
 
     The checksum is left out: it says nothing to a reader.
     """
-    before, after = (
-        [s for s in t.splitlines(keepends=True) if not _SUM.match(s)] for t in (old, new)
-    )
+    before, after = ([s for s in t.splitlines(keepends=True) if not _SUM.match(s)] for t in (old, new))
     diff = "".join(difflib.unified_diff(before, after, f"{name} (now)", f"{name} (new)", n=2))
     return diff.encode("utf-8", "backslashreplace").decode().replace("\r", "\\r")
 

@@ -279,10 +279,10 @@ class Transactions:
             if force:
                 return salvage(text)
             raise RefusedError(
-                str(self.place.managed), str(error),
-                "see `backfill slurm diff`; `backfill slurm apply --force` replaces it and keeps "
-                "a copy",
-            ) from error  # fmt: skip
+                str(self.place.managed),
+                str(error),
+                "see `backfill slurm diff`; `backfill slurm apply --force` replaces it and keeps a copy",
+            ) from error
 
     def _backups(self) -> Backups:
         return Backups(self.place.state_dir / "backups", self.place.name)

@@ -23,9 +23,6 @@ class BindAll(api.MechanismDriver):
         for segment in context.segments_to_bind:
             details = {portbindings.CAP_PORT_FILTER: True, "bridge_name": "br-cloud"}
             context.set_binding(
-                segment[api.ID],
-                portbindings.VIF_TYPE_BRIDGE,
-                details,
-                status=constants.PORT_STATUS_ACTIVE,
+                segment[api.ID], portbindings.VIF_TYPE_BRIDGE, details, status=constants.PORT_STATUS_ACTIVE
             )
             return

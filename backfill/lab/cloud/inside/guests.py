@@ -36,8 +36,7 @@ def images(cloud, parts):
     }
     blank = parts / "blank"
     blank.write_bytes(bytes(1 << 20))
-    image(cloud, "counter", blank, "raw", "bare", **boot,
-          os_command_line=f"{cmdline} backfill.count")  # fmt: skip
+    image(cloud, "counter", blank, "raw", "bare", **boot, os_command_line=f"{cmdline} backfill.count")
     image(cloud, "guest", parts / "disk.qcow2", "qcow2", "bare", **boot, os_command_line=cmdline)
 
 

@@ -31,9 +31,7 @@ def catalogue(cloud):
             )
     # Neutron lets only the role `service` bind a port a second time, as a live migration does.
     role = cloud.identity.find_role("service") or cloud.identity.create_role(name="service")
-    cloud.identity.assign_project_role_to_user(
-        cloud.current_project_id, cloud.current_user_id, role.id
-    )
+    cloud.identity.assign_project_role_to_user(cloud.current_project_id, cloud.current_user_id, role.id)
 
 
 def resources(cloud):

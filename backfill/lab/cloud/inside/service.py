@@ -14,10 +14,7 @@ import time
 import uuid
 from pathlib import Path
 
-PORTS = {
-    "keystone": 5000, "placement": 8778, "glance": 9292, "cinder": 8776, "neutron": 9696,
-    "nova": 8774,
-}  # fmt: skip
+PORTS = {"keystone": 5000, "placement": 8778, "glance": 9292, "cinder": 8776, "neutron": 9696, "nova": 8774}
 METADATA_PORT = 8775
 # A compute host whose cards have virtual functions, as Nova's fake driver has them.
 DEVICES, PHYSICAL_NETWORK = "c5", "physnet2"
@@ -135,8 +132,13 @@ def _ask_the_machine_nothing(driver, host):
     node = str(uuid.uuid5(uuid.NAMESPACE_DNS, host))
     driver._host.get_node_uuid = lambda: node
     # Volumes are files here; it would look for cards and initiators, by sudo, and write /etc/nvme.
-    about = {"platform": platform.machine(), "os_type": sys.platform, "host": host,
-             "ip": "127.0.0.1", "multipath": False}  # fmt: skip
+    about = {
+        "platform": platform.machine(),
+        "os_type": sys.platform,
+        "host": host,
+        "ip": "127.0.0.1",
+        "multipath": False,
+    }
     driver.get_volume_connector = lambda instance: dict(about)
 
 
@@ -171,9 +173,7 @@ def _report_cards():
     endpoint = agents_db.AgentExtRpcCallback()
     while True:
         now = timeutils.utcnow().isoformat()
-        endpoint.report_state(
-            context.get_admin_context(), agent_state={"agent_state": dict(state)}, time=now
-        )
+        endpoint.report_state(context.get_admin_context(), agent_state={"agent_state": dict(state)}, time=now)
         state.pop("start_flag", None)
         time.sleep(_REPORT_S)
 
