@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 
 from backfill.core.cluster import Job, Node
 from backfill.core.condemn import clear
-from backfill.core.draft import Draft
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
 from backfill.core.plan import SetNode
+from backfill.core.plan_builder import PlanBuilder
 
 # An instance with our tag of which no record exists is left alone for so long: its record may be
 # on its way, when another daemon is just being replaced by this one.
@@ -47,50 +47,50 @@ def _marked(seen: Node | None, generation: int) -> dict[str, int]:
     return {job_id: int(restarts) for job_id, _, restarts in pairs}
 
 
-def newer(draft: Draft, node: ManagedNode) -> Instance | None:
+def newer(builder: PlanBuilder, node: ManagedNode) -> Instance | None:
     """An instance of this name that was made after all that the books know of it."""
     later = [
         place
-        for place in draft.world.places_of(node.name)
+        for place in builder.world.places_of(node.name)
         if place.tag.generation > node.generation and place.state is not InstanceState.MIGRATING
     ]
     return max(later, key=lambda place: (place.tag.generation, place.host), default=None)
 
 
-def catch_up(draft: Draft, node: ManagedNode, instance: Instance) -> None:
+def catch_up(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """The books are behind: what they say of this name is over, and the instance follows it."""
     behind = (
         f"the journal knows generation {node.generation} of it, but {instance.host} has generation "
         f"{instance.tag.generation}: the journal is behind"
     )
-    if draft.blind or draft.unread:
-        draft.refuse(node.name, "any step", behind)
+    if builder.blind or builder.unread:
+        builder.refuse(node.name, "any step", behind)
     elif instance.state is InstanceState.UNKNOWN:
-        draft.refuse(node.name, "taking it over", f"{behind}; {instance.problem}")
+        builder.refuse(node.name, "taking it over", f"{behind}; {instance.problem}")
     else:
-        _take_over(draft, instance, f"taken over: {behind}")
+        _take_over(builder, instance, f"taken over: {behind}")
 
 
-def adopt(draft: Draft, instance: Instance) -> None:
+def adopt(builder: PlanBuilder, instance: Instance) -> None:
     """No record of it exists: our journal was lost, or is older than the instance's name."""
-    first_s = draft.world.first_seen_s(instance.host, instance.name)
-    if draft.now_s < first_s + _ORPHAN_AGE_S:
-        draft.wake_at(first_s + _ORPHAN_AGE_S)
+    first_s = builder.world.first_seen_s(instance.host, instance.name)
+    if builder.now_s < first_s + _ORPHAN_AGE_S:
+        builder.wake_at(first_s + _ORPHAN_AGE_S)
         return
-    _take_over(draft, instance, "found with our tag and taken over")
+    _take_over(builder, instance, "found with our tag and taken over")
 
 
-def _take_over(draft: Draft, instance: Instance, reason: str) -> None:
-    name, template = instance.name, draft.policies.instances
+def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
+    name, template = instance.name, builder.policies.instances
     address = dict(zip(template.names, template.addresses, strict=False)).get(name)
-    active = [job.id for job in draft.world.jobs_on(name) if job.active]
+    active = [job.id for job in builder.world.jobs_on(name) if job.active]
     if address is None and active:
         unnamed = f"the policy file does not name it any more, but job {', '.join(active)} is on it"
         remedy = "name it in instances again until that has ended"
-        draft.refuse(name, "taking it over", f"{unnamed}; {remedy}")
+        builder.refuse(name, "taking it over", f"{unnamed}; {remedy}")
         return
-    phase = Phase.EVICTING if draft.stopped(instance) else Phase.READY
-    held, now_s = _frozen_in(draft, instance), float(draft.now_s)
+    phase = Phase.EVICTING if builder.stopped(instance) else Phase.READY
+    held, now_s = _frozen_in(builder, instance), float(builder.now_s)
     node = ManagedNode(
         name,
         address or "",
@@ -104,32 +104,32 @@ def _take_over(draft: Draft, instance: Instance, reason: str) -> None:
         rung_since_s=now_s,
     )
     unknown = "the policy file does not know its name" if address is None else ""
-    if name not in draft.world.nodes:
+    if name not in builder.world.nodes:
         unknown = "Slurm does not know its node"
     if unknown:
-        _let_go(draft, node, unknown)
+        _let_go(builder, node, unknown)
     else:
-        draft.add(SetNode(node, node.reason))
+        builder.add(SetNode(node, node.reason))
 
 
-def _let_go(draft: Draft, node: ManagedNode, unknown: str) -> None:
+def _let_go(builder: PlanBuilder, node: ManagedNode, unknown: str) -> None:
     """Nobody knows its node: it goes when that has been so for long, and no job may be on it."""
-    due_s = draft.world.first_seen_s(node.host, node.name) + draft.policies.limits.missing_s
-    draft.wake_at(due_s)
-    if draft.now_s < due_s:
-        draft.refuse(node.name, "taking it over", unknown)
+    due_s = builder.world.first_seen_s(node.host, node.name) + builder.policies.limits.missing_s
+    builder.wake_at(due_s)
+    if builder.now_s < due_s:
+        builder.refuse(node.name, "taking it over", unknown)
     else:
-        clear(draft, node, f"{node.reason}; {unknown}")
+        clear(builder, node, f"{node.reason}; {unknown}")
 
 
-def _frozen_in(draft: Draft, instance: Instance) -> tuple[HeldJob, ...]:
+def _frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
     """The jobs with which it stands still: as its drain tells, or as of now.
 
     One that is requeued later is noticed either way.
     """
-    if not draft.stopped(instance):
+    if not builder.stopped(instance):
         return ()
-    world = draft.world
+    world = builder.world
     marked = _marked(world.nodes.get(instance.name), instance.tag.generation)
     here = [job for job in world.jobs_on(instance.name) if job.active and job.id not in marked]
     known = [HeldJob(job_id, restarts) for job_id, restarts in marked.items()]

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from backfill.core.changes import OperationDone, OperationStarted
-from backfill.core.ledger import Claim, Operation
+from backfill.core.ledger import HostAllocation, Operation
 
 
 class ClaimIndex:
     """All claims, and those on one host. Only the world changes it."""
 
     def __init__(self) -> None:
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, HostAllocation] = {}
         self._on: dict[str, dict[str, None]] = {}  # host -> ids of jobs
 
     def on(self, host: str) -> Iterable[str]:
@@ -24,7 +24,7 @@ class ClaimIndex:
         """Whether any job claims the host."""
         return bool(self._on.get(host))
 
-    def put(self, claim: Claim) -> None:
+    def put(self, claim: HostAllocation) -> None:
         """A claim was made, or made anew."""
         self._leave(claim.job_id)
         self.claims[claim.job_id] = claim

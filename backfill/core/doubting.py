@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core.fleet import InstanceState
-from backfill.core.ledger import Doubt
+from backfill.core.ledger import UncertainOutcome
 from backfill.core.picture import Picture
 
 
@@ -16,7 +16,7 @@ class Doubting(Picture):
         """A call that was to bring the instance to `host` failed: did it act?"""
         known = self.managed.get(name)
         hosts = {host, known.host} if known is not None and known.host else {host}
-        self.doubts[name] = Doubt(at_s, frozenset(hosts))
+        self.doubts[name] = UncertainOutcome(at_s, frozenset(hosts))
         for what in hosts:
             self._touch(what)
 

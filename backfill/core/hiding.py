@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from backfill.core.actions import SetAddress
 from backfill.core.cluster import NOWHERE
-from backfill.core.draft import Draft, Progress
 from backfill.core.lifecycle import ManagedNode
+from backfill.core.plan_builder import PlanBuilder, Progress
 
 
-def hide(draft: Draft, node: ManagedNode) -> bool:
+def hide(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Let whatever slurmctld sends to the node fail at once; whether this is the first try."""
     reason = "nothing shall wait for it while it stands still"
     action = SetAddress(node.name, node.generation, NOWHERE, reason)
-    tried = draft.operation(action) is not None
-    return draft.do(action) is Progress.BEGUN and not tried
+    tried = builder.operation(action) is not None
+    return builder.do(action) is Progress.BEGUN and not tried
 
 
-def show(draft: Draft, node: ManagedNode) -> bool:
+def show(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether Slurm looks for the node where it is; where it does not, that is changed.
 
     It was hidden by us, or somebody or a reload gave it another address: Slurm would go on sending
     there, and jobs on the node would never end.
     """
-    seen = draft.world.nodes.get(node.name)
+    seen = builder.world.nodes.get(node.name)
     address = node.address.split("/")[0]
     if seen is None or seen.address in ("", address):  # empty: Slurm has not told
         return True
-    draft.do(SetAddress(node.name, node.generation, address, "its instance can be reached"))
+    builder.do(SetAddress(node.name, node.generation, address, "its instance can be reached"))
     return False

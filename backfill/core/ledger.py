@@ -11,7 +11,7 @@ _LONGEST_BACKOFF_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class HostAllocation:
     """A job to which Slurm gave hosts of ours. `waiting`: a hook stands until it is answered.
 
     `nodes`: those of ours on which it begins, where it may need devices.
@@ -51,7 +51,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class UncertainOutcome:
     """A call that failed may have acted: until these hosts were read, the instance may be there."""
 
     at_s: float

@@ -11,7 +11,7 @@ from backfill.core.now import Now
 if TYPE_CHECKING:
     from backfill.core.cluster import Job
     from backfill.core.fleet import Instance
-    from backfill.core.ledger import Claim, Operation
+    from backfill.core.ledger import HostAllocation, Operation
     from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
     from backfill.core.ready_index import ReadyIndex
     from backfill.core.world import World
@@ -193,7 +193,7 @@ class Lens:
         self.notes.reads.add(host)
         return self._world.takers(host)
 
-    def claims_on(self, host: str) -> list[Claim]:
+    def claims_on(self, host: str) -> list[HostAllocation]:
         self.notes.reads.add(host)
         return self._world.claims_on(host)
 

@@ -16,7 +16,7 @@ class Phase(StrEnum):
     DRAINING = "draining"  # no new jobs; goes when the last one ends
     EVICTING = "evicting"  # its host is wanted: stop it, then tell Slurm
     THROTTLED = "throttled"  # its host is wanted, and it goes on with next to no CPU
-    DISPLACED = "displaced"  # stopped; its jobs are suspended in Slurm and wait
+    PARKED = "parked"  # stopped; its jobs are suspended in Slurm and wait
     MOVING = "moving"  # on its way to another host
     RETURNING = "returning"  # being brought back to work, step by step
     REMOVING = "removing"  # instance and node are being taken away
@@ -29,13 +29,11 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.BOOTING: frozenset({Phase.READY, Phase.EVICTING, Phase.REMOVING}),
     Phase.READY: frozenset({Phase.DRAINING, Phase.EVICTING, Phase.REMOVING}),
     Phase.DRAINING: frozenset({Phase.READY, Phase.EVICTING, Phase.REMOVING}),
-    Phase.EVICTING: frozenset(
-        {Phase.THROTTLED, Phase.DISPLACED, Phase.MOVING, Phase.RETURNING, Phase.REMOVING}
-    ),
+    Phase.EVICTING: frozenset({Phase.THROTTLED, Phase.PARKED, Phase.MOVING, Phase.RETURNING, Phase.REMOVING}),
     Phase.THROTTLED: frozenset({Phase.EVICTING, Phase.RETURNING, Phase.REMOVING}),
-    Phase.DISPLACED: frozenset({Phase.MOVING, Phase.RETURNING, Phase.REMOVING}),
-    Phase.MOVING: frozenset({Phase.DISPLACED, Phase.RETURNING, Phase.EVICTING, Phase.REMOVING}),
-    Phase.RETURNING: frozenset({Phase.READY, Phase.EVICTING, Phase.DISPLACED, Phase.REMOVING}),
+    Phase.PARKED: frozenset({Phase.MOVING, Phase.RETURNING, Phase.REMOVING}),
+    Phase.MOVING: frozenset({Phase.PARKED, Phase.RETURNING, Phase.EVICTING, Phase.REMOVING}),
+    Phase.RETURNING: frozenset({Phase.READY, Phase.EVICTING, Phase.PARKED, Phase.REMOVING}),
     Phase.REMOVING: frozenset({Phase.FAILED, Phase.GIVEN_UP, Phase.EVICTING}),
     Phase.FAILED: frozenset({Phase.BOOTING, Phase.GIVEN_UP}),
     Phase.GIVEN_UP: frozenset({Phase.BOOTING}),
@@ -121,7 +119,7 @@ class ManagedNode:
     created_s: float
     reason: str = ""
     held: tuple[HeldJob, ...] = ()
-    rung: int = 0  # index into the ladder while evicting, displaced or moving
+    rung: int = 0  # index into the ladder while evicting, parked or moving
     rung_kind: Rung | None = None  # what that rung was; the ladder may change meanwhile
     rung_since_s: float = 0.0
     target: str = ""  # host it moves to

@@ -13,7 +13,7 @@ from backfill.core.fleet import Host, Instance
 from backfill.core.fleet_index import FleetIndex
 from backfill.core.fleets import Fleet
 from backfill.core.job_index import JobIndex
-from backfill.core.ledger import Claim, Doubt, Operation, Source
+from backfill.core.ledger import HostAllocation, Operation, Source, UncertainOutcome
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
 from backfill.core.moves import Move
 from backfill.core.rates import WriteRate
@@ -44,12 +44,12 @@ class Picture:
         self.ready = ReadyIndex()
         self.burst: set[str] = set()  # hosts that are no Slurm nodes
         self._claims = ClaimIndex()
-        self.claims: Mapping[str, Claim] = self._claims.claims
+        self.claims: Mapping[str, HostAllocation] = self._claims.claims
         self._calls = CallIndex()
         self.operations: Mapping[str, Operation] = self._calls.operations
         self.sources: dict[str, Source] = {}
         self.barred: dict[str, str] = {}  # by what we are kept from acting, and why
-        self.doubts: dict[str, Doubt] = {}  # by managed node
+        self.doubts: dict[str, UncertainOutcome] = {}  # by managed node
         self.fleets: dict[str, Fleet] = {}  # orders by id
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
         self.off: dict[str, str] = {}  # host that is off for good -> how a person knows
@@ -136,7 +136,7 @@ class Picture:
             found.add("of the operator")
         return tuple(sorted(found))
 
-    def claims_on(self, host: str) -> list[Claim]:
+    def claims_on(self, host: str) -> list[HostAllocation]:
         """Claims on the host."""
         return [self.claims[job_id] for job_id in self._claims.on(host)]
 

@@ -22,7 +22,7 @@ from backfill.core.world import World
 _SHUT_FLAGS = frozenset({"MAINT", "RESERVED", "REBOOT_REQUESTED", "POWERED_DOWN", "FAIL"})
 # Phases in which all of its room is a node's own: it may run at any moment, or does so.
 _HOLDING = ON_CPU | {Phase.EVICTING, Phase.THROTTLED, Phase.MOVING}
-_KEPT = _HOLDING | {Phase.DISPLACED}
+_KEPT = _HOLDING | {Phase.PARKED}
 
 
 def closed(world: World, host: str, limits: Limits) -> str:

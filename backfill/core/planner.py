@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable
 from backfill.core.actions import DeleteInstance, PauseInstance
 from backfill.core.adopting import adopt, catch_up, newer
 from backfill.core.condemn import condemn, old_copy
-from backfill.core.draft import Draft
 from backfill.core.fleet import Instance, InstanceState
-from backfill.core.ledger import Claim
+from backfill.core.ledger import HostAllocation
 from backfill.core.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.liveness import plan_liveness
 from backfill.core.plan import AnswerClaim, EndClaim, Plan
+from backfill.core.plan_builder import PlanBuilder
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.pressure import fits_beside
 from backfill.core.scaling import plan_scale
 from backfill.core.steps.boot import step_booting
 from backfill.core.steps.comeback import step_returning
 from backfill.core.steps.devices import lacking
-from backfill.core.steps.displaced import step_displaced, step_moving
 from backfill.core.steps.evict import step_evicting
 from backfill.core.steps.fleets import plan_fleets
 from backfill.core.steps.parents import hosts_with_parents, step_parents
+from backfill.core.steps.parked import step_moving, step_parked
 from backfill.core.steps.ready import step_ready
 from backfill.core.steps.remove import lost_with, step_draining, step_removing
 from backfill.core.steps.throttle import step_throttled
@@ -32,13 +32,13 @@ _OVER = (Phase.FAILED, Phase.GIVEN_UP)
 _AT_WORK = (Phase.READY, Phase.DRAINING, Phase.EVICTING, Phase.THROTTLED, Phase.RETURNING)
 
 # FAILED and GIVEN_UP have no step: nothing of them is left outside.
-_STEPS: dict[Phase, Callable[[Draft, ManagedNode], None]] = {
+_STEPS: dict[Phase, Callable[[PlanBuilder, ManagedNode], None]] = {
     Phase.BOOTING: step_booting,
     Phase.READY: step_ready,
     Phase.DRAINING: step_draining,
     Phase.EVICTING: step_evicting,
     Phase.THROTTLED: step_throttled,
-    Phase.DISPLACED: step_displaced,
+    Phase.PARKED: step_parked,
     Phase.MOVING: step_moving,
     Phase.RETURNING: step_returning,
     Phase.REMOVING: step_removing,
@@ -53,27 +53,27 @@ def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Pl
     """
     if not from_scratch and (latest := _same_again(world, policies)) is not None:
         return latest
-    draft = Draft(world, policies)
-    if from_scratch or draft.blind:
+    builder = PlanBuilder(world, policies)
+    if from_scratch or builder.blind:
         for claim in list(world.claims.values()):
-            _step_claim(draft, claim)
+            _step_claim(builder, claim)
         for name in tuple(world.names):
-            _step(draft, world.managed[name])
-        _orphans(draft, {name for _, name in world.instances})
-        plan_fleets(draft)
-        plan_scale(draft)
-        for host in hosts_with_parents(draft):
-            step_parents(draft, host)
-        plan_liveness(draft)
+            _step(builder, world.managed[name])
+        _orphans(builder, {name for _, name in world.instances})
+        plan_fleets(builder)
+        plan_scale(builder)
+        for host in hosts_with_parents(builder):
+            step_parents(builder, host)
+        plan_liveness(builder)
     else:
         try:
-            _go_on(draft, world)
+            _go_on(builder, world)
         except BaseException:
             world.findings.doubt()
             raise
-    found = draft.finish()
+    found = builder.finish()
     if not from_scratch:
-        world.findings.latest = None if world.fleets or draft.blind else found
+        world.findings.latest = None if world.fleets or builder.blind else found
     return found
 
 
@@ -84,124 +84,124 @@ def _same_again(world: World, policies: PolicySet) -> Plan | None:
     return world.findings.latest if fresh else None
 
 
-def _go_on(draft: Draft, world: World) -> None:
+def _go_on(builder: PlanBuilder, world: World) -> None:
     """The same, of what may lead to something now."""
     findings = world.findings
-    draft.go_on_from(findings)
+    builder.go_on_from(findings)
     for claim in _in_order(world, findings.take_claims()):
-        draft.step(f"claim {claim.job_id}", _step_claim, claim)
+        builder.step(f"claim {claim.job_id}", _step_claim, claim)
         findings.stay_awake(f"claim {claim.job_id}")
     for name in sorted(findings.take_nodes()):
         if name in world.managed:
-            draft.step(f"node {name}", _step, world.managed[name])
+            builder.step(f"node {name}", _step, world.managed[name])
             findings.stay_awake(f"node {name}")
-    _orphans(draft, findings.suspects)
+    _orphans(builder, findings.suspects)
     findings.suspects = {name for name in findings.suspects if _suspect(world, name)}
-    plan_fleets(draft)
+    plan_fleets(builder)
     if "scale" not in findings:
-        draft.step("scale", _scale, None)
-    for host in hosts_with_parents(draft):
+        builder.step("scale", _scale, None)
+    for host in hosts_with_parents(builder):
         if f"parents {host}" not in findings:
-            draft.step(f"parents {host}", step_parents, host)
+            builder.step(f"parents {host}", step_parents, host)
     if "liveness" not in findings:
-        draft.step("liveness", _liveness, None)
+        builder.step("liveness", _liveness, None)
 
 
-def _in_order(world: World, awake: set[str]) -> list[Claim]:
+def _in_order(world: World, awake: set[str]) -> list[HostAllocation]:
     """These claims in the order in which the world has them."""
     if len(awake) < 2:
         return [world.claims[job_id] for job_id in awake if job_id in world.claims]
     return [claim for job_id, claim in world.claims.items() if job_id in awake]
 
 
-def _scale(draft: Draft, _: None) -> None:
-    plan_scale(draft)
+def _scale(builder: PlanBuilder, _: None) -> None:
+    plan_scale(builder)
 
 
-def _liveness(draft: Draft, _: None) -> None:
-    plan_liveness(draft)
+def _liveness(builder: PlanBuilder, _: None) -> None:
+    plan_liveness(builder)
 
 
-def _step(draft: Draft, node: ManagedNode) -> None:
-    later = newer(draft, node)
+def _step(builder: PlanBuilder, node: ManagedNode) -> None:
+    later = newer(builder, node)
     if later is not None:
-        catch_up(draft, node, later)
+        catch_up(builder, node, later)
         return
     step = _STEPS.get(node.phase)
     if step is None:
         return
     for host in filter(None, (node.host, node.target)):
-        if host not in draft.world.hosts:
-            _unknown(draft, node, host)
+        if host not in builder.world.hosts:
+            _unknown(builder, node, host)
             return  # where it is, or whether it has arrived, cannot be known
-    if lost_with(draft, node.host) and node.phase not in (Phase.MOVING, Phase.REMOVING):
-        condemn(draft, node, Cause.HOST_OFF, f"its host {node.host} is off for good")
+    if lost_with(builder, node.host) and node.phase not in (Phase.MOVING, Phase.REMOVING):
+        condemn(builder, node, Cause.HOST_OFF, f"its host {node.host} is off for good")
         return
-    if _state_unknown(draft, node):
+    if _state_unknown(builder, node):
         return
-    draft.accused.discard(node.name)
-    step(draft, node)
-    if node.suspicion is not None and node.name not in draft.accused and not draft.blind:
+    builder.accused.discard(node.name)
+    step(builder, node)
+    if node.suspicion is not None and node.name not in builder.accused and not builder.blind:
         why = f"no longer suspected: {node.suspicion.cause}"
-        draft.note(node, f"{node.reason} ({why})", suspicion=None)
+        builder.note(node, f"{node.reason} ({why})", suspicion=None)
 
 
-def _state_unknown(draft: Draft, node: ManagedNode) -> bool:
+def _state_unknown(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether the state of its instance cannot be told: then nothing is done with it until it can.
 
     In one that has never worked no work can be lost: its boot ends, and is cleared, as any other.
     """
     if node.phase is Phase.BOOTING or (node.fail and not node.proven_s and not node.held):
         return False
-    for place in draft.world.places_of(node.name):
+    for place in builder.world.places_of(node.name):
         if place.state is InstanceState.UNKNOWN:
             what = f"what became of it on {place.host} is not known"
-            draft.refuse(node.name, "any step", f"{what}: {place.problem}")
+            builder.refuse(node.name, "any step", f"{what}: {place.problem}")
             return True
         if place.problem:
-            draft.refuse(node.name, "work as usual", place.problem)
+            builder.refuse(node.name, "work as usual", place.problem)
     return False
 
 
-def _unknown(draft: Draft, node: ManagedNode, host: str) -> None:
+def _unknown(builder: PlanBuilder, node: ManagedNode, host: str) -> None:
     """Its host was not read since the start; one that the policy file lacks never will be."""
-    if host not in draft.policies.hosts:
+    if host not in builder.policies.hosts:
         reason = (
             f"the policy file does not name its host {host} any more, so that nobody looks there; "
             "name the host again until the node is gone"
         )
-        draft.refuse(node.name, "any step", reason)
+        builder.refuse(node.name, "any step", reason)
 
 
 # --- claims ------------------------------------------------------------------------------------
 
 
-def _step_claim(draft: Draft, claim: Claim) -> None:
+def _step_claim(builder: PlanBuilder, claim: HostAllocation) -> None:
     if not claim.hosts and not claim.waiting:
-        draft.add(EndClaim(claim.job_id, "its start was let go"))
+        builder.add(EndClaim(claim.job_id, "its start was let go"))
         return
-    if claim.hosts and _over(draft, claim):
-        draft.add(EndClaim(claim.job_id, "the job has left its nodes"))
+    if claim.hosts and _over(builder, claim):
+        builder.add(EndClaim(claim.job_id, "the job has left its nodes"))
         if claim.waiting:
-            draft.add(AnswerClaim(claim.job_id, True, "the job has left its nodes"))
+            builder.add(AnswerClaim(claim.job_id, True, "the job has left its nodes"))
         return
     if not claim.waiting:
         return
-    alone = draft.world.alone(claim.hosts)  # as nearly all are on a busy cluster
-    busy = [] if alone else [why for h in claim.hosts if (why := occupied(draft, h))]
-    busy += [why for n in claim.nodes if (why := lacking(draft, n, claim))]
-    limit_s = claim.since_s + draft.policies.answer_within_s
-    draft.wake_at(limit_s)
+    alone = builder.world.alone(claim.hosts)  # as nearly all are on a busy cluster
+    busy = [] if alone else [why for h in claim.hosts if (why := occupied(builder, h))]
+    busy += [why for n in claim.nodes if (why := lacking(builder, n, claim))]
+    limit_s = claim.since_s + builder.policies.answer_within_s
+    builder.wake_at(limit_s)
     if not busy:
         why = "no instance uses the hosts" if claim.hosts else "nothing is awaited in its nodes"
-        draft.add(AnswerClaim(claim.job_id, True, why))
-    elif draft.now_s >= limit_s:
-        draft.add(AnswerClaim(claim.job_id, False, "; ".join(busy)))
+        builder.add(AnswerClaim(claim.job_id, True, why))
+    elif builder.now_s >= limit_s:
+        builder.add(AnswerClaim(claim.job_id, False, "; ".join(busy)))
 
 
-def _over(draft: Draft, claim: Claim) -> bool:
+def _over(builder: PlanBuilder, claim: HostAllocation) -> bool:
     """Whether Slurm, asked after the claim was made, shows that the job is not there (any more)."""
-    world = draft.world
+    world = builder.world
     job = world.jobs.get(claim.job_id)
     there = job.nodes if job is not None and job.holds_nodes else ()
     if any(world.host_of_node(node) in claim.hosts for node in there):
@@ -217,36 +217,36 @@ def _over(draft: Draft, claim: Claim) -> bool:
     return bool(node) or world.node_read_s("") > claim.since_s
 
 
-def occupied(draft: Draft, host: str) -> str:
+def occupied(builder: PlanBuilder, host: str) -> str:
     """Say why the host's room is not proven free, or return an empty text."""
-    unsure = _unsure(draft, host)
-    if unsure or fits_beside(draft.world, draft.policies, host):
+    unsure = _unsure(builder, host)
+    if unsure or fits_beside(builder.world, builder.policies, host):
         return unsure
-    if draft.world.nursing(host):
+    if builder.world.nursing(host):
         return f"a parent of clones is being made on {host}"
-    for instance in draft.world.instances_on(host):
+    for instance in builder.world.instances_on(host):
         if instance.state is InstanceState.UNKNOWN and instance.occupies_memory:
             return f"it is not known whether {instance.name} runs on {host}: {instance.problem}"
         if instance.occupies_cpu:
             return f"{instance.name} still runs on {host}"
-        if draft.policies.proof is Proof.MEMORY and instance.occupies_memory:
+        if builder.policies.proof is Proof.MEMORY and instance.occupies_memory:
             return f"{instance.name} still holds memory of {host}"
     return ""
 
 
-def _unsure(draft: Draft, host: str) -> str:
+def _unsure(builder: PlanBuilder, host: str) -> str:
     """Say why it cannot be known what is on the host, or return an empty text."""
-    if draft.world.arriving(host):
+    if builder.world.arriving(host):
         return f"an instance is just coming to {host}"
-    for instance in draft.world.instances_on(host):
+    for instance in builder.world.instances_on(host):
         if instance.state is InstanceState.MIGRATING:
             return f"{instance.name} is just coming to {host}"  # by a call of an earlier daemon
-    for node in draft.world.managed_on(host):
+    for node in builder.world.managed_on(host):
         at_work = node.phase in _AT_WORK and node.proven_s and node.host == host
-        if at_work and not draft.world.places_of(node.name):
+        if at_work and not builder.world.places_of(node.name):
             return f"{node.name} ran on {host}, which does not show it any more"
-    known = draft.world.hosts.get(host)
-    if known is not None and not known.reachable and _may_carry(draft.world, host):
+    known = builder.world.hosts.get(host)
+    if known is not None and not known.reachable and _may_carry(builder.world, host):
         return f"{host} cannot be reached: {known.problem}"
     return ""
 
@@ -268,45 +268,45 @@ def _suspect(world: World, name: str) -> bool:
     return any(i.tag.generation != generation for i in world.instances_called(name))
 
 
-def _orphans(draft: Draft, names: Iterable[str]) -> None:
+def _orphans(builder: PlanBuilder, names: Iterable[str]) -> None:
     """Instances with our tag that no record explains: adopt the present, destroy the stale.
 
     Stale is what is older than the record, or of a life that is over; what is newer than the record
     was taken over in the step of its node.
     """
-    if draft.blind:
+    if builder.blind:
         return
-    found = {(i.host, i.name): i for name in names for i in draft.world.instances_called(name)}
+    found = {(i.host, i.name): i for name in names for i in builder.world.instances_called(name)}
     for (_, name), instance in sorted(found.items()):
         if instance.state is InstanceState.MIGRATING:
             continue
-        node = draft.world.managed.get(name)
+        node = builder.world.managed.get(name)
         if instance.state is InstanceState.UNKNOWN:
-            draft.step(f"orphan {name}", _unknown_orphan, name)
+            builder.step(f"orphan {name}", _unknown_orphan, name)
             continue
-        removed = instance.tag.generation <= draft.world.removed.get(name, 0)
+        removed = instance.tag.generation <= builder.world.removed.get(name, 0)
         if node is None and not removed:
-            draft.step(f"orphan {name}", adopt, instance)
+            builder.step(f"orphan {name}", adopt, instance)
         elif node is None or instance.tag.generation < node.generation + (node.phase in _OVER):
-            draft.step(f"orphan {name}", _destroy_old, instance)
+            builder.step(f"orphan {name}", _destroy_old, instance)
 
 
-def _destroy_old(draft: Draft, instance: Instance) -> None:
+def _destroy_old(builder: PlanBuilder, instance: Instance) -> None:
     """A copy of a node that was removed: stopped at once, destroyed when it was seen for long."""
     name, host, generation = instance.name, instance.host, instance.tag.generation
     reason = f"a stale copy (generation {generation})"
     if instance.state is InstanceState.RUNNING:
-        draft.do(PauseInstance(name, generation, host, reason))
-    problem = old_copy(draft, instance)
+        builder.do(PauseInstance(name, generation, host, reason))
+    problem = old_copy(builder, instance)
     if problem:
-        draft.refuse(name, "removal", f"{reason}; {problem}")
+        builder.refuse(name, "removal", f"{reason}; {problem}")
         return
-    draft.do(DeleteInstance(name, generation, host, reason, cause=Cause.OLD))
+    builder.do(DeleteInstance(name, generation, host, reason, cause=Cause.OLD))
 
 
-def _unknown_orphan(draft: Draft, name: str) -> None:
+def _unknown_orphan(builder: PlanBuilder, name: str) -> None:
     """Say that it is neither taken over nor destroyed until it is known what it is."""
-    for place in draft.world.places_of(name):
-        if place.state is InstanceState.UNKNOWN and name not in draft.world.managed:
+    for place in builder.world.places_of(name):
+        if place.state is InstanceState.UNKNOWN and name not in builder.world.managed:
             what = f"what became of it on {place.host} is not known"
-            draft.refuse(name, "taking it over", f"{what}: {place.problem}")
+            builder.refuse(name, "taking it over", f"{what}: {place.problem}")

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from backfill.core.condemn import clear
-from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import count_on, room
+from backfill.core.plan_builder import PlanBuilder
 from backfill.core.quantities import Resources
 
 _LEAVING = (Phase.DRAINING, Phase.EVICTING, Phase.REMOVING)
 
 
-def plan_reclaim(draft: Draft) -> None:
+def plan_reclaim(builder: PlanBuilder) -> None:
     """On every burst host: as many instances go as no longer fit, or as its owner names."""
-    burst = draft.world.burst
-    for name in draft.policies.hosts if burst else ():
-        if name in burst and draft.world.hosts[name].reachable and name not in draft.world.closed:
-            _fit(draft, name)
+    burst = builder.world.burst
+    for name in builder.policies.hosts if burst else ():
+        if name in burst and builder.world.hosts[name].reachable and name not in builder.world.closed:
+            _fit(builder, name)
 
 
-def _fit(draft: Draft, host: str) -> None:
-    nodes = draft.world.managed_on(host)
+def _fit(builder: PlanBuilder, host: str) -> None:
+    nodes = builder.world.managed_on(host)
     leaving = sum(1 for m in nodes if m.phase in _LEAVING)
-    named = {m.name: why for m in nodes if (why := _named(draft, m))}
-    too_many, why = _too_many(draft, host)
+    named = {m.name: why for m in nodes if (why := _named(builder, m))}
+    too_many, why = _too_many(builder, host)
     can_go = [m for m in nodes if m.phase in (Phase.READY, Phase.BOOTING)]
     can_go.sort(
         key=lambda m: (m.name not in named, m.phase is Phase.READY, not m.idle_since_s, -m.created_s, m.name)
@@ -32,24 +32,24 @@ def _fit(draft: Draft, host: str) -> None:
     for node in can_go[: max(0, going)]:
         reason = f"its room on {host} is wanted back: {named.get(node.name, why)}"
         if node.phase is Phase.BOOTING:
-            clear(draft, node, reason)
+            clear(builder, node, reason)
         else:
-            draft.become(node, Phase.DRAINING, reason, drained_s=0.0, doomed=True)
+            builder.become(node, Phase.DRAINING, reason, drained_s=0.0, doomed=True)
 
 
-def _named(draft: Draft, node: ManagedNode) -> str:
-    instance = draft.instance(node)
+def _named(builder: PlanBuilder, node: ManagedNode) -> str:
+    instance = builder.instance(node)
     return instance.wanted_back if instance is not None else ""
 
 
-def _too_many(draft: Draft, host: str) -> tuple[int, str]:
+def _too_many(builder: PlanBuilder, host: str) -> tuple[int, str]:
     """How many instances are beyond the host's room or the owner's number, and why."""
-    shape = draft.policies.instances.flavour.resources
-    left = room(draft.world, host, draft.policies, kept=False)
+    shape = builder.policies.instances.flavour.resources
+    left = room(builder.world, host, builder.policies, kept=False)
     lacking = max(_times(-left.cpus, shape.cpus), _times(-left.memory_mb, shape.memory_mb))
-    capacity: Resources = draft.world.hosts[host].capacity
-    keep, why = draft.world.kept.get(host, (None, ""))
-    beyond = 0 if keep is None else count_on(draft.world, host) - keep
+    capacity: Resources = builder.world.hosts[host].capacity
+    keep, why = builder.world.kept.get(host, (None, ""))
+    beyond = 0 if keep is None else count_on(builder.world, host) - keep
     if beyond >= lacking:
         return beyond, why
     return lacking, f"it has {capacity} left for us"

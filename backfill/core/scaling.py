@@ -7,10 +7,10 @@ from functools import partial
 
 from backfill.core.admission import MINUTE_S, not_admitted, open_rooms
 from backfill.core.cluster import Job
-from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import DeviceNeed, pick
 from backfill.core.plan import SetNode
+from backfill.core.plan_builder import PlanBuilder
 from backfill.core.policies.demand import Need
 from backfill.core.policy import PolicySet
 from backfill.core.pressure import budgets_change_s, most_disruptions
@@ -19,16 +19,16 @@ from backfill.core.wants import Want, own_image, serves, want_of_all, wants
 from backfill.core.world import World
 
 
-def plan_scale(draft: Draft) -> None:
+def plan_scale(builder: PlanBuilder) -> None:
     """Compare demand with supply, then make one instance at a time or let idle ones go."""
-    policies = draft.policies
-    if draft.blind:
+    policies = builder.policies
+    if builder.blind:
         return
-    plan_reclaim(draft)
-    wanted = _wanted(draft)
+    plan_reclaim(builder)
+    wanted = _wanted(builder)
     for job_id in (job_id for want in wanted for job_id in want.need.misfits):
         flavour = policies.instances.flavour
-        draft.refuse(
+        builder.refuse(
             f"job {job_id}",
             "an instance",
             f"it wants more than one instance offers ({flavour.cpus} CPUs, "
@@ -36,21 +36,21 @@ def plan_scale(draft: Draft) -> None:
             f"{policies.demand.max_nodes} nodes",
         )
     short = [want for want in wanted if want.lacking > 0]
-    if not short and _idle_count(draft) < policies.scale.warm:
-        _grow(draft, wanted[-1])
-    elif not any(_grow(draft, want) for want in short):
-        _shrink(draft, wanted, in_need=bool(short))
+    if not short and _idle_count(builder) < policies.scale.warm:
+        _grow(builder, wanted[-1])
+    elif not any(_grow(builder, want) for want in short):
+        _shrink(builder, wanted, in_need=bool(short))
 
 
-def _wanted(draft: Draft) -> list[Want]:
+def _wanted(builder: PlanBuilder) -> list[Want]:
     """What the queue wants; kept from plan to plan where all of its jobs count alike."""
-    policies = draft.policies
+    policies = builder.policies
     alike = not (policies.environments.particular or policies.devices.scarce)
     if alike and not policies.quotas.ceilings:
-        need = draft.world.keep("need", partial(_need_of_all, policies))
-        return [want_of_all(draft.world, policies, need)]
-    pending = _admitted(draft)
-    return wants(draft.world, policies, pending)
+        need = builder.world.keep("need", partial(_need_of_all, policies))
+        return [want_of_all(builder.world, policies, need)]
+    pending = _admitted(builder)
+    return wants(builder.world, policies, pending)
 
 
 def _need_of_all(policies: PolicySet, world: World) -> Need:
@@ -77,40 +77,40 @@ def waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
         yield from (j for j in world.pending(sorted(others)) if j.qos in priorities.low_qos)
 
 
-def _admitted(draft: Draft) -> Iterable[Job]:
+def _admitted(builder: PlanBuilder) -> Iterable[Job]:
     """The waiting jobs that the catalogue and the quotas let count."""
-    quotas, world = draft.policies.quotas, draft.world
-    waiting: Iterable[Job] = waiting_low(world, draft.policies)
-    if draft.policies.environments.entries:
+    quotas, world = builder.policies.quotas, builder.world
+    waiting: Iterable[Job] = waiting_low(world, builder.policies)
+    if builder.policies.environments.entries:
         unwelcome: dict[str, str] = {}
-        waiting = list(draft.policies.environments.admit(waiting, unwelcome))
+        waiting = list(builder.policies.environments.admit(waiting, unwelcome))
         for job_id, reason in unwelcome.items():
-            draft.refuse(f"job {job_id}", "an instance", reason)
+            builder.refuse(f"job {job_id}", "an instance", reason)
     if not quotas.ceilings:
         return waiting
     running = {j.id: j for m in world.managed.values() for j in world.jobs_on(m.name) if j.active}
     admitted, refused = quotas.admit(waiting, running.values())
     for job_id, reason in refused.items():
-        draft.refuse(f"job {job_id}", "an instance", reason)
+        builder.refuse(f"job {job_id}", "an instance", reason)
     return admitted
 
 
-def _idle(draft: Draft) -> list[ManagedNode]:
+def _idle(builder: PlanBuilder) -> list[ManagedNode]:
     """Ready nodes without jobs; a fleet's members stay as long as their fleet."""
-    return [draft.world.managed[name] for name in draft.world.ready.idle]
+    return [builder.world.managed[name] for name in builder.world.ready.idle]
 
 
-def _idle_count(draft: Draft) -> int:
-    return draft.world.ready.idle_count + draft.world.count_in(Phase.BOOTING)
+def _idle_count(builder: PlanBuilder) -> int:
+    return builder.world.ready.idle_count + builder.world.count_in(Phase.BOOTING)
 
 
-def _grow(draft: Draft, want: Want) -> bool:
+def _grow(builder: PlanBuilder, want: Want) -> bool:
     """Begin one instance; the next cycle, which follows at once, begins the next one."""
-    policies = draft.policies
+    policies = builder.policies
     reason = f"{want.need.jobs} waiting jobs could use {want.lacking} more CPUs"
     if want.lacking <= 0:
-        reason = f"scale.warm = {draft.policies.scale.warm} idle instances are wanted"
-    image = want.image or draft.policies.instances.image
+        reason = f"scale.warm = {builder.policies.scale.warm} idle instances are wanted"
+    image = want.image or builder.policies.instances.image
     what = f"a new instance of {want.image}" if want.image else "a new instance"
     if want.device:
         what = f"a new instance with {want.device}"
@@ -119,26 +119,26 @@ def _grow(draft: Draft, want: Want) -> bool:
     sharing = policies.devices.sharing(device if want.need.nodes <= 1 else ())
     functions, region_mb = policies.devices.functions(device), policies.devices.region_mb(device[0])
     needed = DeviceNeed(functions, region_mb, sharing, owner=want.owner)
-    limit = not_admitted(draft, image) or _ramp(draft)
+    limit = not_admitted(builder, image) or _ramp(builder)
     if limit:
-        draft.refuse("cluster", what, limit)
+        builder.refuse("cluster", what, limit)
         return False
     shortest_s = want.need.shortest_s if want.need.jobs else 0.0
-    rooms, why_not = open_rooms(draft, shortest_s, needed)
+    rooms, why_not = open_rooms(builder, shortest_s, needed)
     if not rooms:
         for host, why in why_not.items():
-            draft.refuse(host, what, why)
+            builder.refuse(host, what, why)
         return False
-    slot = next(_free_slots(draft, image), None)
+    slot = next(_free_slots(builder, image), None)
     if slot is None:
-        draft.refuse("cluster", what, "no name is left in instances.names")
+        builder.refuse("cluster", what, "no name is left in instances.names")
         return False
-    host = pick(draft.world, draft.policies, rooms)
-    if host in draft.targets:
+    host = pick(builder.world, builder.policies, rooms)
+    if host in builder.targets:
         return True  # an instance moves there: the next plan, which follows at once, sees more
     name, address, failures = slot
-    generation = draft.world.generations.get(name, 0) + 1
-    now_s = float(draft.now_s)
+    generation = builder.world.generations.get(name, 0) + 1
+    now_s = float(builder.now_s)
     node = ManagedNode(
         name,
         address,
@@ -149,28 +149,28 @@ def _grow(draft: Draft, want: Want) -> bool:
         now_s,
         reason=reason,
         failures=failures,
-        image=own_image(draft.policies, image),
+        image=own_image(builder.policies, image),
         devices=(want.device,) if want.device else (),
     )
-    draft.add(SetNode(node, reason))
+    builder.add(SetNode(node, reason))
     return True
 
 
-def _ramp(draft: Draft) -> str:
+def _ramp(builder: PlanBuilder) -> str:
     """Say why the ramp lets no further instance begin now, or return an empty text."""
-    scale, world = draft.policies.scale, draft.world
+    scale, world = builder.policies.scale, builder.world
     if not scale.grow_per_min:
         return ""
     why = scale.ramp(scale.grow_per_min, world.created_lately(MINUTE_S))
     if why:
-        draft.wake_at(world.fleet.created_back_s(scale.grow_per_min) + MINUTE_S)
+        builder.wake_at(world.fleet.created_back_s(scale.grow_per_min) + MINUTE_S)
     return f"scale.grow_per_min: {why}" if why else ""
 
 
-def _free_slots(draft: Draft, image: str) -> Iterator[tuple[str, str, int]]:
+def _free_slots(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str, int]]:
     """Names that nothing uses, inside Slurm or outside, with their address and past failures."""
-    template, world = draft.policies.instances, draft.world
-    reserved = draft.policies.environments.reserved
+    template, world = builder.policies.instances, builder.world
+    reserved = builder.policies.environments.reserved
     for name, address in zip(template.names, template.addresses, strict=True):
         if reserved(name, image):
             continue
@@ -180,64 +180,64 @@ def _free_slots(draft: Draft, image: str) -> Iterator[tuple[str, str, int]]:
                 yield name, address, 0
         elif node.fleet:
             continue  # its fleet tries it again, or undoes everything
-        elif _warns(draft, node):
+        elif _warns(builder, node):
             return  # the other names would only fail as well
         elif node.phase is Phase.FAILED:
             yield name, address, node.failures
 
 
-def _warns(draft: Draft, node: ManagedNode) -> bool:
+def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether this node has failed so that nothing should be begun now under any name."""
-    if node.phase is Phase.FAILED and draft.now_s < node.not_before_s:
-        draft.wake_at(node.not_before_s)
-        draft.refuse(node.name, "another try", node.reason)
+    if node.phase is Phase.FAILED and builder.now_s < node.not_before_s:
+        builder.wake_at(node.not_before_s)
+        builder.refuse(node.name, "another try", node.reason)
         return True
     if node.phase is Phase.GIVEN_UP:
-        draft.refuse(node.name, "another try", node.reason)
-        return all(node.since_s > other.proven_s for other in draft.world.managed.values())
+        builder.refuse(node.name, "another try", node.reason)
+        return all(node.since_s > other.proven_s for other in builder.world.managed.values())
     # How long to wait after this failure is known as soon as it is cleared away.
-    return _boot_just_failed(draft, node)
+    return _boot_just_failed(builder, node)
 
 
-def _boot_just_failed(draft: Draft, node: ManagedNode) -> bool:
+def _boot_just_failed(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether a boot has failed and is being cleared away, on a host where that can succeed."""
-    host = draft.world.hosts.get(node.host)
+    host = builder.world.hosts.get(node.host)
     clearing = node.phase is Phase.REMOVING and node.fail and not node.proven_s
     return clearing and host is not None and host.reachable
 
 
-def _shrink(draft: Draft, wanted: Sequence[Want], *, in_need: bool) -> None:
+def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> None:
     """Let the longest idle ones go, as far as neither jobs nor `warm` want them.
 
     `in_need`: other kinds could not be made for want of something that these may have.
     """
-    scale, limits = draft.policies.scale, draft.policies.limits
+    scale, limits = builder.policies.scale, builder.policies.limits
     awaited = [want for want in wanted if want.need.cpus > 0]
     if any(not (want.image or want.device) for want in awaited):
         return  # jobs that take any
-    removing = draft.world.count_in(Phase.DRAINING, Phase.REMOVING)
-    most = most_disruptions(draft.world, draft.policies)
-    leaving = draft.world.fleet.left_since(draft.now_s - MINUTE_S) if scale.shrink_per_min else 0
-    policies = draft.policies
-    idle = [m for m in _idle(draft) if not any(serves(policies, m, want) for want in awaited)]
+    removing = builder.world.count_in(Phase.DRAINING, Phase.REMOVING)
+    most = most_disruptions(builder.world, builder.policies)
+    leaving = builder.world.fleet.left_since(builder.now_s - MINUTE_S) if scale.shrink_per_min else 0
+    policies = builder.policies
+    idle = [m for m in _idle(builder) if not any(serves(policies, m, want) for want in awaited)]
     idle.sort(key=lambda m: (m.idle_since_s, m.name))
     for node in idle[: max(0, len(idle) - (0 if in_need else scale.warm))]:
         due_s = node.idle_since_s + scale.idle_s
-        if draft.now_s < due_s:
-            draft.wake_at(due_s)
+        if builder.now_s < due_s:
+            builder.wake_at(due_s)
             continue
         if removing >= limits.removals_at_once:
-            draft.refuse(node.name, "removal", f"limits.removals_at_once = {removing} is reached")
+            builder.refuse(node.name, "removal", f"limits.removals_at_once = {removing} is reached")
             return
         if most is not None and removing >= most:
-            draft.refuse(node.name, "removal", f"a budget allows {most} at the same time now")
-            draft.wake_at(budgets_change_s(draft.world, draft.policies))
+            builder.refuse(node.name, "removal", f"a budget allows {most} at the same time now")
+            builder.wake_at(budgets_change_s(builder.world, builder.policies))
             return
         slow = scale.ramp(scale.shrink_per_min, leaving)
         if slow:
-            draft.refuse(node.name, "removal", f"scale.shrink_per_min: {slow}")
-            draft.wake_at(draft.world.fleet.left_back_s(scale.shrink_per_min) + MINUTE_S)
+            builder.refuse(node.name, "removal", f"scale.shrink_per_min: {slow}")
+            builder.wake_at(builder.world.fleet.left_back_s(scale.shrink_per_min) + MINUTE_S)
             return
         leaving += 1
         removing += 1
-        draft.become(node, Phase.DRAINING, f"idle for {scale.idle_s:.0f} s, nobody waits", drained_s=0.0)
+        builder.become(node, Phase.DRAINING, f"idle for {scale.idle_s:.0f} s, nobody waits", drained_s=0.0)

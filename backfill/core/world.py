@@ -13,7 +13,7 @@ from backfill.core.cluster import Job, JobState
 from backfill.core.fleet import InstanceState
 from backfill.core.fleets import FleetState
 from backfill.core.guest_news import GuestNews
-from backfill.core.ledger import Claim, Source
+from backfill.core.ledger import HostAllocation, Source
 from backfill.core.lifecycle import ManagedNode, Phase, check_transition, inherit
 from backfill.core.moves import Move
 from backfill.core.rates import WriteRate
@@ -206,7 +206,7 @@ class World(GuestNews):
 
     def _claimed(self, change: ch.Claimed) -> None:
         self._claim_moved(change.job_id)
-        claim = Claim(change.job_id, change.hosts, change.at_s, change.waiting, change.nodes)
+        claim = HostAllocation(change.job_id, change.hosts, change.at_s, change.waiting, change.nodes)
         self._claims.put(claim)
         self._claim_moved(change.job_id)
 

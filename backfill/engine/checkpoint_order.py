@@ -62,7 +62,7 @@ def put_back_order(
         node = world.managed.get(name)
         if node is None or node.generation != generation:
             raise OrderError(f"{name} is not the instance that was kept")
-        if node.phase not in (Phase.READY, Phase.DISPLACED) or node.checkpoint:
+        if node.phase not in (Phase.READY, Phase.PARKED) or node.checkpoint:
             raise OrderError(f"{name} is {node.phase}, or another order is under way; wait for it")
         nodes.append(node)
     names = tuple(sorted(parts))

@@ -215,14 +215,14 @@ class Questions:
 
     def _plan(self, body: Body) -> Slices:
         """What would be begun now; nothing is begun by asking."""
-        draft = plan(self._world, self._daemon.cycle.policies)
+        builder = plan(self._world, self._daemon.cycle.policies)
         under_way = [*self._world.operations.values()]
         yield
         return {
-            "actions": (yield from _in_slices(draft.actions, _told(sentence))),
-            "refusals": (yield from _in_slices(draft.refusals, _told(str))),
+            "actions": (yield from _in_slices(builder.actions, _told(sentence))),
+            "refusals": (yield from _in_slices(builder.refusals, _told(str))),
             "under_way": (yield from _in_slices(under_way, asdict)),
-            "awaited": sorted(draft.watch),
+            "awaited": sorted(builder.watch),
         }
 
     def _explain(self, body: Body) -> Body:

@@ -71,10 +71,10 @@ def _write(path: Path, chunks: Iterable[str]) -> None:
         with path.open("w", encoding="utf-8") as out:
             out.writelines(chunks)
         return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    builder = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("w", encoding="utf-8") as out:
+        with builder.open("w", encoding="utf-8") as out:
             out.writelines(chunks)
-        draft.replace(path)
+        builder.replace(path)
     finally:
-        draft.unlink(missing_ok=True)
+        builder.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from backfill.core.records import decode
 from backfill.ports import Record
 
 _READ = frozenset(kind.__name__ for kind in (ch.NodeManaged, ch.JobSeen, ch.InstanceSeen, ch.InstanceStopped))
-_GIVING_WAY = frozenset({Phase.EVICTING, Phase.DISPLACED, Phase.MOVING})
+_GIVING_WAY = frozenset({Phase.EVICTING, Phase.PARKED, Phase.MOVING})
 _STATES = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}
 
 

@@ -145,7 +145,7 @@ def _room_s(eviction: Eviction) -> float | None:
 
 
 def _told_s(eviction: Eviction) -> float | None:
-    return eviction.displaced_s - eviction.wanted_s if eviction.displaced_s else None
+    return eviction.parked_s - eviction.wanted_s if eviction.parked_s else None
 
 
 def _still_s(eviction: Eviction) -> float | None:

@@ -98,7 +98,7 @@ def giving_bars(evictions: Sequence[Eviction]) -> list[Bar]:
         _of_step(step, f"{eviction.node}: ")
         for eviction in evictions
         for step in eviction.steps
-        if not eviction.displaced_s or step.start_s < eviction.displaced_s
+        if not eviction.parked_s or step.start_s < eviction.parked_s
     ]
     return sorted(bars, key=lambda bar: bar.start_s)
 
@@ -109,7 +109,7 @@ def returning_bars(evictions: Sequence[Eviction]) -> list[Bar]:
         _of_step(step, f"{eviction.node}: ", "way-back")
         for eviction in evictions
         for step in eviction.steps
-        if eviction.displaced_s and step.start_s >= eviction.displaced_s
+        if eviction.parked_s and step.start_s >= eviction.parked_s
     ]
     return sorted(bars, key=lambda bar: bar.start_s)
 

@@ -15,7 +15,7 @@ _HEADLINES = {
     "draining": "on {host} takes no new jobs and goes when the last one has ended",
     "evicting": "is being pushed off {host}",
     "throttled": "keeps next to no CPU time on {host}, which is wanted",
-    "displaced": "stands still on {host} and its work waits",
+    "parked": "stands still on {host} and its work waits",
     "moving": "is on its way from {host} to {target}",
     "returning": "is being brought back to work on {host}",
     "removing": "is being taken away from {host}",
@@ -136,7 +136,7 @@ def _evicting(node: Entry, picture: Picture) -> list[str]:
     return ["the hypervisor to stop the instance"]
 
 
-def _displaced(node: Entry, picture: Picture) -> list[str]:
+def _parked(node: Entry, picture: Picture) -> list[str]:
     gate = _host_gate(node["host"], picture)
     return [gate or f"{node['host']} is open: it goes back there now"]
 
@@ -164,8 +164,8 @@ _AWAITED: dict[str, _Rule] = {
     "ready": _ready,
     "draining": _draining,
     "evicting": _evicting,
-    "throttled": _displaced,
-    "displaced": _displaced,
+    "throttled": _parked,
+    "parked": _parked,
     "moving": _moving,
     "returning": _returning,
     "removing": _removing,
@@ -189,7 +189,7 @@ def _change_ready(node: Entry, picture: Picture) -> list[str]:
     return [idle, _pushed(node)]
 
 
-def _change_displaced(node: Entry, picture: Picture) -> list[str]:
+def _change_parked(node: Entry, picture: Picture) -> list[str]:
     return [
         f"it goes on where it stopped as soon as {node['host']} is free",
         "with `migrate` in the ladder it goes on elsewhere when another host has room",
@@ -216,7 +216,7 @@ _CHANGES: dict[str, _Rule] = {
     "booting": _change_booting,
     "ready": _change_ready,
     "throttled": _change_throttled,
-    "displaced": _change_displaced,
+    "parked": _change_parked,
     "failed": _change_failed,
     "given-up": _change_given_up,
 }

@@ -48,7 +48,7 @@ STYLES = {
     "returning": "cyan",
     "moving": "cyan",
     "evicting": "yellow",
-    "displaced": "yellow",
+    "parked": "yellow",
     "throttled": "yellow",
     "paused": "yellow",
     "suspended": "yellow",

@@ -193,7 +193,7 @@ class TimelineBuilder:
         match node.phase:
             case Phase.READY:
                 return Kind.IDLE if node.idle_since_s else Kind.WORKING
-            case Phase.DISPLACED:
+            case Phase.PARKED:
                 on_disk = self._states.get(node.name) is InstanceState.SUSPENDED
                 return Kind.ON_DISK if on_disk else Kind.PAUSED
             case _:
@@ -257,7 +257,7 @@ class TimelineBuilder:
             case ForgetNode() | AnswerClaim() | ch.Claimed() | ch.HoldSet() | ch.SourceFailed():
                 return True
             case act.SuspendInstance() | act.RestoreInstance():
-                return True  # the next rung of a node that stays displaced, and the way back
+                return True  # the next rung of a node that stays parked, and the way back
             case _:
                 return False
 

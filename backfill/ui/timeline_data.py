@@ -137,7 +137,7 @@ class Eviction:
     jobs: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     stopped_s: float = 0.0  # the room was free
-    displaced_s: float = 0.0  # Slurm's picture agreed
+    parked_s: float = 0.0  # Slurm's picture agreed
     moving_s: float = 0.0
     returning_s: float = 0.0
     back_s: float = 0.0

@@ -96,8 +96,8 @@ class Episodes:
                 self._note_boot(name, end=node.reason)
                 self._booting.pop(name, None)
                 self._open_eviction(at_s, node)
-            case Phase.DISPLACED:
-                self._displaced(at_s, node)
+            case Phase.PARKED:
+                self._parked(at_s, node)
             case Phase.MOVING:
                 self._note_eviction(name, moving_s=at_s)
             case Phase.RETURNING:
@@ -109,12 +109,12 @@ class Episodes:
             case _:
                 pass
 
-    def _displaced(self, at_s: float, node: ManagedNode) -> None:
+    def _parked(self, at_s: float, node: ManagedNode) -> None:
         """It stands aside; a move that failed leads here a second time, which is no news."""
         at = self._evicting.get(node.name)
-        if at is not None and not self.evictions[at].displaced_s:
+        if at is not None and not self.evictions[at].parked_s:
             jobs = tuple(held.id for held in node.held)
-            self._note_eviction(node.name, displaced_s=at_s, jobs=jobs)
+            self._note_eviction(node.name, parked_s=at_s, jobs=jobs)
 
     def _open_eviction(self, at_s: float, node: ManagedNode) -> None:
         wanted_s = at_s

@@ -78,6 +78,6 @@ def given_at_once(told: str) -> bool:
     asked = first("Slurm gave bm1 to job", "(important)")
     given = first("told job", "(important)", "that the room is free")
     stopped = [first(f"{name} on bm1 is now evicting") for name in ("vn1", "vn2")]
-    later = [first(f"{name} on bm1 is now displaced") for name in ("vn1", "vn2")]
+    later = [first(f"{name} on bm1 is now parked") for name in ("vn1", "vn2")]
     moved = [first(f"{name} on bm1 is now moving") for name in ("vn1", "vn2")]
     return asked <= min(stopped) and max(stopped) < given < min(later) < min(moved)

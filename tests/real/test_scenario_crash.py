@@ -29,8 +29,8 @@ PAUSES = (
     ("after outcome SetAddress", "before outcome SetAddress"),
     ("after intent SuspendJob", "after intent ResumeJob"),
     ("before outcome SuspendJob", "before outcome ResumeJob"),
-    ("before phase displaced", "after intent UndrainNode"),
-    ("after phase displaced", "before outcome UndrainNode"),
+    ("before phase parked", "after intent UndrainNode"),
+    ("after phase parked", "before outcome UndrainNode"),
 )
 SUSPENDS = (
     ("after intent SuspendInstance", "after intent RestoreInstance"),
@@ -70,7 +70,7 @@ def give_and_take(rig: DaemonRig, policy: dict[str, Any], giving: str, taking: s
     high = rig.high(host, start=False)
     rig.crashed()
     rig.start(crash=taking, **policy)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.started(high)
     before = len(rig.words_at_s(low))
     rig.release(high)

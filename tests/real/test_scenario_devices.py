@@ -52,7 +52,7 @@ def test_a_job_has_its_region_while_it_runs(rig: DaemonRig, board: str) -> None:
     rig.start(**rig.changes)
     assert "<shmem" in rig.virsh(host, "dumpxml", name)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.until(lambda: rig.instances().get(name) == (host, "suspended"), what="its memory on disk")
     rig.release(high)
     rig.becomes(name, "ready")

@@ -38,7 +38,7 @@ def test_pause_and_return_on_the_same_host(rig: DaemonRig) -> None:
     assert f" Version={rig.lab.spec.slurm_version}." in shown
     high = rig.high(host)
     began_s = rig.started(high)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     assert rig.instances()[name] == (host, "paused")
     assert rig.state(low) == "SUSPENDED"
     rig.assert_silent(low, began_s, rig.release(high))
@@ -69,7 +69,7 @@ def test_suspend_frees_the_memory_first(rig: DaemonRig) -> None:
     low = rig.low()
     name, host = rig.where(low)
     high = rig.submit("-p", "batch", "-w", host, "--wrap", f"ps -e >{rig.lab.shared}/seen; sleep 1")
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.until(lambda: rig.instances()[name] == (host, "suspended"))
     rig.until(lambda: rig.state(high) == "COMPLETED")
     assert "qemu" not in (rig.lab.shared / "seen").read_text()
@@ -89,7 +89,7 @@ def test_stopped_work_goes_on_at_the_other_host(rig: DaemonRig, policy: dict[str
     name, host = rig.where(low)
     blocker = rig.high(rig.other(host))
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.until(lambda: rig.instances()[name] == (host, form))
     rig.release(blocker)
     rig.counting(low)

@@ -109,7 +109,7 @@ def test_no_line_is_lost_through_pause_and_a_restarted_file_server(rig: DaemonRi
     writer = Writer(rig)
     name, host = rig.where(writer.job)
     high = rig.high(host, start=False)
-    rig.becomes(name, "displaced", limit_s=LIMIT_S)
+    rig.becomes(name, "parked", limit_s=LIMIT_S)
     rig.started(high, LIMIT_S)
     rig.lab.restart("ganesha")
     rig.release(high)

@@ -28,7 +28,7 @@ def test_batch_job_evicts(rig: DaemonRig) -> None:
     name, host = rig.where(low)
     high = rig.high(host)
     began_s = rig.started(high)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.assert_silent(low, began_s, rig.release(high))
     rig.finish(low)
     assert rig.show(low)["Restarts"] == "0"

@@ -74,8 +74,8 @@ def test_heterogeneous_job_takes_both_hosts(rig: DaemonRig, lows: dict[str, str]
 
 
 def taken(rig: DaemonRig, host: str) -> bool:
-    """Whether the instance of this host stands still and is written down as displaced."""
-    return "displaced" in {n["phase"] for n in rig.nodes().values() if n["host"] == host}
+    """Whether the instance of this host stands still and is written down as parked."""
+    return "parked" in {n["phase"] for n in rig.nodes().values() if n["host"] == host}
 
 
 @pytest.mark.parametrize("tool", ["srun", "salloc"])

@@ -48,11 +48,11 @@ def test_libvirtd_dies_during_a_pause(rig: DaemonRig) -> None:
     low = rig.low()
     name, host = rig.where(low)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     kill_libvirtd(rig, host)
     rig.until(lambda: not reachable(rig, host))
     rig.release(high)
-    assert rig.phase(name) == "displaced"
+    assert rig.phase(name) == "parked"
     rig.lab.start(f"libvirtd@{host}")
     rig.becomes(name, "ready")
     rig.finish(low)
@@ -69,7 +69,7 @@ def test_libvirtd_is_dead_when_the_host_is_wanted(rig: DaemonRig) -> None:
     (answer,) = rig.until(lambda: answers(rig), what="the hook's answer")
     assert not answer["ok"]
     rig.lab.start(f"libvirtd@{host}")
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.release(high)
     rig.finish(low)
     assert rig.show(low)["Restarts"] == "0"
@@ -81,11 +81,11 @@ def test_libvirtd_dies_while_memory_is_written(rig: DaemonRig) -> None:
     low = rig.low()
     name, host = rig.where(low)
     high = rig.high(host, start=False)
-    rig.becomes(name, "evicting", "displaced")
+    rig.becomes(name, "evicting", "parked")
     kill_libvirtd(rig, host)
     rig.lab.start(f"libvirtd@{host}")
     rig.until(lambda: rig.instances().get(name) == (host, "suspended"))
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.release(high)
     rig.finish(low)
     assert rig.show(low)["Restarts"] == "0"
@@ -101,7 +101,7 @@ def test_libvirtd_dies_when_memory_was_written(rig: DaemonRig) -> None:
     rig.until(lambda: not rig.lab.status().machines[host].services["libvirtd"])
     rig.lab.start(f"libvirtd@{host}")
     rig.until(lambda: rig.instances().get(name) == (host, "suspended"))
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.release(high)
     rig.finish(low)
     assert rig.show(low)["Restarts"] == "0"

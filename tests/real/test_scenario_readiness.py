@@ -52,7 +52,7 @@ def test_a_clock_that_is_hours_off_is_set_and_proven_before_the_job_goes_on(rig:
     assert {c["ok"] for c in checks(rig, name).values()} == {True}
     rig.out_of_guest(host, name, BEHIND)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.release(high)
     rig.becomes(name, "ready")
     rig.counting(low)
@@ -86,7 +86,7 @@ def test_a_node_with_a_wrong_munge_key_never_comes_back(rig: DaemonRig) -> None:
     spoil = "head -c 1024 /dev/urandom >/etc/munge/munge.key; backfill-service restart munged"
     rig.out_of_guest(host, name, spoil)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.release(high)
     rig.until(
         lambda: any(

@@ -87,7 +87,7 @@ def test_from_an_untouched_slurm_conf_to_an_evicted_job(rig: DaemonRig) -> None:
     low = rig.low()
     name, host = rig.where(low)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.release(high)
     rig.becomes(name, "ready")
     rig.counting(low)

@@ -34,7 +34,7 @@ def test_a_long_stop_is_no_reboot(rig: DaemonRig, rung: dict[str, object]) -> No
     name, host = rig.where(low)
     high = rig.high(host)
     rig.started(high)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     stopped_s = time.time()
     lived_s = stopped_s - made_s + _LONGER_S
     rig.until(lambda: time.time() > stopped_s + lived_s, what="a stop longer than the guest's life")

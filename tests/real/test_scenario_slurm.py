@@ -48,7 +48,7 @@ def test_slurmctld_restarts_during_a_pause(rig: DaemonRig, end: Callable[[Daemon
     low = rig.low()
     name, host = rig.where(low)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     end(rig)
     assert rig.state(low) == "SUSPENDED"
     rig.release(high)
@@ -86,7 +86,7 @@ def test_a_job_requeued_behind_our_back_is_never_thawed(rig: DaemonRig, watched:
     low = rig.low()
     name, host = rig.where(low)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     if not watched:
         rig.kill()
     still_s = time.time()
@@ -113,7 +113,7 @@ def test_a_suspend_that_arrives_after_the_thaw_does_no_harm(rig: DaemonRig) -> N
     low = rig.low()
     name, host = rig.where(low)
     high = rig.high(host)
-    over_s = rig.becomes(name, "displaced")["since_s"] + 7.0
+    over_s = rig.becomes(name, "parked")["since_s"] + 7.0
     rig.until(lambda: time.time() > over_s)
     rig.release(high)
     rig.becomes(name, "ready")
@@ -151,7 +151,7 @@ def test_two_jobs_want_the_same_host(rig: DaemonRig) -> None:
     first, second = (rig.high(host, start=False) for _ in range(2))
     began_s = min(rig.started(first), rig.started(second))
     rig.release(first)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.assert_silent(low, began_s, rig.release(second))
     rig.finish(low)
 
@@ -164,7 +164,7 @@ def test_a_second_job_takes_the_host_that_the_work_moves_to(rig: DaemonRig) -> N
     first = rig.high(host)
     rig.becomes(name, "moving", "returning", "ready")
     second = rig.high(rig.other(host))
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     began_s = rig.started(second)
     rig.assert_silent(low, began_s, rig.release(first))
     rig.counting(low)
@@ -192,13 +192,13 @@ def test_the_high_job_is_cancelled_while_its_hook_waits(rig: DaemonRig) -> None:
     assert rig.show(low)["Restarts"] == "0"
 
 
-def test_the_displaced_job_is_cancelled(rig: DaemonRig) -> None:
+def test_the_parked_job_is_cancelled(rig: DaemonRig) -> None:
     """Nobody needs its instance any more: it goes, and the high-priority job notices nothing."""
     rig.restart(**BY_PAUSE)
     low = rig.low()
     name, host = rig.where(low)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.cancel(low)
     rig.until(lambda: name not in rig.nodes(), what=f"the removal of {name}")
     assert rig.state(low) == "CANCELLED"
@@ -213,14 +213,14 @@ def test_a_foreign_drain_is_never_lifted(rig: DaemonRig) -> None:
     low = rig.low()
     name, host = rig.where(low)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     drain(rig, name, "smells burnt")
     rig.release(high)
     rig.becomes(name, "ready")
     rig.counting(low)
     assert reason(rig, name) == "smells burnt"
     again = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.release(again)
     rig.becomes(name, "ready")
     rig.finish(low)
@@ -262,7 +262,7 @@ def test_the_dead_are_set_down_and_the_paused_are_not(rig: DaemonRig) -> None:
     name, host = rig.where(low)
     other = rig.other(host)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     gone = rig.high(other)
     rig.started(gone)
     rig.lab.kill(f"slurmd@{other}", signal.SIGKILL)

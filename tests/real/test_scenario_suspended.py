@@ -48,7 +48,7 @@ def stopped(rig: DaemonRig, job: str) -> tuple[str, str, dict[str, Any]]:
     """Have the host of a job taken: its node, who took it, and as what the job is held there."""
     name, host = rig.where(job)
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     (held,) = rig.nodes()[name]["held"]
     assert "heterogeneous" in held["refused"]
     return name, high, held
@@ -98,7 +98,7 @@ def test_the_other_node_of_a_job_is_kept_for_it(rig: DaemonRig) -> None:
     rig.counting(wide)
     name, host = next((n["name"], n["host"]) for n in rig.nodes().values())
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     other = rig.submit("-p", "htc", "--wrap", "sleep 1")
     rig.until(
         lambda: (
@@ -125,7 +125,7 @@ def test_what_an_admin_suspended_is_not_resumed(rig: DaemonRig) -> None:
     rig.ctl("scontrol", "suspend", low)
     rig.until(lambda: rig.state(low) == "SUSPENDED")
     high = rig.high(host)
-    rig.becomes(name, "displaced")
+    rig.becomes(name, "parked")
     rig.release(high)
     rig.becomes(name, "ready")
     told = "somebody else had suspended it"

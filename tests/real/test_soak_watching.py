@@ -27,7 +27,7 @@ def test_the_same_comes_of_watching(rig: DaemonRig) -> None:
     name, host = rig.where(low)
     for _ in range(2):
         high = rig.high(host)
-        rig.becomes(name, "displaced")
+        rig.becomes(name, "parked")
         assert rig.state(low) == "SUSPENDED"
         assert rig.state(high) == "RUNNING"
         rig.release(high)

@@ -22,7 +22,7 @@ HOUR_S = 3600.0
 STEPS = (6 * HOUR_S, -6 * HOUR_S, 87600 * HOUR_S)
 
 
-def displaced(
+def parked(
     rungs: tuple[RungRule, ...] = Ladder().rungs, **more: object
 ) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
     """Six low-priority jobs on three hosts that other jobs have got since."""
@@ -36,7 +36,7 @@ def displaced(
     run.until(lambda: all(_runs(sim, job) for job in lows), 120.0)
     for host in HOSTS:
         sim.submit("batch", 3000.0, required_nodes=(host,))
-    run.until(lambda: run.world.count_in(Phase.DISPLACED) == 6, 120.0)
+    run.until(lambda: run.world.count_in(Phase.PARKED) == 6, 120.0)
     return sim, run, lows
 
 
@@ -47,7 +47,7 @@ def _runs(sim: SimulatedWorld, job: str) -> bool:
 
 def intact(sim: SimulatedWorld, run: Rehearsal, lows: list[str]) -> None:
     """Nothing was lost, and all goes on where it stopped."""
-    assert run.world.count_in(Phase.DISPLACED) == 6
+    assert run.world.count_in(Phase.PARKED) == 6
     assert [sim.job(job).restarts for job in lows] == [0] * 6
     run.until(lambda: all(sim.job(job).state is JobState.COMPLETED for job in lows), 6000.0)
     assert [sim.job(job).restarts for job in lows] == [0] * 6
@@ -59,7 +59,7 @@ def intact(sim: SimulatedWorld, run: Rehearsal, lows: list[str]) -> None:
 @pytest.mark.parametrize("by_s", STEPS)
 def test_the_clock_is_set_while_work_is_saved(by_s: float) -> None:
     """The defect: set forward by 6 h, `for_s` was over for everybody, and all were requeued."""
-    sim, run, lows = displaced()
+    sim, run, lows = parked()
     run.run(200.0)
     assert {i.state for h in sim.hosts.values() for i in h.instances.values()} == {InstanceState.SUSPENDED}
     sim.set_clock(by_s)
@@ -72,7 +72,7 @@ def test_the_clock_is_set_while_work_is_saved(by_s: float) -> None:
 @pytest.mark.parametrize("by_s", STEPS)
 def test_the_clock_is_set_while_the_daemon_is_down(by_s: float) -> None:
     """The machine's uptime tells how long it was down."""
-    sim, run, lows = displaced()
+    sim, run, lows = parked()
     run.run(200.0)
     since_s = {m.name: sim.now_s - m.since_s for m in run.world.managed.values()}
     run.kill()
@@ -89,7 +89,7 @@ def test_the_clock_is_set_while_the_daemon_is_down(by_s: float) -> None:
 
 def test_the_clock_is_set_before_and_while_the_daemon_is_down() -> None:
     """The time of one life is not that of the next one, and both are right."""
-    sim, run, lows = displaced()
+    sim, run, lows = parked()
     since_s = {m.name: m.since_s for m in run.world.managed.values()}
     for by_s in (6 * HOUR_S, -48 * HOUR_S, 500.0):
         sim.set_clock(by_s)
@@ -107,7 +107,7 @@ def test_the_clock_is_set_before_and_while_the_daemon_is_down() -> None:
 @pytest.mark.parametrize("by_s", [0.0, *STEPS])
 def test_the_machine_is_booted_while_work_is_saved(by_s: float) -> None:
     """Nobody can know how long it was off: no time has passed for anybody's deadline."""
-    sim, run, lows = displaced()
+    sim, run, lows = parked()
     run.run(200.0)
     since_s = {m.name: run.now_s - m.since_s for m in run.world.managed.values()}
     run.kill()

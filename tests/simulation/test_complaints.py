@@ -84,7 +84,7 @@ def test_01_the_manager_undoes_the_admins_own_drain() -> None:
     assert drained()
     for host in ("bm1", "bm2"):
         sim.submit("batch", 30.0, required_nodes=(host,))
-    run.until(lambda: bool(phases(run, Phase.DISPLACED)), 30)
+    run.until(lambda: bool(phases(run, Phase.PARKED)), 30)
     assert drained()
     run.until(lambda: running(sim, *lows), 300)
     while not ended(sim, *lows):
@@ -312,7 +312,7 @@ def test_13_reason_or_author_of_a_preemption_is_lost() -> None:
     name = node_of(sim, low)
     host = run.world.managed[name].host
     high = sim.submit("batch", 60.0, required_nodes=(host,))
-    run.until(lambda: name in phases(run, Phase.DISPLACED), 30)
+    run.until(lambda: name in phases(run, Phase.PARKED), 30)
     why = f"host {host} was given to job {high}"
     assert why in run.world.managed[name].reason
     run.until(lambda: "its node's hardware is needed" in sim.slurm.admin_comment(low), 10)

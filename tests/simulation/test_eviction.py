@@ -77,7 +77,7 @@ def test_pause_and_return_on_the_same_host() -> None:
     high = sim.submit("batch", 20.0)
     run.until(lambda: running(run, high), 5)
     assert sim.instance("vn1").state is InstanceState.PAUSED
-    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 5)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.PARKED, 5)
     assert sim.job(low).state is JobState.SUSPENDED
     run.until(lambda: sim.job(high).state is JobState.COMPLETED, 60)
     run.until(lambda: ready(run, 1), 5)
@@ -141,7 +141,7 @@ def test_without_hooks_the_same_comes_of_watching() -> None:
     high = sim.submit("batch", 20.0)
     run.until(lambda: running(run, high), 5)
     assert sim.instance("vn1").state is InstanceState.RUNNING
-    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 10)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.PARKED, 10)
     assert sim.instance("vn1").state is InstanceState.PAUSED
     assert sim.job(low).state is JobState.SUSPENDED
     run.until(lambda: sim.job(high).state is JobState.COMPLETED, 60)
@@ -152,7 +152,7 @@ def test_without_hooks_the_same_comes_of_watching() -> None:
     assert [violation.kind for violation in sim.audit()] == ["room"]
 
 
-def test_displaced_work_moves_to_a_host_that_became_free() -> None:
+def test_parked_work_moves_to_a_host_that_became_free() -> None:
     """With `migrate` in the ladder a paused instance goes on elsewhere."""
     ladder = Ladder(
         (
@@ -207,7 +207,7 @@ def test_a_job_requeued_behind_our_back_is_never_thawed() -> None:
     run.until(lambda: running(run, low), 30)
     high = sim.submit("batch", 30.0)
     run.until(lambda: running(run, high), 5)
-    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 5)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.PARKED, 5)
     sim.requeue_behind(low, delay_s=5.0)
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
     assert sim.job(low).restarts == 1

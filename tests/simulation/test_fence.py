@@ -28,7 +28,7 @@ def one_host(cpus: int = 1) -> PolicySet:
     return replace(rules, hosts=("bm1",), instances=shape)
 
 
-def two_jobs_displaced() -> tuple[SimulatedWorld, Rehearsal, list[str], str]:
+def two_jobs_parked() -> tuple[SimulatedWorld, Rehearsal, list[str], str]:
     """Two jobs stand still in one instance for a third."""
     sim = cluster(hosts=("bm1",))
     run = Rehearsal(sim, one_host(cpus=2), MemoryJournal())
@@ -36,13 +36,13 @@ def two_jobs_displaced() -> tuple[SimulatedWorld, Rehearsal, list[str], str]:
     run.until(lambda: running(run, *lows), 60)
     assert len(run.world.managed) == 1
     high = sim.submit("batch", 60.0)
-    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 10)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.PARKED, 10)
     return sim, run, lows, high
 
 
 def test_a_job_that_left_its_node_is_not_taken_for_one_that_ended() -> None:
     """A fast look at a node shows who is not there any more, not why: the fence asks by name."""
-    sim, run, (requeued, held), high = two_jobs_displaced()
+    sim, run, (requeued, held), high = two_jobs_parked()
     sim.requeue_behind(requeued, delay_s=5.0)
     # A look at the node that was on its way while the last of its jobs was being suspended.
     run.cycle.take(node_changes(run.world, ("vn1",), sim.slurm.observe_nodes(["vn1"])))
@@ -54,7 +54,7 @@ def test_a_job_that_left_its_node_is_not_taken_for_one_that_ended() -> None:
 
 def test_a_job_that_ended_keeps_nothing_from_the_others() -> None:
     """One of two is cancelled while both stand still: the other goes on where it was."""
-    sim, run, (cancelled, held), high = two_jobs_displaced()
+    sim, run, (cancelled, held), high = two_jobs_parked()
     sim.user_cancel(cancelled)
     run.until(lambda: sim.job(high).state is JobState.COMPLETED, 100)
     run.until(lambda: sim.job(held).state is JobState.COMPLETED, 300)
@@ -126,7 +126,7 @@ def test_a_call_of_the_return_that_comes_late_undoes_no_eviction(late: str, slow
     run.until(lambda: running(run, second), 4)
     begun_s = sim.now_s
     run.until(lambda: sim.now_s > begun_s + 10.0, 20)
-    assert run.world.managed["vn1"].phase is Phase.DISPLACED
+    assert run.world.managed["vn1"].phase is Phase.PARKED
     seen = sim.slurm.observe_nodes(["vn1"])
     assert seen.nodes["vn1"].drained
     assert seen.jobs[low].state is JobState.SUSPENDED

@@ -36,7 +36,7 @@ def test_every_promise_holds(scenario: Scenario) -> None:
     assert outcome.end_s - outcome.start_s < 90
 
 
-def test_the_displaced_work_changes_its_host(scenario: Scenario) -> None:
+def test_the_parked_work_changes_its_host(scenario: Scenario) -> None:
     """Both counters ran on bm1 first and on bm2 afterwards, and nowhere else."""
     outcome = played(scenario)
     ran = hosts_of_jobs(outcome.records)

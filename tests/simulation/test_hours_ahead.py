@@ -80,7 +80,7 @@ def test_work_does_not_return_for_a_moment() -> None:
     sim.slurm.announce(host, planned_s=sim.now_s + 60.0)
     run.run(50)
     assert ended(sim, high)
-    assert phases(run, Phase.DISPLACED)
+    assert phases(run, Phase.PARKED)
     assert any("no gap worth it" in r.reason for r in run.cycle.last.refusals)
     sim.slurm.announce(host)
     run.until(lambda: ended(sim, low), 300)

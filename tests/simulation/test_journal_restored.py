@@ -63,12 +63,12 @@ def test_instances_that_the_journal_does_not_know_go_on(requeue: bool, known: bo
     assert {m.generation for m in day.run.world.managed.values()} == {2}
     host = sorted(m.host for m in day.run.world.managed.values())[0]
     day.sim.submit("batch", 120.0, required_nodes=(host,))
-    day.run.until(lambda: "displaced" in _phases(day.run), 60.0)
-    aside = _phases(day.run).count("displaced")
+    day.run.until(lambda: "parked" in _phases(day.run), 60.0)
+    aside = _phases(day.run).count("parked")
     run = _restored(day, backup)
     run.run(20.0)
-    assert _phases(run).count("displaced") == aside
-    assert set(_phases(run)) == {"displaced", "ready"}
+    assert _phases(run).count("parked") == aside
+    assert set(_phases(run)) == {"parked", "ready"}
     assert {m.generation for m in run.world.managed.values()} == {2}
     run.run(1500.0)
     assert all(day.sim.job(j).state is JobState.COMPLETED for j in lows)
@@ -102,7 +102,7 @@ def _aside(restarted: bool) -> tuple[Day, str]:
     day.run.run(5.0)
     (node,) = day.sim.job(low).nodes
     day.sim.submit("batch", 60.0, required_nodes=(day.run.world.managed[node].host,))
-    day.run.until(lambda: "displaced" in _phases(day.run), 60.0)
+    day.run.until(lambda: "parked" in _phases(day.run), 60.0)
     return day, low
 
 
@@ -132,14 +132,14 @@ def test_where_nobody_knows_the_run_the_instance_waits_as_it_is() -> None:
     _drained_by_hand(day, low)
     run = _restored(day, MemoryJournal())
     run.run(3600.0)
-    assert _phases(run) == ["displaced"]
+    assert _phases(run) == ["parked"]
     assert day.sim.job(low).state is JobState.SUSPENDED
     refused = [r.reason for r in run.cycle.last.refusals if "cannot be known" in r.reason]
     assert any(f"scontrol requeue {low}" in reason for reason in refused)
     run.kill()
     run.start()  # and it is not forgotten by a restart
     run.run(600.0)
-    assert _phases(run) == ["displaced"]
+    assert _phases(run) == ["parked"]
     day.sim.requeue_behind(low, delay_s=1.0)
     run.run(900.0)
     assert day.sim.job(low).state is JobState.COMPLETED

@@ -32,7 +32,7 @@ def aside(ladder: Ladder, *, requeue: bool) -> tuple[SimulatedWorld, Rehearsal, 
     run.until(lambda: running(sim, *lows), 60)
     for host in ("bm1", "bm2"):
         sim.submit("batch", 20.0, required_nodes=(host,))
-    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 4, 30)
+    run.until(lambda: len(phases(run, Phase.PARKED)) == 4, 30)
     return sim, run, lows
 
 

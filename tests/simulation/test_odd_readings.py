@@ -36,7 +36,7 @@ def aside(*, requeue: bool) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
     sim, run, lows = at_work(requeue=requeue)
     for host in ("bm1", "bm2"):
         sim.submit("batch", 300.0, required_nodes=(host,))
-    run.until(lambda: len(phases(run, Phase.DISPLACED)) == len(lows), 30)
+    run.until(lambda: len(phases(run, Phase.PARKED)) == len(lows), 30)
     return sim, run, lows
 
 
@@ -167,10 +167,10 @@ def test_all_jobs_cancelled_at_once_come_to_an_end_at_the_capped_rate() -> None:
         sim.user_cancel(low)
     goes: list[float] = []
     while len(goes) < len(lows):
-        left = len(phases(run, Phase.DISPLACED))
+        left = len(phases(run, Phase.PARKED))
         assert sim.next_s is not None
         sim.step_to(sim.next_s)
-        goes += [sim.now_s] * (left - len(phases(run, Phase.DISPLACED)))
+        goes += [sim.now_s] * (left - len(phases(run, Phase.PARKED)))
     assert all(goes[i + 2] - goes[i] >= 60.0 for i in range(len(goes) - 2))
     assert all(goes[i + 6] - goes[i] >= 3600.0 for i in range(len(goes) - 6))
     assert sim.audit() == []

@@ -24,7 +24,7 @@ def aside(jobs: int = 1) -> tuple[SimulatedWorld, Rehearsal, list[str], str]:
     lows = [sim.submit("htc", 300.0) for _ in range(jobs)]
     run.until(lambda: running(sim, *lows), 60)
     high = sim.submit("batch", 60.0, required_nodes=("bm1",))
-    run.until(lambda: len(phases(run, Phase.DISPLACED)) == jobs, 30)
+    run.until(lambda: len(phases(run, Phase.PARKED)) == jobs, 30)
     return sim, run, lows, high
 
 
@@ -85,10 +85,10 @@ def test_jobs_that_slurm_has_forgotten_take_their_instances_a_few_at_a_time() ->
     for low in lows:
         sim.user_cancel(low)
     ends: list[float] = []
-    while phases(run, Phase.DISPLACED):
+    while phases(run, Phase.PARKED):
         assert sim.next_s is not None
         sim.step_to(sim.next_s)
-        ends += [sim.now_s] * (4 - len(phases(run, Phase.DISPLACED)) - len(ends))
+        ends += [sim.now_s] * (4 - len(phases(run, Phase.PARKED)) - len(ends))
     assert len(ends) == 4
     assert all(after - before >= 60.0 for before, after in itertools.pairwise(ends))
     run.until(lambda: ended(sim, high), 200)
@@ -100,7 +100,7 @@ def test_a_copy_without_a_record_is_kept_where_its_job_was_never_requeued() -> N
     sim, run, (low,), high = aside()
     run.kill()
     anew = Rehearsal(sim, run.policies, MemoryJournal())
-    anew.until(lambda: bool(phases(anew, Phase.DISPLACED)), 60)
+    anew.until(lambda: bool(phases(anew, Phase.PARKED)), 60)
     assert anew.world.managed["vn1"].held == (HeldJob(low, 0),)
     anew.until(lambda: ended(sim, high, low), 900)
     assert sim.job(low).restarts == 0

@@ -142,12 +142,12 @@ def test_office_hours_push_instances_aside_and_give_them_back() -> None:
     run.until(lambda: running(sim, *jobs), 100)
     run.run(EIGHT + 60 - sim.now_s)
     assert ready(run) == 2
-    assert len(phases(run, Phase.DISPLACED)) == 6
+    assert len(phases(run, Phase.PARKED)) == 6
     run.run(480)
     assert ready(run) == 2  # two have ended, and two others have gone on in their stead
-    assert len(phases(run, Phase.DISPLACED)) == 4
+    assert len(phases(run, Phase.PARKED)) == 4
     run.run(100)
-    assert not phases(run, Phase.DISPLACED)
+    assert not phases(run, Phase.PARKED)
     run.until(lambda: ended(sim, *jobs), 900)
     assert {sim.job(j).restarts for j in jobs} == {0}
     assert sim.audit() == []

@@ -87,7 +87,7 @@ def test_an_instance_leaves_for_the_maintenance_and_comes_back() -> None:
     reserve(sim, 100.0, 50.0)
     low = sim.submit("htc", 150.0)
     run.until(lambda: running(run, low), 30)
-    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 100)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.PARKED, 100)
     assert start_s - 20.0 <= sim.now_s <= start_s - 10.0
     run.until(lambda: sim.now_s >= start_s + 49.0, 100)
     assert sim.instance("vn1").state is not InstanceState.RUNNING
@@ -125,7 +125,7 @@ def test_a_ladder_without_a_way_to_disk_keeps_its_rung() -> None:
     reserve(sim, 60.0, 50.0)
     low = sim.submit("htc", 100.0)
     run.until(lambda: running(run, low), 30)
-    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 100)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.PARKED, 100)
     run.run(20.0)
     assert sim.instance("vn1").state is InstanceState.PAUSED
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)

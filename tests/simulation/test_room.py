@@ -26,7 +26,7 @@ def test_nobody_takes_the_room_to_which_stopped_work_returns() -> None:
     low = taken_once(run, sim)
     other = sim.submit("htc", 50.0)
     run.run(20)
-    assert {m.phase for m in run.world.managed.values()} == {Phase.DISPLACED}
+    assert {m.phase for m in run.world.managed.values()} == {Phase.PARKED}
     run.until(lambda: ended(sim, low, other), 900)
     assert sim.audit() == []
 
@@ -38,11 +38,11 @@ def test_work_returns_one_by_one_to_a_host_that_has_shrunk() -> None:
     low = [sim.submit("htc", 100.0) for _ in range(2)]
     run.until(lambda: running(sim, *low), 60)
     high = sim.submit("batch", 30.0)
-    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 2, 30)
+    run.until(lambda: len(phases(run, Phase.PARKED)) == 2, 30)
     sim.hosts["bm1"].capacity = replace(sim.hosts["bm1"].capacity, cpus=1)
     run.until(lambda: ended(sim, high), 60)
     run.run(20)
-    assert len(phases(run, Phase.DISPLACED)) == ready(run) == 1
+    assert len(phases(run, Phase.PARKED)) == ready(run) == 1
     assert any("an instance takes" in r.reason for r in run.cycle.last.refusals)
     run.until(lambda: ended(sim, *low), 900)
     assert sim.audit() == []

@@ -44,7 +44,7 @@ def stopped_beside_an_admins(ladder: Ladder | None = None) -> tuple[SimulatedWor
     sim.slurm.suspend_job(theirs)
     run.run(5.0)
     high = sim.submit("batch", 60.0, required_nodes=("bm1",))
-    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 2, 30)
+    run.until(lambda: len(phases(run, Phase.PARKED)) == 2, 30)
     return sim, run, theirs, ours, high
 
 
@@ -150,7 +150,7 @@ def taken(sim: SimulatedWorld, run: Rehearsal, host: str, run_s: float) -> str:
 
 
 def standing(run: Rehearsal) -> list[ManagedNode]:
-    return [m for m in run.world.managed.values() if m.phase is Phase.DISPLACED]
+    return [m for m in run.world.managed.values() if m.phase is Phase.PARKED]
 
 
 def drained(sim: SimulatedWorld) -> set[str]:
@@ -225,7 +225,7 @@ def test_both_hosts_free_at_the_same_instant() -> None:
     """Neither waits for the other for ever."""
     sim, run, low = wide()
     both = sim.submit("batch", 60.0, num_nodes=2)
-    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 2, 30)
+    run.until(lambda: len(phases(run, Phase.PARKED)) == 2, 30)
     run.until(lambda: ended(sim, both), 100)
     run.until(lambda: running(sim, low), 30)
     run.until(lambda: not drained(sim), 30)
@@ -251,7 +251,7 @@ def test_the_ladders_end_starts_a_wide_job_anew_once() -> None:
     ladder = Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=20.0), RungRule(Rung.REQUEUE)))
     sim, run, low = wide(ladder)
     both = sim.submit("batch", 120.0, num_nodes=2)
-    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 2, 30)
+    run.until(lambda: len(phases(run, Phase.PARKED)) == 2, 30)
     run.until(lambda: ended(sim, both, low), 1500)
     assert sim.job(low).restarts == 1
 

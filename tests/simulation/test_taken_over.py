@@ -16,7 +16,7 @@ def test_a_lost_journal_does_not_end_the_time_on_a_rung() -> None:
     low = sim.submit("htc", 100.0)
     run.until(lambda: running(sim, low), 60)
     high = sim.submit("batch", 120.0, required_nodes=("bm1",))
-    run.until(lambda: len(phases(run, Phase.DISPLACED)) == 1, 60)
+    run.until(lambda: len(phases(run, Phase.PARKED)) == 1, 60)
     run.kill()
     run.journal = MemoryJournal()
     run.start()

@@ -101,7 +101,7 @@ def test_one_that_somebody_paused_while_it_was_throttled_stands_aside() -> None:
     run.until(lambda: running(run, high), 5)
     run.until(lambda: run.world.managed["vn1"].phase is Phase.THROTTLED, 5)
     sim.provider.pause("bm1", "vn1")
-    run.until(lambda: run.world.managed["vn1"].phase is Phase.DISPLACED, 10)
+    run.until(lambda: run.world.managed["vn1"].phase is Phase.PARKED, 10)
     assert sim.job(low).state is JobState.SUSPENDED
     assert len(run.world.managed["vn1"].reason) < 200
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)

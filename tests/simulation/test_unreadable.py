@@ -21,7 +21,7 @@ def suspended() -> tuple[Rehearsal, str, str, str]:
     run.until(lambda: running(sim, low), 60)
     (name,) = sim.job(low).nodes
     high = sim.submit("batch", 600.0, required_nodes=("bm1",))
-    run.until(lambda: run.world.managed[name].phase is Phase.DISPLACED, 60)
+    run.until(lambda: run.world.managed[name].phase is Phase.PARKED, 60)
     run.until(lambda: run.world.instances["bm1", name].state is InstanceState.SUSPENDED, 60)
     return run, low, high, name
 
@@ -37,7 +37,7 @@ def test_a_saved_instance_that_cannot_be_read_is_kept() -> None:
     sim.instance(name).unreadable = WHY
     run.run(2 * HOUR_S)
     assert ended(sim, high)
-    assert run.world.managed[name].phase is Phase.DISPLACED
+    assert run.world.managed[name].phase is Phase.PARKED
     assert WHY in said_of(run, name)
     assert name in sim.hosts["bm1"].instances
     sim.instance(name).unreadable = ""

@@ -47,7 +47,7 @@ def stopped(
     run.until(lambda: running(sim, low), 60)
     refusing(sim, low, error)
     high = sim.submit("batch", high_s, required_nodes=("bm1",))
-    run.until(lambda: bool(phases(run, Phase.DISPLACED)), 60)
+    run.until(lambda: bool(phases(run, Phase.PARKED)), 60)
     return sim, run, low, high
 
 

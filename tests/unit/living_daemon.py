@@ -150,12 +150,12 @@ def living(
         daemon.stop()
 
 
-def displaced(daemon: LivingDaemon) -> tuple[str, str]:
+def parked(daemon: LivingDaemon) -> tuple[str, str]:
     """Bring about the main job: vn1 on bm1 paused for a high-priority job. Ids: low, high."""
     blocker = daemon.sim.submit("batch", 5000.0, required_nodes=("bm2",), name="blocker")
     daemon.until(lambda: daemon.sim.job(blocker).nodes == ("bm2",))
     low = daemon.sim.submit("htc", 5000.0, name="counting")
     daemon.until(lambda: daemon.phase("vn1") is Phase.READY and bool(daemon.sim.job(low).nodes))
     high = daemon.sim.submit("batch", 5000.0, required_nodes=("bm1",), name="urgent")
-    daemon.until(lambda: daemon.phase("vn1") is Phase.DISPLACED)
+    daemon.until(lambda: daemon.phase("vn1") is Phase.PARKED)
     return low, high

@@ -50,7 +50,7 @@ def test_what_compresses_well_is_packed_and_comes_back_whole(
     assert manifest.sealed
     assert manifest.checkpoint.compression.startswith("zstd-")
     assert manifest.checkpoint.size_mb < len(TEXT) / 1e6 / 2
-    ready = {place: draft for draft, place in kept.unpack(manifest, store.home("vn1"))}
+    ready = {place: builder for builder, place in kept.unpack(manifest, store.home("vn1"))}
     assert ready[store.memory("vn1")].read_bytes() == TEXT
     assert ready[Path(store.files("vn1").disk)].read_bytes() == b"disk of vn1"
 

@@ -33,7 +33,7 @@ def test_evict_closes_a_host_and_undo_brings_the_work_back(
         host = daemon.sim.instance("vn1").host
         assert main(["evict", host, "--reason", "new disks", *where]) == 0
         assert f"{host} is closed, its instances are pushed aside: vn1" in capsys.readouterr().out
-        daemon.until(lambda: daemon.phase("vn1") is Phase.DISPLACED)
+        daemon.until(lambda: daemon.phase("vn1") is Phase.PARKED)
         assert daemon.sim.job(job).state is JobState.SUSPENDED
         assert main(["hosts", *where]) == 0
         row = next(x for x in capsys.readouterr().out.splitlines() if x.startswith(host))
@@ -55,7 +55,7 @@ def test_evicting_a_node_keeps_it_away_until_it_is_undone(
         daemon.until(lambda: bool(daemon.sim.job(job).nodes))
         assert main(["evict", "vn1", "--json", *where]) == 0
         assert json.loads(capsys.readouterr().out) == {"subject": "vn1", "closed": True}
-        daemon.until(lambda: daemon.phase("vn1") is Phase.DISPLACED)
+        daemon.until(lambda: daemon.phase("vn1") is Phase.PARKED)
         # While a call about it is in flight its return is not even considered.
         daemon.until(lambda: any(r.subject == "vn1" for r in daemon.daemon.cycle.last.refusals))
         assert main(["explain", "vn1", *where]) == 0

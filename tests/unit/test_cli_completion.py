@@ -13,13 +13,13 @@ import pytest
 from backfill.ui.candidates import FILES, candidates
 from backfill.ui.cli import main
 from backfill.ui.completion import script
-from tests.unit.living_daemon import LivingDaemon, displaced, living
+from tests.unit.living_daemon import LivingDaemon, living, parked
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivingDaemon]:
     with living(tmp_path_factory.mktemp("daemon")) as made:
-        displaced(made)
+        parked(made)
         yield made
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from backfill.ui.cli import main
 from backfill.ui.client import Client
-from tests.unit.living_daemon import LivingDaemon, displaced, living
+from tests.unit.living_daemon import LivingDaemon, living, parked
 
 
 class Story:
@@ -17,7 +17,7 @@ class Story:
 
     def __init__(self, daemon: LivingDaemon) -> None:
         self.daemon = daemon
-        self.low, self.high = displaced(daemon)
+        self.low, self.high = parked(daemon)
         self.waiting = daemon.sim.submit("htc", 100.0)
         self.misfit = daemon.sim.submit("htc", 100.0, cpus=64)
         daemon.until(lambda: {self.waiting, self.misfit} <= daemon.daemon.world.jobs.keys())
@@ -63,7 +63,7 @@ def test_status_tells_who_has_the_hosts_and_what_is_not_done(
     text = shown(capsys, "status")
     assert f"bm1 to job {story.high} for " in text
     assert "2 low-priority jobs waiting" in text
-    assert "1 displaced" in text
+    assert "1 parked" in text
     assert "bm[1-2],slurm" in text
     assert f"bm1: no new instance: bm1 was given to job {story.high}" in text
 
@@ -83,7 +83,7 @@ def test_hosts_are_told_with_their_state(story: Story, capsys: pytest.CaptureFix
 
 def test_nodes_are_told_with_phase_and_reason(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     _, row, _, _, *proof = shown(capsys, "nodes", "vn1").splitlines()
-    assert row.split()[:2] == ["vn1", "displaced"]
+    assert row.split()[:2] == ["vn1", "parked"]
     assert row.endswith(f"host bm1 was given to job {story.high}")
     assert [line.split()[:2] for line in proof] == [
         ["slurmd", "yes"],
@@ -105,7 +105,7 @@ def test_plan_tells_refusals_with_reasons(story: Story, capsys: pytest.CaptureFi
     assert f"refused: vn1: no return to bm1: bm1 was given to job {story.high}" in text
 
 
-def test_a_displaced_node_is_explained_before_its_story(
+def test_a_parked_node_is_explained_before_its_story(
     story: Story, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """First what it does, why, what it waits for and what would change it; then the story."""
@@ -121,7 +121,7 @@ def test_a_displaced_node_is_explained_before_its_story(
         "change     it goes on where it stopped as soon as bm1 is free",
     ):
         assert part in answer
-    steps = ["is now booting", "is now ready", "is now evicting", "pause instance", "is now displ"]
+    steps = ["is now booting", "is now ready", "is now evicting", "pause instance", "is now parked"]
     places = [told.index(step) for step in steps]
     assert places == sorted(places)
 
@@ -129,7 +129,7 @@ def test_a_displaced_node_is_explained_before_its_story(
 def test_a_suspended_job_is_explained_by_its_node(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "explain", "job", story.low)
     assert text.startswith(f"job {story.low} (counting) stands still on vn1; nothing of it is lost")
-    assert f"its node vn1 is displaced: host bm1 was given to job {story.high}" in text
+    assert f"its node vn1 is parked: host bm1 was given to job {story.high}" in text
     assert "it goes on by itself when bm1 is free" in text
     assert "vn1 on bm1 is now evicting" in text  # out of the node's story
 
@@ -162,7 +162,7 @@ def test_a_job_that_no_instance_can_carry_is_told_so(
 def test_a_host_is_explained_with_what_is_on_it(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "explain", "bm1")
     assert text.startswith(f"bm1 belongs to job {story.high} now")
-    assert "instances  vn1 displaced" in text
+    assert "instances  vn1 parked" in text
     assert f"instances come back when job {story.high} has left it" in text
     assert "bm1 shows vn1 as paused" in text
 

@@ -16,7 +16,7 @@ from backfill.engine.clock import SteadyClock
 from backfill.engine.looking import Outside, guests_now, observe_cluster, observe_host, observe_nodes
 from backfill.engine.questions import Questions
 from backfill.ports import ClusterObservation
-from tests.unit.living_daemon import LivingDaemon, displaced
+from tests.unit.living_daemon import LivingDaemon, parked
 
 
 class Machine:
@@ -88,7 +88,7 @@ def test_a_daemon_that_is_ahead_believes_what_it_reads(tmp_path: Path) -> None:
     """Eviction and return go on, and guests get the time that Slurm and munge go by."""
     daemon = LivingDaemon(tmp_path, clock=Ahead)
     try:
-        low, high = displaced(daemon)
+        low, high = parked(daemon)
         daemon.sim.user_cancel(high)
         daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
         assert daemon.sim.job(low).state is JobState.RUNNING
@@ -175,12 +175,12 @@ def test_a_daemon_whose_machine_is_set_goes_on_and_says_so(
     """It reads on, decides as before, and tells it in the log, the story, status and explain."""
     daemon = LivingDaemon(tmp_path)
     try:
-        low, high = displaced(daemon)
+        low, high = parked(daemon)
         daemon.sim.set_clock(by_s)
         daemon.until(lambda: daemon.daemon.world.ahead_s == -by_s)
         seen_s = daemon.sim.now_s
         daemon.until(lambda: daemon.daemon.world.sources["slurm"].seen_s > seen_s + 1.0)
-        assert daemon.phase("vn1") is Phase.DISPLACED
+        assert daemon.phase("vn1") is Phase.PARKED
         daemon.sim.user_cancel(high)
         daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
         assert daemon.sim.job(low).restarts == 0

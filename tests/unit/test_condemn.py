@@ -10,14 +10,14 @@ import pytest
 
 from backfill.core import changes as ch
 from backfill.core.actions import CancelJob, DeleteInstance, RequeueJob
-from backfill.core.draft import Draft
 from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import Cause, HeldJob, Phase, Suspicion
 from backfill.core.plan import SetNode
+from backfill.core.plan_builder import PlanBuilder
 from backfill.core.planner import plan
 from backfill.core.records import encode, remembered
 from backfill.core.world import World
-from tests.unit.test_stops import DISPLACED, NOW_S, POLICIES, job, world_of
+from tests.unit.test_stops import NOW_S, PARKED, POLICIES, job, world_of
 
 CORE = Path(__file__).parents[2] / "backfill" / "core"
 
@@ -30,16 +30,16 @@ def test_nobody_lets_a_node_go_past_the_door() -> None:
             users.setdefault(call, set()).add(path.relative_to(CORE).as_posix())
     assert users.pop(".remove(node") == {"condemn.py"}
     # A stale generation, the end of the ladder, and the removal itself, behind the door.
-    doors = {"planner.py", "steps/displaced.py", "steps/remove.py"}
+    doors = {"planner.py", "steps/parked.py", "steps/remove.py"}
     assert set.union(*users.values()) <= doors
     assert users["CancelJob("] == {"steps/remove.py"}
 
 
 def test_the_phase_begins_only_there() -> None:
     """A step that forgets the door is a programmer's error, whatever the node holds."""
-    draft = Draft(world_of(DISPLACED, job("7")), POLICIES)
+    builder = PlanBuilder(world_of(PARKED, job("7")), POLICIES)
     with pytest.raises(AssertionError, match=r"vn1 is removed past core/condemn\.py"):
-        draft.become(DISPLACED, Phase.REMOVING, "too late")
+        builder.become(PARKED, Phase.REMOVING, "too late")
 
 
 def test_what_was_destroyed_lately_is_counted_over_a_restart() -> None:
@@ -47,7 +47,7 @@ def test_what_was_destroyed_lately_is_counted_over_a_restart() -> None:
     told: list[ch.Change] = []
     for number, at_s in enumerate((NOW_S - 4000, NOW_S - 3000, NOW_S - 30)):
         node = replace(
-            DISPLACED, name=f"vn{number}", phase=Phase.REMOVING, condemned=Cause.STALE, condemned_s=at_s
+            PARKED, name=f"vn{number}", phase=Phase.REMOVING, condemned=Cause.STALE, condemned_s=at_s
         )
         told += [ch.NodeManaged(node), ch.NodeManaged(replace(node, reason="again"))]
         told.append(ch.NodeForgotten(node.name, node.generation))
@@ -61,21 +61,21 @@ def test_what_was_destroyed_lately_is_counted_over_a_restart() -> None:
 
 def test_a_suspicion_survives_in_the_journal_and_old_journals_have_none() -> None:
     """Records of before are read with the defaults of what they lack."""
-    suspected = replace(DISPLACED, suspicion=Suspicion(Cause.MISSING, NOW_S, NOW_S + 2, 1))
+    suspected = replace(PARKED, suspicion=Suspicion(Cause.MISSING, NOW_S, NOW_S + 2, 1))
     (known,) = remembered([encode(ch.NodeManaged(suspected))])
     assert known == ch.NodeManaged(suspected)
-    body = encode(ch.NodeManaged(DISPLACED))
+    body = encode(ch.NodeManaged(PARKED))
     node = body["node"]
     assert isinstance(node, dict)
     for name in ("suspicion", "condemned", "condemned_s", "unconfirmed", "returns"):
         del node[name]
     (old,) = remembered([body])
-    assert old == ch.NodeManaged(DISPLACED)
+    assert old == ch.NodeManaged(PARKED)
 
 
 def test_a_node_whose_end_was_not_confirmed_goes_back() -> None:
     """Nothing is destroyed, and the reason says who said otherwise."""
-    doomed = replace(DISPLACED, phase=Phase.REMOVING, condemned=Cause.ENDED, condemned_s=NOW_S, fail=True)
+    doomed = replace(PARKED, phase=Phase.REMOVING, condemned=Cause.ENDED, condemned_s=NOW_S, fail=True)
     world = world_of(doomed, job("7"), job("8"))
     (delete,) = plan(world, POLICIES).actions
     assert isinstance(delete, DeleteInstance)
@@ -91,7 +91,7 @@ def test_a_node_whose_end_was_not_confirmed_goes_back() -> None:
 @pytest.mark.parametrize("cause", [None, *Cause])
 def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(cause: Cause | None) -> None:
     """Not because a ladder, an owner of room, or a mistake let its node go."""
-    gone = replace(DISPLACED, phase=Phase.REMOVING, condemned=cause, condemned_s=NOW_S)
+    gone = replace(PARKED, phase=Phase.REMOVING, condemned=cause, condemned_s=NOW_S)
     jobs = [replace(job(name), requeue=False) for name in ("7", "8")]
     world = world_of(gone, *jobs, places={})
     found = plan(world, POLICIES)
@@ -106,7 +106,7 @@ def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(c
 
 def test_an_old_copy_stands_still_at_once_and_is_destroyed_when_it_was_seen_for_long() -> None:
     """It runs: to stop it loses nothing, to destroy it takes more than one look."""
-    newer = replace(DISPLACED, generation=2, host="bm2")
+    newer = replace(PARKED, generation=2, host="bm2")
     places = {"bm1": InstanceState.RUNNING}
     world = world_of(newer, job("7"), job("8"), places=places, generation=1)
     found = plan(world, POLICIES)

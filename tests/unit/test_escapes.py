@@ -32,7 +32,7 @@ from backfill.ui.cli import main
 from backfill.ui.client import print_json, shown
 from backfill.ui.daemon_command import OneLine
 from backfill.ui.guard import Guarded
-from tests.unit.living_daemon import LivingDaemon, displaced, living
+from tests.unit.living_daemon import LivingDaemon, living, parked
 from tests.unit.test_hook_desk import NOW_S, Desk
 
 EVIL = (
@@ -132,7 +132,7 @@ class Evil:
 def evil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evil]:
     directory = tmp_path_factory.mktemp("evil")
     with living(directory) as daemon:
-        low, _ = displaced(daemon)
+        low, _ = parked(daemon)
         words = ch.LastWords("vn1", 1, 1.0, f"boot\n{EVIL}\n")
         daemon.journal.append([Record(1.0, "change", "vn1", encode(words))])
         made = Evil(daemon, directory / "evil.sock", low)

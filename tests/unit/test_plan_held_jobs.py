@@ -87,12 +87,12 @@ HIGH = Job("9", 9, "batch", JobState.RUNNING, nodes=("bm1",), start_s=NOW_S - 10
 def test_only_jobs_that_have_not_ended_can_miss_their_deadline() -> None:
     """One of two jobs of a stopped instance has ended: its deadline is nobody's any more."""
     urgent = replace(low(7), deadline_s=NOW_S + 60)
-    going = world(InstanceState.PAUSED, Phase.DISPLACED, urgent, low(8), HIGH)
+    going = world(InstanceState.PAUSED, Phase.PARKED, urgent, low(8), HIGH)
     (step,) = plan(going, POLICIES).actions
     assert isinstance(step, SetNode)
     assert "job 7 would miss its deadline" in step.reason
     over = replace(urgent, state=JobState.COMPLETED)
-    assert plan(world(InstanceState.PAUSED, Phase.DISPLACED, over, low(8), HIGH), POLICIES).actions == ()
+    assert plan(world(InstanceState.PAUSED, Phase.PARKED, over, low(8), HIGH), POLICIES).actions == ()
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
@@ -154,7 +154,7 @@ def test_a_job_that_cannot_be_requeued_takes_its_node_down_once() -> None:
 @pytest.mark.parametrize(
     ("reason", "said"), [("JobHeldAdmin", "an admin has to release it"), ("BeginTime", "anew")]
 )
-@pytest.mark.parametrize("phase", [Phase.EVICTING, Phase.DISPLACED, Phase.RETURNING])
+@pytest.mark.parametrize("phase", [Phase.EVICTING, Phase.PARKED, Phase.RETURNING])
 def test_the_owner_of_a_job_that_slurm_requeued_reads_that(phase: Phase, reason: str, said: str) -> None:
     """Held or not, in whatever phase it is found: what was said of the pause is no longer true."""
     still = world(InstanceState.PAUSED, phase, low(7))

@@ -9,10 +9,10 @@ import pytest
 from backfill.core import changes as ch
 from backfill.core.actions import DeleteInstance
 from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.core.draft import Draft
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
 from backfill.core.plan import AnswerClaim, Plan, SetNode
+from backfill.core.plan_builder import PlanBuilder
 from backfill.core.planner import occupied, plan
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities, Proof, Template
@@ -113,8 +113,8 @@ def test_a_boot_that_never_worked_is_cleared_as_ever() -> None:
 @pytest.mark.parametrize(("rss_mb", "free"), [(0, True), (None, False), (200, False)])
 def test_its_room_is_free_only_where_nothing_of_it_runs(rss_mb: int | None, free: bool) -> None:
     """What the hypervisor shows without a process takes nothing; of any other nobody knows."""
-    found = world(Phase.DISPLACED, unknown(rss_mb))
-    assert (occupied(Draft(found, POLICIES), "bm1") == "") is free
+    found = world(Phase.PARKED, unknown(rss_mb))
+    assert (occupied(PlanBuilder(found, POLICIES), "bm1") == "") is free
     found.apply(ch.Claimed("9", ("bm1",), NOW_S, waiting=True))
     answers = [a for a in plan(found, POLICIES).actions if isinstance(a, AnswerClaim)]
     assert [answer.ok for answer in answers] == [True] * free

@@ -24,8 +24,8 @@ POLICIES = PolicySet(
     instances=Template(("vn1",), ("10.77.1.1/16",), Flavour(cpus=2, memory_mb=256)),
     hosts=("bm1", "bm2"),
 )
-DISPLACED = ManagedNode(
-    "vn1", "10.77.1.1/16", "bm1", 1, Phase.DISPLACED, NOW_S, NOW_S, held=(HeldJob("7", 0), HeldJob("8", 0))
+PARKED = ManagedNode(
+    "vn1", "10.77.1.1/16", "bm1", 1, Phase.PARKED, NOW_S, NOW_S, held=(HeldJob("7", 0), HeldJob("8", 0))
 )
 
 
@@ -88,20 +88,20 @@ def calls(found: Plan) -> list[DriverAction]:
 
 def test_what_was_held_stays_noted_until_it_goes_on() -> None:
     """Slurm does not show one of two jobs: it may have ended, or be back in the queue."""
-    world = world_of(DISPLACED, job("7"), job("8"))
+    world = world_of(PARKED, job("7"), job("8"))
     world.apply(ch.JobGone("7", NOW_S + 61))
     (record,) = records(plan(world, POLICIES))
     assert record.phase is Phase.RETURNING
-    assert record.held == DISPLACED.held
+    assert record.held == PARKED.held
     world.apply(ch.NodeManaged(record))
     (thaw,) = [a for a in calls(plan(world, POLICIES)) if isinstance(a, ThawInstance)]
-    assert thaw.held == DISPLACED.held
+    assert thaw.held == PARKED.held
 
 
-@pytest.mark.parametrize("phase", [Phase.DISPLACED, Phase.RETURNING])
+@pytest.mark.parametrize("phase", [Phase.PARKED, Phase.RETURNING])
 def test_a_guest_that_somebody_started_anew_is_removed_and_its_jobs_start_anew(phase: Phase) -> None:
     """Nothing of them is in it, although Slurm still holds them there."""
-    world = world_of(replace(DISPLACED, phase=phase), job("7"), job("8"))
+    world = world_of(replace(PARKED, phase=phase), job("7"), job("8"))
     running = Instance(
         "vn1", "bm1", InstanceState.RUNNING, Tag("c", "vn1", 1), Resources(2, 256), restarted=True
     )
@@ -123,7 +123,7 @@ def test_a_guest_that_somebody_started_anew_is_removed_and_its_jobs_start_anew(p
 
 def test_a_stale_copy_is_destroyed_also_when_its_host_is_wanted_again() -> None:
     """It was on its way back when another job came, and one of its own was requeued."""
-    returning = replace(DISPLACED, phase=Phase.RETURNING)
+    returning = replace(PARKED, phase=Phase.RETURNING)
     world = world_of(returning, job("7", JobState.PENDING, 1), job("8"))
     world.apply(ch.Claimed("9", ("bm1",), NOW_S + 60, waiting=False))
     (record,) = records(plan(world, POLICIES))
@@ -137,7 +137,7 @@ def test_a_stale_copy_is_destroyed_also_when_its_host_is_wanted_again() -> None:
 
 def test_a_node_whose_host_left_the_policy_file_is_left_alone_and_named() -> None:
     """Nobody can look there: its job stays as it is, and the refusal says what to do."""
-    world = world_of(replace(DISPLACED, host="bm3"), job("7"), job("8"), places={})
+    world = world_of(replace(PARKED, host="bm3"), job("7"), job("8"), places={})
     found = plan(world, POLICIES)
     assert found.actions == ()
     (refusal,) = [r for r in found.refusals if r.subject == "vn1"]
@@ -146,7 +146,7 @@ def test_a_node_whose_host_left_the_policy_file_is_left_alone_and_named() -> Non
 
 def test_a_move_is_judged_only_when_both_hosts_were_read() -> None:
     """A daemon that starts in the middle of one: the instance may be at either end."""
-    moving = replace(DISPLACED, phase=Phase.MOVING, target="bm2")
+    moving = replace(PARKED, phase=Phase.MOVING, target="bm2")
     world = world_of(moving, job("7"), job("8"), hosts=("bm1",), places={})
     found = plan(world, POLICIES)
     assert found.actions == ()
@@ -157,7 +157,7 @@ def test_a_move_is_judged_only_when_both_hosts_were_read() -> None:
 
 def test_room_is_not_free_while_an_instance_arrives_by_a_call_that_nobody_remembers() -> None:
     """The daemon died during a move: the hypervisors go on with it, and the guest runs on there."""
-    moving = replace(DISPLACED, phase=Phase.MOVING, target="bm2", held=())
+    moving = replace(PARKED, phase=Phase.MOVING, target="bm2", held=())
     places = {"bm1": InstanceState.RUNNING, "bm2": InstanceState.MIGRATING}
     world = world_of(moving, job("7", JobState.RUNNING), places=places)
     world.apply(ch.Claimed("9", ("bm2",), NOW_S + 60, waiting=True))

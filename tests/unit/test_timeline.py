@@ -100,7 +100,7 @@ def test_an_eviction_is_taken_apart(timeline: Timeline) -> None:
     eviction = timeline.evictions[0]
     assert (eviction.host, eviction.back_host) == ("bm1", "bm2")
     assert eviction.stopped_s - eviction.wanted_s == pytest.approx(0.003, abs=1e-6)
-    assert eviction.stopped_s < eviction.displaced_s < eviction.moving_s < eviction.returning_s
+    assert eviction.stopped_s < eviction.parked_s < eviction.moving_s < eviction.returning_s
     assert [s.name for s in eviction.steps] == [
         "pause instance",
         "drain node",
@@ -225,7 +225,7 @@ def test_plain_lines_where_there_is_no_terminal(outcome: Outcome) -> None:
 
 
 def test_a_move_that_failed_does_not_change_when_the_host_was_given_back() -> None:
-    """Displaced a second time after a failed move: the first time counts."""
+    """Parked a second time after a failed move: the first time counts."""
     base = {
         "name": "vn1",
         "address": "10.0.0.1/24",
@@ -237,7 +237,7 @@ def test_a_move_that_failed_does_not_change_when_the_host_was_given_back() -> No
     }
     records = [
         Record(at_s, "phase", "vn1", {"t": "SetNode", "node": {**base, "phase": p}, "reason": p})
-        for at_s, p in enumerate(("evicting", "displaced", "moving", "displaced"), start=1)
+        for at_s, p in enumerate(("evicting", "parked", "moving", "parked"), start=1)
     ]
     eviction = timeline_of(records).evictions[0]
-    assert (eviction.displaced_s, eviction.moving_s, eviction.jobs) == (2, 3, ("5",))
+    assert (eviction.parked_s, eviction.moving_s, eviction.jobs) == (2, 3, ("5",))

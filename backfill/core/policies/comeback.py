@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Comeback:
-    """Return of displaced instances. Times in seconds."""
+    """Return of parked instances. Times in seconds."""
 
     # The host must have been free for so long first; 0 brings work back at once.
     settle_s: float = 0.0

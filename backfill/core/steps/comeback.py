@@ -7,12 +7,12 @@ from collections.abc import Collection
 from backfill.core.actions import RestoreInstance, ResumeJob, ThawInstance, UndrainNode
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.condemn import forgotten, lost, stale
-from backfill.core.draft import Draft, Progress
 from backfill.core.fence import judge
 from backfill.core.fleet import InstanceState
 from backfill.core.hiding import show
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.notice import NOT_OURS, tell, went_on
+from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.steps.devices import plugged_again
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.fellows import still, waits_for
@@ -21,155 +21,155 @@ from backfill.core.steps.throttle import give_cpus
 from backfill.core.steps.unsuspended import settled, tell_back
 
 
-def step_returning(draft: Draft, node: ManagedNode) -> None:
+def step_returning(builder: PlanBuilder, node: ManagedNode) -> None:
     """Drive one returning node a step further."""
-    if draft.taken(node.host):
-        begin_eviction(draft, node)
+    if builder.taken(node.host):
+        begin_eviction(builder, node)
         return
-    if draft.blind:
+    if builder.blind:
         return
-    limit_s = draft.since(node) + draft.policies.comeback.within_s
-    draft.wake_at(limit_s)
-    if stale(draft, node, judge(node.name, node.held, draft.world.jobs)):
+    limit_s = builder.since(node) + builder.policies.comeback.within_s
+    builder.wake_at(limit_s)
+    if stale(builder, node, judge(node.name, node.held, builder.world.jobs)):
         return
-    if draft.now_s >= limit_s:
-        within_s = draft.policies.comeback.within_s
-        if put_off(draft, node, _why_late(draft, node, f"it took longer than {within_s:.0f} s")):
+    if builder.now_s >= limit_s:
+        within_s = builder.policies.comeback.within_s
+        if put_off(builder, node, _why_late(builder, node, f"it took longer than {within_s:.0f} s")):
             return
-    _by_state(draft, node)
+    _by_state(builder, node)
 
 
-def _by_state(draft: Draft, node: ManagedNode) -> None:
-    instance = draft.instance(node)
-    if draft.busy_with(node):
+def _by_state(builder: PlanBuilder, node: ManagedNode) -> None:
+    instance = builder.instance(node)
+    if builder.busy_with(node):
         return  # one step at a time
-    if lost(draft, node, instance):
+    if lost(builder, node, instance):
         return
-    if draft.stopped(instance) and not node.held:
+    if builder.stopped(instance) and not node.held:
         # A stop that was asked for earlier has come late: without knowing what stood still there
         # is no fence, so first Slurm is told, as of any instance that stands still.
-        begin_eviction(draft, node)
+        begin_eviction(builder, node)
         return
     match instance.state if instance is not None else None:
         case InstanceState.SUSPENDED:
-            _try(draft, node, RestoreInstance(node.name, node.generation, node.host, node.reason))
+            _try(builder, node, RestoreInstance(node.name, node.generation, node.host, node.reason))
         case InstanceState.PAUSED:
-            show(draft, node)  # at the same time: nothing that was meant for it is on its way now
-            _try(draft, node, ThawInstance(node.name, node.generation, node.host, node.held, node.reason))
-        case InstanceState.RUNNING if instance is not None and give_cpus(draft, node, instance):
-            _running(draft, node)
+            show(builder, node)  # at the same time: nothing that was meant for it is on its way now
+            _try(builder, node, ThawInstance(node.name, node.generation, node.host, node.held, node.reason))
+        case InstanceState.RUNNING if instance is not None and give_cpus(builder, node, instance):
+            _running(builder, node)
         case _:
             pass  # coming or being built: a later observation will tell
 
 
-def _try(draft: Draft, node: ManagedNode, action: RestoreInstance | ThawInstance) -> None:
+def _try(builder: PlanBuilder, node: ManagedNode, action: RestoreInstance | ThawInstance) -> None:
     """Ask for one step; where it is refused for good, that may still change until the next try."""
-    if draft.do(action) is Progress.FINAL:
-        operation = draft.operation(action)
-        put_off(draft, node, operation.problem if operation else "it cannot be brought back")
+    if builder.do(action) is Progress.FINAL:
+        operation = builder.operation(action)
+        put_off(builder, node, operation.problem if operation else "it cannot be brought back")
 
 
-def _running(draft: Draft, node: ManagedNode) -> None:
+def _running(builder: PlanBuilder, node: ManagedNode) -> None:
     """It has CPUs again: set its clock, wait until Slurm hears it, then let its jobs go on."""
-    if not show(draft, node):
+    if not show(builder, node):
         return
-    holds, problem = proven(draft, node, "its clock stood still")
-    if problem and not put_off(draft, node, problem):
-        ask_on(draft, node)
+    holds, problem = proven(builder, node, "its clock stood still")
+    if problem and not put_off(builder, node, problem):
+        ask_on(builder, node)
     if not holds:
         return
-    seen = draft.world.nodes.get(node.name)
-    draft.watch(node.name)
+    seen = builder.world.nodes.get(node.name)
+    builder.watch(node.name)
     if seen is None:
-        forgotten(draft, node)
+        forgotten(builder, node)
         return
-    heard = draft.world.node_read_s(node.name) >= node.woken_s and seen.responding
-    if heard and plugged_again(draft, node):
-        _let_go_on(draft, node, seen)
+    heard = builder.world.node_read_s(node.name) >= node.woken_s and seen.responding
+    if heard and plugged_again(builder, node):
+        _let_go_on(builder, node, seen)
 
 
-def _let_go_on(draft: Draft, node: ManagedNode, seen: Node) -> None:
+def _let_go_on(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
     """Slurm hears the node: resume its jobs, release it, and it is at work again.
 
     A job of which another node still stands still goes on when that is back, too.
     """
     ours = {h.id for h in node.held if h.ours}
-    stopped = [j for j in draft.world.jobs_on(node.name) if j.state is JobState.SUSPENDED and j.id in ours]
-    waiting = {j.id for j in stopped if still(draft, node, j)}
+    stopped = [j for j in builder.world.jobs_on(node.name) if j.state is JobState.SUSPENDED and j.id in ours]
+    waiting = {j.id for j in stopped if still(builder, node, j)}
     going = [j for j in stopped if j.id not in waiting]
     for job in going:
-        draft.do(ResumeJob(node.name, node.generation, job.id, "its instance runs again"))
-    if going or not settled(draft, node, judge(node.name, node.held, draft.world.jobs).keep):
+        builder.do(ResumeJob(node.name, node.generation, job.id, "its instance runs again"))
+    if going or not settled(builder, node, judge(node.name, node.held, builder.world.jobs).keep):
         return
-    if seen.drained_by_us and not waiting and not waits_for(draft, node):
-        draft.do(UndrainNode(node.name, node.generation, "it has proven itself again", node.host))
+    if seen.drained_by_us and not waiting and not waits_for(builder, node):
+        builder.do(UndrainNode(node.name, node.generation, "it has proven itself again", node.host))
         return
     if seen.base is not NodeBase.DOWN:
-        _tell_owners(draft, node, waiting)
-        draft.become(
+        _tell_owners(builder, node, waiting)
+        builder.become(
             node,
             Phase.READY,
             f"back; job {', '.join(sorted(waiting))} waits" if waiting else "back at work",
             held=tuple(h for h in node.held if h.id in waiting),
-            proven_s=draft.now_s,
+            proven_s=builder.now_s,
             idle_since_s=0.0,
             returns=0,
             not_before_s=0.0,
         )
 
 
-def _tell_owners(draft: Draft, node: ManagedNode, waiting: Collection[str]) -> None:
+def _tell_owners(builder: PlanBuilder, node: ManagedNode, waiting: Collection[str]) -> None:
     """What is true of each job now: it goes on, or somebody else keeps it suspended."""
-    jobs = draft.world.jobs
+    jobs = builder.world.jobs
     held = [h for h in judge(node.name, node.held, jobs).keep if h.id not in waiting]
     for job in held:
         if job.refused and jobs[job.id].state is JobState.RUNNING:
-            tell_back(draft, node, job)
+            tell_back(builder, node, job)
     kept = [h.id for h in held if not h.refused]
     others = [j for j in kept if jobs[j].state is JobState.SUSPENDED]
-    tell(draft, node, others, NOT_OURS)
+    tell(builder, node, others, NOT_OURS)
     gone_on = [j for j in kept if j not in others]
-    tell(draft, node, gone_on, went_on(draft.now_s - node.suspended_s))
+    tell(builder, node, gone_on, went_on(builder.now_s - node.suspended_s))
 
 
-def put_off(draft: Draft, node: ManagedNode, why: str) -> bool:
+def put_off(builder: PlanBuilder, node: ManagedNode, why: str) -> bool:
     """Its return comes to nothing now: it stands still again, and is tried later; whether it is so.
 
     Nothing is lost by that. One whose jobs go on already stays as it is, and so does one of which
     a call is still under way: what comes of that decides.
     """
     what = "its return"
-    instance = draft.instance(node)
+    instance = builder.instance(node)
     going = instance is not None and instance.state is InstanceState.RUNNING
-    if draft.busy_with(node) or not (draft.stopped(instance) or going):
-        draft.refuse(node.name, what, f"{why}; it is waited for")
+    if builder.busy_with(node) or not (builder.stopped(instance) or going):
+        builder.refuse(node.name, what, f"{why}; it is waited for")
         return False
-    kept = judge(node.name, node.held, draft.world.jobs).keep
-    if going and kept and not _suspended(draft, node):
-        draft.refuse(node.name, what, f"{why}; its jobs go on already")
+    kept = judge(node.name, node.held, builder.world.jobs).keep
+    if going and kept and not _suspended(builder, node):
+        builder.refuse(node.name, what, f"{why}; its jobs go on already")
         return False
-    wait_s = draft.policies.comeback.retry_after_s(node.returns + 1)
-    draft.become(
+    wait_s = builder.policies.comeback.retry_after_s(node.returns + 1)
+    builder.become(
         node,
-        Phase.EVICTING if going else Phase.DISPLACED,
+        Phase.EVICTING if going else Phase.PARKED,
         f"its return came to nothing: {why}",
         returns=node.returns + 1,
-        not_before_s=draft.now_s + wait_s,
+        not_before_s=builder.now_s + wait_s,
         drained_s=0.0 if going else node.drained_s,
-        rung_since_s=draft.now_s,
+        rung_since_s=builder.now_s,
     )
     return True
 
 
-def _suspended(draft: Draft, node: ManagedNode) -> list[Job]:
+def _suspended(builder: PlanBuilder, node: ManagedNode) -> list[Job]:
     """The held jobs that have not been resumed in Slurm yet."""
     ids = {held.id for held in node.held}
-    jobs = draft.world.jobs_on(node.name)
+    jobs = builder.world.jobs_on(node.name)
     return [j for j in jobs if j.state is JobState.SUSPENDED and j.id in ids]
 
 
-def _why_late(draft: Draft, node: ManagedNode, late: str) -> str:
+def _why_late(builder: PlanBuilder, node: ManagedNode, late: str) -> str:
     """What kept it, as far as anything has failed."""
-    problems = [o.problem for o in draft.world.operations_of(node.name) if o.problem]
-    failing = [sentence(check) for check in checks_of(draft, node) if not check.ok]
+    problems = [o.problem for o in builder.world.operations_of(node.name) if o.problem]
+    failing = [sentence(check) for check in checks_of(builder, node) if not check.ok]
     return "; ".join([late, *(problems or failing)[-1:]])

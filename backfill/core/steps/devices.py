@@ -5,86 +5,86 @@ from __future__ import annotations
 from backfill.core.actions import HoldDevices, PlugDevices, ReturnDevices, UnplugDevices
 from backfill.core.cluster import Job
 from backfill.core.devices import Wanted
-from backfill.core.draft import Draft, Progress
 from backfill.core.fleet import Instance, InstanceState
-from backfill.core.ledger import Claim
+from backfill.core.ledger import HostAllocation
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import no_memory, room
+from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.devices import DeviceRule
 
 _CALLS = tuple(f"{kind.__name__}:" for kind in (HoldDevices, PlugDevices))
 _TRIES = 3  # to plug devices before a job goes on without
 
 
-def see_to_devices(draft: Draft, node: ManagedNode, instance: Instance) -> None:
+def see_to_devices(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """Level-triggered: what the instance holds is compared with what its jobs ask for."""
     holder = instance.devices_of
-    if not holder and not draft.policies.devices.entries:
+    if not holder and not builder.policies.devices.entries:
         return
-    jobs = draft.world.jobs_on(node.name)
+    jobs = builder.world.jobs_on(node.name)
     if holder and all(job.id != holder for job in jobs):
         reason = f"job {holder} has left {node.name}"
-        draft.do(ReturnDevices(node.name, node.generation, node.host, reason))
+        builder.do(ReturnDevices(node.name, node.generation, node.host, reason))
         return
     for job in jobs:
-        rule = draft.policies.devices.asked(job)
+        rule = builder.policies.devices.asked(job)
         if rule is None or (job.id == holder and instance.plugged):
             continue
         if holder == job.id:
-            _plug(draft, node, job.id)
+            _plug(builder, node, job.id)
             return
         if holder:
-            draft.refuse(node.name, f"devices for job {job.id}", f"job {holder} holds them there")
+            builder.refuse(node.name, f"devices for job {job.id}", f"job {holder} holds them there")
             continue
-        _hold(draft, node, job, rule)
+        _hold(builder, node, job, rule)
         return
 
 
-def unplug_first(draft: Draft, node: ManagedNode) -> Progress | None:
+def unplug_first(builder: PlanBuilder, node: ManagedNode) -> Progress | None:
     """Take devices out of a guest that still runs and is to be written to disk; None: go on.
 
     Once it stands still it cannot let go of them. Where that fails they are in it again, and the
     writing is refused: the ladder goes on with its next rung.
     """
-    instance = draft.instance(node)
+    instance = builder.instance(node)
     if instance is None or not instance.plugged or instance.state is not InstanceState.RUNNING:
         return None
     reason = f"its memory is to be written: {node.reason}"
     action = UnplugDevices(node.name, node.generation, node.host, reason)
-    failed = draft.operation(action)
+    failed = builder.operation(action)
     if failed is not None and failed.since_s >= node.since_s and not failed.running:
-        draft.refuse(node.name, "to unplug its devices", failed.problem)
+        builder.refuse(node.name, "to unplug its devices", failed.problem)
         return None
-    return draft.do(action)
+    return builder.do(action)
 
 
-def plugged_again(draft: Draft, node: ManagedNode) -> bool:
+def plugged_again(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether its job, which is about to go on, has its devices, or will have to do without."""
-    instance = draft.instance(node)
+    instance = builder.instance(node)
     if instance is None or not instance.devices_of or instance.plugged:
         return True
-    if all(job.id != instance.devices_of for job in draft.world.jobs_on(node.name)):
+    if all(job.id != instance.devices_of for job in builder.world.jobs_on(node.name)):
         return True
-    return _plug(draft, node, instance.devices_of)
+    return _plug(builder, node, instance.devices_of)
 
 
-def _plug(draft: Draft, node: ManagedNode, job_id: str) -> bool:
+def _plug(builder: PlanBuilder, node: ManagedNode, job_id: str) -> bool:
     """Ask for it; whether it has failed for good, or so often that nobody should wait for it."""
     reason = f"job {job_id} goes on"
     action = PlugDevices(node.name, node.generation, node.host, job_id, reason)
-    progress, failed = draft.do(action), draft.operation(action)
+    progress, failed = builder.do(action), builder.operation(action)
     if failed is None or not failed.problem:
         return False
-    draft.refuse(node.name, f"devices for job {job_id}", failed.problem)
+    builder.refuse(node.name, f"devices for job {job_id}", failed.problem)
     return progress is Progress.FINAL or failed.attempts >= _TRIES
 
 
-def lacking(draft: Draft, name: str, claim: Claim) -> str:
+def lacking(builder: PlanBuilder, name: str, claim: HostAllocation) -> str:
     """Say which devices are still awaited on a node where a job begins, or return an empty text.
 
     A hook holds the job's start until then: its programs find their devices at once.
     """
-    world, devices = draft.world, draft.policies.devices
+    world, devices = builder.world, builder.policies.devices
     node, known = world.managed.get(name), world.jobs.get(claim.job_id)
     if node is None or node.phase not in (Phase.READY, Phase.DRAINING):
         return ""  # nothing is plugged there now
@@ -93,7 +93,7 @@ def lacking(draft: Draft, name: str, claim: Claim) -> str:
     # A hook knows an array task or a component of a heterogeneous job by its raw number only.
     here = [j for j in world.jobs_on(name) if claim.job_id in (j.id, str(j.raw_id))]
     if not here:
-        draft.watch(name)
+        builder.watch(name)
         seen = world.node_read_s(name) > claim.since_s  # then it has left already
         return "" if seen else f"Slurm has not shown job {claim.job_id} on {name} yet"
     rule, instance = devices.asked(here[0]), world.instances.get((node.host, name))
@@ -104,15 +104,15 @@ def lacking(draft: Draft, name: str, claim: Claim) -> str:
     return f"{name} has no {rule.name} yet" + "".join(f": {p}" for p in problems[-1:] if p)
 
 
-def _hold(draft: Draft, node: ManagedNode, job: Job, rule: DeviceRule) -> None:
-    left = room(draft.world, node.host, draft.policies)
-    full = no_memory(draft.world, node.host, job.id, rule.region_mb, left)
+def _hold(builder: PlanBuilder, node: ManagedNode, job: Job, rule: DeviceRule) -> None:
+    left = room(builder.world, node.host, builder.policies)
+    full = no_memory(builder.world, node.host, job.id, rule.region_mb, left)
     if full:
-        draft.refuse(node.name, f"devices for job {job.id}", full)
+        builder.refuse(node.name, f"devices for job {job.id}", full)
         return
     wanted = Wanted(node.name, node.host, job.id, job.user, rule.functions, rule.region_mb)
     reason = f"job {job.id} asks for {rule.name}"
     action = HoldDevices(node.name, node.generation, node.host, wanted, rule.sharing, reason)
-    progress, failed = draft.do(action), draft.operation(action)
+    progress, failed = builder.do(action), builder.operation(action)
     if failed is not None and progress in (Progress.WAITING, Progress.FINAL):
-        draft.refuse(node.name, f"devices for job {job.id}", failed.problem)
+        builder.refuse(node.name, f"devices for job {job.id}", failed.problem)

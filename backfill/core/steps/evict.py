@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from backfill.core.actions import CancelMove, MigrateInstance, PauseInstance, SuspendJob
 from backfill.core.cluster import Job, JobState, Node
 from backfill.core.condemn import clear, condemn, forgotten, lost, over, stale, work_on
-from backfill.core.draft import Draft, Progress
 from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.hiding import hide
@@ -15,6 +14,7 @@ from backfill.core.ledger import Operation
 from backfill.core.lifecycle import Cause, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
 from backfill.core.placement import candidates, need_of, pick
+from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.steps.devices import unplug_first
 from backfill.core.steps.fellows import holding, others_drained
 from backfill.core.steps.rungs import next_rung, on_rung, past_the_last, rule_after
@@ -30,267 +30,267 @@ _PAUSED = (
 _PUT_OFF = "still paused, because its node did not come back well; it is tried again by itself"
 
 
-def begin_eviction(draft: Draft, node: ManagedNode, doomed: bool = False) -> None:
+def begin_eviction(builder: PlanBuilder, node: ManagedNode, doomed: bool = False) -> None:
     """Start to push `node` off its host."""
-    taken = why_taken(draft, node.host)
-    by_hand = draft.world.closed.get(node.name, "")
+    taken = why_taken(builder, node.host)
+    by_hand = builder.world.closed.get(node.name, "")
     reason = "its instance was found stopped"
     if taken:
         reason = f"host {node.host} {taken}"
     elif by_hand:
         reason = f"it was closed by hand: {by_hand}"
-    elif node.name in draft.above_budget():
-        reason = draft.budget_full()
+    elif node.name in builder.above_budget():
+        reason = builder.budget_full()
     elif node.checkpoint:
         back = " back" if node.restoring else ""
         reason = f"checkpoint {node.checkpoint} was ordered{back}"
-    draft.become(
+    builder.become(
         node,
         Phase.EVICTING,
         reason,
         drained_s=0.0,
         doomed=doomed or node.doomed,
         target="",
-        **on_rung(draft, 0),
+        **on_rung(builder, 0),
     )
 
 
-def step_evicting(draft: Draft, node: ManagedNode) -> None:
+def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
     """Stop the instance by the present rung, then make Slurm's picture agree."""
-    instance = draft.instance(node)
-    if instance is None or draft.world.in_doubt(node.name):
+    instance = builder.instance(node)
+    if instance is None or builder.world.in_doubt(node.name):
         # After a call that failed it may be elsewhere: its hosts are just being read.
-        _without_instance(draft, node)
+        _without_instance(builder, node)
         return
-    if lost(draft, node, instance):
+    if lost(builder, node, instance):
         return
-    if not draft.stopped(instance):
-        if instance.throttled and draft.rule(node).rung is Rung.THROTTLE and not node.checkpoint:
-            held_back(draft, node)
+    if not builder.stopped(instance):
+        if instance.throttled and builder.rule(node).rung is Rung.THROTTLE and not node.checkpoint:
+            held_back(builder, node)
             return
-        if not _stays(draft, node):
-            stop(draft, node)
+        if not _stays(builder, node):
+            stop(builder, node)
         return
-    _stands_still(draft, node, instance)
+    _stands_still(builder, node, instance)
 
 
-def _stands_still(draft: Draft, node: ManagedNode, instance: Instance) -> None:
+def _stands_still(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """Its host's CPUs are free: what becomes of it there, and of its jobs in Slurm?"""
-    rung = draft.rule(node).rung
-    if rung is Rung.REQUEUE and _ends_still(draft, node):
+    rung = builder.rule(node).rung
+    if rung is Rung.REQUEUE and _ends_still(builder, node):
         return
     if rung is Rung.SUSPEND and instance.state is InstanceState.PAUSED and not node.doomed:
-        suspend(draft, node, node.reason)
-    if not draft.blind and not job_starts(draft, node):
-        _tell_slurm(draft, node)
+        suspend(builder, node, node.reason)
+    if not builder.blind and not job_starts(builder, node):
+        _tell_slurm(builder, node)
 
 
-def _stays(draft: Draft, node: ManagedNode) -> bool:
+def _stays(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether it need not leave a host that was given back; one whose return has just come to
     nothing stands still there all the same."""
-    free = draft.host_is_free(node.host) and node.name not in draft.world.closed
+    free = builder.host_is_free(node.host) and node.name not in builder.world.closed
     if not free or node.checkpoint:
         return False
-    if draft.now_s < node.not_before_s:
-        draft.wake_at(node.not_before_s)
-        _stand_still(draft, node, Rung.PAUSE)
+    if builder.now_s < node.not_before_s:
+        builder.wake_at(node.not_before_s)
+        _stand_still(builder, node, Rung.PAUSE)
         return True
-    if node.doomed or draft.budget_full():
+    if node.doomed or builder.budget_full():
         return False
-    draft.become(node, Phase.RETURNING, f"host {node.host} was given back before the stop")
+    builder.become(node, Phase.RETURNING, f"host {node.host} was given back before the stop")
     return True
 
 
-def _without_instance(draft: Draft, node: ManagedNode) -> None:
+def _without_instance(builder: PlanBuilder, node: ManagedNode) -> None:
     """No instance is seen: one may still be in the making, so wait for that call to end."""
-    if draft.busy_with(node):
+    if builder.busy_with(node):
         return
-    lost(draft, node, None)
+    lost(builder, node, None)
 
 
-def stop(draft: Draft, node: ManagedNode) -> None:
+def stop(builder: PlanBuilder, node: ManagedNode) -> None:
     """Ask for the present rung; when it fails or takes too long, take the next one."""
-    rule = draft.rule(node)
+    rule = builder.rule(node)
     reason = node.reason
-    limit_s = draft.rung_since(node) + rule.within_s
-    overdue = draft.now_s >= limit_s
-    draft.wake_at(limit_s)
-    if draft.barred:
-        _stop_unwritten(draft, node, rule.rung)
+    limit_s = builder.rung_since(node) + rule.within_s
+    overdue = builder.now_s >= limit_s
+    builder.wake_at(limit_s)
+    if builder.barred:
+        _stop_unwritten(builder, node, rule.rung)
         return
     match rule.rung:
         case Rung.THROTTLE if not node.checkpoint:
-            progress = hold_back(draft, node)
+            progress = hold_back(builder, node)
         case _ if node.checkpoint or rule.rung in (Rung.PAUSE, Rung.SUSPEND):
-            progress = _stand_still(draft, node, rule.rung)
+            progress = _stand_still(builder, node, rule.rung)
         case Rung.MIGRATE:
-            _migrate_away(draft, node)
+            _migrate_away(builder, node)
             return
         case _:
             why = f"{reason}; the ladder ends with {rule.rung}"
-            if not _given_up(draft, node, why):
-                _stand_still(draft, node, Rung.PAUSE)  # the host is given back all the same
+            if not _given_up(builder, node, why):
+                _stand_still(builder, node, Rung.PAUSE)  # the host is given back all the same
             return
     if progress is Progress.FINAL or overdue:
         why = f"{rule.rung} did not work within {rule.within_s:g} s"
-        if past_the_last(draft, node):
-            _go_on_trying(draft, node, why, limit_s)
+        if past_the_last(builder, node):
+            _go_on_trying(builder, node, why, limit_s)
         else:
-            climb(draft, node, why)
+            climb(builder, node, why)
 
 
-def _go_on_trying(draft: Draft, node: ManagedNode, why: str, limit_s: float) -> None:
+def _go_on_trying(builder: PlanBuilder, node: ManagedNode, why: str, limit_s: float) -> None:
     """No rung has worked: its work is not thrown away for that, and its stop is tried on and on."""
-    failed = [o.problem for o in draft.world.operations_of(node.name) if o.problem]
+    failed = [o.problem for o in builder.world.operations_of(node.name) if o.problem]
     reason = f"no rung of the ladder has stopped it, {why}; that is tried again"
-    draft.refuse(node.name, "its host's release", "; ".join([reason, *failed[-1:]]))
-    if draft.now_s >= limit_s:
-        draft.note(node, node.reason, rung_since_s=draft.now_s)
+    builder.refuse(node.name, "its host's release", "; ".join([reason, *failed[-1:]]))
+    if builder.now_s >= limit_s:
+        builder.note(node, node.reason, rung_since_s=builder.now_s)
 
 
-def _stop_unwritten(draft: Draft, node: ManagedNode, rung: Rung) -> None:
+def _stop_unwritten(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> None:
     """What may be done while nothing can be written: the host is wanted all the same."""
     if rung is Rung.THROTTLE and not node.checkpoint:
-        hold_back(draft, node)
+        hold_back(builder, node)
     else:
-        draft.do(PauseInstance(node.name, node.generation, node.host, node.reason))
+        builder.do(PauseInstance(node.name, node.generation, node.host, node.reason))
 
 
-def _ends_still(draft: Draft, node: ManagedNode) -> bool:
+def _ends_still(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether its work is lost for its host now that it stands still and the host is taken."""
-    if draft.blind or not draft.taken(node.host) or not work_on(draft, node):
+    if builder.blind or not builder.taken(node.host) or not work_on(builder, node):
         return False
-    return _given_up(draft, node, f"{node.reason}; the ladder ends with {draft.rule(node).rung}")
+    return _given_up(builder, node, f"{node.reason}; the ladder ends with {builder.rule(node).rung}")
 
 
-def _given_up(draft: Draft, node: ManagedNode, why: str) -> bool:
+def _given_up(builder: PlanBuilder, node: ManagedNode, why: str) -> bool:
     """Whether its work is lost for its host now, as the ladder says."""
-    unsure = only_claimed(draft, node)
+    unsure = only_claimed(builder, node)
     if unsure:
-        draft.refuse(node.name, "removal", f"{why}; {unsure}")
+        builder.refuse(node.name, "removal", f"{why}; {unsure}")
         return False
-    return condemn(draft, node, Cause.LADDER, why)
+    return condemn(builder, node, Cause.LADDER, why)
 
 
-def _stand_still(draft: Draft, node: ManagedNode, rung: Rung) -> Progress:
+def _stand_still(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> Progress:
     """Stop its CPUs."""
-    if any(move.running for move in _moves_of(draft, node)):
+    if any(move.running for move in _moves_of(builder, node)):
         # A move keeps a pause away: until it is over it must not be disturbed.
-        draft.do(CancelMove(node.name, node.generation, node.host, node.reason))
+        builder.do(CancelMove(node.name, node.generation, node.host, node.reason))
     if node.checkpoint or (rung is Rung.SUSPEND and not node.doomed):
-        progress = unplug_first(draft, node)
+        progress = unplug_first(builder, node)
         if progress is not None:
             return progress
-    if rung is Rung.SUSPEND and not draft.world.hosts[node.host].saves_paused:
-        return suspend(draft, node, node.reason)
+    if rung is Rung.SUSPEND and not builder.world.hosts[node.host].saves_paused:
+        return suspend(builder, node, node.reason)
     # Also on the way to disk: its CPUs are free in milliseconds, writing takes seconds.
-    return draft.do(PauseInstance(node.name, node.generation, node.host, node.reason))
+    return builder.do(PauseInstance(node.name, node.generation, node.host, node.reason))
 
 
-def _migrate_away(draft: Draft, node: ManagedNode) -> None:
+def _migrate_away(builder: PlanBuilder, node: ManagedNode) -> None:
     """Let it run on while it moves, where another host has room now; else the next rung."""
-    pays_s = draft.policies.gaps.return_pays_s
-    need = need_of(draft.world, draft.policies, node)
-    rooms, _ = candidates(draft.world, draft.policies, pays_s, frozenset({node.host}), need)
-    if node.name in draft.world.closed:
-        climb(draft, node, "closed by hand, it shall not go on elsewhere")
+    pays_s = builder.policies.gaps.return_pays_s
+    need = need_of(builder.world, builder.policies, node)
+    rooms, _ = candidates(builder.world, builder.policies, pays_s, frozenset({node.host}), need)
+    if node.name in builder.world.closed:
+        climb(builder, node, "closed by hand, it shall not go on elsewhere")
         return
-    failed = [o for o in _moves_of(draft, node) if o.problem]
-    if not rooms or failed or draft.budget_full():
-        climb(draft, node, failed[-1].problem if failed else "no other host has room")
+    failed = [o for o in _moves_of(builder, node) if o.problem]
+    if not rooms or failed or builder.budget_full():
+        climb(builder, node, failed[-1].problem if failed else "no other host has room")
         return
-    target = pick(draft.world, draft.policies, rooms)
-    draft.become(node, Phase.MOVING, f"{node.reason}; {target} has room", target=target)
+    target = pick(builder.world, builder.policies, rooms)
+    builder.become(node, Phase.MOVING, f"{node.reason}; {target} has room", target=target)
 
 
-def _moves_of(draft: Draft, node: ManagedNode) -> list[Operation]:
+def _moves_of(builder: PlanBuilder, node: ManagedNode) -> list[Operation]:
     """Its moves, in flight or failed."""
     start = f"{MigrateInstance.__name__}:{node.name}:{node.generation}:"
-    return [o for o in draft.world.operations_of(node.name) if o.key.startswith(start)]
+    return [o for o in builder.world.operations_of(node.name) if o.key.startswith(start)]
 
 
-def climb(draft: Draft, node: ManagedNode, why: str) -> None:
+def climb(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
     """Go on to the next rung of the ladder."""
-    after = rule_after(draft, node).rung
-    draft.note(node, f"{why}; next rung: {after}", **next_rung(draft, node))
+    after = rule_after(builder, node).rung
+    builder.note(node, f"{why}; next rung: {after}", **next_rung(builder, node))
 
 
-def _tell_slurm(draft: Draft, node: ManagedNode) -> None:
+def _tell_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
     """The instance stands still: drain the node, suspend its jobs, then remember them."""
-    seen = draft.world.nodes.get(node.name)
-    draft.watch(node.name)
+    seen = builder.world.nodes.get(node.name)
+    builder.watch(node.name)
     # It may have stood still before, and was to come back when its host was wanted again.
-    if stale(draft, node, judge(node.name, node.held, draft.world.jobs)):
+    if stale(builder, node, judge(node.name, node.held, builder.world.jobs)):
         return
     if seen is None:
-        forgotten(draft, node, fail=False)
+        forgotten(builder, node, fail=False)
         return
-    if not drained(draft, node, seen):
+    if not drained(builder, node, seen):
         return
     if node.drained_s == 0.0:
-        draft.note(node, "stopped and drained", drained_s=draft.now_s)
+        builder.note(node, "stopped and drained", drained_s=builder.now_s)
         return
-    if draft.world.node_read_s(node.name) <= node.drained_s:
+    if builder.world.node_read_s(node.name) <= node.drained_s:
         return  # a job may have been given to the node just before the drain: look once more
-    _suspend_in_slurm(draft, node, seen)
+    _suspend_in_slurm(builder, node, seen)
 
 
-def _suspend_in_slurm(draft: Draft, node: ManagedNode, seen: Node) -> None:
+def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
     """Note whose jobs are to be suspended by us, suspend them, and then the node is aside."""
-    jobs = [j for j in draft.world.jobs_on(node.name) if j.active]
-    held = holding(draft, node, jobs)
+    jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
+    held = holding(builder, node, jobs)
     if held != node.held:
-        draft.note(node, f"holds job {', '.join(j.id for j in jobs)}", held=held)
+        builder.note(node, f"holds job {', '.join(j.id for j in jobs)}", held=held)
         return
     refused = {h.id for h in held if h.refused}
     running = [j for j in jobs if j.state is not JobState.SUSPENDED and j.id not in refused]
     if running:
-        suspend_jobs(draft, node, seen, running)
+        suspend_jobs(builder, node, seen, running)
         return
     if not jobs:
-        _without_jobs(draft, node)
+        _without_jobs(builder, node)
         return
-    put_off = draft.now_s < node.not_before_s
-    tell(draft, node, (h.id for h in held if h.ours), _PUT_OFF if put_off else _PAUSED)
-    tell_stopped(draft, node, held)
-    draft.become(
+    put_off = builder.now_s < node.not_before_s
+    tell(builder, node, (h.id for h in held if h.ours), _PUT_OFF if put_off else _PAUSED)
+    tell_stopped(builder, node, held)
+    builder.become(
         node,
-        Phase.DISPLACED,
+        Phase.PARKED,
         node.reason,
         held=tuple(h for h in held if h.id in {j.id for j in jobs}),
-        suspended_s=draft.now_s,
+        suspended_s=builder.now_s,
         stuck_s=0.0,
         doomed=False,
         evictions=node.evictions + (not node.checkpoint and not put_off),
     )
 
 
-def _without_jobs(draft: Draft, node: ManagedNode) -> None:
+def _without_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
     """Slurm shows no job on it."""
     if node.held:
-        over(draft, node)
-    elif vanished := draft.world.vanished_on(node.name):
+        over(builder, node)
+    elif vanished := builder.world.vanished_on(node.name):
         ids = ", ".join(held.id for held in vanished)
-        condemn(draft, node, Cause.MISSING, f"Slurm shows nothing of job {ids}, which was on it")
+        condemn(builder, node, Cause.MISSING, f"Slurm shows nothing of job {ids}, which was on it")
     else:
-        clear(draft, node, f"{node.reason}; no job was on it")
+        clear(builder, node, f"{node.reason}; no job was on it")
 
 
-def suspend_jobs(draft: Draft, node: ManagedNode, seen: Node, running: Sequence[Job]) -> None:
+def suspend_jobs(builder: PlanBuilder, node: ManagedNode, seen: Node, running: Sequence[Job]) -> None:
     """Hide the node first: a stop signal sent to a paused guest waits and comes after its return.
 
     To a node that cannot be found it is not sent at all, and the guest needs none.
     """
     if not seen.hidden:
-        if hide(draft, node):
+        if hide(builder, node):
             # Slurm passes nothing on to the terminal of a job that is suspended already.
-            tell(draft, node, (j.id for j in running if j.interactive), _PAUSED)
+            tell(builder, node, (j.id for j in running if j.interactive), _PAUSED)
         return
-    if not others_drained(draft, node, running) or note_refused(draft, node, running):
+    if not others_drained(builder, node, running) or note_refused(builder, node, running):
         return
     for job in running:
         reason = f"its instance stands still: {node.reason}"
-        draft.do(SuspendJob(node.name, node.generation, job.id, reason))
+        builder.do(SuspendJob(node.name, node.generation, job.id, reason))
 
 
 def form_of(instance: Instance) -> str:

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from backfill.core.actions import DrainNode, RequeueJob, ResumeJob
 from backfill.core.cluster import OUR_REASON, Job, JobState
-from backfill.core.draft import Draft, Progress
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
 from backfill.core.notice import tell, went_on
+from backfill.core.plan_builder import PlanBuilder, Progress
 
 _REQUEUE = f"{RequeueJob.__name__}:"
 
 
-def holding(draft: Draft, node: ManagedNode, jobs: Collection[Job]) -> tuple[HeldJob, ...]:
+def holding(builder: PlanBuilder, node: ManagedNode, jobs: Collection[Job]) -> tuple[HeldJob, ...]:
     """What `node` holds with these jobs on it, which is noted before any of them is suspended.
 
     Whoever is suspended already, and not by us for another of its nodes, was so by an admin or by
@@ -24,19 +24,19 @@ def holding(draft: Draft, node: ManagedNode, jobs: Collection[Job]) -> tuple[Hel
     """
     known = {held.id for held in node.held}
     resumed = {job.id for job in jobs if job.state is JobState.RUNNING}
-    new = [HeldJob(j.id, j.restarts, _ours(draft, node, j)) for j in jobs if j.id not in known]
+    new = [HeldJob(j.id, j.restarts, _ours(builder, node, j)) for j in jobs if j.id not in known]
     return (*_taken_over(node.held, resumed), *new)
 
 
-def _ours(draft: Draft, node: ManagedNode, job: Job) -> bool:
+def _ours(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
     if job.state is not JobState.SUSPENDED:
         return True
-    seen = draft.world.nodes.get(node.name)
+    seen = builder.world.nodes.get(node.name)
     if seen is not None and seen.hidden:
         # Only our own stop hides a node, and what it holds is noted before that: the journal is
         # behind. A job that nobody lets go on would be lost.
         return True
-    return any(_held_by(m, job).ours for m in fellows(draft, node, job))
+    return any(_held_by(m, job).ours for m in fellows(builder, node, job))
 
 
 def taken_over(node: ManagedNode, jobs: Iterable[Job]) -> tuple[HeldJob, ...]:
@@ -48,11 +48,11 @@ def _taken_over(held: Iterable[HeldJob], resumed: Collection[str]) -> tuple[Held
     return tuple(replace(h, ours=True) if h.id in resumed and not h.refused else h for h in held)
 
 
-def fellows(draft: Draft, node: ManagedNode, job: Job) -> list[ManagedNode]:
+def fellows(builder: PlanBuilder, node: ManagedNode, job: Job) -> list[ManagedNode]:
     """The other nodes of ours that hold this run of the job, or are to let it go on together."""
     if len(job.nodes) < 2:
         return []
-    others = (draft.world.managed.get(name) for name in job.nodes if name != node.name)
+    others = (builder.world.managed.get(name) for name in job.nodes if name != node.name)
     return [m for m in others if m is not None and _holds(m, job)]
 
 
@@ -66,12 +66,12 @@ def _held_by(node: ManagedNode, job: Job) -> HeldJob:
     return next(h for h in node.held if h.id == job.id)
 
 
-def still(draft: Draft, node: ManagedNode, job: Job) -> tuple[str, ...]:
+def still(builder: PlanBuilder, node: ManagedNode, job: Job) -> tuple[str, ...]:
     """Names of the job's other nodes that do not run again yet."""
-    return tuple(m.name for m in fellows(draft, node, job) if m.phase is not Phase.READY)
+    return tuple(m.name for m in fellows(builder, node, job) if m.phase is not Phase.READY)
 
 
-def others_drained(draft: Draft, node: ManagedNode, jobs: Iterable[Job]) -> bool:
+def others_drained(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> bool:
     """Whether the jobs' other nodes take no new ones; else see to it.
 
     Slurm gives the CPUs of a suspended job to others at once, on all of its nodes.
@@ -79,55 +79,55 @@ def others_drained(draft: Draft, node: ManagedNode, jobs: Iterable[Job]) -> bool
     done = True
     for job in jobs:
         for name in job.nodes if len(job.nodes) > 1 else ():
-            other, seen = draft.world.managed.get(name), draft.world.nodes.get(name)
+            other, seen = builder.world.managed.get(name), builder.world.nodes.get(name)
             if other is None or seen is None or seen.drained or name == node.name:
                 continue
             reason = f"{OUR_REASON} job {job.id} waits for {node.name}"
-            if draft.do(DrainNode(name, other.generation, reason)) is not Progress.FINAL:
-                draft.watch(name)
+            if builder.do(DrainNode(name, other.generation, reason)) is not Progress.FINAL:
+                builder.watch(name)
                 done = False
     return done
 
 
-def being_requeued(draft: Draft, node: ManagedNode, job: Job) -> bool:
+def being_requeued(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
     """Whether another node that holds the job is just giving it back to the queue."""
-    names = {m.name for m in fellows(draft, node, job)}
-    return bool(names) and not names.isdisjoint(draft.under_way(_REQUEUE, node.name))
+    names = {m.name for m in fellows(builder, node, job)}
+    return bool(names) and not names.isdisjoint(builder.under_way(_REQUEUE, node.name))
 
 
-def waits_for(draft: Draft, node: ManagedNode) -> str:
+def waits_for(builder: PlanBuilder, node: ManagedNode) -> str:
     """Say for which other node a suspended job here waits; until then the node takes no other."""
-    for job in draft.world.jobs_on(node.name):
-        if job.active and (others := fellows(draft, node, job)):
+    for job in builder.world.jobs_on(node.name):
+        if job.active and (others := fellows(builder, node, job)):
             return f"job {job.id} waits for {', '.join(m.name for m in others)}"
     return ""
 
 
-def go_on_together(draft: Draft, node: ManagedNode) -> None:
+def go_on_together(builder: PlanBuilder, node: ManagedNode) -> None:
     """A ready node whose jobs waited for other nodes of theirs: when all run again, they go on."""
     left = []
     for held in node.held:
-        job = draft.world.jobs.get(held.id)
+        job = builder.world.jobs.get(held.id)
         if job is None or job.restarts != held.restarts or node.name not in job.nodes:
             continue  # it ended or began anew: this node was told by Slurm itself
         if job.state is not JobState.SUSPENDED:
-            _tell_once(draft, node, job)
+            _tell_once(builder, node, job)
             continue
         left.append(held)
-        others = still(draft, node, job)
+        others = still(builder, node, job)
         if others:
             reason = f"{', '.join(others)} of the same job still stands still"
-            draft.refuse(node.name, f"job {job.id} going on", reason)
+            builder.refuse(node.name, f"job {job.id} going on", reason)
         else:
             reason = "all of its instances run again"
-            draft.do(ResumeJob(node.name, node.generation, job.id, reason))
+            builder.do(ResumeJob(node.name, node.generation, job.id, reason))
     if tuple(left) != node.held:
-        draft.note(node, "no job here waits for another node any more", held=tuple(left))
+        builder.note(node, "no job here waits for another node any more", held=tuple(left))
 
 
-def _tell_once(draft: Draft, node: ManagedNode, job: Job) -> None:
+def _tell_once(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
     """Of the nodes that were all ready one speaks; else the one speaks that came back last."""
-    others = fellows(draft, node, job)
+    others = fellows(builder, node, job)
     all_ready = others and all(m.phase is Phase.READY for m in others)
     if job.active and all_ready and node.name < min(m.name for m in others):
-        tell(draft, node, (job.id,), went_on(draft.now_s - node.suspended_s))
+        tell(builder, node, (job.id,), went_on(builder.now_s - node.suspended_s))

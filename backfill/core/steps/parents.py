@@ -5,44 +5,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backfill.core.actions import EndNursing, MakeParent
-from backfill.core.draft import Draft, Progress
 from backfill.core.guards import may_create
 from backfill.core.placement import candidates
+from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.cloning import Choice
 from backfill.core.steps.taken import why_taken
 
 
-def hosts_with_parents(draft: Draft) -> Sequence[str]:
+def hosts_with_parents(builder: PlanBuilder) -> Sequence[str]:
     """The hosts that have to be looked at: none of them where nobody clones in this way."""
-    policies, instant = draft.policies, (Choice.INSTANT, Choice.AUTO)
+    policies, instant = builder.policies, (Choice.INSTANT, Choice.AUTO)
     rules = policies.environments.rules
     wanted = policies.cloning.method in instant or any(
         rule.warm_parents or rule.method in instant for rule in rules
     )
-    return tuple(policies.hosts) if wanted or draft.world.fleets else ()
+    return tuple(policies.hosts) if wanted or builder.world.fleets else ()
 
 
-def step_parents(draft: Draft, host: str) -> None:
+def step_parents(builder: PlanBuilder, host: str) -> None:
     """Give up what is being made on a host that is wanted; make what is missing elsewhere."""
-    world = draft.world
+    world = builder.world
     known = world.hosts.get(host)
     if known is None or known.parents is None or not known.reachable:
         return
-    taken = why_taken(draft, host)
+    taken = why_taken(builder, host)
     if taken:
         if world.nursing(host):
-            draft.do(EndNursing(host, 0, f"{host} {taken}"))
+            builder.do(EndNursing(host, 0, f"{host} {taken}"))
         return
-    flavour = draft.policies.instances.flavour
-    for rule in draft.policies.environments.rules:
+    flavour = builder.policies.instances.flavour
+    for rule in builder.policies.environments.rules:
         if rule.warm_parents and not known.has_parent(rule.name, flavour):
-            _make(draft, host, rule.name)
+            _make(builder, host, rule.name)
             return  # one at a time on a host
 
 
-def _make(draft: Draft, host: str, image: str) -> None:
+def _make(builder: PlanBuilder, host: str, image: str) -> None:
     """A parent is made where, and when, an instance could be."""
-    world, policies = draft.world, draft.policies
+    world, policies = builder.world, builder.policies
     what = f"a parent of {image}"
     if world.nursing(host):
         return
@@ -52,16 +52,16 @@ def _make(draft: Draft, host: str, image: str) -> None:
         rooms, why_not = candidates(world, policies, policies.gaps.boot_pays_s)
         limit = "" if any(name == host for name, _ in rooms) else why_not[host]
     if limit:
-        draft.refuse(host, what, limit)
+        builder.refuse(host, what, limit)
         return
     action = MakeParent(host, 0, image, policies.instances.flavour, f"{image} keeps one ready")
-    failed = draft.operation(action)
+    failed = builder.operation(action)
     if failed is not None:
         # As long as after as many failures of one instance: each try boots a guest.
         again_s = failed.since_s + policies.scale.backoff_s(failed.attempts)
-        if draft.now_s < again_s:
-            draft.refuse(host, what, failed.problem)
-            draft.wake_at(again_s)
+        if builder.now_s < again_s:
+            builder.refuse(host, what, failed.problem)
+            builder.wake_at(again_s)
             return
-    if draft.do(action) is Progress.FINAL and failed is not None:
-        draft.refuse(host, what, failed.problem)
+    if builder.do(action) is Progress.FINAL and failed is not None:
+        builder.refuse(host, what, failed.problem)

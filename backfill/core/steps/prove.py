@@ -3,68 +3,68 @@
 from __future__ import annotations
 
 from backfill.core.actions import WakeInstance
-from backfill.core.draft import Draft, Progress
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.readiness import Check, judge_report
 
 # A node that has been waited for is asked again after this part of that time.
 _PATIENCE = 0.1
 
 
-def checks_of(draft: Draft, node: ManagedNode) -> tuple[Check, ...]:
+def checks_of(builder: PlanBuilder, node: ManagedNode) -> tuple[Check, ...]:
     """What the node's last report proves; nothing where its provider cannot look inside."""
     if node.report is None:
         return ()
-    flavour, rules = draft.policies.instances.flavour, draft.policies.readiness
+    flavour, rules = builder.policies.instances.flavour, builder.policies.readiness
     return judge_report(node.report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s)
 
 
-def proven(draft: Draft, node: ManagedNode, reason: str, register: bool = True) -> tuple[bool, str]:
+def proven(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool = True) -> tuple[bool, str]:
     """Drive the proof of this phase: (True, "") when it holds, (False, why) when it has failed.
 
     (False, "") while it is under way: the caller comes back with the next plan. `register`: its
     slurmd is to report to Slurm with the first try.
     """
     if node.woken_s < node.since_s:
-        return False, _ask(draft, node, reason, register)
-    failing = [c for c in checks_of(draft, node) if not c.ok]
+        return False, _ask(builder, node, reason, register)
+    failing = [c for c in checks_of(builder, node) if not c.ok]
     if not failing:
         return True, ""
-    began_s = max(node.proof_s, draft.world.sighted_since_s)
+    began_s = max(node.proof_s, builder.world.sighted_since_s)
     for check in failing:
-        limit_s = began_s + draft.policies.readiness.within_s(check.name)
-        if draft.now_s >= limit_s:
+        limit_s = began_s + builder.policies.readiness.within_s(check.name)
+        if builder.now_s >= limit_s:
             return False, sentence(check)
-        draft.wake_at(limit_s)
-    draft.refuse(node.name, "release", sentence(failing[0]))
-    return False, _ask_again(draft, node, failing[0], began_s)
+        builder.wake_at(limit_s)
+    builder.refuse(node.name, "release", sentence(failing[0]))
+    return False, _ask_again(builder, node, failing[0], began_s)
 
 
-def ask_on(draft: Draft, node: ManagedNode) -> None:
+def ask_on(builder: PlanBuilder, node: ManagedNode) -> None:
     """Ask again although it is late, as the caller can do nothing else with the node."""
-    for check in checks_of(draft, node):
+    for check in checks_of(builder, node):
         if not check.ok:
-            _ask_again(draft, node, check, max(node.proof_s, draft.world.sighted_since_s))
+            _ask_again(builder, node, check, max(node.proof_s, builder.world.sighted_since_s))
             return
 
 
-def _ask_again(draft: Draft, node: ManagedNode, check: Check, began_s: float) -> str:
+def _ask_again(builder: PlanBuilder, node: ManagedNode, check: Check, began_s: float) -> str:
     """Each try costs the guest some of the CPU that it needs to become ready."""
-    pause_s = max(draft.policies.readiness.retry_s, (node.woken_s - began_s) * _PATIENCE)
+    pause_s = max(builder.policies.readiness.retry_s, (node.woken_s - began_s) * _PATIENCE)
     again_s = node.woken_s + pause_s
-    draft.wake_at(again_s)
-    if draft.now_s < again_s:
+    builder.wake_at(again_s)
+    if builder.now_s < again_s:
         return ""
-    return _ask(draft, node, f"again: {check.name}", register=False)
+    return _ask(builder, node, f"again: {check.name}", register=False)
 
 
-def _ask(draft: Draft, node: ManagedNode, reason: str, register: bool) -> str:
+def _ask(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool) -> str:
     """Ask the guest; what is wrong for ever comes back as text."""
     stood = node.phase is Phase.RETURNING
     wake = WakeInstance(node.name, node.generation, node.host, reason, register, stood)
-    if draft.do(wake) is not Progress.FINAL:
+    if builder.do(wake) is not Progress.FINAL:
         return ""
-    operation = draft.operation(wake)
+    operation = builder.operation(wake)
     return operation.problem if operation else "its clock could not be set"
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from backfill.core.actions import DrainNode, KickJob, ProbeJobs, ResumeJob, UndrainNode, WakeInstance
 from backfill.core.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.condemn import condemn, forgotten, lost, work_on
-from backfill.core.draft import Draft, Progress
 from backfill.core.hiding import show
 from backfill.core.lifecycle import Cause, ManagedNode
 from backfill.core.liveness import silent_too_long
+from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.steps.devices import see_to_devices
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.fellows import go_on_together, waits_for
@@ -31,146 +31,146 @@ _SETTLES_S = 3.5
 _CALLS = 2  # into a guest that Slurm does not hear, before nobody does
 
 
-def step_ready(draft: Draft, node: ManagedNode) -> None:
+def step_ready(builder: PlanBuilder, node: ManagedNode) -> None:
     """Watch over one node that takes jobs."""
-    if draft.must_leave(node) or node.checkpoint:
-        begin_eviction(draft, node)
+    if builder.must_leave(node) or node.checkpoint:
+        begin_eviction(builder, node)
         return
-    if not draft.world.hosts[node.host].reachable:
-        draft.refuse(node.name, "care", f"host {node.host} cannot be reached")
+    if not builder.world.hosts[node.host].reachable:
+        builder.refuse(node.name, "care", f"host {node.host} cannot be reached")
         return
-    instance = draft.instance(node)
-    if lost(draft, node, instance):
+    instance = builder.instance(node)
+    if lost(builder, node, instance):
         return
-    if draft.stopped(instance):
-        begin_eviction(draft, node)
+    if builder.stopped(instance):
+        begin_eviction(builder, node)
         return
-    if instance is None or give_cpus(draft, node, instance):  # a crash may have left it throttled
-        _in_slurm(draft, node)
-    if instance is not None and not draft.blind:
-        see_to_devices(draft, node, instance)
+    if instance is None or give_cpus(builder, node, instance):  # a crash may have left it throttled
+        _in_slurm(builder, node)
+    if instance is not None and not builder.blind:
+        see_to_devices(builder, node, instance)
 
 
-def _in_slurm(draft: Draft, node: ManagedNode) -> None:
-    if draft.blind:
+def _in_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
+    if builder.blind:
         return
-    seen = draft.world.nodes.get(node.name)
+    seen = builder.world.nodes.get(node.name)
     if seen is None:
-        forgotten(draft, node)
+        forgotten(builder, node)
         return
-    if silent_too_long(draft, node.name):
-        _silent(draft, node)
+    if silent_too_long(builder, node.name):
+        _silent(builder, node)
         return
-    waiting = waits_for(draft, node)
-    _in_service(draft, node, seen, waiting)
-    _see_to_jobs(draft, node, waiting)
+    waiting = waits_for(builder, node)
+    _in_service(builder, node, seen, waiting)
+    _see_to_jobs(builder, node, waiting)
 
 
-def _see_to_jobs(draft: Draft, node: ManagedNode, waiting: str) -> None:
+def _see_to_jobs(builder: PlanBuilder, node: ManagedNode, waiting: str) -> None:
     if node.held:
-        go_on_together(draft, node)
+        go_on_together(builder, node)
     elif node.suspended_s:
-        _prove_jobs(draft, node)
-    busy = bool(draft.world.jobs_on(node.name))
+        _prove_jobs(builder, node)
+    busy = bool(builder.world.jobs_on(node.name))
     if busy and node.idle_since_s:
-        draft.note(node, "a job runs on it", idle_since_s=0.0)
+        builder.note(node, "a job runs on it", idle_since_s=0.0)
     elif not busy and not node.idle_since_s:
-        draft.note(node, "no job is left on it", idle_since_s=draft.now_s)
+        builder.note(node, "no job is left on it", idle_since_s=builder.now_s)
     if busy and not node.idle_since_s and not node.suspended_s and not waiting:
-        save_in_time(draft, node)
+        save_in_time(builder, node)
 
 
-def _silent(draft: Draft, node: ManagedNode) -> None:
+def _silent(builder: PlanBuilder, node: ManagedNode) -> None:
     """Slurm gets no answer: dead is a guest that gives its hypervisor none either.
 
     Of many at once none is believed dead: that is how a broken network looks.
     """
-    rule, world = draft.policies.liveness, draft.world
+    rule, world = builder.policies.liveness, builder.world
     problem = f"it has not answered Slurm for {rule.down_after_s:g} s"
     most = rule.most(len(world.nodes))
-    if not work_on(draft, node):
-        condemn(draft, node, Cause.SILENT, problem, fail=True)
+    if not work_on(builder, node):
+        condemn(builder, node, Cause.SILENT, problem, fail=True)
         return
     if len(world.silent) > most:
         count = len(world.silent)
         reason = f"{problem}, but {count} nodes do not: this looks like a broken network"
-        draft.refuse(node.name, "removal", reason)
+        builder.refuse(node.name, "removal", reason)
         return
     wake = WakeInstance(node.name, node.generation, node.host, "does its guest answer?")
     if node.woken_s <= world.silent[node.name]:
-        progress, tried = draft.do(wake), draft.operation(wake)
+        progress, tried = builder.do(wake), builder.operation(wake)
         failed = tried is not None and (progress is Progress.FINAL or tried.attempts >= _CALLS)
         if failed and tried is not None:
             why = f"{problem}, nor its hypervisor: {tried.problem}"
-            condemn(draft, node, Cause.SILENT, why, fail=True)
+            condemn(builder, node, Cause.SILENT, why, fail=True)
         return
     reason = f"{problem}, but its guest answers its hypervisor: see to the network between them"
-    draft.refuse(node.name, "removal", reason)
+    builder.refuse(node.name, "removal", reason)
 
 
-def _in_service(draft: Draft, node: ManagedNode, seen: Node, waiting: str) -> None:
+def _in_service(builder: PlanBuilder, node: ManagedNode, seen: Node, waiting: str) -> None:
     """Undo what a crash in the middle of a return may have left: hidden, or drained by us.
 
     And what others may have done: its address is ours to say. While a job of it waits for another
     node it is kept for that job.
     """
-    show(draft, node)
+    show(builder, node)
     if waiting:
-        draft.refuse(node.name, "new jobs", waiting)
+        builder.refuse(node.name, "new jobs", waiting)
         if not seen.drained:
-            draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {waiting}"))
+            builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {waiting}"))
     elif node.held:
         pass  # its job goes on first
     elif seen.drained_by_others:
-        draft.refuse(node.name, "undrain", f"somebody else drained it: {seen.reason}")
+        builder.refuse(node.name, "undrain", f"somebody else drained it: {seen.reason}")
     elif seen.drained_by_us:
-        draft.do(UndrainNode(node.name, node.generation, "it is ready", node.host))
+        builder.do(UndrainNode(node.name, node.generation, "it is ready", node.host))
 
 
-def _prove_jobs(draft: Draft, node: ManagedNode) -> None:
+def _prove_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
     """Soon after a return: see in the guest that its jobs go on, and kick them if they do not."""
-    jobs = draft.world.jobs_on(node.name)
+    jobs = builder.world.jobs_on(node.name)
     if not jobs:
-        draft.note(node, "no job is left on it", suspended_s=0.0, stuck_s=0.0)
+        builder.note(node, "no job is left on it", suspended_s=0.0, stuck_s=0.0)
         return
-    if _half_kicked(draft, node, jobs):
+    if _half_kicked(builder, node, jobs):
         return
     if not any(job.state is JobState.RUNNING for job in jobs):
         kept = any(job.state is JobState.SUSPENDED for job in jobs)
         why = "others keep its jobs suspended" if kept else "none of its jobs runs any more"
-        draft.note(node, why, suspended_s=0.0, stuck_s=0.0)
+        builder.note(node, why, suspended_s=0.0, stuck_s=0.0)
         return
-    if node.stuck_s and draft.now_s >= node.stuck_s + _SETTLES_S:
-        _kick(draft, node, jobs)
+    if node.stuck_s and builder.now_s >= node.stuck_s + _SETTLES_S:
+        _kick(builder, node, jobs)
         return
     over_s = node.suspended_s + _LATE_SIGNAL_S
     if not node.stuck_s and node.probed_s > over_s:
-        draft.note(node, "its jobs go on", suspended_s=0.0, kicked=())
+        builder.note(node, "its jobs go on", suspended_s=0.0, kicked=())
         return
     looked_s = max(node.probed_s, node.since_s)
     # A look costs a call into the guest, and what is late gets less likely with time.
     well_s = 0.0 if node.stuck_s else (looked_s - node.since_s) * _PROBE_LESS_OFTEN
     due_s = looked_s + max(_PROBE_EVERY_S, well_s)
-    draft.wake_at(due_s)
-    if draft.now_s >= due_s:
-        draft.do(ProbeJobs(node.name, node.generation, node.host, "do its jobs go on?"))
+    builder.wake_at(due_s)
+    if builder.now_s >= due_s:
+        builder.do(ProbeJobs(node.name, node.generation, node.host, "do its jobs go on?"))
 
 
-def _kick(draft: Draft, node: ManagedNode, jobs: Iterable[Job]) -> None:
+def _kick(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> None:
     """Let stopped processes go on. What is suspended only for that is noted before the call."""
     stuck = [job for job in jobs if job.state is JobState.RUNNING and job.active]
     kicked = tuple(dict.fromkeys((*node.kicked, *(job.id for job in stuck))))
     if kicked != node.kicked:
-        draft.note(node, "its processes stand still", kicked=kicked)
+        builder.note(node, "its processes stand still", kicked=kicked)
     for job in stuck:
         reason = "its processes stand still although Slurm shows it as running"
-        draft.do(KickJob(node.name, node.generation, job.id, reason))
+        builder.do(KickJob(node.name, node.generation, job.id, reason))
 
 
-def _half_kicked(draft: Draft, node: ManagedNode, jobs: Iterable[Job]) -> bool:
+def _half_kicked(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> bool:
     """Whether a kick got no further than the suspend, as when the daemon died in it; it goes on."""
     left = [j for j in jobs if j.state is JobState.SUSPENDED and j.id in node.kicked]
-    for job in left if not draft.busy_with(node) else ():
+    for job in left if not builder.busy_with(node) else ():
         reason = "it was suspended only to let its processes go on"
-        draft.do(ResumeJob(node.name, node.generation, job.id, reason))
+        builder.do(ResumeJob(node.name, node.generation, job.id, reason))
     return bool(left)

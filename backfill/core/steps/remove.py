@@ -13,97 +13,97 @@ from backfill.core.actions import (
 )
 from backfill.core.cluster import OUR_REASON, Job, NodeBase
 from backfill.core.condemn import COPY_IS_LOST, clear, condemn, forgotten, work_on
-from backfill.core.draft import Draft, Progress
 from backfill.core.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.notice import tell
+from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.rungs import on_rung
 from backfill.core.steps.unsuspended import give_back
 
 
-def step_draining(draft: Draft, node: ManagedNode) -> None:
+def step_draining(builder: PlanBuilder, node: ManagedNode) -> None:
     """Nobody needs it: wait for the drain and the last job, then remove it."""
-    if draft.must_leave(node):
-        begin_eviction(draft, node, doomed=True)
+    if builder.must_leave(node):
+        begin_eviction(builder, node, doomed=True)
         return
-    if draft.blind:
+    if builder.blind:
         return
-    seen = draft.world.nodes.get(node.name)
+    seen = builder.world.nodes.get(node.name)
     if seen is None:
-        forgotten(draft, node, fail=False)
+        forgotten(builder, node, fail=False)
         return
-    draft.watch(node.name)
+    builder.watch(node.name)
     if not seen.drained:
-        draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+        builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
         return
     if node.drained_s == 0.0:
-        draft.note(node, node.reason, drained_s=draft.now_s)
+        builder.note(node, node.reason, drained_s=builder.now_s)
         return
-    if draft.world.node_read_s(node.name) <= node.drained_s:
+    if builder.world.node_read_s(node.name) <= node.drained_s:
         return  # a job may have come just before the drain: look once more
-    if draft.world.jobs_on(node.name):
-        _with_jobs(draft, node)
+    if builder.world.jobs_on(node.name):
+        _with_jobs(builder, node)
         return
-    clear(draft, node, node.reason)
+    clear(builder, node, node.reason)
 
 
-def _with_jobs(draft: Draft, node: ManagedNode) -> None:
+def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
     """It stays, unless its room is wanted back: then its jobs may end in time, or start anew."""
     if not node.doomed:
         reason = "a job came just before the drain"
-        draft.do(UndrainNode(node.name, node.generation, reason, node.host))
-        draft.become(node, Phase.READY, reason, idle_since_s=0.0)
+        builder.do(UndrainNode(node.name, node.generation, reason, node.host))
+        builder.become(node, Phase.READY, reason, idle_since_s=0.0)
         return
-    limit_s = draft.since(node) + draft.policies.scale.reclaim_within_s
-    draft.wake_at(limit_s)
-    if draft.now_s < limit_s:
+    limit_s = builder.since(node) + builder.policies.scale.reclaim_within_s
+    builder.wake_at(limit_s)
+    if builder.now_s < limit_s:
         return
-    fixed = [j.id for j in draft.world.jobs_on(node.name) if not j.requeue]
+    fixed = [j.id for j in builder.world.jobs_on(node.name) if not j.requeue]
     if fixed:
         reason = f"job {', '.join(fixed)} was submitted as --no-requeue: it is waited for"
-        draft.refuse(node.name, "removal", reason)
+        builder.refuse(node.name, "removal", reason)
         return
-    condemn(draft, node, Cause.RECLAIMED, f"{node.reason}; its jobs start anew elsewhere")
+    condemn(builder, node, Cause.RECLAIMED, f"{node.reason}; its jobs start anew elsewhere")
 
 
-def step_removing(draft: Draft, node: ManagedNode) -> None:
+def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
     """Destroy the instance first, so that no copy can run on; then clear Slurm of the node."""
     if node.unconfirmed:
-        _spared(draft, node)
+        _spared(builder, node)
         return
-    give_back(draft, node)
-    if _given_up(draft, node) or _instance_left(draft, node) or draft.blind:
+    give_back(builder, node)
+    if _given_up(builder, node) or _instance_left(builder, node) or builder.blind:
         return
-    unsure = _unsure(draft, node)
+    unsure = _unsure(builder, node)
     if unsure:
         # Its jobs must not start elsewhere, nor its name be used again, while a copy may run on.
-        draft.refuse(node.name, "removal", f"{unsure}: its instance may still be there")
+        builder.refuse(node.name, "removal", f"{unsure}: its instance may still be there")
         return
-    seen = draft.world.nodes.get(node.name)
+    seen = builder.world.nodes.get(node.name)
     if seen is not None:
-        draft.watch(node.name)
-        _leave_slurm(draft, node)
+        builder.watch(node.name)
+        _leave_slurm(builder, node)
         return
-    if draft.busy_with(node) or _not_deleted(draft, node):
+    if builder.busy_with(node) or _not_deleted(builder, node):
         return
-    _over(draft, node)
+    _over(builder, node)
 
 
-def _not_deleted(draft: Draft, node: ManagedNode) -> bool:
+def _not_deleted(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether Slurm may still have it, although a reading of all its nodes lacked it: see to that.
 
     One such reading may be odd, and a node that is forgotten then stays in Slurm for ever.
     """
-    world = draft.world
+    world = builder.world
     if not world.node_since_s(node.name) or world.deleted(node.name, node.generation):
         return False
     delete = DeleteNode(node.name, node.generation, node.reason)
-    return draft.do(delete) is not Progress.FINAL
+    return builder.do(delete) is not Progress.FINAL
 
 
-def _spared(draft: Draft, node: ManagedNode) -> None:
+def _spared(builder: PlanBuilder, node: ManagedNode) -> None:
     """Asked directly before, Slurm or its hypervisor did not bear out why it should go."""
-    draft.become(
+    builder.become(
         node,
         Phase.EVICTING,
         f"not destroyed: {node.unconfirmed}",
@@ -111,35 +111,35 @@ def _spared(draft: Draft, node: ManagedNode) -> None:
         fail=False,
         doomed=False,
         drained_s=0.0,
-        **on_rung(draft, 0),
+        **on_rung(builder, 0),
     )
 
 
-def lost_with(draft: Draft, host: str) -> bool:
+def lost_with(builder: PlanBuilder, host: str) -> bool:
     """Whether nothing is on the host any more: it is silent, and people say that it is off."""
-    known = draft.world.hosts.get(host)
-    return host in draft.world.off and known is not None and not known.reachable
+    known = builder.world.hosts.get(host)
+    return host in builder.world.off and known is not None and not known.reachable
 
 
-def _given_up(draft: Draft, node: ManagedNode) -> bool:
+def _given_up(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Forget what the node has on hosts that are off for good; whether that goes on."""
-    world = draft.world
+    world = builder.world
     for host in filter(None, (node.host, node.target)):
         seen_s = world.seen_s("instance", f"{host}/{node.name}")
-        if lost_with(draft, host) and seen_s < node.since_s:
+        if lost_with(builder, host) and seen_s < node.since_s:
             reason = f"{host} is off for good: {world.off[host]}"
-            draft.do(DeleteInstance(node.name, node.generation, host, reason, off=True))
+            builder.do(DeleteInstance(node.name, node.generation, host, reason, off=True))
             return True
     return False
 
 
-def _instance_left(draft: Draft, node: ManagedNode) -> bool:
+def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Delete it wherever it is seen; true while anything of it may still be there."""
-    places = draft.world.places_of(node.name)
+    places = builder.world.places_of(node.name)
     for place in places:
         last_words = node.fail and node.proven_s == 0.0
-        held = work_on(draft, node) if node.condemned else ()
-        draft.do(
+        held = work_on(builder, node) if node.condemned else ()
+        builder.do(
             DeleteInstance(
                 node.name,
                 node.generation,
@@ -153,15 +153,15 @@ def _instance_left(draft: Draft, node: ManagedNode) -> bool:
     if places:
         return True
     # A call that may yet bring it into being has to end first.
-    return any(o.running and o.host for o in draft.world.operations_of(node.name))
+    return any(o.running and o.host for o in builder.world.operations_of(node.name))
 
 
-def _unsure(draft: Draft, node: ManagedNode) -> str:
+def _unsure(builder: PlanBuilder, node: ManagedNode) -> str:
     """Say which host has not been seen without the instance since the removal began."""
-    world = draft.world
+    world = builder.world
     for name in filter(None, (node.host, node.target)):
         host = world.hosts[name]
-        if lost_with(draft, name):
+        if lost_with(builder, name):
             continue
         if not host.reachable:
             return f"{name} cannot be reached ({host.problem})"
@@ -174,58 +174,58 @@ def _unsure(draft: Draft, node: ManagedNode) -> str:
     return ""
 
 
-def _leave_slurm(draft: Draft, node: ManagedNode) -> None:
+def _leave_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
     """Give back the jobs that Slurm still sees there, then delete the node."""
-    seen = draft.world.nodes[node.name]
+    seen = builder.world.nodes[node.name]
     if not seen.drained:
-        draft.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+        builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
         return
-    jobs = draft.world.jobs_on(node.name)
+    jobs = builder.world.jobs_on(node.name)
     active = [j for j in jobs if j.active]
     for job in active:
-        _give_back(draft, node, job)
+        _give_back(builder, node, job)
     if active:
         return
     if jobs and seen.base is not NodeBase.DOWN:
         reason = f"{OUR_REASON} its instance is gone"
-        draft.do(DownNode(node.name, node.generation, reason))
+        builder.do(DownNode(node.name, node.generation, reason))
         return
-    draft.do(DeleteNode(node.name, node.generation, node.reason))
+    builder.do(DeleteNode(node.name, node.generation, node.reason))
 
 
-def _give_back(draft: Draft, node: ManagedNode, job: Job) -> None:
+def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
     """The job's copy is destroyed: let it start anew, or end it where its owner forbade that."""
     reason = f"its instance is gone: {node.reason}"
-    host = "" if lost_with(draft, node.host) else node.host
+    host = "" if lost_with(builder, node.host) else node.host
     if not job.requeue:
         if node.condemned not in COPY_IS_LOST:
             why = f"job {job.id} was submitted as --no-requeue, and nothing shows its copy as lost"
-            draft.refuse(node.name, "removal", why)
+            builder.refuse(node.name, "removal", why)
             return
         end = CancelJob(node.name, node.generation, job.id, reason, job.restarts, host)
-        if draft.do(end) is Progress.BEGUN:
-            tell(draft, node, (job.id,), f"ends, as it may not be requeued: {reason}")
+        if builder.do(end) is Progress.BEGUN:
+            tell(builder, node, (job.id,), f"ends, as it may not be requeued: {reason}")
         return
     action = RequeueJob(node.name, node.generation, job.id, reason, job.restarts, host)
-    progress = draft.do(action)
+    progress = builder.do(action)
     if progress is Progress.BEGUN:
-        tell(draft, node, (job.id,), f"starts anew: {reason}")
+        tell(builder, node, (job.id,), f"starts anew: {reason}")
     elif progress is Progress.FINAL:
-        if draft.world.nodes[node.name].base is NodeBase.DOWN:
-            draft.refuse(node.name, "removal", f"job {job.id} is still seen there")
+        if builder.world.nodes[node.name].base is NodeBase.DOWN:
+            builder.refuse(node.name, "removal", f"job {job.id} is still seen there")
             return  # it had ended, or ends with its node: the next reading shows that
-        draft.do(DownNode(node.name, node.generation, f"{OUR_REASON} {reason}"))
+        builder.do(DownNode(node.name, node.generation, f"{OUR_REASON} {reason}"))
 
 
-def _over(draft: Draft, node: ManagedNode) -> None:
+def _over(builder: PlanBuilder, node: ManagedNode) -> None:
     """Nothing is left outside."""
     if not node.fail:
-        draft.forget(node, node.reason)
+        builder.forget(node, node.reason)
         return
-    scale = draft.policies.scale
+    scale = builder.policies.scale
     failures = node.failures + 1
     if failures >= scale.give_up_after:
-        draft.become(
+        builder.become(
             node,
             Phase.GIVEN_UP,
             f"given up after {failures} failures: {node.reason}",
@@ -234,11 +234,11 @@ def _over(draft: Draft, node: ManagedNode) -> None:
         )
         return
     wait_s = scale.backoff_s(failures)
-    draft.become(
+    builder.become(
         node,
         Phase.FAILED,
         f"failure {failures} of {scale.give_up_after}, next try in {wait_s:.0f} s: {node.reason}",
         failures=failures,
-        not_before_s=draft.now_s + wait_s,
+        not_before_s=builder.now_s + wait_s,
         held=(),
     )

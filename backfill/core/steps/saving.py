@@ -3,63 +3,63 @@
 from __future__ import annotations
 
 from backfill.core.cluster import Job, JobState
-from backfill.core.draft import Draft
 from backfill.core.foresight import end_s
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.plan_builder import PlanBuilder
 
 
-def save_in_time(draft: Draft, node: ManagedNode) -> None:
+def save_in_time(builder: PlanBuilder, node: ManagedNode) -> None:
     """Order a checkpoint of the job on this node once it is due; all its nodes are ordered at once.
 
     Reckoned from the last checkpoint, or from the job's start, by what the instance had lived
     through until then: so the time that is due is known beforehand, and the plan waits for it.
     """
-    rules = draft.policies.saving
-    jobs = [job for job in draft.world.jobs_on(node.name) if job.active]
+    rules = builder.policies.saving
+    jobs = [job for job in builder.world.jobs_on(node.name) if job.active]
     if not rules.automatic or not jobs:
         return
     if len(jobs) > 1:
-        draft.refuse(node.name, "a checkpoint", f"{len(jobs)} jobs run on it: one alone is saved")
+        builder.refuse(node.name, "a checkpoint", f"{len(jobs)} jobs run on it: one alone is saved")
         return
     job = jobs[0]
     if job.state is not JobState.RUNNING or node.name != min(job.nodes):
         return
     last_s = max(job.start_s, node.checkpoint_s)
-    cost_s = _cost_s(draft, node)
+    cost_s = _cost_s(builder, node)
     due_s = rules.due_s(last_s, cost_s, last_s - node.created_s, node.evictions)
     over_s = end_s(job)
     if over_s is not None and over_s <= due_s + cost_s:
         return  # it ends by itself before a checkpoint is worth what it costs
-    draft.wake_at(due_s)
-    if draft.now_s >= due_s:
-        _order(draft, job)
+    builder.wake_at(due_s)
+    if builder.now_s >= due_s:
+        _order(builder, job)
 
 
-def _cost_s(draft: Draft, node: ManagedNode) -> float:
+def _cost_s(builder: PlanBuilder, node: ManagedNode) -> float:
     """How long one stops the job: memory is written, and read again."""
-    rate = draft.world.rates.get(node.host)
-    written_s = None if rate is None else rate.predict_s(draft.policies.instances.flavour.memory_mb)
-    return draft.policies.saving.cost_s if written_s is None else 2.0 * written_s
+    rate = builder.world.rates.get(node.host)
+    written_s = None if rate is None else rate.predict_s(builder.policies.instances.flavour.memory_mb)
+    return builder.policies.saving.cost_s if written_s is None else 2.0 * written_s
 
 
-def _order(draft: Draft, job: Job) -> None:
-    world, at_once = draft.world, draft.policies.saving.at_once
+def _order(builder: PlanBuilder, job: Job) -> None:
+    world, at_once = builder.world, builder.policies.saving.at_once
     nodes = [world.managed.get(name) for name in job.nodes]
     members = [node for node in nodes if node is not None and node.phase is Phase.READY]
     if len(members) < len(nodes):
-        draft.refuse(f"job {job.id}", "a checkpoint", "not all of its nodes are ready nodes of ours")
+        builder.refuse(f"job {job.id}", "a checkpoint", "not all of its nodes are ready nodes of ours")
         return
-    under_way = {m.checkpoint for m in world.managed.values() if m.checkpoint} | draft.checkpoints
+    under_way = {m.checkpoint for m in world.managed.values() if m.checkpoint} | builder.checkpoints
     if len(under_way) >= at_once:
-        draft.refuse(f"job {job.id}", "a checkpoint", f"saving.at_once = {at_once} is reached")
+        builder.refuse(f"job {job.id}", "a checkpoint", f"saving.at_once = {at_once} is reached")
         return
-    identity = draft.policies.saving.identity(job.id, draft.now_s)
-    draft.checkpoints.add(identity)
+    identity = builder.policies.saving.identity(job.id, builder.now_s)
+    builder.checkpoints.add(identity)
     names = tuple(node.name for node in members)
     for node in members:
-        reason = f"checkpoint {identity}: the last one is {_age(draft, job, node)} old"
-        draft.note(node, reason, checkpoint=identity, checkpoint_s=draft.now_s, checkpoint_of=names)
+        reason = f"checkpoint {identity}: the last one is {_age(builder, job, node)} old"
+        builder.note(node, reason, checkpoint=identity, checkpoint_s=builder.now_s, checkpoint_of=names)
 
 
-def _age(draft: Draft, job: Job, node: ManagedNode) -> str:
-    return f"{draft.now_s - max(job.start_s, node.checkpoint_s):.0f} s"
+def _age(builder: PlanBuilder, job: Job, node: ManagedNode) -> str:
+    return f"{builder.now_s - max(job.start_s, node.checkpoint_s):.0f} s"

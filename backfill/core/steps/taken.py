@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from backfill.core.draft import Draft
 from backfill.core.lifecycle import ManagedNode, Rung
+from backfill.core.plan_builder import PlanBuilder
 
 # Rungs on which the work is in the host's memory, which no work on the host itself leaves alone.
 _IN_MEMORY = (Rung.THROTTLE, Rung.PAUSE)
 
 
-def why_taken(draft: Draft, host: str) -> str:
+def why_taken(builder: PlanBuilder, host: str) -> str:
     """`was given to job 7`, or what else takes the host as a whole; empty where nothing does."""
-    takers = draft.world.takers(host)
+    takers = builder.world.takers(host)
     if takers:
         return f"was given to job {', '.join(takers)}"
-    return "is left for its maintenance" if draft.taken(host) else ""
+    return "is left for its maintenance" if builder.taken(host) else ""
 
 
-def only_claimed(draft: Draft, node: ManagedNode) -> str:
+def only_claimed(builder: PlanBuilder, node: ManagedNode) -> str:
     """Say why work is not lost for its host yet, which nobody but a hook says is taken, or "".
 
     To stand still costs nothing, and for that a word is enough; Slurm shows soon who got the host.
     """
-    world, host = draft.world, node.host
-    if host in world.closed or node.name in world.closed or draft.left(host):
+    world, host = builder.world, node.host
+    if host in world.closed or node.name in world.closed or builder.left(host):
         return ""
     known = world.hosts.get(host)
     own = None if known is None else known.node
@@ -31,18 +31,18 @@ def only_claimed(draft: Draft, node: ManagedNode) -> str:
         return ""
     if any(job.holds_nodes for job in world.jobs_on(own)):
         return ""
-    draft.watch(own)
-    return f"a hook says that {host} {why_taken(draft, host)}, and Slurm does not show it yet"
+    builder.watch(own)
+    return f"a hook says that {host} {why_taken(builder, host)}, and Slurm does not show it yet"
 
 
-def unsafe(draft: Draft, node: ManagedNode) -> str:
+def unsafe(builder: PlanBuilder, node: ManagedNode) -> str:
     """Say why the node's work must not stay in its host's memory, or return an empty text.
 
     Empty as well where the ladder has no rung to disk after this one: to stay is then less bad.
     """
-    if not draft.left(node.host):
+    if not builder.left(node.host):
         return ""
-    rule, ladder = draft.rule(node), draft.policies.ladder
+    rule, ladder = builder.rule(node), builder.policies.ladder
     later = ladder.rungs[ladder.place(node.rung, node.rung_kind) + 1 :]
     if rule.rung not in _IN_MEMORY or all(after.rung is not Rung.SUSPEND for after in later):
         return ""

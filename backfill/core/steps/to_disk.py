@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from backfill.core.actions import KeepCheckpoint, SuspendInstance
-from backfill.core.draft import Draft, Progress
 from backfill.core.fence import judge
 from backfill.core.fleet import Checkpoint, Instance, InstanceState
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.plan import key_of
+from backfill.core.plan_builder import PlanBuilder, Progress
 
 _KIND = f"{SuspendInstance.__name__}:"
 _STILL = (InstanceState.PAUSED, InstanceState.SUSPENDED)
@@ -23,93 +23,93 @@ def kept_in_memory(instance: Instance | None) -> str:
     return f"a guest that stands still cannot let go of the devices of job {instance.devices_of}"
 
 
-def suspend(draft: Draft, node: ManagedNode, reason: str) -> Progress:
+def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
     """Write the instance's memory to disk when it is its turn."""
-    kept = kept_in_memory(draft.instance(node))
+    kept = kept_in_memory(builder.instance(node))
     if kept:
-        draft.refuse(node.name, "suspend", kept)
+        builder.refuse(node.name, "suspend", kept)
         return Progress.FINAL
-    world, queue = draft.world, draft.policies.disk_queue
-    expected_s = _expected_s(draft, node)
+    world, queue = builder.world, builder.policies.disk_queue
+    expected_s = _expected_s(builder, node)
     action = SuspendInstance(node.name, node.generation, node.host, reason, expected_s)
     if world.running(key_of(action)):
         return Progress.RUNNING
-    writing = {name: _used_mb(draft, name) for name in draft.under_way(_KIND, but=node.name)}
-    here_mb = sum(mb for name, mb in writing.items() if _is_on(draft, name, node.host))
-    refusal = queue.refusal(_used_mb(draft, node.name), here_mb, sum(writing.values()))
+    writing = {name: _used_mb(builder, name) for name in builder.under_way(_KIND, but=node.name)}
+    here_mb = sum(mb for name, mb in writing.items() if _is_on(builder, name, node.host))
+    refusal = queue.refusal(_used_mb(builder, node.name), here_mb, sum(writing.values()))
     if refusal:
         others = ", ".join(sorted(writing))
-        draft.refuse(node.name, "suspend", f"{refusal}: {others} first")
+        builder.refuse(node.name, "suspend", f"{refusal}: {others} first")
         return Progress.WAITING
-    return draft.do(action)
+    return builder.do(action)
 
 
-def _is_on(draft: Draft, name: str, host: str) -> bool:
-    node = draft.world.managed.get(name)
+def _is_on(builder: PlanBuilder, name: str, host: str) -> bool:
+    node = builder.world.managed.get(name)
     return node is not None and node.host == host
 
 
-def _used_mb(draft: Draft, name: str) -> int:
+def _used_mb(builder: PlanBuilder, name: str) -> int:
     """How much of its memory there is to write, as far as the hypervisor tells."""
-    node = draft.world.managed.get(name)
-    instance = None if node is None else draft.instance(node)
+    node = builder.world.managed.get(name)
+    instance = None if node is None else builder.instance(node)
     if instance is None:
         return 0
     return min(instance.rss_mb or instance.resources.memory_mb, instance.resources.memory_mb)
 
 
-def _expected_s(draft: Draft, node: ManagedNode) -> float:
+def _expected_s(builder: PlanBuilder, node: ManagedNode) -> float:
     """By what this host did before; 0 when it has not been learned."""
-    rate = draft.world.rates.get(node.host)
-    return (rate.predict_s(_used_mb(draft, node.name)) or 0.0) if rate is not None else 0.0
+    rate = builder.world.rates.get(node.host)
+    return (rate.predict_s(_used_mb(builder, node.name)) or 0.0) if rate is not None else 0.0
 
 
-def keep_checkpoint(draft: Draft, node: ManagedNode, instance: Instance) -> None:
+def keep_checkpoint(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """The order of a checkpoint: all members stand still, then memory to disk, then keep it."""
-    members = _members(draft, node)
+    members = _members(builder, node)
     late_s = max(m.drained_s for m in members) - node.checkpoint_s
-    window_s = draft.policies.checkpoints.window_s
-    stopped = all(_stopped(draft, m) for m in members)
-    if late_s > window_s or (not stopped and draft.now_s > node.checkpoint_s + window_s):
-        _no_checkpoint(draft, node, f"its nodes did not all stop within {window_s:g} s")
+    window_s = builder.policies.checkpoints.window_s
+    stopped = all(_stopped(builder, m) for m in members)
+    if late_s > window_s or (not stopped and builder.now_s > node.checkpoint_s + window_s):
+        _no_checkpoint(builder, node, f"its nodes did not all stop within {window_s:g} s")
         return
     if not stopped:
-        draft.wake_at(node.checkpoint_s + window_s)
+        builder.wake_at(node.checkpoint_s + window_s)
         return
     if instance.state is InstanceState.PAUSED:
-        if suspend(draft, node, f"for checkpoint {node.checkpoint}") is Progress.FINAL:
+        if suspend(builder, node, f"for checkpoint {node.checkpoint}") is Progress.FINAL:
             why = kept_in_memory(instance) or "its memory could not be written"
-            _no_checkpoint(draft, node, why)
+            _no_checkpoint(builder, node, why)
         return
     action = KeepCheckpoint(
         node.name,
         node.generation,
         node.host,
-        _wanted(draft, node, members),
-        draft.policies.checkpoints.quota_mb,
+        _wanted(builder, node, members),
+        builder.policies.checkpoints.quota_mb,
         f"checkpoint {node.checkpoint} was ordered",
     )
-    operation = draft.operation(action)
+    operation = builder.operation(action)
     if operation is not None and operation.problem and not operation.running:
-        _no_checkpoint(draft, node, operation.problem)
+        _no_checkpoint(builder, node, operation.problem)
         return
-    draft.do(action)
+    builder.do(action)
 
 
-def _members(draft: Draft, node: ManagedNode) -> list[ManagedNode]:
+def _members(builder: PlanBuilder, node: ManagedNode) -> list[ManagedNode]:
     """All nodes of the same order that have not got theirs yet, this one included."""
-    managed = draft.world.managed.values()
+    managed = builder.world.managed.values()
     return [m for m in managed if m.checkpoint == node.checkpoint]
 
 
-def _stopped(draft: Draft, node: ManagedNode) -> bool:
-    instance = draft.instance(node)
+def _stopped(builder: PlanBuilder, node: ManagedNode) -> bool:
+    instance = builder.instance(node)
     still = instance is not None and instance.state in _STILL
-    return still and node.phase is Phase.DISPLACED
+    return still and node.phase is Phase.PARKED
 
 
-def _wanted(draft: Draft, node: ManagedNode, members: list[ManagedNode]) -> Checkpoint:
-    held, policies = judge(node.name, node.held, draft.world.jobs).keep[0], draft.policies
+def _wanted(builder: PlanBuilder, node: ManagedNode, members: list[ManagedNode]) -> Checkpoint:
+    held, policies = judge(node.name, node.held, builder.world.jobs).keep[0], builder.policies
     names = sorted({*node.checkpoint_of, *(m.name for m in members)})
     return Checkpoint(
         id=node.checkpoint,
@@ -119,11 +119,11 @@ def _wanted(draft: Draft, node: ManagedNode, members: list[ManagedNode]) -> Chec
         generation=node.generation,
         host=node.host,
         members=tuple(names),
-        created_s=float(draft.now_s),
-        expires_s=draft.now_s + policies.saving.kept_s(node.checkpoint, policies.checkpoints.keep_s),
+        created_s=float(builder.now_s),
+        expires_s=builder.now_s + policies.saving.kept_s(node.checkpoint, policies.checkpoints.keep_s),
     )
 
 
-def _no_checkpoint(draft: Draft, node: ManagedNode, why: str) -> None:
+def _no_checkpoint(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
     """It is given up and the instance goes back to work; the story tells why."""
-    draft.note(node, f"no checkpoint {node.checkpoint}: {why}", checkpoint="", checkpoint_of=())
+    builder.note(node, f"no checkpoint {node.checkpoint}: {why}", checkpoint="", checkpoint_of=())

@@ -9,10 +9,10 @@ from itertools import count
 
 from backfill.core.actions import LimitJob, SuspendJob
 from backfill.core.cluster import Job, JobState
-from backfill.core.draft import Draft, Progress
 from backfill.core.foresight import end_s
 from backfill.core.lifecycle import HeldJob, JobLimit, ManagedNode, Phase
 from backfill.core.notice import tell
+from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.unsuspendable import Way, next_minute_s, whole_minutes_s
 
 # Slurm says of most jobs for good that it will not; of others it may only seem so at first.
@@ -25,28 +25,28 @@ _WHAT = {
 }
 
 
-def note_refused(draft: Draft, node: ManagedNode, jobs: Iterable[Job]) -> bool:
+def note_refused(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> bool:
     """Remember which of these jobs Slurm will not suspend, in its words; whether one is new."""
     held = list(node.held)
     for job in jobs:
-        operation = draft.operation(SuspendJob(node.name, node.generation, job.id, ""))
+        operation = builder.operation(SuspendJob(node.name, node.generation, job.id, ""))
         if operation is None or operation.running:
             continue
         if not operation.final and operation.attempts < _TRIES:
-            draft.refuse(node.name, f"suspend of job {job.id}", operation.problem)
+            builder.refuse(node.name, f"suspend of job {job.id}", operation.problem)
             continue
-        held = [_refused(draft, node, h, job, operation.problem) for h in held]
+        held = [_refused(builder, node, h, job, operation.problem) for h in held]
     if tuple(held) == node.held:
         return False
-    draft.note(node, "Slurm will not suspend a job of it", held=tuple(held))
+    builder.note(node, "Slurm will not suspend a job of it", held=tuple(held))
     return True
 
 
-def _refused(draft: Draft, node: ManagedNode, held: HeldJob, job: Job, words: str) -> HeldJob:
+def _refused(builder: PlanBuilder, node: ManagedNode, held: HeldJob, job: Job, words: str) -> HeldJob:
     if held.id != job.id or held.refused:
         return held
-    whole = list(_components(draft, job))
-    beside = next(_held_elsewhere(draft, node, whole), None)
+    whole = list(_components(builder, job))
+    beside = next(_held_elsewhere(builder, node, whole), None)
     if beside is not None:  # the job as a whole has stood still since then
         _, first = beside
         return replace(held, ours=False, refused=words, stopped_s=first.stopped_s, limits=first.limits)
@@ -54,14 +54,14 @@ def _refused(draft: Draft, node: ManagedNode, held: HeldJob, job: Job, words: st
     return replace(held, ours=False, refused=words, stopped_s=node.rung_since_s, limits=tuple(limits))
 
 
-def _components(draft: Draft, job: Job) -> Iterator[Job]:
+def _components(builder: PlanBuilder, job: Job) -> Iterator[Job]:
     """The job, or all components of a heterogeneous one: they wait for one another."""
     lead, plus, _ = job.id.partition("+")
     if not plus:
         yield job
         return
     for offset in count():
-        found = draft.world.jobs.get(f"{lead}+{offset}")
+        found = builder.world.jobs.get(f"{lead}+{offset}")
         if found is None:
             return
         if found.active:
@@ -69,12 +69,12 @@ def _components(draft: Draft, job: Job) -> Iterator[Job]:
 
 
 def _held_elsewhere(
-    draft: Draft, node: ManagedNode, whole: Iterable[Job]
+    builder: PlanBuilder, node: ManagedNode, whole: Iterable[Job]
 ) -> Iterator[tuple[ManagedNode, HeldJob]]:
     """Other nodes of ours on which a part of the job stands still, and as what it is held there."""
     for job in whole:
         for name in job.nodes:
-            other = draft.world.managed.get(name)
+            other = builder.world.managed.get(name)
             if other is None or name == node.name:
                 continue
             for held in other.held:
@@ -82,120 +82,120 @@ def _held_elsewhere(
                     yield other, held
 
 
-def way(draft: Draft, kept: Iterable[HeldJob]) -> Way | None:
+def way(builder: PlanBuilder, kept: Iterable[HeldJob]) -> Way | None:
     """What is done for those of these jobs that Slurm will not suspend; None: there are none."""
-    return draft.policies.unsuspendable.way if any(h.refused for h in kept) else None
+    return builder.policies.unsuspendable.way if any(h.refused for h in kept) else None
 
 
-def keep_alive(draft: Draft, node: ManagedNode, kept: Iterable[HeldJob]) -> None:
+def keep_alive(builder: PlanBuilder, node: ManagedNode, kept: Iterable[HeldJob]) -> None:
     """Say which jobs Slurm will not suspend, and keep their time limits ahead of the stop."""
-    rule = draft.policies.unsuspendable
+    rule = builder.policies.unsuspendable
     for held in kept:
         if not held.refused:
             continue
         reason = f"Slurm will not ({held.refused}); {_WHAT[rule.way]} (unsuspendable.way)"
-        draft.refuse(node.name, f"suspend of job {held.id}", reason)
-        if rule.raises and not draft.blind:
+        builder.refuse(node.name, f"suspend of job {held.id}", reason)
+        if rule.raises and not builder.blind:
             for limit in held.limits:
-                _raise(draft, node, held, limit)
+                _raise(builder, node, held, limit)
 
 
-def _raise(draft: Draft, node: ManagedNode, held: HeldJob, limit: JobLimit) -> None:
-    rule = draft.policies.unsuspendable
-    job = draft.world.jobs.get(limit.id)
+def _raise(builder: PlanBuilder, node: ManagedNode, held: HeldJob, limit: JobLimit) -> None:
+    rule = builder.policies.unsuspendable
+    job = builder.world.jobs.get(limit.id)
     over_s = None if job is None or not job.active else end_s(job)
     if job is None or job.time_limit_s is None or over_s is None:
         return
     if job.time_limit_s < limit.limit_s:
-        _lowered(draft, node, held, limit, job.time_limit_s)
+        _lowered(builder, node, held, limit, job.time_limit_s)
         return
     base_s = over_s - job.time_limit_s + limit.limit_s
     changes_s = partial(rule.changes_s, held.stopped_s, base_s)
-    now_s = draft.world.plain_now_s(changes_s)
-    draft.wake_at(changes_s(now_s))
+    now_s = builder.world.plain_now_s(changes_s)
+    builder.wake_at(changes_s(now_s))
     wanted_s = limit.limit_s + rule.raised_s(held.stopped_s, base_s, now_s)
     if job.time_limit_s < wanted_s:
-        _set(draft, node, job, wanted_s, "it stands still, and Slurm's clock goes on")
+        _set(builder, node, job, wanted_s, "it stands still, and Slurm's clock goes on")
 
 
-def _lowered(draft: Draft, node: ManagedNode, held: HeldJob, limit: JobLimit, seen_s: float) -> None:
+def _lowered(builder: PlanBuilder, node: ManagedNode, held: HeldJob, limit: JobLimit, seen_s: float) -> None:
     """Somebody else gave it less than it had: that is what it has from now on, besides the stop."""
     limits = tuple(replace(one, limit_s=seen_s) if one == limit else one for one in held.limits)
     jobs = tuple(replace(h, limits=limits) if h == held else h for h in node.held)
-    draft.note(node, f"somebody lowered the time limit of job {limit.id}", held=jobs)
+    builder.note(node, f"somebody lowered the time limit of job {limit.id}", held=jobs)
 
 
-def _set(draft: Draft, node: ManagedNode, job: Job, limit_s: float, reason: str) -> Progress:
+def _set(builder: PlanBuilder, node: ManagedNode, job: Job, limit_s: float, reason: str) -> Progress:
     action = LimitJob(node.name, node.generation, job.id, limit_s, reason)
-    progress = draft.do(action)
-    operation = draft.operation(action)
+    progress = builder.do(action)
+    operation = builder.operation(action)
     if operation is not None and operation.problem:
-        draft.refuse(node.name, f"the time limit of job {job.id}", operation.problem)
+        builder.refuse(node.name, f"the time limit of job {job.id}", operation.problem)
     return progress
 
 
-def settled(draft: Draft, node: ManagedNode, kept: Sequence[HeldJob]) -> bool:
+def settled(builder: PlanBuilder, node: ManagedNode, kept: Sequence[HeldJob]) -> bool:
     """Whether these jobs have got as much more time as the stop was long; else see to it.
 
     Where another part of the job still stands still, whoever comes back last sees to it.
     """
     done = True
     for held in kept:
-        done = (not held.refused or _settle(draft, node, held)) and done
+        done = (not held.refused or _settle(builder, node, held)) and done
     return done
 
 
-def _settle(draft: Draft, node: ManagedNode, held: HeldJob) -> bool:
-    rule = draft.policies.unsuspendable
-    job = draft.world.jobs.get(held.id)
+def _settle(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> bool:
+    rule = builder.policies.unsuspendable
+    job = builder.world.jobs.get(held.id)
     if not rule.raises or job is None:
         return True
-    beside = _held_elsewhere(draft, node, _components(draft, job))
+    beside = _held_elsewhere(builder, node, _components(builder, job))
     if any(other.phase is not Phase.RETURNING for other, _ in beside):
         return True
-    now_s = draft.world.plain_now_s(lambda now_s: next_minute_s(held.stopped_s, now_s))
+    now_s = builder.world.plain_now_s(lambda now_s: next_minute_s(held.stopped_s, now_s))
     done = True
     for limit in held.limits:
-        part = draft.world.jobs.get(limit.id)
+        part = builder.world.jobs.get(limit.id)
         if part is None or not part.active or part.time_limit_s is None:
             continue
         most_s = limit.limit_s + rule.raised_s(held.stopped_s, 0.0, now_s)
         wanted_s = limit.limit_s + whole_minutes_s(held.stopped_s, now_s)
         if part.time_limit_s == wanted_s or not limit.limit_s <= part.time_limit_s <= most_s:
             continue  # somebody else has said otherwise meanwhile
-        progress = _set(draft, node, part, wanted_s, "so long it has stood still")
+        progress = _set(builder, node, part, wanted_s, "so long it has stood still")
         done = done and progress is Progress.FINAL
     return done
 
 
-def tell_stopped(draft: Draft, node: ManagedNode, jobs: Iterable[HeldJob]) -> None:
+def tell_stopped(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[HeldJob]) -> None:
     """Tell the owners what becomes of jobs that Slurm will not suspend."""
-    what = _WHAT[draft.policies.unsuspendable.way]
+    what = _WHAT[builder.policies.unsuspendable.way]
     for held in jobs:
         if held.refused:
             text = f"stands still, because its node's hardware is needed; {what}"
-            tell(draft, node, (held.id,), text)
+            tell(builder, node, (held.id,), text)
 
 
-def tell_back(draft: Draft, node: ManagedNode, held: HeldJob) -> None:
+def tell_back(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> None:
     """Tell the owner that the job goes on, and how much time it has."""
-    job = draft.world.jobs[held.id]
+    job = builder.world.jobs[held.id]
     before_s = next((limit.limit_s for limit in held.limits if limit.id == held.id), None)
-    text = f"went on after a stop of {draft.now_s - held.stopped_s:.0f} s"
+    text = f"went on after a stop of {builder.now_s - held.stopped_s:.0f} s"
     more_s = 0.0 if before_s is None else (job.time_limit_s or before_s) - before_s
     if more_s > 0.0:
         text += f"; its time limit was raised by {more_s / 60:.0f} min"
     elif before_s is not None:
         text += "; its time limit ran meanwhile"
-    tell(draft, node, (held.id,), text)
+    tell(builder, node, (held.id,), text)
 
 
-def give_back(draft: Draft, node: ManagedNode) -> None:
+def give_back(builder: PlanBuilder, node: ManagedNode) -> None:
     """A job that is back in the queue has its own time limit again: ours may fit no partition."""
     for held in node.held:
         for limit in held.limits:
-            job = draft.world.jobs.get(limit.id)
+            job = builder.world.jobs.get(limit.id)
             if job is None or job.state is not JobState.PENDING or job.time_limit_s is None:
                 continue
             if job.time_limit_s > limit.limit_s:
-                _set(draft, node, job, limit.limit_s, "it is back in the queue")
+                _set(builder, node, job, limit.limit_s, "it is back in the queue")

@@ -200,12 +200,12 @@ class Checkpoints:
         ready = []
         for part in manifest.parts:
             source = Path(manifest.checkpoint.where) / part.stored
-            draft = home / f"{part.name}.back"
+            builder = home / f"{part.name}.back"
             if part.stored == part.name:
-                copy_file(manifest.checkpoint.name, source, draft)
+                copy_file(manifest.checkpoint.name, source, builder)
             else:
-                packing.unpack(source, draft)
-            ready.append((draft, home / part.name))
+                packing.unpack(source, builder)
+            ready.append((builder, home / part.name))
         return ready
 
     # --- dropping --------------------------------------------------------------------------

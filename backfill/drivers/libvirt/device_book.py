@@ -67,10 +67,10 @@ class DeviceBook:
     def _write(self, name: str, given: Holding) -> None:
         """Under the lock."""
         path = self._store.home(name) / _NAME
-        draft = path.with_suffix(".new")
+        builder = path.with_suffix(".new")
         try:
-            draft.write_text(json.dumps(asdict(given)), encoding="utf-8")
-            draft.replace(path)
+            builder.write_text(json.dumps(asdict(given)), encoding="utf-8")
+            builder.replace(path)
         except FileNotFoundError as error:  # it is being deleted
             raise NotFoundError(name, "there is no such instance of ours") from error
 

@@ -46,8 +46,8 @@ def put_back(pool: Pool, host: str, name: str, identity: str) -> None:
         try:
             ready = pool.checkpoints.unpack(manifest, store.home(name))
         except DriverError:
-            for draft in store.home(name).glob("*.back"):
-                draft.unlink(missing_ok=True)  # a full disk is not to stay full by our doing
+            for builder in store.home(name).glob("*.back"):
+                builder.unlink(missing_ok=True)  # a full disk is not to stay full by our doing
             raise
         if pool.find(host, name) is None:
             pool.on(host).define(name, placed(manifest.document, store.files(name)))
@@ -55,8 +55,8 @@ def put_back(pool: Pool, host: str, name: str, identity: str) -> None:
         pool.store.lean_again(name, manifest.document)
         # Old memory must never meet the new disk, nor new memory the old one.
         store.discard_memory(name)
-        for draft, place in ready:  # the memory, which makes it whole, comes last
-            draft.replace(place)
+        for builder, place in ready:  # the memory, which makes it whole, comes last
+            builder.replace(place)
 
 
 def _part(manifests: list[Manifest], identity: str, name: str) -> Manifest:

@@ -41,10 +41,10 @@ class Manifest:
 def write(folder: Path, manifest: Manifest) -> None:
     """Replace the folder's manifest in one step."""
     body = {"version": _VERSION, **asdict(manifest)}
-    draft = folder / f"{_NAME}.new"
-    draft.write_text(json.dumps(body, indent=1), encoding="utf-8")
-    flush(draft)
-    draft.replace(folder / _NAME)
+    builder = folder / f"{_NAME}.new"
+    builder.write_text(json.dumps(body, indent=1), encoding="utf-8")
+    flush(builder)
+    builder.replace(folder / _NAME)
 
 
 def read(folder: Path) -> Manifest:

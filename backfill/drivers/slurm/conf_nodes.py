@@ -1,4 +1,4 @@
-"""Registration by lines of the managed file: `conf` and `cloud`. Nodes are parked, not removed."""
+"""Registration by lines of the managed file: `conf` and `cloud`. Nodes are vacant, not removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backfill.drivers.slurm.registration import UNPROVEN, NodeTools, never_comes
 from backfill.drivers.slurm.together import Ends, Together
 from backfill.ports import AlreadyThereError, BusyError, DriverError, NodeSpec, RefusedError
 
-PARKED = f"{OUR_REASON} parked"
+VACANT = f"{OUR_REASON} parked"
 _FORGOTTEN = f"{OUR_REASON} (slurmctld forgot why)"
 
 
@@ -111,11 +111,11 @@ class ConfNodes:
             self._lines.set_features(spec)
 
     def _fetch(self, tools: NodeTools, name: str, known: Node | None) -> None:
-        """From parked to waiting for its slurmd."""
+        """From vacant to waiting for its slurmd."""
         tools.set_drain(name, UNPROVEN)
 
     def delete(self, tools: NodeTools, name: str) -> None:
-        """Park it: its line stays, so that nothing has to be reloaded."""
+        """Leave it vacant: its line stays, so that nothing has to be reloaded."""
         self._leaving.want(name, lambda names: self._park_all(tools, names))
 
     def _park_all(self, tools: NodeTools, names: Sequence[str]) -> Ends:
@@ -125,7 +125,7 @@ class ConfNodes:
             for name in known
             if name not in ours
         }
-        used = [node for node in known.values() if node.name in ours and not self.parked(node)]
+        used = [node for node in known.values() if node.name in ours and not self.vacant(node)]
         errors |= tools.busy([node.name for node in used])
         errors |= self._put_away(tools, [node for node in used if node.name not in errors])
         away = [node.name for node in used if node.name not in errors]
@@ -137,30 +137,30 @@ class ConfNodes:
         """By one command for all; those that must wait, by name."""
         _put_to_sleep(tools, [node.name for node in nodes if node.base is not NodeBase.FUTURE])
         if nodes:
-            tools.set_drain(fold_hostlist(node.name for node in nodes), PARKED)
+            tools.set_drain(fold_hostlist(node.name for node in nodes), VACANT)
         return {}
 
     def proven(self, name: str) -> None:
         """From now on a restart of slurmctld must not hide it from its jobs."""
         self._lines.set_state([name], self.open)
 
-    def parked(self, node: Node) -> bool:
+    def vacant(self, node: Node) -> bool:
         """Defined, but not in use, and out of reach for jobs."""
-        by_us = node.drained and node.reason.startswith(PARKED)
+        by_us = node.drained and node.reason.startswith(VACANT)
         return by_us or (node.base is NodeBase.FUTURE and not node.drained)
 
     def _asleep(self, node: Node) -> bool:
-        """Not called for, parked or not."""
-        return self.parked(node)
+        """Not called for, vacant or not."""
+        return self.vacant(node)
 
     def view(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
-        """Parked ones are absent; a drain whose reason slurmctld forgot is ours."""
+        """Vacant ones are absent; a drain whose reason slurmctld forgot is ours."""
         ours = self._lines.names()
         shown = {}
         for name, node in nodes.items():
             if name not in ours:
                 shown[name] = node
-            elif not self.parked(node):
+            elif not self.vacant(node):
                 forgot = node.drained and not node.reason
                 shown[name] = replace(node, reason=_FORGOTTEN) if forgot else node
                 if self._awaited(node):  # what it shows is from its last life
@@ -206,7 +206,7 @@ class CloudNodes(ConfNodes):
             tools.scontrol(name, "update", f"NodeName={name}", "State=POWER_UP")
 
     def _put_away(self, tools: NodeTools, nodes: Sequence[Node]) -> Mapping[str, DriverError]:
-        # Slurm forgets the reason when it comes to it, and with it that the node is parked.
+        # Slurm forgets the reason when it comes to it, and with it that the node is vacant.
         waiting = {
             node.name: BusyError(node.name, "Slurm is about to power it up")
             for node in nodes
@@ -214,21 +214,21 @@ class CloudNodes(ConfNodes):
         }
         listed = fold_hostlist(node.name for node in nodes if node.name not in waiting)
         if listed:
-            tools.set_drain(listed, PARKED)
-            down = ("State=DOWN", f"Reason={PARKED}")
+            tools.set_drain(listed, VACANT)
+            down = ("State=DOWN", f"Reason={VACANT}")
             tools.scontrol(listed, "update", f"NodeName={listed}", *down)
         return waiting
 
-    def parked(self, node: Node) -> bool:
+    def vacant(self, node: Node) -> bool:
         """DOWN or drained by us, because it is not in use."""
         if never_comes(node.name):
             return True
-        return node.reason.startswith(PARKED) and (node.drained or node.base is NodeBase.DOWN)
+        return node.reason.startswith(VACANT) and (node.drained or node.base is NodeBase.DOWN)
 
     def _asleep(self, node: Node) -> bool:
         # Slurm has just read its line, and nobody has called for it yet.
         new = "POWERED_DOWN" in node.flags and not node.drained
-        return self.parked(node) or new
+        return self.vacant(node) or new
 
     def _awaited(self, node: Node) -> bool:
         return node.base is NodeBase.DOWN
@@ -241,7 +241,7 @@ class CloudNodes(ConfNodes):
         names = self._lines.names()
         found = [n.name for n in nodes.values() if n.name in names and self._open_to_jobs(n)]
         for name in found:
-            down = ("State=DOWN", f"Reason={PARKED}")
+            down = ("State=DOWN", f"Reason={VACANT}")
             tools.scontrol(name, "update", f"NodeName={name}", *down)
         return found
 

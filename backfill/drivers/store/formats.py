@@ -19,7 +19,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "de0c80fa77f24b03"),
+    (3, "0e4735851ab78469"),
 )
 VERSION = FORMATS[-1][0]
 

@@ -48,17 +48,17 @@ _PACKED = """
 
 def build(path: Path) -> None:
     """Make an empty journal under another name and move it into place: never a half-made one."""
-    draft = Path(f"{path}.new")
-    for leftover in (draft, Path(f"{draft}-wal"), Path(f"{draft}-shm"), Path(f"{draft}-journal")):
+    builder = Path(f"{path}.new")
+    for leftover in (builder, Path(f"{builder}-wal"), Path(f"{builder}-shm"), Path(f"{builder}-journal")):
         leftover.unlink(missing_ok=True)
     try:
-        db = sqlite3.connect(draft)
+        db = sqlite3.connect(builder)
         try:
             db.executescript(_TABLES)
             _migrate(db)
         finally:
             db.close()
-        draft.replace(path)
+        builder.replace(path)
     except sqlite3.Error as error:
         raise sqlite_trouble(path, error) from error
 

@@ -37,7 +37,7 @@ class Progress(Enum):
     FINAL = auto()  # it failed, and trying again cannot help
 
 
-class Draft:
+class PlanBuilder:
     """Collects the plan. Reads the world and never changes it."""
 
     def __init__(self, world: World, policies: PolicySet) -> None:
@@ -83,10 +83,10 @@ class Draft:
         if findings.wake_at_s() < inf:
             self.wake_at(findings.wake_at_s())
 
-    def step(self, subject: str, take: Callable[[Draft, T], None], about: T) -> None:
+    def step(self, subject: str, take: Callable[[PlanBuilder, T], None], about: T) -> None:
         """Take a step. If it leads to nothing, later plans need not take it until that may differ.
 
-        A step looks at the world, the policies and the time by way of this draft alone.
+        A step looks at the world, the policies and the time by way of this builder alone.
         """
         if self._lens is None or self._findings is None:
             take(self, about)

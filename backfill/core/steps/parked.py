@@ -1,0 +1,346 @@
+"""Waiting aside: go back when the host is free, move when another is, else climb the ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backfill.core.actions import DrainNode, MigrateInstance, RequeueJob
+from backfill.core.adopting import unsure
+from backfill.core.cluster import OUR_REASON, Job, JobState, Node
+from backfill.core.condemn import lost, over, permit, stale
+from backfill.core.fence import judge
+from backfill.core.fleet import Instance, InstanceState
+from backfill.core.foresight import free_again_s, free_since_s, left_s
+from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung
+from backfill.core.notice import tell
+from backfill.core.placement import candidates, closed, crowded, need_of, pick, too_short
+from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.policies.gaps import late
+from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.unsuspendable import Way
+from backfill.core.steps.evict import climb, suspend_jobs
+from backfill.core.steps.fellows import being_requeued, taken_over
+from backfill.core.steps.put_back import step_ordered
+from backfill.core.steps.rungs import next_rung, rule_after
+from backfill.core.steps.taken import only_claimed, unsafe
+from backfill.core.steps.to_disk import kept_in_memory, suspend
+from backfill.core.steps.unsuspended import keep_alive, way
+
+
+def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Decide what becomes of one stopped instance now."""
+    if builder.unread:
+        return
+    instance = builder.instance(node)
+    if instance is None or not builder.stopped(instance):
+        _not_stopped(builder, node, instance)
+        return
+    verdict = judge(node.name, node.held, builder.world.jobs)
+    if stale(builder, node, verdict):
+        return
+    if not verdict.keep:
+        over(builder, node)
+    elif not _pardoned(builder, node):
+        _keep(builder, node, instance, verdict.keep)
+
+
+def _keep(builder: PlanBuilder, node: ManagedNode, instance: Instance, kept: tuple[HeldJob, ...]) -> None:
+    """Slurm holds these jobs for it."""
+    keep_alive(builder, node, kept)
+    doubt = unsure(kept)
+    if doubt:
+        builder.refuse(node.name, f"return to {node.host}", doubt)
+        _put_right(builder, node, kept)
+    elif node.checkpoint:
+        step_ordered(builder, node, instance)
+    elif not _go_back(builder, node) and not _put_right(builder, node, kept):
+        _wait_aside(builder, node, instance, way(builder, kept))
+
+
+def _put_right(builder: PlanBuilder, node: ManagedNode, kept: Sequence[HeldJob]) -> bool:
+    """Others may have undone what Slurm was told; resumed there, a job's time limit would run and
+    Slurm would wait for it, and undrained the node would be given jobs that it cannot run."""
+    seen = builder.world.nodes.get(node.name)
+    if builder.blind or seen is None:
+        return False
+    if not seen.drained:
+        builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+    jobs = [builder.world.jobs[held.id] for held in kept if not held.refused]
+    going = [job for job in jobs if job.state is JobState.RUNNING]
+    if going:
+        _suspend_again(builder, node, seen, going)
+    return bool(going) or not seen.drained
+
+
+def _suspend_again(builder: PlanBuilder, node: ManagedNode, seen: Node, going: Sequence[Job]) -> None:
+    """Whoever suspended them before: from now on they are suspended for this stop, by us."""
+    held = taken_over(node, going)
+    if held != node.held:
+        builder.note(node, f"job {', '.join(j.id for j in going)} was resumed by others", held=held)
+        return
+    for job in going:
+        reason = (
+            "somebody resumed it in Slurm, but its instance stands still: it is suspended again, "
+            f"and goes on when {node.host} is free"
+        )
+        builder.refuse(node.name, f"job {job.id} going on", reason)
+    suspend_jobs(builder, node, seen, going)
+
+
+def _wait_aside(builder: PlanBuilder, node: ManagedNode, instance: Instance, unsuspended: Way | None) -> None:
+    """Its own host is busy: go on elsewhere, or by the ladder."""
+    if builder.now_s < node.not_before_s and builder.host_is_free(node.host):
+        return  # its host is not what it waits for
+    if unsuspended is Way.REQUEUE:
+        _give_to_queue(builder, node)
+        return
+    movable = builder.policies.ladder.migrates or unsuspended is Way.MOVE
+    movable = movable and node.name not in builder.world.closed
+    kept = kept_in_memory(instance) if movable else ""
+    if kept:
+        builder.refuse(node.name, "move", kept)
+    elif movable and _move(builder, node, at_once=unsuspended is Way.MOVE):
+        return
+    _climb(builder, node, instance)
+
+
+def _not_stopped(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> None:
+    """Somebody else changed it: never let it run on unasked."""
+    if lost(builder, node, instance) or instance is None:
+        return
+    if instance.state is InstanceState.RUNNING:
+        builder.become(node, Phase.RETURNING, "its instance was found running", woken_s=0.0)
+
+
+def _pardoned(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether its jobs were to start anew and do not: Slurm said no, or its host is free again."""
+    if node.condemned is None or builder.busy_with(node):
+        return False
+    free = builder.host_is_free(node.host) and not builder.budget_full()
+    if not node.unconfirmed and (not free or node.name in builder.world.closed):
+        return False
+    why = f"not given back to the queue: {node.unconfirmed}" if node.unconfirmed else node.reason
+    builder.note(node, why, condemned=None, condemned_s=0.0, unconfirmed="")
+    return True
+
+
+def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return to its own host once that has been free for long enough."""
+    world, policies = builder.world, builder.policies
+    reason = closed(world, node.host, policies.limits)
+    if builder.busy_with(node):
+        return True  # it is just being written to disk: what comes next depends on the outcome
+    if not reason:
+        reason = too_short(world, node.host, policies, policies.gaps.return_pays_s)
+    reason = reason or builder.budget_full() or _unsettled(builder, node) or put_off_until(builder, node)
+    given = builder.returning.count(node.host)
+    reason = reason or crowded(world, node, builder.instance(node), policies, given)
+    if not reason and node.name in builder.world.closed:
+        reason = f"{node.name} was closed by hand: {builder.world.closed[node.name]}"
+    if reason:
+        builder.refuse(node.name, f"return to {node.host}", reason)
+        return False
+    builder.become(node, Phase.RETURNING, f"host {node.host} is free again", woken_s=0.0)
+    return True
+
+
+def put_off_until(builder: PlanBuilder, node: ManagedNode) -> str:
+    """Say why its return is not tried again yet, or return an empty text."""
+    if builder.now_s >= node.not_before_s:
+        return ""
+    builder.wake_at(node.not_before_s)
+    tries = f"{node.returns} in a row" if node.returns > 1 else "once"
+    wait_s = builder.policies.comeback.retry_after_s(max(1, node.returns))
+    return f"that came to nothing {tries}, and is tried again after {wait_s:.0f} s: {node.reason}"
+
+
+def _unsettled(builder: PlanBuilder, node: ManagedNode) -> str:
+    """Say since when too short a time the host has been free, or return an empty text."""
+    settle_s = builder.policies.comeback.settle_s
+    if not settle_s:
+        return ""
+    due_s = free_since_s(builder.world, node.host) + settle_s
+    if builder.now_s >= due_s:
+        return ""
+    builder.wake_at(due_s)
+    return f"{node.host} has not been free for comeback.settle_s = {settle_s:g} s yet"
+
+
+def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> bool:
+    """Move to another host that has room; say why where none has."""
+    ready_s = node.since_s + builder.policies.comeback.move_after_s
+    if not at_once and builder.now_s < ready_s:
+        builder.wake_at(ready_s)
+        return False
+    pays_s, full = builder.policies.gaps.return_pays_s, builder.budget_full()
+    need = need_of(builder.world, builder.policies, node)
+    rooms, why_not = candidates(builder.world, builder.policies, pays_s, frozenset({node.host}), need)
+    if not rooms or full:
+        for reason in [full] if full else why_not.values():
+            builder.refuse(node.name, "move", reason)
+        return False
+    target = pick(builder.world, builder.policies, rooms)
+    operation = builder.operation(MigrateInstance(node.name, node.generation, node.host, target, ""))
+    if operation is not None and (operation.final or builder.now_s < operation.not_before_s):
+        builder.refuse(node.name, f"move to {target}", operation.problem)
+        return False
+    builder.become(node, Phase.MOVING, f"host {target} has room, {node.host} is busy", target=target)
+    return True
+
+
+def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
+    """Stay on the rung for its time, then take the next."""
+    rule = builder.rule(node)
+    match rule.rung:
+        case Rung.SUSPEND if instance.state is InstanceState.PAUSED:
+            _suspend(builder, node)
+            return
+        case Rung.MIGRATE:
+            climb(builder, node, kept_in_memory(instance) or "no other host has room")
+            return
+        case Rung.REQUEUE | Rung.CANCEL:
+            _give_to_queue(builder, node)
+            return
+        case _:
+            pass
+    hopeless = _hopeless(builder, node, rule)
+    if hopeless:
+        climb(builder, node, hopeless)
+        return
+    if rule.for_s is None:
+        return
+    if builder.now_s >= node.rung_since_s + rule.for_s:
+        climb(builder, node, f"{rule.for_s:g} s of {rule.rung} are over")
+    else:
+        builder.wake_at(node.rung_since_s + rule.for_s)
+
+
+def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> str:
+    """Say why to wait on here would be in vain, as far as the hours ahead are known, or ""."""
+    if not builder.taken(node.host):
+        return ""
+    danger = unsafe(builder, node)
+    if danger:
+        return danger
+    world = builder.world
+    free_s = free_again_s(world, node.host)
+    over_s = None if rule.for_s is None else node.rung_since_s + rule.for_s
+    if builder.policies.gaps.pointless(over_s, free_s):
+        return f"{node.host} is busy, by its jobs' limits, until after {rule.rung} is over"
+    if rule_after(builder, node).rung is Rung.REQUEUE:
+        return ""  # to start anew takes longer still
+    for job in (world.jobs[held.id] for held in judge(node.name, node.held, world.jobs).keep):
+        if late(builder.now_s, left_s([job], node.since_s), free_s, job.deadline_s):
+            return f"job {job.id} would miss its deadline if it waited for {node.host}"
+    return ""
+
+
+def _suspend(builder: PlanBuilder, node: ManagedNode) -> None:
+    rule = builder.rule(node)
+    reason = f"stood still for long: its memory goes to disk ({node.reason})"
+    progress = suspend(builder, node, reason)
+    builder.wake_at(node.rung_since_s + rule.within_s)
+    if progress is Progress.FINAL:
+        climb(builder, node, kept_in_memory(builder.instance(node)) or "suspend did not work")
+
+
+def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
+    """The last rung: the copy is destroyed and the jobs start anew elsewhere."""
+    kept = judge(node.name, node.held, builder.world.jobs).keep
+    for held in kept:
+        job = builder.world.jobs.get(held.id)
+        if job is None or not job.requeue:
+            builder.refuse(node.name, f"requeue of job {held.id}", "it was submitted as --no-requeue")
+            return  # never lose a job that cannot start again: it stays suspended
+        if not held.ours and job.state is JobState.SUSPENDED:
+            reason = "somebody else suspended it: requeued it would begin at once"
+            builder.refuse(node.name, f"requeue of job {held.id}", reason)
+            return
+        if being_requeued(builder, node, job):
+            return  # once more would end the new run that may have begun
+    reason = "the end of the ladder is reached"
+    if not _may_begin_anew(builder, node, reason):
+        return
+    begun = [
+        builder.do(RequeueJob(node.name, node.generation, h.id, reason, h.restarts, aside=True)) for h in kept
+    ]
+    if Progress.BEGUN in begun:
+        text = "starts anew: it stood still for as long as the policy allows"
+        tell(builder, node, (h.id for h in kept), text)
+    elif all(p is Progress.FINAL for p in begun):
+        builder.refuse(node.name, "requeue", "Slurm refuses to requeue its jobs")
+
+
+def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, reason: str) -> bool:
+    unsure = only_claimed(builder, node)
+    if unsure:
+        builder.refuse(node.name, "requeue", f"{reason}; {unsure}")
+        return False
+    return permit(builder, node, Cause.LADDER, reason)
+
+
+def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Wait for the migration; look at both hosts, not at the error, to know where it is."""
+    places = [i for i in builder.world.places_of(node.name) if i.tag.generation == node.generation]
+    action = MigrateInstance(node.name, node.generation, node.host, node.target, f"{node.target} has room")
+    if _too_slow(builder, node):
+        return
+    if builder.world.running(_key(builder, action)) or builder.world.in_doubt(node.name):
+        return
+    at = {i.host: i for i in places if i.state is not InstanceState.MIGRATING}
+    if node.target in at and node.host not in at:
+        _arrived(builder, node, at[node.target])
+        return
+    operation = builder.operation(action)
+    if operation is not None:
+        builder.become(
+            node,
+            _back_phase(builder, node),
+            f"the move to {node.target} failed: {operation.problem}",
+            target="",
+        )
+        return
+    if builder.taken(node.target):
+        reason = f"{node.target} was taken before the move began"
+        builder.become(node, _back_phase(builder, node), reason, target="")
+        return
+    builder.do(action)
+
+
+def _too_slow(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """A running instance may keep a wanted host busy only for the rung's time: then it stops."""
+    instance = builder.instance(node)
+    if instance is None or instance.state is not InstanceState.RUNNING:
+        return False
+    if not builder.taken(node.host):
+        return False
+    limit_s = node.since_s + builder.rule(node).within_s
+    builder.wake_at(limit_s)
+    if builder.now_s < limit_s:
+        return False
+    builder.become(
+        node, Phase.EVICTING, f"the move to {node.target} is too slow", target="", **next_rung(builder, node)
+    )
+    return True
+
+
+def _arrived(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
+    host = node.target
+    if builder.taken(host):
+        phase = Phase.PARKED if builder.stopped(instance) else Phase.EVICTING
+        # Somebody waits for this host already: there is no time for one more move.
+        moved = phase is Phase.EVICTING and builder.rule(node).rung is Rung.MIGRATE
+        further = next_rung(builder, node) if moved else {}
+        builder.become(node, phase, f"{host} was taken meanwhile", host=host, target="", **further)
+        return
+    builder.become(node, Phase.RETURNING, f"moved to {host}", host=host, target="", woken_s=0.0)
+
+
+def _back_phase(builder: PlanBuilder, node: ManagedNode) -> Phase:
+    """Where a node whose move came to nothing goes on: as before the move."""
+    return Phase.PARKED if builder.stopped(builder.instance(node)) else Phase.EVICTING
+
+
+def _key(builder: PlanBuilder, action: MigrateInstance) -> str:
+    operation = builder.operation(action)
+    return operation.key if operation is not None else ""
