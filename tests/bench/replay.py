@@ -23,12 +23,15 @@ from pathlib import Path
 from statistics import median
 
 from backfill.sim.swf import swf_lines
+from backfill.sim.trace import Trace
 from backfill.sim.tracereader import read_trace
 from backfill.sim.workload import Job
 
 TRIALS = 5
 NASA = "NASA-iPSC-1993-3.1-cln.swf.zip"
 NASA_CLUSTER = "128x1"
+MONTH_S = 30 * 86400
+MONTH_BACKLOG = 24_000  # work for every node that the trace leaves idle in that month
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = ("traces", "*/traces")  # as seen from the folder that has the checkout in it
 ACCASIM = "accasim==1.1.3"
@@ -102,13 +105,25 @@ def with_policy(trace: Path, cluster: str, work: Path) -> float:
 
 def with_backlog(trace: Path, work: Path, jobs: int, backlog: int) -> float:
     """The same of the first `jobs` of the NASA trace and of a backlog together."""
-    first = work / "first.swf"
     rows = read_trace(trace).fitting(int(NASA_CLUSTER.partition("x")[0]))
     rows = rows.taken(range(min(jobs, len(rows))), {})
+    command = beside_backlog(rows, work, backlog)
+    return (len(rows) + backlog) / median(run(command).cpu_s for _ in range(TRIALS))
+
+
+def backlog_month_s(trace: Path, work: Path) -> float:
+    """CPU seconds of a trace's first month with a backlog that keeps every idle node at work."""
+    rows = read_trace(trace).fitting(int(NASA_CLUSTER.partition("x")[0]))
+    month = [number for number, at_s in enumerate(rows.submit) if at_s < rows.submit[0] + MONTH_S]
+    return run(beside_backlog(rows.taken(range(len(month)), {}), work, MONTH_BACKLOG)).cpu_s
+
+
+def beside_backlog(rows: Trace, work: Path, backlog: int) -> list[str | Path]:
+    """The command that replays these jobs beside so many low-priority ones that wait at time 0."""
+    first = work / "first.swf"
     columns = zip(rows.submit, rows.run, rows.processors, rows.estimate, strict=True)
     first.write_text("".join(swf_lines((Job(*row) for row in columns), ())), encoding="utf-8")
-    command = [*under_policy(first, NASA_CLUSTER, work), "--backlog", f"htc:{backlog}"]
-    return (len(rows) + backlog) / median(run(command).cpu_s for _ in range(TRIALS))
+    return [*under_policy(first, NASA_CLUSTER, work), "--backlog", f"htc:{backlog}"]
 
 
 def under_policy(trace: Path, cluster: str, work: Path) -> list[str | Path]:
@@ -183,6 +198,7 @@ def main() -> None:
         row["sample_jobs_per_cpu_s" if row else "nasa_jobs_per_cpu_s"] = round(rate)
         row["policy_jobs_per_cpu_s"] = round(with_policy(trace, NASA_CLUSTER, work))
         row["policy_backlog_jobs_per_cpu_s"] = round(with_backlog(trace, work, 100, 300), 1)
+        row["backlog_month_s"] = round(backlog_month_s(trace, work), 1)
         tiny = draw(work, "poisson", "--jobs", "10")
         full = draw(work, "lublin", "--jobs", "10000", "--processors", "256", "--load", "1.5")
         row["saturated_jobs_per_cpu_s"] = round(jobs_per_cpu_s(full, "256x1", work))
