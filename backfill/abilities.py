@@ -106,7 +106,7 @@ class ParentKeeper(Protocol):
         BusyError: it was given up meanwhile. DriverError: it is no good, nothing of it is left.
         """
 
-    def end_nursing(self, host: str) -> None:
+    def cancel_parents(self, host: str) -> None:
         """End whatever runs there to become a parent, another daemon's remains included.
 
         Nothing of it runs when this returns. Parents that are made, and their clones, stay.

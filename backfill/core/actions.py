@@ -12,7 +12,7 @@ from backfill.core.device_actions import ReturnDevices as ReturnDevices
 from backfill.core.device_actions import UnplugDevices as UnplugDevices
 from backfill.core.fleet import InstanceSpec
 from backfill.core.lifecycle import Cause, HeldJob
-from backfill.core.parent_actions import EndNursing as EndNursing
+from backfill.core.parent_actions import CancelParents as CancelParents
 from backfill.core.parent_actions import MakeParent as MakeParent
 
 
@@ -318,7 +318,7 @@ DriverAction = (
     | KickJob
     | TellJob
     | MakeParent
-    | EndNursing
+    | CancelParents
     | HoldDevices
     | ReturnDevices
     | UnplugDevices
@@ -329,7 +329,7 @@ DriverAction = (
 # What may be done although it cannot be written down first: the hypervisor shows it to whoever
 # comes after us, and it can be undone.
 SAFE_UNWRITTEN = (PauseInstance, ThrottleInstance)
-SAFE_WHEN_BLIND = (CancelMove, PauseInstance, SuspendInstance, ThrottleInstance, EndNursing, UnplugDevices)
+SAFE_WHEN_BLIND = (CancelMove, PauseInstance, SuspendInstance, ThrottleInstance, CancelParents, UnplugDevices)
 
 
 def unwritten_too(action: DriverAction) -> bool:

@@ -97,7 +97,7 @@ class Host:
         return any(p.made and p.suits(image, flavour) for p in self.parents or ())
 
     @property
-    def nursing(self) -> tuple[CloneParent, ...]:
+    def parents_starting(self) -> tuple[CloneParent, ...]:
         """Parents that are just being made, each of which runs like an instance."""
         return tuple(p for p in self.parents or () if not p.made)
 

@@ -59,14 +59,14 @@ def barred(world: World) -> str:
     return "; ".join(f"{by}: {problem}" for by, problem in sorted(world.barred.items()))
 
 
-def may_create(world: World, limits: Limits, nursing: int = 0) -> str:
+def may_create(world: World, limits: Limits, parents_starting: int = 0) -> str:
     """Say why no further instance may be made now, or return an empty text.
 
-    `nursing`: so many parents are being made, each of which is a boot as well.
+    `parents_starting`: the number of parents that are being made; each is a boot as well.
     """
     if world.count_in(*_PRESENT) >= limits.max_instances:
         return f"limits.max_instances = {limits.max_instances} is reached"
-    if world.count_in(Phase.BOOTING) + nursing >= limits.boots_at_once:
+    if world.count_in(Phase.BOOTING) + parents_starting >= limits.boots_at_once:
         return f"limits.boots_at_once = {limits.boots_at_once} is reached"
     if world.created_lately(3600.0) >= limits.creates_per_hour:
         return f"limits.creates_per_hour = {limits.creates_per_hour} is reached"

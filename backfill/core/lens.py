@@ -280,9 +280,9 @@ class Lens:
         self.notes.reads.update(hosts)
         return self._world.alone(hosts)
 
-    def nursing(self, host: str) -> int:
+    def parents_starting(self, host: str) -> int:
         self.notes.reads.add(host)
-        return self._world.nursing(host)
+        return self._world.parents_starting(host)
 
     def busy(self, name: str) -> bool:
         self.notes.reads.add(name)

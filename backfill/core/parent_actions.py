@@ -19,7 +19,7 @@ class MakeParent:
 
 
 @dataclass(frozen=True, slots=True)
-class EndNursing:
+class CancelParents:
     """End whatever runs on the host to become a parent; those that are made stay."""
 
     name: str

@@ -155,13 +155,13 @@ class Picture:
         if self.doubts:
             return False
         of_ours, arriving = self._fleet.any_on, self._calls.arriving
-        return not any(of_ours(h) or arriving(h) or self.nursing(h) for h in hosts)
+        return not any(of_ours(h) or arriving(h) or self.parents_starting(h) for h in hosts)
 
-    def nursing(self, host: str) -> int:
+    def parents_starting(self, host: str) -> int:
         """How many guests run there, or are just being started, to become parents of clones."""
         known, calls = self.hosts.get(host), self._calls.of(host)
         running = [key for key in calls if key.startswith("MakeParent") and self.running(key)]
-        return max(len(running), len(known.nursing) if known is not None and known.parents else 0)
+        return max(len(running), len(known.parents_starting) if known is not None and known.parents else 0)
 
     def busy(self, name: str) -> bool:
         """Whether an operation of this node is in flight, or may have acted although it failed."""

@@ -80,7 +80,7 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
         limits.keep_cpus, limits.keep_memory_mb
     )
     shape = policies.instances.flavour.resources
-    for _ in range(world.nursing(host)):
+    for _ in range(world.parents_starting(host)):
         left = left - shape
     holding = _KEPT if kept else _HOLDING
     for node in world.managed_on(host):

@@ -222,7 +222,7 @@ def occupied(builder: PlanBuilder, host: str) -> str:
     unsure = _unsure(builder, host)
     if unsure or fits_beside(builder.world, builder.policies, host):
         return unsure
-    if builder.world.nursing(host):
+    if builder.world.parents_starting(host):
         return f"a parent of clones is being made on {host}"
     for instance in builder.world.instances_on(host):
         if instance.state is InstanceState.UNKNOWN and instance.occupies_memory:

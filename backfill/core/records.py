@@ -17,8 +17,17 @@ from backfill.core.lifecycle import HeldJob, ManagedNode, inherit
 
 Plain = dict[str, object]
 
+# Names that records of a type have kept from before it was renamed.
+_FORMER: dict[type, str] = {actions.CancelParents: "EndNursing"}
+
+
+def tag(kind: type) -> str:
+    """Return the name of a type in the journal."""
+    return _FORMER.get(kind) or kind.__name__
+
+
 _TYPES: dict[str, type] = {
-    t.__name__: t
+    tag(t): t
     for module in (changes, actions, plan)
     for t in vars(module).values()
     if isinstance(t, type) and dataclasses.is_dataclass(t)
@@ -33,7 +42,7 @@ def record_types() -> dict[str, type]:
 def encode(value: object) -> Plain:
     """A change, action or refusal as plain JSON data; `t` names its type."""
     kind: Any = type(value)
-    body: Plain = {"t": kind.__name__}
+    body: Plain = {"t": tag(kind)}
     for name in _names(kind):
         found = getattr(value, name)
         body[name] = found if type(found) in _ALREADY_PLAIN else _plain(found)
@@ -42,7 +51,7 @@ def encode(value: object) -> Plain:
 
 def encode_briefly(value: object) -> Plain:
     """The same without what has its default: `decode` gives back the same value."""
-    return {"t": type(value).__name__, **_brief(value)}
+    return {"t": tag(type(value)), **_brief(value)}
 
 
 def _brief(value: object) -> Plain:

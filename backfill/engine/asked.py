@@ -1,4 +1,4 @@
-"""Questions that the daemon's own thread answers a slice at a time, so that hooks never wait."""
+"""Queries that the daemon's own thread answers a slice at a time, so that hooks never wait."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 
-from backfill.engine.messages import Question
+from backfill.engine.messages import Query
 
 
 class Asked:
-    """Questions that are not answered yet. For the daemon's one thread."""
+    """Queries that are not answered yet. For the daemon's one thread."""
 
     def __init__(self) -> None:
-        self._open: deque[tuple[Question, Generator[object, None, object]]] = deque()
+        self._open: deque[tuple[Query, Generator[object, None, object]]] = deque()
 
-    def begin(self, question: Question) -> None:
+    def begin(self, question: Query) -> None:
         """Answer it, or begin to."""
         if not question.wanted():
             return

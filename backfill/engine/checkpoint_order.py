@@ -9,7 +9,7 @@ from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.world import World
 
 
-class OrderError(Exception):
+class CommandError(Exception):
     """The order cannot be carried out; one sentence says why."""
 
 
@@ -18,19 +18,19 @@ def checkpoint_order(world: World, job_id: str) -> tuple[str, list[ManagedNode]]
     job = world.jobs.get(job_id)
     if job is None or job.state is not JobState.RUNNING:
         state = "unknown to Slurm" if job is None else str(job.state).lower()
-        raise OrderError(f"job {job_id or '(none)'} is {state}; only a running job has a state")
+        raise CommandError(f"job {job_id or '(none)'} is {state}; only a running job has a state")
     nodes = []
     for name in job.nodes:
         node = world.managed.get(name)
         if node is None:
-            raise OrderError(f"job {job_id} runs on {name}, which is no node of ours")
+            raise CommandError(f"job {job_id} runs on {name}, which is no node of ours")
         if node.phase is not Phase.READY or node.checkpoint:
             why = (
                 f"checkpoint {node.checkpoint} of it is under way"
                 if node.checkpoint
                 else (f"it is {node.phase}")
             )
-            raise OrderError(f"{name} cannot be stopped now: {why}; try again later")
+            raise CommandError(f"{name} cannot be stopped now: {why}; try again later")
         nodes.append(node)
     identity = f"{job_id}-{int(world.now_s)}"
     names = tuple(n.name for n in nodes)
@@ -49,21 +49,21 @@ def put_back_order(
     """
     job = world.jobs.get(job_id)
     if job is None or job.state not in (JobState.RUNNING, JobState.SUSPENDED):
-        raise OrderError(f"job {job_id} is not running any more; a checkpoint cannot bring it back")
+        raise CommandError(f"job {job_id} is not running any more; a checkpoint cannot bring it back")
     if job.restarts != restarts:
-        raise OrderError(
+        raise CommandError(
             f"job {job_id} was restarted since: the checkpoint is of restart {restarts}, "
             f"it is at {job.restarts}"
         )
     if set(job.nodes) != parts.keys():
-        raise OrderError(f"job {job_id} runs on {', '.join(job.nodes)}, not where it was kept")
+        raise CommandError(f"job {job_id} runs on {', '.join(job.nodes)}, not where it was kept")
     nodes = []
     for name, generation in parts.items():
         node = world.managed.get(name)
         if node is None or node.generation != generation:
-            raise OrderError(f"{name} is not the instance that was kept")
+            raise CommandError(f"{name} is not the instance that was kept")
         if node.phase not in (Phase.READY, Phase.PARKED) or node.checkpoint:
-            raise OrderError(f"{name} is {node.phase}, or another order is under way; wait for it")
+            raise CommandError(f"{name} is {node.phase}, or another order is under way; wait for it")
         nodes.append(node)
     names = tuple(sorted(parts))
     return [

@@ -18,8 +18,8 @@ from backfill.core.visible import visible
 from backfill.core.world import World
 from backfill.engine.addresses import AddressBook
 from backfill.engine.asked import Asked
+from backfill.engine.connection_limiter import Refused
 from backfill.engine.cycle import Cycle
-from backfill.engine.doorkeeper import Refused
 from backfill.engine.hooking import HookDesk
 from backfill.engine.looking import Outside
 from backfill.engine.messages import (
@@ -31,7 +31,7 @@ from backfill.engine.messages import (
     Message,
     NodesPicture,
     PolicyRead,
-    Question,
+    Query,
     ReadFailed,
     Reread,
     Result,
@@ -185,7 +185,7 @@ class Daemon:
                 self.cycle.record("daemon", "cluster", {"event": "stop", "why": why})
                 return why
             now_s = self.outside.clock.now()
-            questions = [m for m in messages if isinstance(m, Question)]
+            questions = [m for m in messages if isinstance(m, Query)]
             self.cycle.tick(now_s)
             self.cycle.bar("lease", doubt)
             self._timekeeper.look()
@@ -238,7 +238,7 @@ class Daemon:
             case HookGone() | PolicyRead() | AddressNews() | Reread():
                 self._news(message)
                 return []
-            case Question() | Stop():
+            case Query() | Stop():
                 return []
 
     def _news(self, message: HookGone | PolicyRead | AddressNews | Reread) -> None:

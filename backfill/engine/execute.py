@@ -12,8 +12,9 @@ from backfill.core import changes as ch
 from backfill.core.adopting import unknown_runs
 from backfill.core.fence import judge
 from backfill.engine.abandoning import abandon
-from backfill.engine.choreography import holds_devices, move_with_devices
+from backfill.engine.clone_parents import change_parents
 from backfill.engine.confirm import end_job, spared
+from backfill.engine.device_migration import holds_devices, move_with_devices
 from backfill.engine.keeping import checkpoint
 from backfill.engine.lending import lend
 from backfill.engine.looking import (
@@ -24,13 +25,12 @@ from backfill.engine.looking import (
     read_node,
     read_node_and_jobs,
 )
-from backfill.engine.nurse import nurse
 from backfill.engine.prove import prove
 from backfill.ports import BusyError, DriverError, NodeSpec, RefusedError
 
 _Checkpointing = act.KeepCheckpoint | act.PutBackCheckpoint
 _Lending = act.HoldDevices | act.ReturnDevices | act.UnplugDevices | act.PlugDevices
-_Special = _Checkpointing | _Lending | act.ThrottleInstance | act.MakeParent | act.EndNursing
+_Special = _Checkpointing | _Lending | act.ThrottleInstance | act.MakeParent | act.CancelParents
 _CONSOLE_LINES = 12
 
 
@@ -215,8 +215,8 @@ def _suspend(outside: Outside, action: act.SuspendInstance) -> list[ch.Change]:
 
 def _where_able(outside: Outside, action: _Special) -> list[ch.Change]:
     """What not every provider can do."""
-    if isinstance(action, act.MakeParent | act.EndNursing):
-        return nurse(outside, action)
+    if isinstance(action, act.MakeParent | act.CancelParents):
+        return change_parents(outside, action)
     if isinstance(action, _Lending):
         return lend(outside, action)
     if isinstance(action, act.KeepCheckpoint | act.PutBackCheckpoint):

@@ -1,4 +1,4 @@
-"""Orders for fleets as people give them: checked as a whole before anything is begun."""
+"""Commands for fleets as people give them: checked as a whole before anything is begun."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from backfill.core.policies.cloning import Choice
 from backfill.core.policies.environments import Environments
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
-from backfill.engine.checkpoint_order import OrderError
+from backfill.engine.checkpoint_order import CommandError
 
 
 def fleet_order(world: World, policies: PolicySet, body: dict[str, object]) -> Fleet:
-    """The new order. OrderError when it can never be carried out."""
+    """The new order. CommandError when it can never be carried out."""
     try:
         size = int(str(body.get("n", "")))
     except ValueError:
-        raise OrderError("a fleet needs a number of instances") from None
+        raise CommandError("a fleet needs a number of instances") from None
     _can_ever_fit(world, policies, size)
     image = _image(policies.environments, str(body.get("image") or ""))
     _image_allows(policies, image or policies.instances.image, size)
@@ -32,7 +32,7 @@ def _image(known: Environments, word: str) -> str:
     image = known.image_of(word)
     if image and known.images and image not in known.images:
         images = ", ".join(known.images)
-        raise OrderError(f"there is no image '{word}'; there are: {images}")
+        raise CommandError(f"there is no image '{word}'; there are: {images}")
     return image
 
 
@@ -46,13 +46,13 @@ def _method(body: dict[str, object]) -> CloneMethod | None:
         return CloneMethod(word)
     except ValueError:
         known = ", ".join(Choice)
-        raise OrderError(f"'{word}' is no way of cloning; known: {known}") from None
+        raise CommandError(f"'{word}' is no way of cloning; known: {known}") from None
 
 
 def _can_ever_fit(world: World, policies: PolicySet, size: int) -> None:
     """Refuse at once what no waiting can help."""
     if size < 1:
-        raise OrderError("a fleet has one instance at least")
+        raise CommandError("a fleet has one instance at least")
     shape, limits = policies.instances.flavour, policies.limits
     places = 0
     for name in policies.hosts:
@@ -68,7 +68,7 @@ def _can_ever_fit(world: World, policies: PolicySet, size: int) -> None:
         (places, "all hosts together have room for {}"),
     ):
         if size > most:
-            raise OrderError(f"{size} instances can never be there: {what.format(most)}")
+            raise CommandError(f"{size} instances can never be there: {what.format(most)}")
 
 
 def _image_allows(policies: PolicySet, image: str, size: int) -> None:
@@ -84,7 +84,7 @@ def _image_allows(policies: PolicySet, image: str, size: int) -> None:
         ),
     ):
         if size > most:
-            raise OrderError(f"{size} instances can never be there: {what.format(most)}")
+            raise CommandError(f"{size} instances can never be there: {what.format(most)}")
 
 
 def _number(identity: str) -> int:
@@ -92,9 +92,9 @@ def _number(identity: str) -> int:
 
 
 def leaving(world: World, identity: str) -> Fleet:
-    """The order as it is to be deleted. OrderError when there is none of this name."""
+    """The order as it is to be deleted. CommandError when there is none of this name."""
     fleet = world.fleets.get(identity)
     if fleet is None:
         known = ", ".join(world.fleets) or "none"
-        raise OrderError(f"there is no fleet '{identity}'; there are: {known}")
+        raise CommandError(f"there is no fleet '{identity}'; there are: {known}")
     return replace(fleet, state=FleetState.LEAVING, reason="deleted by hand")

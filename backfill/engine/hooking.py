@@ -9,7 +9,7 @@ from backfill.core import changes as ch
 from backfill.core.plan import AnswerClaim
 from backfill.core.visible import visible
 from backfill.core.world import World
-from backfill.engine.doorkeeper import Refused
+from backfill.engine.connection_limiter import Refused
 from backfill.engine.messages import HookCall
 from backfill.engine.watch import Watch
 

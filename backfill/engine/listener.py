@@ -14,11 +14,11 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from backfill.core.quantities import MOST_NODES, parse_hostlist
-from backfill.engine.doorkeeper import (
+from backfill.engine.connection_limiter import (
     MOST_ANSWERS_KEPT,
     TOO_MANY,
+    ConnectionLimiter,
     CrowdedError,
-    Doorkeeper,
     Refused,
     Trust,
     Turns,
@@ -70,7 +70,7 @@ class Listener:
         self._refused = refused if refused is not None else Refused()
         self._turns = {False: Turns(MOST_ANSWERS_KEPT), True: Turns(MOST_ANSWERS_KEPT)}
         self._crowds = Refused()  # who was turned away for another reason
-        self._door = Doorkeeper(trust=self._trust)
+        self._limiter = ConnectionLimiter(trust=self._trust)
         self._closing = threading.Event()
 
     def listen_unix(self, path: Path) -> None:
@@ -154,7 +154,7 @@ class Listener:
             self._turn_away(f"a hook from {address}, by a port that is not a privileged one")
             client.close()
             return
-        if not self._door.admit(uid, address):
+        if not self._limiter.admit(uid, address):
             who = address or user_told(uid)
             self._turn_away(f"{who} was turned away: too many at once", hook=bool(address))
             with client, contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ class Listener:
             talk = threading.Thread(target=self._talk, args=(client, uid, address), daemon=True, name="talk")
             talk.start()
         except RuntimeError:  # no thread is left
-            self._door.leave(uid, address)
+            self._limiter.leave(uid, address)
             client.close()
             raise
 
@@ -187,7 +187,7 @@ class Listener:
                 who = address or user_told(uid)
                 self._turn_away(f"a client was turned away ({who})", hook=False, detail=str(error))
             finally:
-                self._door.leave(uid, address)
+                self._limiter.leave(uid, address)
 
     def _hook(self, client: socket.socket, line: str, uid: int, address: str) -> None:
         """Pass the call on; the daemon's thread itself sends the answer, which saves a switch."""

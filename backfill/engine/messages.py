@@ -86,7 +86,7 @@ def _always() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Query:
     """Something to be run in the daemon's one thread; the answer goes to `reply`.
 
     `ask` returns the answer, or a generator that returns it and is gone on with whenever there is
@@ -132,7 +132,7 @@ Message = (
     | Result
     | HookCall
     | HookGone
-    | Question
+    | Query
     | Reread
     | PolicyRead
     | AddressNews

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from backfill.core.changes import HoldSet
 from backfill.core.world import World
-from backfill.engine.checkpoint_order import OrderError
+from backfill.engine.checkpoint_order import CommandError
 
 
 def reclaim_order(world: World, body: dict[str, object]) -> HoldSet:
-    """What `backfill reclaim` asks for as a change; OrderError is one sentence why not."""
+    """What `backfill reclaim` asks for as a change; CommandError is one sentence why not."""
     host, keep = str(body.get("subject", "")), body.get("keep", 0)
     known = world.hosts.get(host)
     if known is None:
-        raise OrderError(f"'{host}' is no host of ours")
+        raise CommandError(f"'{host}' is no host of ours")
     if known.node is not None:
-        raise OrderError(f"{host} is a Slurm node: clear it with `backfill evict {host}`")
+        raise CommandError(f"{host} is a Slurm node: clear it with `backfill evict {host}`")
     if not isinstance(keep, int) or keep < 0:
-        raise OrderError(f"--keep is {keep}; give a number of instances, 0 or more")
+        raise CommandError(f"--keep is {keep}; give a number of instances, 0 or more")
     reason = str(body.get("reason", "")) or "wanted back by hand"
     return HoldSet(host, world.now_s, bool(body.get("on", True)), reason, keep)

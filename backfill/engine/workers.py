@@ -33,7 +33,7 @@ _EVICTING = (
     act.PauseInstance,
     act.ThrottleInstance,
     act.CancelMove,
-    act.EndNursing,
+    act.CancelParents,
     act.DrainNode,
     act.SetAddress,
     act.SuspendJob,
@@ -226,7 +226,7 @@ def _host_of(action: act.DriverAction) -> str:
     match action:
         case act.CreateInstance():
             return action.spec.host
-        case act.MakeParent() | act.EndNursing():
+        case act.MakeParent() | act.CancelParents():
             return action.name
         case _:
             return str(getattr(action, "host", ""))

@@ -25,13 +25,13 @@ from backfill.drivers.slurm.settings import check_settings, slurm_uid
 from backfill.drivers.store.lease import Keeper, Lease, lease_path
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.clock import SteadyClock
+from backfill.engine.connection_limiter import Trust
 from backfill.engine.daemon import Daemon, Pace
-from backfill.engine.doorkeeper import Trust
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
 from backfill.engine.messages import Message, Reread, Stop
 from backfill.engine.policyfile import PolicyFile
-from backfill.engine.questions import Questions
+from backfill.engine.queries import Queries
 from backfill.ports import DriverError, InstanceProvider, RefusedError
 from backfill.ui import slurm_parts
 from backfill.ui.assemble import credentials, distinct, keepers, providers, provisioner, slurm_manager
@@ -256,7 +256,7 @@ def _work(
         policyfile=policyfile,
         right=right,
     )
-    answer = Questions(daemon).answer
+    answer = Queries(daemon).answer
     listener = Listener(daemon.inbox, answer, _HOOK_PATIENCE_S, trust, daemon.refused)
     _on_signals(daemon.inbox)
     try:

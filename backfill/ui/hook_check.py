@@ -19,7 +19,7 @@ from backfill.core.cluster import SlurmSettings
 from backfill.core.visible import visible
 from backfill.drivers.slurm.hook_install import HookPlan, programs
 from backfill.drivers.slurm.settings import slurm_uid
-from backfill.engine.doorkeeper import Refused, Trust, user_told
+from backfill.engine.connection_limiter import Refused, Trust, user_told
 from backfill.engine.listener import Listener
 from backfill.engine.messages import HookCall, Message
 from backfill.ui import slurm_parts

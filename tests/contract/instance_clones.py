@@ -39,10 +39,10 @@ class InstanceClonesContract:
         seen = rig.provider.observe(host)
         assert seen.host.has_parent(rig.image, SMALL)
         assert not seen.host.has_parent(rig.image, replace(SMALL, memory_mb=512))
-        assert seen.host.nursing == ()
+        assert seen.host.parents_starting == ()
         assert seen.instances == {}
         rig.provider.create(replace(spec(rig), method=CloneMethod.INSTANT))
-        keeper.end_nursing(host)
+        keeper.cancel_parents(host)
         assert rig.provider.observe(host).host.parents == seen.host.parents
         rig.until(lambda: state(rig) is InstanceState.RUNNING)
         with pytest.raises(RefusedError):

@@ -21,7 +21,7 @@ from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.libvirt.domain_xml import mac_address
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.engine.checkpoint_order import OrderError
+from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.fleet_answers import fleet_told
 from backfill.engine.fleet_order import fleet_order, leaving
 from backfill.ports import NoCapacityError, RefusedError, UnreachableError
@@ -207,7 +207,7 @@ def test_orders_wait_for_room_in_order() -> None:
 def test_what_can_never_be_is_refused_at_once(body: dict[str, object], why: str) -> None:
     """No waiting helps: one sentence, and no order."""
     site = Site()
-    with pytest.raises(OrderError, match=why):
+    with pytest.raises(CommandError, match=why):
         fleet_order(site.run.world, site.rules, body)
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from backfill.core.fleet import CloneMethod, InstanceSpec, InstanceState
-from backfill.drivers.libvirt import forking
+from backfill.drivers.libvirt.clones import forking
+from backfill.drivers.libvirt.clones.parents import Parent
 from backfill.drivers.libvirt.hypervisor import Hypervisor
-from backfill.drivers.libvirt.parents import Parent
 from backfill.lab.cluster import Lab
 from backfill.ports import BusyError, DriverError
 from tests.contract.instance_rig import CLUSTER, SMALL, spec, state
@@ -145,9 +145,9 @@ def test_a_parent_in_the_making_is_given_up_at_once(rig: LibvirtRig) -> None:
         (home / "good").unlink()
     with ThreadPoolExecutor(1) as pool:
         making = pool.submit(rig.provider.make_parent, host, rig.image, SMALL)
-        rig.until(lambda: bool(rig.provider.observe(host).host.nursing) or making.done())
-        rig.provider.end_nursing(host)
-        assert rig.provider.observe(host).host.nursing == ()
+        rig.until(lambda: bool(rig.provider.observe(host).host.parents_starting) or making.done())
+        rig.provider.cancel_parents(host)
+        assert rig.provider.observe(host).host.parents_starting == ()
         assert not rig.emulators(host, "parent") + rig.emulators(host, "canary")
         with pytest.raises(BusyError, match="the host is wanted"):
             making.result()

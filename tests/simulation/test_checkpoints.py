@@ -15,7 +15,7 @@ from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.engine.checkpoint_order import OrderError, checkpoint_order, put_back_order
+from backfill.engine.checkpoint_order import CommandError, checkpoint_order, put_back_order
 from backfill.ports import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, ready, running
@@ -99,11 +99,11 @@ def test_only_a_running_job_on_our_nodes_can_be_kept() -> None:
     """One sentence says what stands in the way, and nothing is stopped."""
     sim = cluster(hosts=("bm1",))
     run = Rehearsal(sim, replace(policies(), hosts=("bm1",)), MemoryJournal())
-    with pytest.raises(OrderError, match="unknown to Slurm"):
+    with pytest.raises(CommandError, match="unknown to Slurm"):
         checkpoint_order(run.world, "99")
     metal = sim.submit("batch", 30.0)
     run.until(lambda: seen_running(run, metal), 10)
-    with pytest.raises(OrderError, match="no node of ours"):
+    with pytest.raises(CommandError, match="no node of ours"):
         checkpoint_order(run.world, metal)
 
 
@@ -192,7 +192,7 @@ def test_a_job_that_is_another_one_by_now_is_not_put_back() -> None:
         (0, {"vn2": 1}, "not where it was kept"),
         (0, {"vn1": 2}, "not the instance that was kept"),
     ):
-        with pytest.raises(OrderError, match=why):
+        with pytest.raises(CommandError, match=why):
             put_back_order(run.world, "x", job, restarts, parts)
 
 

@@ -119,7 +119,7 @@ def test_one_in_the_making_is_given_up_for_a_job_and_the_job_waits_for_that() ->
     world, rules = seen(parent(made=False)), policies(environments=WARM, hosts=("bm1",))
     world.apply(ch.Claimed("7", ("bm1",), NOW_S, waiting=True))
     (step,) = steps(world, rules)
-    assert isinstance(step, act.EndNursing)
+    assert isinstance(step, act.CancelParents)
     assert step.name == "bm1"
     world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(4, 4096), parents=()), NOW_S + 0.1))
     (answer,) = steps(world, rules)
@@ -134,7 +134,7 @@ def test_one_that_is_just_being_started_is_given_up_as_well() -> None:
     assert isinstance(step, act.MakeParent)
     world.apply(ch.OperationStarted("MakeParent:bm1:0:default", NOW_S, "bm1"))
     world.apply(ch.Claimed("7", ("bm1",), NOW_S, waiting=True))
-    assert [type(s) for s in steps(world, rules)] == [act.EndNursing]
+    assert [type(s) for s in steps(world, rules)] == [act.CancelParents]
 
 
 def test_one_that_is_made_stands_in_nobodys_way() -> None:

@@ -23,9 +23,9 @@ from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.daemon import Daemon, Pace, Right
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
-from backfill.engine.messages import HookCall, Question, Stop
+from backfill.engine.messages import HookCall, Query, Stop
 from backfill.engine.policyfile import PolicyFile
-from backfill.engine.questions import Questions
+from backfill.engine.queries import Queries
 from backfill.ports import Clock
 
 HOSTS = ("bm1", "bm2")
@@ -84,7 +84,7 @@ class LivingDaemon:
         self.daemon = Daemon(
             self._policy, outside, self.journal, pace, policyfile=self._policyfile, right=self._right
         )
-        answer = Questions(self.daemon).answer
+        answer = Queries(self.daemon).answer
         self._listener = Listener(self.daemon.inbox, answer, 30.0, refused=self.daemon.refused)
         self._listener.listen_unix(self.socket)
         self._thread = threading.Thread(target=self._run, name="daemon")
@@ -126,7 +126,7 @@ class LivingDaemon:
         """Evaluate in the daemon's own thread, after a whole cycle of it."""
         self.daemon.poke()
         reply: SimpleQueue[object] = SimpleQueue()
-        self.daemon.inbox.put(Question(done, reply))
+        self.daemon.inbox.put(Query(done, reply))
         return bool(reply.get(timeout=_PATIENCE_S))
 
     def _allocated(self, job: Job, nodes: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.almanac import Almanac
 from backfill.engine.clock import SteadyClock
 from backfill.engine.looking import Outside, guests_now, observe_cluster, observe_host, observe_nodes
-from backfill.engine.questions import Questions
+from backfill.engine.queries import Queries
 from backfill.ports import ClusterObservation
 from tests.unit.living_daemon import LivingDaemon, parked
 
@@ -185,7 +185,7 @@ def test_a_daemon_whose_machine_is_set_goes_on_and_says_so(
         daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
         assert daemon.sim.job(low).restarts == 0
         assert daemon.sim.audit() == []
-        questions = Questions(daemon.daemon)
+        questions = Queries(daemon.daemon)
         told = [
             questions.answer({"ask": "status"}, 0)["clock"],
             questions.answer({"ask": "explain", "subject": "vn1"}, 0)["clock"],

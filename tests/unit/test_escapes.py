@@ -26,7 +26,7 @@ from backfill.core.records import encode
 from backfill.core.visible import escape, escaped, visible
 from backfill.engine.listener import Listener
 from backfill.engine.messages import Message
-from backfill.engine.questions import Questions
+from backfill.engine.queries import Queries
 from backfill.ports import Record
 from backfill.ui.cli import main
 from backfill.ui.client import print_json, shown
@@ -116,7 +116,7 @@ class Evil:
 
     def __init__(self, daemon: LivingDaemon, path: Path, job: str) -> None:
         self.path, self.job = path, job
-        self._questions = Questions(daemon.daemon)
+        self._questions = Queries(daemon.daemon)
         inbox: SimpleQueue[Message] = SimpleQueue()
         self.listener = Listener(inbox, self.answer, 9.0)
         self.listener.listen_unix(path)

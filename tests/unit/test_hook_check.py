@@ -17,7 +17,7 @@ from backfill.config.model import Config
 from backfill.core.cluster import SlurmSettings
 from backfill.drivers.slurm.hooks import build_hook
 from backfill.drivers.slurm.settings import read_settings, slurm_uid
-from backfill.engine.doorkeeper import Refused, Trust
+from backfill.engine.connection_limiter import Refused, Trust
 from backfill.engine.listener import Listener
 from backfill.engine.messages import Message
 from backfill.ui.hook_check import check_hooks

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from backfill.drivers.libvirt.lanes import Lanes
 from backfill.drivers.libvirt.migration import Progress, Step, decide
+from backfill.drivers.libvirt.move_slots import MoveSlots
 from backfill.drivers.libvirt.settings import Hardware, LibvirtConfig, MoveTerms, Surroundings
 from backfill.ports import BusyError
 
@@ -64,30 +64,30 @@ def test_post_copy_is_ordered_once_and_only_where_the_policy_says_so() -> None:
 
 def test_moves_between_two_hosts_take_turns_in_both_directions() -> None:
     """The second waits until the first is over; between other hosts nobody waits."""
-    lanes, entered, done = Lanes(), threading.Event(), []
+    slots, entered, done = MoveSlots(), threading.Event(), []
 
     def second() -> None:
         entered.set()
-        with lanes.between("vn2", "hv2", "hv1", 10.0):
+        with slots.between("vn2", "hv2", "hv1", 10.0):
             done.append("second")
 
-    with lanes.between("vn1", "hv1", "hv2", 0.0):
+    with slots.between("vn1", "hv1", "hv2", 0.0):
         waiting = threading.Thread(target=second)
         waiting.start()
         assert entered.wait(60)
-        with lanes.between("vn3", "hv1", "hv3", 0.0):
+        with slots.between("vn3", "hv1", "hv3", 0.0):
             done.append("elsewhere")
         done.append("first")
     waiting.join(60)
     assert done == ["elsewhere", "first", "second"]
 
 
-def test_who_waits_too_long_for_a_lane_is_told_to_come_back() -> None:
+def test_who_waits_too_long_for_a_slot_is_told_to_come_back() -> None:
     """BusyError is tried again by the engine."""
-    lanes = Lanes()
+    slots = MoveSlots()
     with (
-        lanes.between("vn1", "hv1", "hv2", 0.0),
+        slots.between("vn1", "hv1", "hv2", 0.0),
         pytest.raises(BusyError, match="moving between"),
-        lanes.between("vn2", "hv1", "hv2", 0.01),
+        slots.between("vn2", "hv1", "hv2", 0.01),
     ):
         pass

@@ -10,7 +10,7 @@ import pytest
 
 from backfill.core.fleet import CloneMethod
 from backfill.core.policies.cloning import Choice, Cloning
-from backfill.drivers.libvirt.parents import Parent, newest
+from backfill.drivers.libvirt.clones.parents import Parent, newest
 from backfill.drivers.libvirt.settings import ImageFiles
 from backfill.drivers.libvirt.store import Store
 

@@ -17,7 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.core.quantities import MOST_NODES
-from backfill.engine.doorkeeper import MOST_FROM_ONE_HOST, Doorkeeper, Refused, Trust, user_told
+from backfill.engine.connection_limiter import (
+    MOST_FROM_ONE_HOST,
+    ConnectionLimiter,
+    Refused,
+    Trust,
+    user_told,
+)
 from backfill.engine.listener import Listener, encoded
 from backfill.engine.messages import HookCall, HookGone, Message
 from backfill.ui.client import AskError, Client
@@ -132,19 +138,19 @@ def _open(number: int) -> bool:
 
 def test_strangers_are_few_at_a_time() -> None:
     """Root and the daemon's own user always come in, whoever else is there."""
-    door = Doorkeeper(most=2)
-    assert [door.admit(NOBODY) for _ in range(3)] == [True, True, False]
-    assert all(door.admit(uid) for uid in (0, os.getuid(), 0))
-    door.leave(0)
-    assert not door.admit(NOBODY)
-    door.leave(NOBODY)
-    assert door.admit(NOBODY)
+    limiter = ConnectionLimiter(most=2)
+    assert [limiter.admit(NOBODY) for _ in range(3)] == [True, True, False]
+    assert all(limiter.admit(uid) for uid in (0, os.getuid(), 0))
+    limiter.leave(0)
+    assert not limiter.admit(NOBODY)
+    limiter.leave(NOBODY)
+    assert limiter.admit(NOBODY)
 
 
 def test_who_is_one_too_many_is_told_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that there is no daemon, however early it hung up."""
     monkeypatch.setattr("backfill.engine.listener._peer", lambda client: (NOBODY, ""))
-    monkeypatch.setattr(place.listener, "_door", Doorkeeper(most=0))
+    monkeypatch.setattr(place.listener, "_limiter", ConnectionLimiter(most=0))
     for _ in range(20):  # its question may come before the answer, or after it
         with pytest.raises(AskError, match="too many questions at once; ask again in a moment"):
             Client(str(place.path)).ask("status")
@@ -258,20 +264,20 @@ def test_an_unprivileged_port_is_not_even_listened_to(place: Place, monkeypatch:
 
 def test_one_host_cannot_take_all_places() -> None:
     """Nor all hosts together those of this machine."""
-    door = Doorkeeper(most=2, trust=Trust(SLURM))
-    assert [door.admit(0, HOST) for _ in range(MOST_FROM_ONE_HOST + 1)].count(False) == 1
-    assert door.admit(0, "10.0.0.8")
-    door.leave(0, HOST)
-    assert door.admit(0, HOST)
-    assert all(door.admit(SLURM) for _ in range(100))
-    assert door.admit(NOBODY)
+    limiter = ConnectionLimiter(most=2, trust=Trust(SLURM))
+    assert [limiter.admit(0, HOST) for _ in range(MOST_FROM_ONE_HOST + 1)].count(False) == 1
+    assert limiter.admit(0, "10.0.0.8")
+    limiter.leave(0, HOST)
+    assert limiter.admit(0, HOST)
+    assert all(limiter.admit(SLURM) for _ in range(100))
+    assert limiter.admit(NOBODY)
 
 
 def test_one_user_cannot_take_all_places() -> None:
     """Another one still finds a place, until there is none for anybody."""
-    door = Doorkeeper(most=3, each=2)
-    assert [door.admit(NOBODY) for _ in range(3)] == [True, True, False]
-    assert [door.admit(NOBODY - 1) for _ in range(2)] == [True, False]
+    limiter = ConnectionLimiter(most=3, each=2)
+    assert [limiter.admit(NOBODY) for _ in range(3)] == [True, True, False]
+    assert [limiter.admit(NOBODY - 1) for _ in range(2)] == [True, False]
 
 
 def test_refused_hooks_are_counted_and_said_once_a_minute() -> None:

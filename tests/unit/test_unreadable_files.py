@@ -15,10 +15,10 @@ import pytest
 
 from backfill.core.fleet import InstanceState, Tag
 from backfill.core.quantities import Resources
+from backfill.drivers.libvirt.clones.parents import Parent
 from backfill.drivers.libvirt.device_book import DeviceBook
 from backfill.drivers.libvirt.domain_xml import Label
 from backfill.drivers.libvirt.domains import Domain
-from backfill.drivers.libvirt.parents import Parent
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import LibvirtConfig, Surroundings
 from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason

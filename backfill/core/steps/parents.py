@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backfill.core.actions import EndNursing, MakeParent
+from backfill.core.actions import CancelParents, MakeParent
 from backfill.core.guards import may_create
 from backfill.core.placement import candidates
 from backfill.core.plan_builder import PlanBuilder, Progress
@@ -30,8 +30,8 @@ def step_parents(builder: PlanBuilder, host: str) -> None:
         return
     taken = why_taken(builder, host)
     if taken:
-        if world.nursing(host):
-            builder.do(EndNursing(host, 0, f"{host} {taken}"))
+        if world.parents_starting(host):
+            builder.do(CancelParents(host, 0, f"{host} {taken}"))
         return
     flavour = builder.policies.instances.flavour
     for rule in builder.policies.environments.rules:
@@ -44,9 +44,9 @@ def _make(builder: PlanBuilder, host: str, image: str) -> None:
     """A parent is made where, and when, an instance could be."""
     world, policies = builder.world, builder.policies
     what = f"a parent of {image}"
-    if world.nursing(host):
+    if world.parents_starting(host):
         return
-    begun = sum(world.nursing(other) for other in policies.hosts)
+    begun = sum(world.parents_starting(other) for other in policies.hosts)
     limit = may_create(world, policies.limits, begun)
     if not limit:
         rooms, why_not = candidates(world, policies, policies.gaps.boot_pays_s)

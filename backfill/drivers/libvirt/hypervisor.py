@@ -25,11 +25,11 @@ from backfill.drivers.libvirt.domains import (
     throttle,
     weight_of,
 )
-from backfill.drivers.libvirt.hollow import Hollow
 from backfill.drivers.libvirt.link import Link
 from backfill.drivers.libvirt.move_calls import MoveCalls
 from backfill.drivers.libvirt.ownership import User, qemu_user
 from backfill.drivers.libvirt.settings import Limits
+from backfill.drivers.libvirt.stale_domain import StaleDomain
 from backfill.drivers.libvirt.utilisation import CpuMeter
 from backfill.ports import BusyError, NotFoundError
 
@@ -63,7 +63,7 @@ class Hypervisor(DeviceCalls, MoveCalls):
         self._limits = limits
         self._on_event = on_event
         self.meter = CpuMeter()
-        self._hollow = Hollow(host)
+        self._stale = StaleDomain(host)
         self._link = Link(host, uri, limits, self._watch, opener)
         # Handles (which mean one UUID for ever) of the domains with our label, by name.
         self._ours: dict[str, tuple[Any, str]] = {}
@@ -83,7 +83,7 @@ class Hypervisor(DeviceCalls, MoveCalls):
 
         def work(connection: Any) -> tuple[Resources, list[Domain]]:
             stats = connection.getAllDomainStats(STATS, _STATS_FLAGS)
-            domains = [self._hollow.as_it_is(pair[0], seen(*pair)) for pair in stats]
+            domains = [self._stale.as_it_is(pair[0], seen(*pair)) for pair in stats]
             self._ours = {
                 domain.name: (handle, domain.label.tag.cluster)
                 for (handle, _), domain in zip(stats, domains, strict=True)
@@ -102,7 +102,7 @@ class Hypervisor(DeviceCalls, MoveCalls):
             if handle is None:
                 return None
             stats = connection.domainListGetStats([handle], STATS, _STATS_FLAGS)
-            return self._hollow.as_it_is(handle, seen(*stats[0])) if stats else None
+            return self._stale.as_it_is(handle, seen(*stats[0])) if stats else None
 
         return self._link.call(name, work)
 
@@ -240,7 +240,7 @@ class Hypervisor(DeviceCalls, MoveCalls):
                 domain.destroy()
             except libvirt.libvirtError as error:
                 if domain.isActive():  # otherwise it ended by itself in between
-                    self._hollow.look(domain, name, error)
+                    self._stale.look(domain, name, error)
                     raise
 
         self._link.call(name, work, self._limits.start_s)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from backfill.core.fleet import CloneMethod, Flavour, InstanceSpec, InstanceState, Tag
+from backfill.drivers.libvirt.clones.building import parent_of
+from backfill.drivers.libvirt.clones.forking import fork
 from backfill.drivers.libvirt.domain_xml import Memory, domain_xml, mac_address
-from backfill.drivers.libvirt.forking import fork
-from backfill.drivers.libvirt.parents import parent_of
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.regions import sweep
 from backfill.drivers.libvirt.seed import ENTROPY_BYTES, MOST_USER_DATA, Identity, seed_tar
@@ -93,7 +93,7 @@ def make_parent(pool: Pool, host: str, image: str, flavour: Flavour) -> None:
     """See `ParentKeeper.make_parent`."""
     files = _files_of(pool, image)
     spec = InstanceSpec("parent", host, Tag(pool.config.cluster, "", 0), flavour, image, "")
-    seed = partial(_nursery_seed, pool)
+    seed = partial(_parent_seed, pool)
     _with_weights(pool, lambda hardware: parent_of(pool, spec, files, hardware, seed))
 
 
@@ -141,7 +141,7 @@ def _make_with(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hard
 
 
 def _fork(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware) -> int | None:
-    parent = parent_of(pool, spec, image, hardware, partial(_nursery_seed, pool))
+    parent = parent_of(pool, spec, image, hardware, partial(_parent_seed, pool))
     pool.store.lean_on(spec.name, parent.home)
     seed = _seed(pool, spec, user_data=image.user_data)
     pool.store_on(spec.host).make(spec.name, parent.image(image), spec.flavour.disk_gb, seed)
@@ -157,7 +157,7 @@ def _document(
     return domain_xml(spec, image, files, hardware, pool.config.bridge, time.time(), memory)
 
 
-def _nursery_seed(pool: Pool, spec: InstanceSpec, canary: bool) -> bytes:
+def _parent_seed(pool: Pool, spec: InstanceSpec, canary: bool) -> bytes:
     """The seed of a parent, or of the canary that tries it out."""
     return _seed(pool, spec, os.urandom(ENTROPY_BYTES) if canary else b"", canary)
 
@@ -188,8 +188,8 @@ def _seed(
     if entropy is None:
         entropy = os.urandom(ENTROPY_BYTES)
     # A parent is nobody in particular: only what is one node's own is enrolled.
-    nursing = canary or not entropy
-    more = {} if nursing else {**pool.seed_files(spec), **_user_data(spec, user_data)}
+    anonymous = canary or not entropy
+    more = {} if anonymous else {**pool.seed_files(spec), **_user_data(spec, user_data)}
     return seed_tar(identity, munge_key, around.no_ops, entropy, canary, more, around.asks)
 
 

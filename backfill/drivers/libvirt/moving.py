@@ -13,8 +13,8 @@ from backfill.core.fleet import InstanceState
 from backfill.drivers.libvirt import carrying, save_image
 from backfill.drivers.libvirt.domain_xml import placed
 from backfill.drivers.libvirt.domains import Domain
-from backfill.drivers.libvirt.escort import Escort
 from backfill.drivers.libvirt.migration import Carriage, Step
+from backfill.drivers.libvirt.move_watchdog import MoveWatchdog
 from backfill.drivers.libvirt.ownership import give, refuse_if_taken_back, taken_back
 from backfill.drivers.libvirt.plugging import plugged
 from backfill.drivers.libvirt.pool import AT_REST, Pool
@@ -203,7 +203,7 @@ def migrate(pool: Pool, host: str, name: str, target: str) -> None:
         if _has_sent_all(pool, host, name, instance.state):
             _finish_save(pool, host, name)
             _, instance = pool.need(host, name)
-        with pool.lanes.between(name, host, target, pool.config.moves.turn_s):
+        with pool.move_slots.between(name, host, target, pool.config.moves.turn_s):
             if instance.state in AT_REST:
                 _move_files(pool, host, name, target)
             else:
@@ -295,16 +295,16 @@ def _send(
 ) -> DriverError | None:
     """Send its memory over, and its disk where there is a carriage; returns what went wrong."""
     source, uri = pool.on(host), pool.config.uris[target]
-    escort = Escort(source, name, terms)
+    watchdog = MoveWatchdog(source, name, terms)
     try:
-        with escort:
+        with watchdog:
             source.migrate(name, uri, data_uri(uri), paused, terms, carriage)
     except UnreachableError as error:
         with contextlib.suppress(DriverError):
             source.abort_job(name)
         return error
     except DriverError as error:
-        if Step.CANCEL in escort.asked:
+        if Step.CANCEL in watchdog.asked:
             return BusyError(
                 name, f"its move to {target} took longer than {terms.within_s:g} s, was cancelled"
             )

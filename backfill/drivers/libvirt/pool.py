@@ -13,8 +13,7 @@ from backfill.drivers.libvirt.checkpoints import Checkpoints
 from backfill.drivers.libvirt.device_book import DeviceBook
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.hypervisor import Hypervisor
-from backfill.drivers.libvirt.lanes import Lanes
-from backfill.drivers.libvirt.nurseries import Nurseries
+from backfill.drivers.libvirt.move_slots import MoveSlots
 from backfill.drivers.libvirt.settings import LibvirtConfig
 from backfill.drivers.libvirt.states import instance_state, may_be_restarted, odd
 from backfill.drivers.libvirt.store import Store
@@ -32,6 +31,24 @@ def no_files(spec: InstanceSpec) -> Mapping[str, bytes]:
     return {}
 
 
+class ParentBuilds:
+    """Lets those who build a parent of instant clones know that it was cancelled. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._cancelled: dict[str, int] = {}  # by host, how often
+        self._lock = threading.Lock()
+
+    def begin(self, host: str) -> Callable[[], bool]:
+        """Return a function that returns True once `cancel` was called after this."""
+        before = self._cancelled.get(host, 0)
+        return lambda: self._cancelled.get(host, 0) != before
+
+    def cancel(self, host: str) -> None:
+        """Cancel all builds that have begun on `host`."""
+        with self._lock:
+            self._cancelled[host] = self._cancelled.get(host, 0) + 1
+
+
 @dataclass(slots=True)
 class Pool:
     """What all operations share. Everything here is safe from several threads."""
@@ -41,8 +58,8 @@ class Pool:
     hypervisors: dict[str, Hypervisor]
     # Further files of a new instance's seed, such as keys that are made for it.
     seed_files: SeedFiles = no_files
-    lanes: Lanes = field(default_factory=Lanes)
-    nurseries: Nurseries = field(default_factory=Nurseries)
+    move_slots: MoveSlots = field(default_factory=MoveSlots)
+    parent_builds: ParentBuilds = field(default_factory=ParentBuilds)
     checkpoints: Checkpoints = field(init=False)
     devices: DeviceBook = field(init=False)
     _changing: set[str] = field(default_factory=set)

@@ -19,8 +19,9 @@ from backfill.core.fleet import (
 )
 from backfill.core.quantities import NOTHING, Resources
 from backfill.core.readiness import GuestReport, Stated
-from backfill.drivers.libvirt import agent, balloon, keeping, leaks, making, moving, nursing, trial
+from backfill.drivers.libvirt import agent, balloon, keeping, leaks, making, moving, trial
 from backfill.drivers.libvirt.asking import Ask
+from backfill.drivers.libvirt.clones import building, parents
 from backfill.drivers.libvirt.holder import LibvirtHolder
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.pool import Pool, SeedFiles, no_files
@@ -80,7 +81,7 @@ class LibvirtProvider(LibvirtHolder):
         there: tuple[CloneParent, ...] | None = None
         # Where its parents cannot be seen none is made and none is cloned; all else goes on.
         with contextlib.suppress(UnreadableError):
-            there = nursing.seen(self._pool, host, active)
+            there = parents.seen(self._pool, host, active)
         seen = Host(
             host,
             node,
@@ -112,9 +113,9 @@ class LibvirtProvider(LibvirtHolder):
         """Boot, try out and freeze what instant clones go on from."""
         making.make_parent(self._pool, host, image, flavour)
 
-    def end_nursing(self, host: str) -> None:
+    def cancel_parents(self, host: str) -> None:
         """Give up what is to become a parent there."""
-        nursing.end_nursing(self._pool, host)
+        building.cancel_parents(self._pool, host)
 
     def pause(self, host: str, name: str) -> None:
         """Stop its CPUs. BusyError while it is on its way to another host."""

@@ -10,13 +10,13 @@ from dataclasses import replace
 from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, InstanceState
 from backfill.core.readiness import Fact, GuestReport
 from backfill.drivers.simulated.clock import WallClock
+from backfill.drivers.simulated.clone_parents import SimulatedParents
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
 from backfill.drivers.simulated.holder import SimulatedHolder
 from backfill.drivers.simulated.keeper import SimulatedKeeper
 from backfill.drivers.simulated.machines import Machines
-from backfill.drivers.simulated.nurse import SimulatedNurse
 from backfill.drivers.simulated.sight import SimulatedSight
 from backfill.ports import (
     AlreadyThereError,
@@ -34,7 +34,7 @@ _IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
 _ENDED = (InstanceState.OFF, InstanceState.CRASHED)
 
 
-class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, SimulatedSight):
+class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedParents, SimulatedSight):
     """InstanceProvider over the simulation; every call acts at once."""
 
     def __init__(
@@ -48,7 +48,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedNurse, Simula
     ) -> None:
         SimulatedKeeper.__init__(self, self._reachable)
         SimulatedHolder.__init__(self)
-        SimulatedNurse.__init__(self)
+        SimulatedParents.__init__(self)
         SimulatedSight.__init__(self)
         self.boot_s = 5.0
         self.fork_s = 1.2  # instead of that, for an instant clone

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 
-from backfill.core.records import REMEMBERED, record_types
+from backfill.core.records import REMEMBERED, record_types, tag
 from backfill.drivers.store.codec import WORDS
 
 # Version, and `fingerprint` of what it writes. Never change a line: add one.
@@ -45,5 +45,5 @@ def _lines(kind: object, seen: set[object]) -> Iterator[str]:
         hints = typing.get_type_hints(kind)
         for field in fields(kind):
             default = "needed" if field.default is MISSING else repr(field.default)
-            yield f"{kind.__name__}.{field.name}: {field.type} = {default}"
+            yield f"{tag(kind)}.{field.name}: {field.type} = {default}"
             yield from _lines(hints[field.name], seen)

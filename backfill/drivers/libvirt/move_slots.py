@@ -11,23 +11,23 @@ from backfill.ports import BusyError
 
 
 @dataclass(slots=True)
-class Lanes:
-    """A lane for every pair of hosts, whichever the direction.
+class MoveSlots:
+    """A slot for every pair of hosts, whichever the direction.
 
     Two moves at once between the same two hosts share one network, so together they take as long
     and each stops its guest for longer; and two paused guests that moved at once were seen to hold
     up both libvirtd until their keepalive gave up (31 s, libvirt 9.0).
     """
 
-    _lanes: dict[frozenset[str], threading.Lock] = field(default_factory=dict)
+    _slots: dict[frozenset[str], threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def between(self, name: str, one: str, other: str, patience_s: float) -> Iterator[None]:
         """Inside, no other instance moves between these hosts. BusyError when patience ends."""
         with self._lock:
-            lane = self._lanes.setdefault(frozenset({one, other}), threading.Lock())
-        if not lane.acquire(timeout=patience_s):
+            slot = self._slots.setdefault(frozenset({one, other}), threading.Lock())
+        if not slot.acquire(timeout=patience_s):
             raise BusyError(
                 name,
                 f"others were moving between {one} and {other} for {patience_s:g} s",
@@ -36,4 +36,4 @@ class Lanes:
         try:
             yield
         finally:
-            lane.release()
+            slot.release()

@@ -1,4 +1,4 @@
-"""Goes along with one move: watches it, and cancels it or switches it to post-copy in time."""
+"""Watches one move, and cancels it or switches it to post-copy in time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from backfill.ports import DriverError
 _LOOK_EVERY_S = 0.2
 
 
-class Escort:
+class MoveWatchdog:
     """Watches inside of a `with`; `asked` is what was ordered for the move meanwhile."""
 
     def __init__(self, source: Hypervisor, name: str, terms: MoveTerms) -> None:
         self._source, self._name, self._terms = source, name, terms
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._along, name=f"escort-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=f"watch-move-{name}", daemon=True)
         self.asked: frozenset[Step] = frozenset()
 
     def __enter__(self) -> None:
@@ -30,7 +30,7 @@ class Escort:
         self._over.set()
         self._thread.join()
 
-    def _along(self) -> None:
+    def _watch(self) -> None:
         """Look again and again until the move is over."""
         began_s = time.monotonic()
         while not self._over.wait(_LOOK_EVERY_S):

@@ -15,8 +15,8 @@ from backfill.core.records import encode
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine import stories
 from backfill.engine.asked import Asked
-from backfill.engine.doorkeeper import CrowdedError, Turns
-from backfill.engine.messages import Question
+from backfill.engine.connection_limiter import CrowdedError, Turns
+from backfill.engine.messages import Query
 from backfill.engine.stories import Stories
 from backfill.ports import Record, Window
 
@@ -167,7 +167,7 @@ def test_an_answer_in_slices_waits_for_everything_else() -> None:
             yield
         return {"all": made}  # type: ignore[return-value]  # a generator's end
 
-    question = Question(answer)
+    question = Query(answer)
     asked = Asked()
     asked.begin(question)
     assert made == []
@@ -192,10 +192,10 @@ def test_questions_take_turns() -> None:
     waiting = threading.Event()
     waiting.set()
     asked = Asked()
-    asked.begin(Question(lambda: answer("long", 50)))
-    asked.begin(Question(lambda: answer("short", 2)))
-    asked.begin(Question(lambda: answer("given up", 10), wanted=waiting.is_set))
-    asked.begin(Question(lambda: order.append("never"), wanted=lambda: False))
+    asked.begin(Query(lambda: answer("long", 50)))
+    asked.begin(Query(lambda: answer("short", 2)))
+    asked.begin(Query(lambda: answer("given up", 10), wanted=waiting.is_set))
+    asked.begin(Query(lambda: order.append("never"), wanted=lambda: False))
     asked.go_on()
     waiting.clear()
     assert not asked.go_on_while(lambda: True, 60.0)

@@ -1,4 +1,4 @@
-"""What people ask the daemon and what they are told, as plain data for `--json` and the CLI."""
+"""Queries of people to the daemon, and the answers as plain data for `--json` and the CLI."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from backfill.core.planner import plan
 from backfill.core.readiness import Check, judge_registration, judge_report
 from backfill.core.records import encode
 from backfill.core.world import World
-from backfill.engine.checkpoint_order import OrderError
-from backfill.engine.doorkeeper import TOO_MANY, CrowdedError, Turns, trusted
+from backfill.engine.checkpoint_order import CommandError
+from backfill.engine.commands import Body, Commands
+from backfill.engine.connection_limiter import TOO_MANY, CrowdedError, Turns, trusted
 from backfill.engine.fleet_answers import fleet_told, fleets_in_order
-from backfill.engine.messages import Question
+from backfill.engine.messages import Query
 from backfill.engine.narrate import clock_told, sentence
-from backfill.engine.orders import Body, Orders
 from backfill.engine.sight import look
 from backfill.engine.stories import Stories
 from backfill.engine.summary import summary
@@ -36,7 +36,7 @@ _ANSWER_WITHIN_S = 10.0
 _SLICE = 32  # nodes, hosts or the like: a millisecond or less
 
 
-class Questions:
+class Queries:
     """Answers `{"ask": NAME, …}`; runs in the listener's threads, reads in the daemon's own."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -59,7 +59,7 @@ class Questions:
         self._tellers: dict[str, Callable[[Body], Body]] = {"events": stories.events}
         # Likewise, and for those alone who may act: they read files, or take guests' time.
         self._apart = {"reload": self._reload, "look": self._look}
-        self._writers = {**Orders(daemon).known, **self._apart}
+        self._writers = {**Commands(daemon).known, **self._apart}
 
     def answer(self, body: Body, uid: int) -> Body:
         """The answer, or `{"error": sentence}`. Never raises."""
@@ -93,7 +93,7 @@ class Questions:
         that is made in slices it changes between them, but never in one."""
         waiting = threading.Event()
         waiting.set()
-        question = Question(lambda: _safely(ask, body), wanted=waiting.is_set)
+        question = Query(lambda: _safely(ask, body), wanted=waiting.is_set)
         self._daemon.inbox.put(question)
         try:
             answer = question.reply.get(timeout=_ANSWER_WITHIN_S)
@@ -330,11 +330,11 @@ def _safe_slices(slices: Slices) -> Slices:
         return _refusal(error)
 
 
-_BAD = (OrderError, ValueError, KeyError, OverflowError)
+_BAD = (CommandError, ValueError, KeyError, OverflowError)
 
 
 def _refusal(error: Exception) -> Body:
-    if isinstance(error, OrderError):
+    if isinstance(error, CommandError):
         return {"error": str(error)}
     return {"error": f"the question cannot be read: {error}"}
 

@@ -8,7 +8,7 @@ import libvirt
 import pytest
 
 from backfill.drivers.libvirt.domains import Domain
-from backfill.drivers.libvirt.hollow import Hollow
+from backfill.drivers.libvirt.stale_domain import StaleDomain
 from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason
 from backfill.ports import BusyError
 
@@ -46,17 +46,17 @@ def shown(state: tuple[int, int] = STARTING) -> Domain:
 
 def test_it_counts_as_ended_until_it_is_another_start() -> None:
     """What libvirtd shows is believed again as soon as it shows something else."""
-    hollow = Hollow("bm1")
-    assert hollow.as_it_is(Handle(7), shown()) == shown()
+    stale = StaleDomain("bm1")
+    assert stale.as_it_is(Handle(7), shown()) == shown()
     with pytest.raises(BusyError, match=r"nothing of it runs.*bm1.*/run/libvirt/qemu/vn1.xml"):
-        hollow.look(Handle(7), "vn1", LOCKED)
-    ended = hollow.as_it_is(Handle(7), shown())
+        stale.look(Handle(7), "vn1", LOCKED)
+    ended = stale.as_it_is(Handle(7), shown())
     assert ended is not None
     assert (ended.state, ended.reason) == (DomainState.SHUTOFF, ShutoffReason.CRASHED)
     assert not ended.active
-    assert hollow.as_it_is(Handle(8), shown()) == shown()
-    assert hollow.as_it_is(Handle(7), shown(PAUSED)) == shown(PAUSED)
-    assert hollow.as_it_is(Handle(-1), None) is None
+    assert stale.as_it_is(Handle(8), shown()) == shown()
+    assert stale.as_it_is(Handle(7), shown(PAUSED)) == shown(PAUSED)
+    assert stale.as_it_is(Handle(-1), None) is None
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,6 @@ def test_it_counts_as_ended_until_it_is_another_start() -> None:
 )
 def test_nothing_else_is_taken_for_it(handle: Handle, error: libvirt.libvirtError) -> None:
     """A domain of which something may run stays what libvirtd says."""
-    hollow = Hollow("bm1")
-    hollow.look(handle, "vn1", error)
-    assert hollow.as_it_is(handle, shown()) == shown()
+    stale = StaleDomain("bm1")
+    stale.look(handle, "vn1", error)
+    assert stale.as_it_is(handle, shown()) == shown()

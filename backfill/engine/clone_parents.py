@@ -9,8 +9,8 @@ from backfill.engine.looking import Outside
 from backfill.ports import RefusedError
 
 
-def nurse(outside: Outside, action: act.MakeParent | act.EndNursing) -> list[ch.Change]:
-    """Do it, and tell what parents the host has now."""
+def change_parents(outside: Outside, action: act.MakeParent | act.CancelParents) -> list[ch.Change]:
+    """Make or cancel parents; return what parents the host has now."""
     host = action.name
     provider = outside.providers[host]
     if not isinstance(provider, ParentKeeper):
@@ -18,6 +18,6 @@ def nurse(outside: Outside, action: act.MakeParent | act.EndNursing) -> list[ch.
     if isinstance(action, act.MakeParent):
         provider.make_parent(host, action.image, action.flavour)
     else:
-        provider.end_nursing(host)
+        provider.cancel_parents(host)
     seen = provider.observe(host)
     return [ch.HostSeen(seen.host, seen.seen_s)]

@@ -1,4 +1,4 @@
-"""Domains that libvirtd takes for started although nothing of them runs: it died starting them.
+"""Stale domains: libvirtd died while it started them and still takes them for started.
 
 Measured (libvirt 11.3): killed between its first note of a start and the emulator's process, it
 finds the note again and shows the domain as paused (starting up), in the middle of a job that never
@@ -19,8 +19,8 @@ from backfill.ports import BusyError
 _STARTING = (DomainState.PAUSED, PausedReason.STARTING_UP)
 
 
-class Hollow:
-    """Those of one host, by name, with the number that libvirtd has given to each start."""
+class StaleDomain:
+    """The stale domains of one host, by name, with the number that libvirtd gave to that start."""
 
     def __init__(self, host: str) -> None:
         self._host = host

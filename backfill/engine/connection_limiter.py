@@ -1,5 +1,7 @@
-"""Who is let in, and who is believed: users who may only ask are few at a time, so that a hook
-always finds a thread; and whoever was not believed as a hook is remembered, for people to see."""
+"""Limits connections: users who may only ask are few at a time, so a hook always finds a thread.
+
+It also knows whose hooks are believed, and remembers those that were not, for people to see.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,7 @@ class Refused:
 _QUIET_S = 60.0
 
 
-class Doorkeeper:
+class ConnectionLimiter:
     """Counts clients of users who are not trusted, and of other machines. For several threads."""
 
     def __init__(

@@ -10,7 +10,7 @@ from backfill.drivers.simulated.hardware import SimHost
 from backfill.ports import RefusedError
 
 
-class SimulatedNurse:
+class SimulatedParents:
     """See `ParentKeeper`. `images`: those that the provider knows; None: every one."""
 
     _call: Callable[..., AbstractContextManager[SimHost]]
@@ -30,7 +30,7 @@ class SimulatedNurse:
             made = CloneParent(image, flavour.cpus, flavour.memory_mb, flavour.disk_gb, made=True)
             found.parents = [p for p in found.parents if not p.suits(image, flavour)] + [made]
 
-    def end_nursing(self, host: str) -> None:
+    def cancel_parents(self, host: str) -> None:
         """What a test has put there unfinished goes."""
-        with self._call("end_nursing", host) as found:
+        with self._call("cancel_parents", host) as found:
             found.parents = [parent for parent in found.parents if parent.made]

@@ -1,4 +1,4 @@
-"""What people may order of the daemon: each order is a change, and a plan follows it at once."""
+"""Commands of people to the daemon: each becomes a change, and a plan follows at once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Body = dict[str, object]
 Reader = Callable[[Body], Body]
 
 
-class Orders:
-    """Carries out orders in the daemon's own thread; a bad one raises OrderError or ValueError."""
+class Commands:
+    """Carries out commands in the daemon's own thread; a bad one raises CommandError or ValueError."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon

@@ -25,7 +25,7 @@ from backfill.core import changes as ch
 from backfill.core.cluster import Job, JobState
 from backfill.core.records import encode
 from backfill.drivers.store.sqlite import SqliteJournal
-from backfill.engine.doorkeeper import Turns
+from backfill.engine.connection_limiter import Turns
 from backfill.engine.listener import Listener
 from backfill.engine.messages import HookCall, Message
 from backfill.engine.stories import Stories

@@ -1,0 +1,1 @@
+"""Instant clones and the parents that they go on from."""
