@@ -10,7 +10,7 @@ from backfill.sim.trace_cluster import START_S, TraceCluster
 
 
 class Arrivals:
-    """Comes by itself as an event, or is asked by the calm, which knows when it is due."""
+    """Comes by itself as an event, or is asked by the fast-forward, which knows when it is due."""
 
     def __init__(self, sim: TraceCluster, trace: Trace) -> None:
         self.next_s = START_S  # when the next job is due; infinite: none is left
@@ -19,7 +19,7 @@ class Arrivals:
         self._asked = -1  # for which an event waits
         self._ticket = 0
         self._paused = False
-        sim.calm.arrivals = self
+        sim.fast_forward.arrivals = self
         self.submit()
         self.go_on()
 

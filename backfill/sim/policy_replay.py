@@ -22,8 +22,8 @@ from backfill.sim.ledger import Ledger, Window
 from backfill.sim.machine import Cluster
 from backfill.sim.replay import SchedulerName, Tie
 from backfill.sim.replay_costs import ReplayCosts
+from backfill.sim.replay_daemon import ReplayDaemon
 from backfill.sim.scenario import ReservationEntry
-from backfill.sim.steward import Steward
 from backfill.sim.trace import Trace
 from backfill.sim.trace_cluster import START_S, JobTale, MetalShape, TraceCluster
 
@@ -97,21 +97,26 @@ def reference(setting: Setting, policies: PolicySet) -> Run:
 
 
 def run(
-    setting: Setting, policies: PolicySet, end_s: float, gantt: Gantt | None = None, *, rests: bool = True
+    setting: Setting,
+    policies: PolicySet,
+    end_s: float,
+    gantt: Gantt | None = None,
+    *,
+    fast_forward: bool = True,
 ) -> Run:
     """Replay with instances; observe until `end_s`, then let what runs come to its end.
 
-    `gantt` listens. Unless the daemon `rests` where it has nothing to decide it looks at
-    everything; the outcome is the same. Raises BrokenPromiseError.
+    `gantt` listens. Without `fast_forward` the daemon looks at everything also where it has
+    nothing to decide; the outcome is the same. Raises BrokenPromiseError.
     """
-    replay = _Replay(setting, policies, end_s, rests=rests)
+    replay = _Replay(setting, policies, end_s, fast_forward=fast_forward)
     if gantt is not None:
         replay.draw(gantt)
     return replay.run()
 
 
 class _Replay:
-    def __init__(self, setting: Setting, policies: PolicySet, end_s: float, *, rests: bool) -> None:
+    def __init__(self, setting: Setting, policies: PolicySet, end_s: float, *, fast_forward: bool) -> None:
         self.setting = setting
         self.policies = policies
         shape = MetalShape(
@@ -134,9 +139,9 @@ class _Replay:
         self.ledger = Ledger(Window(START_S, end_s), setting.cluster.cpus, policies.instances.flavour.cpus)
         self.sim.on_attempt = self.ledger.attempt
         costs.order_failures(self.sim)
-        self.steward = Steward(self.sim, policies, costs, rests=rests)
-        self.steward.on_change = self.ledger.change
-        self.steward.cycle.on_step = self.ledger.step
+        self.daemon = ReplayDaemon(self.sim, policies, costs, fast_forward=fast_forward)
+        self.daemon.on_change = self.ledger.change
+        self.daemon.cycle.on_step = self.ledger.step
         self._next_low = 0
         self._waiting = 0
         self._closed = False
@@ -159,7 +164,7 @@ class _Replay:
             follow(world, change)
 
         self.sim.on_attempt = attempt
-        self.steward.on_change = change
+        self.daemon.on_change = change
 
     # --- feeding -------------------------------------------------------------------------------
 
@@ -201,7 +206,7 @@ class _Replay:
             self._step(60.0, float("inf"))
         self._judge()
         tales = tuple(self.sim.tales.values())
-        refusals = self.steward.cycle.refusals
+        refusals = self.daemon.cycle.refusals
         harvest = self.ledger.harvest(self.setting.cluster.processors)
         capacity = self.setting.cluster.processors
         return Run(self.policies, tales, self.ledger, harvest, withdrawn, refusals, capacity)
@@ -216,7 +221,7 @@ class _Replay:
 
     def _left(self) -> set[str]:
         """Instances that are not gone, but for the spares that the policy keeps for ever."""
-        world = self.steward.world
+        world = self.daemon.world
         left = {m.name for m in world.managed.values() if m.phase not in _OVER}
         left.update(name for host in self.sim.hosts.values() for name in host.instances)
         few = world.ready.idle_count <= self.policies.scale.warm
@@ -232,10 +237,10 @@ class _Replay:
     def _fail(self, complaints: list[str], at_s: float = float("inf")) -> None:
         """End the run with the story, until `at_s`, of whom the first complaint is about."""
         lines: list[str] = []
-        known = {*self.steward.policies.instances.names}
+        known = {*self.daemon.policies.instances.names}
         words = complaints[0].replace(",", " ").split()
         jobs = {word for before, word in pairwise(words) if before == "job"}
         for subject in sorted(known.intersection(words) | jobs):
-            story = self.steward.cycle.story(subject, at_s)[-_STORY_LINES:]
+            story = self.daemon.cycle.story(subject, at_s)[-_STORY_LINES:]
             lines += [f"{subject}:", *story]
         raise BrokenPromiseError(complaints, lines)

@@ -14,7 +14,7 @@ from backfill.drivers.simulated.hardware import Segment
 from backfill.drivers.simulated.model import Reservation, SimJob
 from backfill.drivers.simulated.slurm import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.sim.calm import Calm, Light
+from backfill.sim.fast_forward import FastForward, Light
 from backfill.sim.metal_queues import queue_on
 from backfill.sim.node_easy import nodes_in
 from backfill.sim.replay import SchedulerName, Tie
@@ -113,8 +113,8 @@ class TraceCluster(SimulatedWorld):
         self._watch_losses()
         self.saves = (0.0, 0.0)  # every so many seconds, and what one takes
         self.active_high = self.active_low = 0
-        self.calm = Calm(self, self._events)
-        self.queue.on_light = self.calm.allocate
+        self.fast_forward = FastForward(self, self._events)
+        self.queue.on_light = self.fast_forward.allocate
         # (job, its attempt, seconds of it that are kept, share of them spent on saving)
         self.on_attempt: Attempt = lambda tale, segments, kept_s, saving: None
 
@@ -139,7 +139,7 @@ class TraceCluster(SimulatedWorld):
 
     def _turn(self, names: Sequence[str]) -> None:
         """What is known of these nodes is different from now on."""
-        self.calm.end()
+        self.fast_forward.end()
         for name in names:
             self.news.node(self._books.nodes[name])
         self.jobs.kick()
@@ -152,11 +152,11 @@ class TraceCluster(SimulatedWorld):
         each = -(-processors // nodes)
         tale = JobTale(index, True, each * nodes, self.now_s)
         self.active_high += 1
-        if self.calm.on:
+        if self.fast_forward.on:
             number = self._last_job = self._last_order = self._last_job + 1
             ask = Ask(str(number), (self.now_s, number), nodes, each, estimate_s)
             self.tales[ask.name] = tale
-            self.calm.add(Light(number, tale, ask, processors, run_s))
+            self.fast_forward.add(Light(number, tale, ask, processors, run_s))
             return ask.name
         wishes = {"cpus": processors, "num_nodes": nodes, "time_limit_s": estimate_s}
         id_ = self.submit(self.shape.high, run_s, **wishes)
@@ -164,7 +164,7 @@ class TraceCluster(SimulatedWorld):
         return id_
 
     def take_over(self, light: Light, *, begun: bool) -> None:
-        """Calm is over: write a job of which it knew into the books."""
+        """The fast-forward is over: write a job of which it knew into the books."""
         ask, tale = light.ask, light.tale
         number, submit_s = light.number, tale.submit_s
         job = SimJob(ask.name, number, number, self.shape.high, light.run_s, submit_s)
@@ -181,7 +181,7 @@ class TraceCluster(SimulatedWorld):
 
     def add_low(self, index: int, run_s: float, processors: int) -> str:
         """A job for instances. Saving itself makes it longer."""
-        self.calm.end()
+        self.fast_forward.end()
         self.active_low += 1
         every_s, save_s = self.saves
         if every_s > 0.0:

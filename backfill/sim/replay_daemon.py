@@ -19,8 +19,8 @@ from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
 from backfill.sim.deeds import Deeds
 from backfill.sim.minutes import Minutes
+from backfill.sim.quiescence import Quiescence
 from backfill.sim.replay_costs import ReplayCosts, Transfers, call_of
-from backfill.sim.rest import Rest
 from backfill.sim.trace_cluster import TraceCluster
 
 # Slurm counts as seen without a gap when it is read at least this often (the world allows 15 s).
@@ -30,7 +30,7 @@ _LOOK_S = 0.01
 _OF_INSTANCES = frozenset({ch.InstanceSeen, ch.InstanceStopped, ch.InstanceGone})
 
 
-class Steward:
+class ReplayDaemon:
     """Reads Slurm every `poll_s` when something changed there, and at once where a hook calls.
 
     A reading without news changes nothing that a plan depends on but time, and a plan says itself
@@ -44,7 +44,7 @@ class Steward:
         costs: ReplayCosts,
         poll_s: float = 2.0,
         *,
-        rests: bool = True,
+        fast_forward: bool = True,
     ) -> None:
         self.sim = sim
         self.policies = policies
@@ -67,9 +67,9 @@ class Steward:
         # Calls that the present decision begins, by when they take effect.
         self._batches: dict[float, list[act.DriverAction]] = {}
         # An answer later than a hook may wait for would be about a job that has begun.
-        rests = rests and costs.steps.hook_s < sim.hook_limit_s
-        self._rest = Rest(self.world, sim, policies) if rests else None
-        sim.calm.on_end = self._look_again
+        fast_forward = fast_forward and costs.steps.hook_s < sim.hook_limit_s
+        self._quiescence = Quiescence(self.world, sim, policies) if fast_forward else None
+        sim.fast_forward.on_end = self._look_again
         sim.news.on_news = self._stir
         sim.hook(self._allocated, self._ended)
         self._first_look()
@@ -91,7 +91,7 @@ class Steward:
 
     def _stir(self) -> None:
         """Slurm changed: the next regular reading will see it, the latest one has not."""
-        if self._poll_due or self.sim.calm.on:
+        if self._poll_due or self.sim.fast_forward.on:
             return
         self._poll_due = True
         past = math.floor((self.sim.now_s - self._start_s) / self.poll_s)
@@ -103,7 +103,7 @@ class Steward:
 
     def _poll(self) -> None:
         self._poll_due = False
-        if self.sim.news.any and not self.sim.calm.on:
+        if self.sim.news.any and not self.sim.fast_forward.on:
             self._tick()
             self._read()
             self._decide_soon()
@@ -116,7 +116,7 @@ class Steward:
         self._decide_soon()
 
     def _look_again(self) -> None:
-        """Calm is over: see what has become of everything.
+        """The fast-forward is over: see what has become of everything.
 
         Claims of jobs that ended meanwhile would have ended with them, and forbid nothing now.
         """
@@ -181,8 +181,8 @@ class Steward:
         if watched:
             due.append(now_s + self._watch.due_in_s(now_s))
         self._set_timer(min(due, default=None))
-        if not due and self._rest is not None and self._rest.possible(plan):
-            self.sim.calm.begin(self.costs.steps.hook_s)
+        if not due and self._quiescence is not None and self._quiescence.possible(plan):
+            self.sim.fast_forward.begin(self.costs.steps.hook_s)
 
     def _set_timer(self, at_s: float | None) -> None:
         if self._timer is not None:
@@ -229,7 +229,7 @@ class Steward:
 
     def _allocated(self, job: Job, nodes: tuple[str, ...]) -> float | None:
         """The hook needs a moment to reach us; then Slurm waits until the room is free."""
-        if self.sim.calm.on:
+        if self.sim.fast_forward.on:
             return self.costs.steps.hook_s
         hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
         if not hosts:
@@ -245,7 +245,7 @@ class Steward:
 
     def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
         """The hook at the end of a job: Slurm is read at once."""
-        if self.sim.calm.on:
+        if self.sim.fast_forward.on:
             return
         self._watch.leaves(str(job.raw_id), nodes, self.sim.now_s)
         self._tick()

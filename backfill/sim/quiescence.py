@@ -1,4 +1,4 @@
-"""Whether the daemon may rest in a replay: no job on bare metal can make it do or say anything."""
+"""Decides when a replay may fast-forward: no job on bare metal can make the daemon do or say anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OF_METAL = frozenset({"*nodes", "*jobs", "*queue", "*claims", "*read"})
 _OF_ANY_JOB = ("job ", "claim ", "read ")
 
 
-class Rest:
+class Quiescence:
     """Asks the findings of the latest plan, once each time that nothing of ours is left.
 
     A plan that leads to nothing, wants to be made again at no time and rests on nothing that a
@@ -26,7 +26,7 @@ class Rest:
         self._asked = False
 
     def possible(self, plan: Plan) -> bool:
-        """Whether all is quiet; the first time that it seems so the plan has to be made anew."""
+        """Return True if all is quiet; the first time that it seems so the plan has to be made anew."""
         world = self._world
         busy = self._sim.active_low or world.managed or world.instances or world.operations
         if busy or world.doubts or world.fleets or plan.actions or plan.refusals:

@@ -1,4 +1,4 @@
-"""Calm: bare metal by itself, while there is nothing that the daemon could decide about."""
+"""Runs bare metal by itself while there is nothing that the daemon could decide about."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Light:
-    """A high-priority job as calm has it. `launch_s`: when its script begins, once it is placed."""
+    """A high-priority job during a fast-forward. `launch_s`: when its script begins, once it is placed."""
 
     number: int
     tale: JobTale
@@ -30,12 +30,12 @@ class Light:
     launch_s: float = 0.0
 
 
-class Calm:
+class FastForward:
     """The simulated slurmctld for high-priority jobs alone, without a picture of any node.
 
     It starts and ends jobs at the same instants as the whole simulation with a daemon that has
     nothing to say but that the room is free, which the hook hears after `hook_s`. What it knows is
-    written into the books of the whole simulation when calm ends. It goes from instant to instant
+    written into the books of the whole simulation when it ends. It goes from instant to instant
     by itself until something is due of which it does not know.
     """
 
@@ -60,7 +60,7 @@ class Calm:
         self._wait()
 
     def end(self) -> None:
-        """Somebody looks again; calm or not."""
+        """Let the daemon look again; harmless where no fast-forward is on."""
         if not self.on:
             return
         self.on = False

@@ -1,4 +1,4 @@
-"""A replay in which the daemon rests while nothing can be decided comes out as any other."""
+"""A replay that fast-forwards while nothing can be decided comes out as any other."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def in_turn(parts: list[tuple[int, int, int, int]]) -> list[Job]:
     return found
 
 
-def told(given: Setting, policies: PolicySet, *, rests: bool) -> tuple[object, ...]:
+def told(given: Setting, policies: PolicySet, *, fast_forward: bool) -> tuple[object, ...]:
     """Everything that a run tells: what became of every job, where every second went, and why."""
     end_s = reference(given, policies).ledger.window.end_s
-    found = run(given, policies, end_s, rests=rests)
+    found = run(given, policies, end_s, fast_forward=fast_forward)
     ledger = found.ledger
-    # Each answer and each end of a claim is a step, and of these the daemon that rests takes fewer.
+    # Each answer and each end of a claim is a step, and of these a replay that fast-forwards takes fewer.
     steps = {name: n for name, n in ledger.steps.items() if not name.endswith("Claim")}
     sums = (ledger.on_cpu_s, ledger.paused_s, ledger.lost_core_s, ledger.evictions)
     tales = [replace(t, names=t.hosts, placed=-1) for t in found.tales]
@@ -65,7 +65,7 @@ def told(given: Setting, policies: PolicySet, *, rests: bool) -> tuple[object, .
     quota=st.booleans(),
     modes=st.tuples(st.sampled_from(SCHEDULERS), st.sampled_from(TIES)),
 )
-@example(  # a claim from before the rest, of a job that ended in it, was taken for one that holds
+@example(  # a claim from before the fast-forward, of a job that ended in it, was taken for one that holds
     high=in_turn(
         [
             (0, 71, 0, 1),
@@ -100,4 +100,4 @@ def test_nothing_differs(
     costs = ReplayCosts(steps=StepCosts(hook_s=hook_s))
     given_, rules = setting(high, Cluster(NODES, cpus), rules, low, costs)
     given_ = replace(given_, scheduler=modes[0], tie=modes[1])
-    assert told(given_, rules, rests=True) == told(given_, rules, rests=False)
+    assert told(given_, rules, fast_forward=True) == told(given_, rules, fast_forward=False)
