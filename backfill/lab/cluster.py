@@ -266,7 +266,7 @@ class Lab:
         self._ask(service, {"op": "stop"})
 
     def kill(self, service: str, signal_number: int = signal.SIGKILL) -> None:
-        """Send a signal to a service's own process; nothing restarts it."""
+        """Send a signal to a service's own process; nothing restarts it. After SIGKILL it is gone."""
         self._ask(service, {"op": "kill", "signal": int(signal_number)})
 
     def _ask(self, service: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from backfill.lab.waiting import accepts, wait_until
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+KILL_TIMEOUT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -75,15 +76,20 @@ class Services:
         if running.pid:
             os.kill(running.pid, signal.SIGTERM)
             if not wait_until(lambda: self._gone(running), timeout_s):
-                os.kill(running.pid, signal.SIGKILL)
-                wait_until(lambda: self._gone(running), timeout_s)
+                self.kill(name, signal.SIGKILL)
 
     def kill(self, name: str, number: int) -> None:
-        """Send a signal to the program itself."""
+        """Send a signal to the program itself; after SIGKILL return when it is gone.
+
+        Its sockets are closed some time before it can be reaped: until then it would be shown as
+        one that runs, although nobody answers.
+        """
         running = self._find(name)
         if not running.pid:
             raise LabError(f"{name} does not run")
         os.kill(running.pid, number)
+        if number == signal.SIGKILL and not wait_until(lambda: self._gone(running), KILL_TIMEOUT_S):
+            raise LabError(f"{name} was killed and is not gone after {KILL_TIMEOUT_S:.0f} s")
 
     def reap(self) -> None:
         """Collect every dead child, orphans of the machine included."""

@@ -44,6 +44,8 @@ PAUSE = {"rung": "pause", "within_s": 60, "for_s": 600}
 SUSPEND = {"rung": "suspend", "within_s": 120, "for_s": 3600}
 MIGRATE = {"rung": "migrate", "within_s": 120}
 REQUEUE = {"rung": "requeue", "within_s": 60}
+# Nodes without an instance, until somebody says that they shall be tried again.
+_ABSENT = ("failed", "given-up")
 _ROOT = Path(backfill.__file__).parents[1]
 # What must never stand in a daemon's log, whatever happens to it.
 _DEFECTS = re.compile(
@@ -157,19 +159,26 @@ class DaemonRig(JobsRig):
     # --- asking --------------------------------------------------------------------------------
 
     def ask(self, question: str, **values: Any) -> dict[str, Any]:
-        """Ask the daemon over its socket. OSError where none listens."""
+        """Ask the daemon over its socket; what it refuses fails the test, in the daemon's words.
+
+        OSError where none listens, or where it dies before it has answered.
+        """
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(60)
+            sock.settimeout(LIMIT_S)
             sock.connect(str(self.lab.daemon_socket))
             sock.sendall(json.dumps({"ask": question, **values}).encode() + b"\n")
             with sock.makefile("rb") as answer:
-                found = json.loads(answer.readline() or b"{}")
+                line = answer.readline()
+        if not line.endswith(b"\n"):
+            raise ConnectionResetError(f"the daemon died while it was asked for {question}")
+        found = json.loads(line)
         assert isinstance(found, dict)
+        assert "error" not in found, f"{question}: {found['error']}\n{self.picture()}"
         return found
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         """The daemon's managed nodes by name."""
-        return {node["name"]: node for node in self.ask("nodes").get("nodes", [])}
+        return {node["name"]: node for node in self.ask("nodes")["nodes"]}
 
     def instances(self) -> dict[str, tuple[str, str]]:
         """Host and state of each instance."""
@@ -321,7 +330,7 @@ class DaemonRig(JobsRig):
     def _at_rest(self) -> bool:
         managed = self.nodes()
         ready = {name for name, node in managed.items() if node["phase"] == "ready"}
-        absent = {n for n, node in managed.items() if node["phase"] in ("failed", "given-up")}
+        absent = {name for name, node in managed.items() if node["phase"] in _ABSENT}
         slurm = self.node_states()
         return (
             ready | absent == managed.keys()
@@ -334,7 +343,7 @@ class DaemonRig(JobsRig):
     def clear(self) -> None:
         """Let the daemon remove all instances, and see that nothing of them is left."""
         self.restart(scale={"idle_s": 0})
-        for name in [n for n, node in self.nodes().items() if node["phase"] != "ready"]:
+        for name in [n for n, node in self.nodes().items() if node["phase"] in _ABSENT]:
             self.ask("retry", subject=name)
         self.until(lambda: not self.nodes(), what="the removal of all instances")
         assert self.domains() == {host: [] for host in self.lab.hosts}

@@ -116,7 +116,9 @@ def test_killed_while_moving(rig: DaemonRig, moment: str) -> None:
 def test_killed_again_and_again_while_removing_and_booting(rig: DaemonRig) -> None:
     """One removal and one boot, each through six crashes: no leftover, no second instance."""
     rig.restart(scale={"idle_s": 600}, **ONE)
-    (name, (_, _)) = next(iter(rig.instances().items()))
+    first = rig.low()
+    name, _ = rig.where(first)
+    rig.finish(first)
     rig.stop()
     for moment in REMOVAL:
         rig.start(crash=moment, scale={"idle_s": 0}, **ONE)

@@ -31,7 +31,6 @@ def bed() -> Iterator[DaemonRig]:
 
 def kill_libvirtd(rig: DaemonRig, host: str) -> None:
     rig.lab.kill(f"libvirtd@{host}", signal.SIGKILL)
-    rig.until(lambda: not rig.lab.status().machines[host].services["libvirtd"])
 
 
 def answers(rig: DaemonRig) -> list[dict[str, Any]]:
@@ -98,7 +97,6 @@ def test_libvirtd_dies_when_memory_was_written(rig: DaemonRig) -> None:
     name, host = rig.where(low)
     high = rig.high(host, start=False)
     strike_when_all_is_sent(rig.lab, host, rig.lab.shared / rig.lab.spec.name / name)
-    rig.until(lambda: not rig.lab.status().machines[host].services["libvirtd"])
     rig.lab.start(f"libvirtd@{host}")
     rig.until(lambda: rig.instances().get(name) == (host, "suspended"))
     rig.becomes(name, "parked")
