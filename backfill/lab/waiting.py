@@ -9,19 +9,29 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+_Answer = TypeVar("_Answer")
 POLL_S = 0.02
+# A look takes at most a tenth of the time, unless it takes longer than this between two of them:
+# who looks by a command, or through another server, would otherwise slow down what it waits for.
+_PAUSES, _LONGEST_PAUSE_S = 9, 0.5
 _FLOCK = "hhqqi"  # struct flock: type, whence, start, length, pid
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
-    """Poll `holds` until it is true or the time is over; returns its last answer."""
+def wait_until(holds: Callable[[], _Answer], timeout_s: float, poll_s: float = POLL_S) -> _Answer:
+    """Poll `holds` until its answer is true or the time is over; returns its last answer.
+
+    `poll_s` lies between two looks at least, and more where a look is expensive.
+    """
     deadline_s = time.monotonic() + timeout_s
-    while not holds():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(POLL_S)
-    return True
+    while True:
+        began_s = time.monotonic()
+        answer = holds()
+        now_s = time.monotonic()
+        if answer or now_s > deadline_s:
+            return answer
+        time.sleep(max(poll_s, min(_PAUSES * (now_s - began_s), _LONGEST_PAUSE_S)))
 
 
 def accepts(place: str) -> bool:

@@ -136,7 +136,7 @@ class TestDriverRig:
         return Cable(libvirt.open(uri), self._cut, uri)
 
     def until(self, holds: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 180
         while not holds():
             assert time.monotonic() < deadline_s
             time.sleep(0.005)

@@ -14,6 +14,7 @@ from backfill.drivers.slurm.registration import never_comes
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import JOB_USER
 from backfill.lab.tally import check_tally
+from backfill.lab.waiting import wait_until
 
 COUNTER = Path(backfill.lab.__file__).parent / "jobs" / "counter.sh"
 PERIOD_S = 0.05
@@ -55,11 +56,8 @@ class JobsRig:
 
     def until(self, holds: Callable[[], _Answer], limit_s: float = LIMIT_S, what: str = "") -> _Answer:
         """Poll until `holds` answers something true and return it; fail with the whole picture."""
-        deadline_s = time.monotonic() + limit_s
-        while not (answer := holds()):
-            if time.monotonic() > deadline_s:
-                raise AssertionError(f"{what or 'it'}: not within {limit_s:g} s\n{self.picture()}")
-            time.sleep(_POLL_S)
+        if not (answer := wait_until(holds, limit_s, _POLL_S)):
+            raise AssertionError(f"{what or 'it'}: not within {limit_s:g} s\n{self.picture()}")
         return answer
 
     def picture(self) -> str:

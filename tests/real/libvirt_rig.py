@@ -21,6 +21,7 @@ from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfi
 from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import HYPERVISORS, LabSpec
+from backfill.lab.waiting import wait_until
 from tests.contract.hiding import hidden
 from tests.contract.instance_rig import BALLOON, CLUSTER, DEVICES, EVERYTHING
 
@@ -28,6 +29,7 @@ IMAGE = "tiny"
 READY = "BACKFILL-READY"
 COUNT = "COUNT "
 PATIENCE_S = 180.0  # for what takes seconds on a machine that is not busy
+_POLL_S = 0.005  # some of what is waited for lasts only some hundredths of a second
 _CLONE_NEWNET = 0x40000000
 _STRANGER = """
 <domain type='{kind}'><name>{name}</name><memory unit='MiB'>32</memory><vcpu>1</vcpu>
@@ -102,10 +104,7 @@ class LibvirtRig:
     # --- the contract's Rig ----------------------------------------------------------------
 
     def until(self, holds: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
-        deadline_s = time.monotonic() + limit_s
-        while not holds():
-            assert time.monotonic() < deadline_s, f"not within {limit_s:g} s"
-            time.sleep(0.005)
+        assert wait_until(holds, limit_s, _POLL_S), f"not within {limit_s:g} s"
 
     def booted(self, name: str) -> None:
         self.until(lambda: READY in self.console_text(name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -16,6 +15,7 @@ from openstack.connection import Connection
 from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
+from backfill.lab.waiting import wait_until
 from tests.contract.instance_rig import CLUSTER, HIDE, IMAGES, MOVE, STRANGERS
 from tests.contract.lacking import lacking
 
@@ -47,10 +47,7 @@ def nova(clouds: Path, cloud: str, method: str, path: str, body: Any = None) -> 
 
 def wait(holds: Callable[[], bool], limit_s: float = 240.0) -> None:
     """Poll until it holds."""
-    deadline_s = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline_s, f"not within {limit_s:g} s"
-        time.sleep(0.05)
+    assert wait_until(holds, limit_s, 0.05), f"not within {limit_s:g} s"
 
 
 def sweep(clouds: Path, cloud: str, limit_s: float = 240.0) -> None:

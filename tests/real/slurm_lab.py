@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from backfill.core.cluster import NodeBase
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
@@ -25,6 +23,7 @@ from backfill.lab import roots
 from backfill.lab.cluster import Lab
 from backfill.lab.layout import ROOT_MOUNT
 from backfill.lab.spec import CONTROLLER_ADDRESS, JOB_USER, LabSpec, host_address
+from backfill.lab.waiting import wait_until
 from backfill.ports import BusyError, NodeSpec, WorkloadManager
 from tests.contract.workload_rig import EVERYTHING
 from tests.real.repair import revive
@@ -60,11 +59,7 @@ exec slurmd -D -N {name} {options} -b --conf-server {controller}
 
 def until(holds: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     """Poll until `holds`; fail the test when that takes too long."""
-    deadline_s = time.monotonic() + limit_s
-    while not holds():
-        if time.monotonic() > deadline_s:
-            pytest.fail(f"not within {limit_s:g} s")
-        time.sleep(0.02)
+    assert wait_until(holds, limit_s), f"not within {limit_s:g} s"
 
 
 def commands_of(lab: Lab, timeout_s: float = 10.0) -> Commands:
