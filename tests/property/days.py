@@ -402,9 +402,19 @@ class Day:
         return all(self.sim.job(j).state in ENDED for j in self.jobs)
 
     def quiet(self) -> bool:
-        """Nothing is left but records of failures that nobody needs to repeat."""
+        """Nothing is left but records of failures that nobody needs to repeat.
+
+        An instance of which a restored journal says nothing is left, too: it is taken over only
+        after some seconds, and must end all the same.
+        """
         managed = self.run.world.managed.values()
-        return self.run.alive and all(m.phase is Phase.FAILED for m in managed)
+        return self.run.alive and all(m.phase is Phase.FAILED for m in managed) and not self.left()
+
+    def left(self) -> str:
+        """Say which nodes and instances of ours there really are, or return an empty text."""
+        nodes = set(self.sim.slurm.observe().nodes) - set(HOSTS)
+        there = [name for host in HOSTS for name in self.sim.hosts[host].instances]
+        return f"nodes {sorted(nodes)}, instances {sorted(there)}" if nodes or there else ""
 
     def until(self, done: Callable[[], bool], limit_s: float) -> None:
         """Let time pass; what happened last is told if `done` does not come about."""

@@ -30,7 +30,7 @@ from backfill.core.policies.victims import Extent, Victims
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.world import World
 from backfill.engine import cycle
-from tests.property.days import ACCIDENTS, HOSTILE, HOSTS, Accident, Day, policies
+from tests.property.days import ACCIDENTS, HOSTILE, Accident, Day, policies
 from tests.property.run_identity import Lived, live
 
 LADDERS = (
@@ -158,12 +158,8 @@ def _ended(day: Day) -> Iterator[tuple[str, str]]:
         except TimeoutError as error:
             states = {j: day.sim.job(j).state.value for j in day.jobs}
             refusals = [str(r) for r in day.run.cycle.last.refusals]
-            yield "stuck", f"{what}: {error}; jobs: {states}; refused: {refusals}"
+            yield "stuck", f"{what}: {error}; jobs: {states}; left: {day.left()}; refused: {refusals}"
             return
-    nodes = set(day.sim.slurm.observe().nodes) - set(HOSTS)
-    there = [name for host in HOSTS for name in day.sim.hosts[host].instances]
-    if nodes or there:
-        yield "left", f"nodes {sorted(nodes)}, instances {sorted(there)}"
 
 
 # --- the command ---------------------------------------------------------------------------------
