@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 
-from backfill.ports import BadOutputError, DriverError, UnreachableError
+from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
 
 _REPLAYED = 17  # EMUNGE_CRED_REPLAYED: it was understood before, which proves as much
 
 
 class MungeCredentials:
-    """See `backfill.ports.Credentials`; needs `munge` and `unmunge`, and a munged that runs."""
+    """See `backfill.ports.workload.Credentials`; needs `munge` and `unmunge`, and a munged that runs."""
 
     def __init__(self, munge: str = "munge", unmunge: str = "unmunge", within_s: float = 5.0):
         self._munge, self._unmunge, self._within_s = munge, unmunge, within_s

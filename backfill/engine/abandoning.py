@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from backfill.abilities import Abandoner
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.engine.looking import Outside
+from backfill.ports.capabilities import Abandoner
 
 
 def abandon(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:

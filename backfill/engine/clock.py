@@ -27,7 +27,7 @@ def boot_id() -> str:
 
 
 class SteadyClock:
-    """See `backfill.ports.Clock`. Safe from several threads.
+    """See `backfill.ports.storage.Clock`. Safe from several threads.
 
     It begins as the machine's clock and then counts the machine's uptime. A step of the machine's
     clock, forward or back, is no time that passes: nothing is over because of it, and no picture is

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from backfill.abilities import ParentKeeper
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.engine.looking import Outside
-from backfill.ports import RefusedError
+from backfill.ports.capabilities import ParentKeeper
+from backfill.ports.errors import RefusedError
 
 
 def change_parents(outside: Outside, action: act.MakeParent | act.CancelParents) -> list[ch.Change]:

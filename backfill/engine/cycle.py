@@ -29,7 +29,8 @@ from backfill.core.policy import PolicySet
 from backfill.core.records import REMEMBERED, encode_briefly, slim
 from backfill.core.world import World
 from backfill.engine.narrate import sentence
-from backfill.ports import DriverError, Journal, Record
+from backfill.ports.errors import DriverError
+from backfill.ports.storage import Journal, Record
 
 _LOG = logging.getLogger("backfill.cycle")
 

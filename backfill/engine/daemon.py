@@ -46,7 +46,7 @@ from backfill.engine.timekeeping import Timekeeper
 from backfill.engine.waiting import WaitingRoom
 from backfill.engine.watch import Watch, only_start, stirs
 from backfill.engine.workers import Workers
-from backfill.ports import Journal
+from backfill.ports.storage import Journal
 
 _LOG = logging.getLogger("backfill.daemon")
 _LONGEST_WAIT_S = 1.0

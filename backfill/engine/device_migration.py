@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from backfill.abilities import DeviceHolder
 from backfill.core.fleet import InstanceState
-from backfill.ports import BusyError, DriverError, InstanceProvider
+from backfill.ports.capabilities import DeviceHolder
+from backfill.ports.errors import BusyError, DriverError
+from backfill.ports.provider import InstanceProvider
 
 _LOG = logging.getLogger("backfill.devices")
 BEFORE, AFTER = "before-move", "after-move"

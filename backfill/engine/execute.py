@@ -6,7 +6,6 @@ import contextlib
 from dataclasses import replace
 from typing import assert_never
 
-from backfill.abilities import Throttler
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.adopting import unknown_runs
@@ -26,7 +25,9 @@ from backfill.engine.looking import (
     read_node_and_jobs,
 )
 from backfill.engine.prove import prove
-from backfill.ports import BusyError, DriverError, NodeSpec, RefusedError
+from backfill.ports.capabilities import Throttler
+from backfill.ports.errors import BusyError, DriverError, RefusedError
+from backfill.ports.workload import NodeSpec
 
 _Checkpointing = act.KeepCheckpoint | act.PutBackCheckpoint
 _Lending = act.HoldDevices | act.ReturnDevices | act.UnplugDevices | act.PlugDevices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.engine.looking import Outside, read_instance
-from backfill.ports import RefusedError
+from backfill.ports.errors import RefusedError
 
 
 def checkpoint(outside: Outside, action: act.KeepCheckpoint | act.PutBackCheckpoint) -> list[ch.Change]:

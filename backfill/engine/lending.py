@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from backfill.abilities import DeviceHolder
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.engine.device_migration import put_in, take_out
 from backfill.engine.looking import Outside, read_instance
-from backfill.ports import RefusedError
+from backfill.ports.capabilities import DeviceHolder
+from backfill.ports.errors import RefusedError
 
 _Lending = act.HoldDevices | act.ReturnDevices | act.UnplugDevices | act.PlugDevices
 

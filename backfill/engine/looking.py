@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from backfill.abilities import CheckpointKeeper
 from backfill.core import changes as ch
 from backfill.engine.almanac import Almanac
-from backfill.ports import (
-    Clock,
-    ClusterObservation,
-    Credentials,
-    HostObservation,
-    InstanceProvider,
-    Provisioner,
-    WorkloadManager,
-)
+from backfill.ports.capabilities import CheckpointKeeper
+from backfill.ports.provider import HostObservation, InstanceProvider, Provisioner
+from backfill.ports.storage import Clock
+from backfill.ports.workload import ClusterObservation, Credentials, WorkloadManager
 
 
 @dataclass(frozen=True)

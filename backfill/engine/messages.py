@@ -9,7 +9,8 @@ from queue import SimpleQueue
 from backfill.core.actions import DriverAction
 from backfill.core.changes import Change
 from backfill.engine.policyfile import Reading
-from backfill.ports import ClusterObservation, HostObservation
+from backfill.ports.provider import HostObservation
+from backfill.ports.workload import ClusterObservation
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from backfill.core.cluster import NOWHERE
 from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, Refusal, SetFleet, SetNode
 from backfill.core.records import decode
 from backfill.core.world import World
-from backfill.ports import Record
+from backfill.ports.storage import Record
 
 _WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 

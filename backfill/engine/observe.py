@@ -10,7 +10,8 @@ from backfill.core.cluster import ENDED, Node, NodeBase
 from backfill.core.fleet import Host, Instance
 from backfill.core.lifecycle import ABSENT
 from backfill.core.world import World
-from backfill.ports import ClusterObservation, HostObservation
+from backfill.ports.provider import HostObservation
+from backfill.ports.workload import ClusterObservation
 
 # What a reading lacks all at once is believed when all readings have lacked it for so long.
 _ODD_S = 60.0

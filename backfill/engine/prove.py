@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.abilities import Prover
 from backfill.core import changes as ch
 from backfill.core.actions import WakeInstance
 from backfill.core.readiness import MUNGE, Fact
 from backfill.engine.looking import Outside, guests_now
+from backfill.ports.capabilities import Prover
 
 
 def prove(outside: Outside, action: WakeInstance) -> list[ch.Change]:

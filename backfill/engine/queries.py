@@ -23,7 +23,7 @@ from backfill.engine.narrate import clock_told, sentence
 from backfill.engine.sight import look
 from backfill.engine.stories import Stories
 from backfill.engine.summary import summary
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 
 if TYPE_CHECKING:
     from backfill.engine.daemon import Daemon

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from backfill.abilities import StateSeer, StateTeller
 from backfill.engine.looking import Outside
-from backfill.ports import DriverError
+from backfill.ports.capabilities import StateSeer, StateTeller
+from backfill.ports.errors import DriverError
 
 # So many hosts at once, and on each one guest after the other: whoever has to pause an instance
 # there must not wait behind questions to silent agents.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 
 from backfill.engine.narrate import story_line
-from backfill.ports import Journal, Record, Window
+from backfill.ports.storage import Journal, Record, Window
 
 Body = dict[str, object]
 

@@ -10,7 +10,7 @@ from backfill.core.moves import NOTABLE_S
 from backfill.core.records import REMEMBERED, began, encode, remembered
 from backfill.engine.cycle import Cycle
 from backfill.engine.narrate import clock_began, clock_set
-from backfill.ports import Clock, Journal
+from backfill.ports.storage import Clock, Journal
 
 _LOG = logging.getLogger("backfill.clock")
 # So often the journal is told our time: after a boot of the machine no more than that is doubted.

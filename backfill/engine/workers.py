@@ -10,7 +10,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
 
-from backfill.abilities import Looker
 from backfill.core import actions as act
 from backfill.engine.execute import perform
 from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
@@ -24,7 +23,8 @@ from backfill.engine.messages import (
     Result,
 )
 from backfill.engine.narrate import sentence
-from backfill.ports import DriverError, unreadable
+from backfill.ports.errors import DriverError, unreadable
+from backfill.ports.workload import Looker
 
 _LOG = logging.getLogger("backfill.workers")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from backfill.core import changes as ch
 from backfill.core.cluster import ENDED, Job, JobState
 from backfill.core.records import decode
-from backfill.ports import Record
+from backfill.ports.storage import Record
 
 # An event is predicted if it is so near: this many seconds, or this share of its time.
 NEAR_S, NEAR_SHARE = 0.5, 0.1

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from backfill.config import load
 from backfill.config.problems import ConfigError
 from backfill.drivers.store.sqlite import JournalReader
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 from backfill.sim.journal_replay import JournalError, Outcome, replay_journal
 from backfill.sim.learning import as_yaml, learned
 from backfill.sim.outfile import OutputError, require_writable, write_text

@@ -14,7 +14,7 @@ from backfill.core.planner import plan
 from backfill.core.policy import PolicySet
 from backfill.core.records import Plain, decode, encode, remembered, slim
 from backfill.core.world import World
-from backfill.ports import Record
+from backfill.ports.storage import Record
 
 _TAKEN_OVER = "policy file taken over"
 

@@ -10,7 +10,7 @@ from backfill.core import changes as ch
 from backfill.core.lifecycle import Phase
 from backfill.core.records import decode
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.ports import Record
+from backfill.ports.storage import Record
 
 _FIELDS = {
     "CreateInstance": "create_s",

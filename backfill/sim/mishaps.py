@@ -7,7 +7,7 @@ from functools import partial
 
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from backfill.sim.scenario import FaultEntry, Mishap
 

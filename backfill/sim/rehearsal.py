@@ -20,7 +20,8 @@ from backfill.engine.observe import cluster_changes, host_changes, node_changes
 from backfill.engine.timekeeping import Timekeeper
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
-from backfill.ports import DriverError, Journal
+from backfill.ports.errors import DriverError
+from backfill.ports.storage import Journal
 from backfill.sim.deeds import Deeds
 from backfill.sim.replay_costs import call_of
 

@@ -11,7 +11,7 @@ from backfill.core.world import World
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.events import Event
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 
 _CALLS: Mapping[type, str] = {
     act.CreateNode: "create_node",

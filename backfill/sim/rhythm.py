@@ -11,7 +11,7 @@ from statistics import median
 from backfill.core import changes as ch
 from backfill.core.cluster import JobState
 from backfill.core.records import decode
-from backfill.ports import Record
+from backfill.ports.storage import Record
 
 # Slurm sleeps a second between two looks at its queue, and then has to do some work.
 _TICKS_S = tuple(1.0 + i * 0.0005 for i in range(50))

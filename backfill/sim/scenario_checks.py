@@ -10,7 +10,7 @@ from backfill.core import changes as ch
 from backfill.core.cluster import Job, JobState
 from backfill.core.lifecycle import Phase, Rung
 from backfill.core.records import decode
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.sim.scenario import Check, Expectation, Scenario
 from backfill.sim.scenario_rungs import rungs_of_jobs
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from backfill.core.cluster import ENDED, Job, JobState
 from backfill.drivers.simulated.events import next_round_s
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.sim.draws import exponential, seeded
 from backfill.sim.scenario import JobEntry, JobMoment, Scenario, When
 from backfill.sim.scenario_checks import Evidence, Verdict, judge

@@ -9,7 +9,7 @@ from backfill.core.cluster import Job, JobState
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.records import decode
-from backfill.ports import Record
+from backfill.ports.storage import Record
 
 _READ = frozenset(kind.__name__ for kind in (ch.NodeManaged, ch.JobSeen, ch.InstanceSeen, ch.InstanceStopped))
 _GIVING_WAY = frozenset({Phase.EVICTING, Phase.PARKED, Phase.MOVING})

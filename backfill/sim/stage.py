@@ -14,7 +14,7 @@ from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.sim.mishaps import befall
 from backfill.sim.rehearsal import Rehearsal
 from backfill.sim.rhythm import Rhythm

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from backfill.abilities import CheckpointKeeper, LeakFinder
 from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
 from backfill.core.fleet import InstanceSpec
 from backfill.core.quantities import Resources
 from backfill.drivers.munge import MungeCredentials
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.ports import Credentials, InstanceProvider, Provisioner
+from backfill.ports.capabilities import CheckpointKeeper, LeakFinder
+from backfill.ports.provider import InstanceProvider, Provisioner
+from backfill.ports.workload import Credentials
 from backfill.ui import slurm_parts
 
 if TYPE_CHECKING:

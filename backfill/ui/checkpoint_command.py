@@ -12,9 +12,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backfill.abilities import CheckpointKeeper
 from backfill.core.fleet import Checkpoint
-from backfill.ports import BadOutputError, DriverError
+from backfill.ports.capabilities import CheckpointKeeper
+from backfill.ports.errors import BadOutputError, DriverError
 from backfill.ui import wording
 from backfill.ui.client import Client, add_socket, guarded, print_json
 from backfill.ui.codes import BAD_DATA, DEFAULT_POLICY, NO, OK, UNAVAILABLE

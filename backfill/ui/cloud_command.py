@@ -13,7 +13,7 @@ import yaml
 from backfill.config import Config, ConfigError, load
 from backfill.config.cloud import OpenStackEntry
 from backfill.config.model import Provider
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 from backfill.ui.codes import BAD_DATA, NO, OK, UNAVAILABLE
 from backfill.ui.parser import add_verbs, say
 

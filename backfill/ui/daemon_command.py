@@ -32,7 +32,8 @@ from backfill.engine.looking import Outside
 from backfill.engine.messages import Message, Reread, Stop
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.queries import Queries
-from backfill.ports import DriverError, InstanceProvider, RefusedError
+from backfill.ports.errors import DriverError, RefusedError
+from backfill.ports.provider import InstanceProvider
 from backfill.ui import slurm_parts
 from backfill.ui.assemble import credentials, distinct, keepers, providers, provisioner, slurm_manager
 from backfill.ui.hook_check import check_hooks

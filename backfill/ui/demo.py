@@ -67,7 +67,7 @@ def add_play_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Play the scenario, tell what was proven, leave a report; 1 if an expectation failed."""
     from backfill.lab.spec import LabError
-    from backfill.ports import DriverError
+    from backfill.ports.errors import DriverError
     from backfill.sim.outfile import OutputError
     from backfill.ui import demo_lab, demo_outcome
 

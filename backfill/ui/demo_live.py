@@ -17,7 +17,7 @@ from backfill.drivers.store.sqlite import JournalReader
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import JOB_USER, LabError
 from backfill.lab.tally import check_tally
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.sim.rhythm import Rhythm
 from backfill.sim.scenario import FaultEntry
 from backfill.sim.stage import JobAsk

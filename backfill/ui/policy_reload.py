@@ -12,7 +12,7 @@ from backfill.config import Config, ConfigError, load
 from backfill.config.catalogue import path_of
 from backfill.core.policy import PolicySet
 from backfill.engine.policyfile import Reading
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 
 _LOG = logging.getLogger("backfill.policy")
 # What the daemon's parts are built from: a restart, which disturbs nothing, takes them over.

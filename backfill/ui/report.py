@@ -11,7 +11,7 @@ from statistics import median
 
 from backfill.core.visible import escape
 from backfill.drivers.store.sqlite import JournalReader
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 from backfill.sim.outfile import OutputError, write_text
 from backfill.ui.codes import BAD_DATA, OK, USAGE
 from backfill.ui.report_style import PAGE, PICTURE, VARIABLES

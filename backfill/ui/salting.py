@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from backfill.ports import DriverError, Provisioner, RefusedError, StateRun
+from backfill.ports.errors import DriverError, RefusedError
+from backfill.ports.provider import Provisioner, StateRun
 from backfill.ui.client import AskError, Client, print_json
 from backfill.ui.codes import BAD_DATA, NO, NO_PERMISSION, OK, UNAVAILABLE
 from backfill.ui.parser import say

@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 from backfill.ui.client import print_json
 from backfill.ui.codes import BAD_DATA, OK, UNAVAILABLE
 from backfill.ui.parser import say

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the policy file, do it, and say in one sentence why not."""
     from backfill.config import ConfigError, load
-    from backfill.ports import DriverError, UnreachableError
+    from backfill.ports.errors import DriverError, UnreachableError
 
     try:
         config = load(args.config)

@@ -21,7 +21,7 @@ from backfill.drivers.slurm.registration import ROOM_NODE, Dynamic, Registration
 from backfill.drivers.slurm.rest_path import RestPath
 from backfill.drivers.slurm.submit_lua import Gate
 from backfill.drivers.slurm.text_path import TextPath
-from backfill.ports import NodeSpec
+from backfill.ports.workload import NodeSpec
 
 # Releases that refuse jobs of a partition without any node: of those between, 24.11 was measured
 # to do so, 22.05 and 26.05 were measured to let them wait, and users of 25.11 say the same.

@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.ui.guard import unguarded
 from backfill.ui.timeline_builder import TimelineBuilder
 from backfill.ui.timeline_data import MEANINGS, Event, Kind, Row, Span, Timeline

@@ -14,7 +14,7 @@ from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, SetNode
 from backfill.core.records import decode
 from backfill.engine.narrate import story_line
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.ui.timeline_data import Event, Kind, Row, Span, Timeline, in_lanes, natural, runs_of
 from backfill.ui.timeline_episodes import Episodes
 

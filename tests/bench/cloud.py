@@ -22,7 +22,7 @@ from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import Place
 from backfill.drivers.openstack.states import cluster_tag, metadata_of
 from backfill.lab.cloud.handle import Cloud
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 from tests.bench.rig import result, wait_for
 from tests.contract.instance_rig import CLUSTER, SMALL
 from tests.real.openstack_rig import IMAGE, QUICK, config, connect, nova, sweep

@@ -31,7 +31,8 @@ from backfill.drivers.store.codec import dump, pack
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.cycle import Cycle
 from backfill.engine.observe import cluster_changes, host_changes
-from backfill.ports import ClusterObservation, HostObservation
+from backfill.ports.provider import HostObservation
+from backfill.ports.workload import ClusterObservation
 from tests.bench.rig import result
 
 HOURS = float(os.environ.get("BACKFILL_HOURS", "1"))

@@ -29,7 +29,8 @@ from backfill.engine.connection_limiter import Turns
 from backfill.engine.listener import Listener
 from backfill.engine.messages import HookCall, Message
 from backfill.engine.stories import Stories
-from backfill.ports import DriverError, Record
+from backfill.ports.errors import DriverError
+from backfill.ports.storage import Record
 from tests.bench.rig import result
 
 RECORDS = int(os.environ.get("BACKFILL_RECORDS", "300000"))

@@ -24,7 +24,7 @@ from backfill.drivers.slurm.rest_path import RestPath
 from backfill.drivers.slurm.text_path import TextPath
 from backfill.lab import roots
 from backfill.lab.cluster import Lab
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 from tests.bench.rig import result, wait_for
 from tests.contract.workload_rig import node, spec
 from tests.real import many_jobs

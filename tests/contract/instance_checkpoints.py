@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.abilities import CheckpointKeeper
 from backfill.core.fleet import Checkpoint, InstanceState
-from backfill.ports import BusyError, NoCapacityError, NotFoundError
+from backfill.ports.capabilities import CheckpointKeeper
+from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError
 from tests.contract.instance_rig import MOVE, Rig, born, known, state
 from tests.contract.lacking import lacking
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.abilities import ParentKeeper
 from backfill.core.fleet import CloneMethod, InstanceState, Tag
-from backfill.ports import RefusedError
+from backfill.ports.capabilities import ParentKeeper
+from backfill.ports.errors import RefusedError
 from tests.contract.instance_rig import (
     CARRY,
     CLUSTER,

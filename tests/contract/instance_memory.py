@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.abilities import MemoryGiver
-from backfill.ports import BusyError, NotFoundError, RefusedError
+from backfill.ports.capabilities import MemoryGiver
+from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 from tests.contract.instance_rig import BALLOON, Rig, born, known
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.fleet import InstanceSpec, InstanceState, Tag
-from backfill.ports import (
+from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
     DriverError,

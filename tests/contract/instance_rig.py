@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from backfill.core.fleet import Flavour, Instance, InstanceSpec, InstanceState, Tag
-from backfill.ports import InstanceProvider
+from backfill.ports.provider import InstanceProvider
 
 CLUSTER = "contract"
 SMALL = Flavour(cpus=1, memory_mb=256, disk_gb=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.abilities import StateSeer
 from backfill.core.readiness import Stated
-from backfill.ports import BusyError
+from backfill.ports.capabilities import StateSeer
+from backfill.ports.errors import BusyError
 from tests.contract.instance_rig import WAKE, Rig, born
 from tests.contract.lacking import lacking
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.abilities import Throttler
 from backfill.core.fleet import InstanceState
-from backfill.ports import BusyError, NotFoundError, RefusedError
+from backfill.ports.capabilities import Throttler
+from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 from tests.contract.instance_rig import THROTTLE, Rig, born, known
 
 

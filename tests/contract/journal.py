@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backfill.ports import Journal, Record, Window
+from backfill.ports.storage import Journal, Record, Window
 
 
 def entry(subject: str = "vn1", at_s: float = 1.0, **body: object) -> Record:

@@ -15,7 +15,7 @@ from backfill.drivers.libvirt.domain_xml import Files
 from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, Limits, Surroundings
-from backfill.ports import RefusedError
+from backfill.ports.errors import RefusedError
 from tests.contract.hiding import hidden
 from tests.contract.instance_rig import CARRY, CLUSTER, HIDE, IMAGES, SAVE_PAUSED, STRANGERS
 

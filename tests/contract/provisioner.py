@@ -6,8 +6,9 @@ from typing import Protocol
 
 import pytest
 
-from backfill.abilities import StateTeller
-from backfill.ports import NotFoundError, Provisioner
+from backfill.ports.capabilities import StateTeller
+from backfill.ports.errors import NotFoundError
+from backfill.ports.provider import Provisioner
 
 PEM = "/etc/salt/pki/minion/minion.pem"
 

@@ -9,7 +9,7 @@ import pytest
 
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.drivers.store.sqlite import SqliteJournal
-from backfill.ports import Journal
+from backfill.ports.storage import Journal
 from tests.contract.journal import JournalContract
 
 

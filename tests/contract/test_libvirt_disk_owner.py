@@ -12,7 +12,7 @@ from backfill.core.fleet import InstanceState
 from backfill.drivers.libvirt.migration import Carriage
 from backfill.drivers.libvirt.ownership import User
 from backfill.drivers.libvirt.settings import MoveTerms
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 from tests.contract.instance_rig import born, state
 from tests.contract.libvirt_testdriver import TestDriverRig, TestHypervisor
 

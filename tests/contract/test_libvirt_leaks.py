@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.ports import BusyError, NotFoundError
+from backfill.ports.errors import BusyError, NotFoundError
 from tests.contract.instance_rig import CLUSTER, born
 from tests.contract.libvirt_testdriver import TestDriverRig
 

@@ -10,7 +10,7 @@ import pytest
 from backfill.core.fleet import InstanceState
 from backfill.drivers.libvirt.checkpoints import copy_file
 from backfill.drivers.libvirt.domain_xml import Files
-from backfill.ports import BadOutputError, BusyError, NoCapacityError, RefusedError
+from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.contract.instance_rig import CLUSTER, born, spec, state
 from tests.contract.libvirt_testdriver import TestDriverRig, TestHypervisor

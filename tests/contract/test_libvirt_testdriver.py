@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backfill.core.fleet import InstanceState
-from backfill.ports import AlreadyThereError, BusyError, RefusedError, UnreachableError
+from backfill.ports.errors import AlreadyThereError, BusyError, RefusedError, UnreachableError
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.contract.instance_rig import CLUSTER, born, known, spec, state
 from tests.contract.libvirt_testdriver import TestDriverRig, TestHypervisor, WithoutWeights

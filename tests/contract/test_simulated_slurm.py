@@ -11,7 +11,7 @@ from backfill.core.cluster import NodeBase
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.simulated.slurm import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import NodeSpec, WorkloadManager
+from backfill.ports.workload import NodeSpec, WorkloadManager
 from tests.contract.workload_manager import WorkloadManagerContract
 from tests.contract.workload_rig import EVERYTHING
 

@@ -15,7 +15,7 @@ from backfill.drivers.slurm.rest_path import RestPath
 from backfill.drivers.slurm.text_path import TextPath
 from backfill.lab.cluster import Lab
 from backfill.lab.roots import RELEASES, SUITES
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 from tests.contract.workload_rig import STRANGE, await_state, job, node, running, spec
 from tests.real.slurm_lab import RealRig, commands_of, slurm_lab
 from tests.real.slurm_rest import slurmrestd

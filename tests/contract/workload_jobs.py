@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.cluster import ENDED, OUR_REASON, JobState
-from backfill.ports import BusyError, NotFoundError, RefusedError
+from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 from tests.contract.workload_rig import REASON, Rig, await_state, job, running
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from backfill.core.cluster import JobState, NodeBase
-from backfill.ports import UnreachableError, WorkloadManager
+from backfill.ports.errors import UnreachableError
+from backfill.ports.workload import WorkloadManager
 from tests.contract.lacking import lacking
 from tests.contract.workload_jobs import JobContract
 from tests.contract.workload_nodes import NodeContract

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from backfill.core.cluster import OUR_REASON, Job, JobState, Node, NodeBase
-from backfill.ports import NodeSpec, WorkloadManager
+from backfill.ports.workload import NodeSpec, WorkloadManager
 
 REASON = f"{OUR_REASON} the test wants it"
 STRANGE = "a=b c|d\n NodeName=x State=DOWN é€ \"q' $(id)"

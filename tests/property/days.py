@@ -21,7 +21,7 @@ from backfill.drivers.simulated.hardware import Violation
 from backfill.drivers.simulated.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import BusyError, DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE
 

@@ -19,7 +19,7 @@ from backfill.core.policies.victims import Victims
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.sim.rehearsal import Rehearsal
 
 EACH = 8  # instances on one host

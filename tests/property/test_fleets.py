@@ -24,7 +24,7 @@ from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.fleet_answers import fleet_told
 from backfill.engine.fleet_order import fleet_order, leaving
-from backfill.ports import NoCapacityError, RefusedError, UnreachableError
+from backfill.ports.errors import NoCapacityError, RefusedError, UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 
 HOSTS = ("bm1", "bm2")

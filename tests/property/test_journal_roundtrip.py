@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.drivers.store.sqlite import SqliteJournal
-from backfill.ports import Journal, Record
+from backfill.ports.storage import Journal, Record
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 _JSON = st.recursive(

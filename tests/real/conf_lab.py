@@ -23,7 +23,7 @@ from backfill.lab.cluster import Lab
 from backfill.lab.layout import user_ids
 from backfill.lab.roots import RELEASES
 from backfill.lab.spec import SLURM_USER
-from backfill.ports import WorkloadManager
+from backfill.ports.workload import WorkloadManager
 from tests.real.slurm_lab import RealRig, commands_of, manager_of, slurm_lab
 
 # The power-saving thread usually looks every ten seconds.

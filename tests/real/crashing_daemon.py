@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 
 from backfill.drivers.store.sqlite import SqliteJournal
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.ui import daemon_command
 from backfill.ui.cli import main
 

@@ -27,7 +27,7 @@ from backfill.lab.leftovers import traces
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import JOB_USER, LabSpec
 from backfill.lab.waiting import wait_until
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from tests.real.jobs_rig import LIMIT_S, JobsRig
 from tests.real.repair import revive
 

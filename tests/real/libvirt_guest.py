@@ -13,7 +13,7 @@ from dataclasses import replace
 from backfill.core.fleet import Instance, InstanceState
 from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.drivers.libvirt.settings import MoveTerms
-from backfill.ports import BusyError, DriverError
+from backfill.ports.errors import BusyError, DriverError
 from tests.contract.instance_rig import spec
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig
 

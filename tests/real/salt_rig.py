@@ -20,7 +20,7 @@ from backfill.lab.saltenv import salt_python
 from backfill.lab.saltimage import LOOK, STATES
 from backfill.lab.spec import LabSpec
 from backfill.lab.waiting import wait_until
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 
 # Three times what a busy machine with two cores was seen to need.
 LIMIT_S = 180.0

@@ -24,7 +24,8 @@ from backfill.lab.cluster import Lab
 from backfill.lab.layout import ROOT_MOUNT
 from backfill.lab.spec import CONTROLLER_ADDRESS, JOB_USER, LabSpec, host_address
 from backfill.lab.waiting import wait_until
-from backfill.ports import BusyError, NodeSpec, WorkloadManager
+from backfill.ports.errors import BusyError
+from backfill.ports.workload import NodeSpec, WorkloadManager
 from tests.contract.workload_rig import EVERYTHING
 from tests.real.repair import revive
 

@@ -18,7 +18,7 @@ from backfill.core.devices import Sharing, VirtualFunction, Wanted
 from backfill.drivers.libvirt.device_xml import from_sysfs
 from backfill.drivers.libvirt.settings import Hardware, Limits
 from backfill.lab.cluster import Lab
-from backfill.ports import NoCapacityError
+from backfill.ports.errors import NoCapacityError
 from tests.contract.instance_rig import born
 from tests.real.libvirt_rig import IMAGE, LibvirtRig, running_lab
 from tests.real.sriov_machine import CARD

@@ -15,7 +15,7 @@ from backfill.drivers.libvirt.clones import forking
 from backfill.drivers.libvirt.clones.parents import Parent
 from backfill.drivers.libvirt.hypervisor import Hypervisor
 from backfill.lab.cluster import Lab
-from backfill.ports import BusyError, DriverError
+from backfill.ports.errors import BusyError, DriverError
 from tests.contract.instance_rig import CLUSTER, SMALL, spec, state
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS

@@ -10,7 +10,7 @@ from backfill.core.devices import Sharing, Wanted
 from backfill.drivers.libvirt.settings import Hardware
 from backfill.engine.device_migration import move_with_devices
 from backfill.lab.cluster import Lab
-from backfill.ports import NoCapacityError, RefusedError
+from backfill.ports.errors import NoCapacityError, RefusedError
 from tests.contract.instance_devices import InstanceDevicesContract
 from tests.contract.instance_memory import InstanceMemoryContract
 from tests.contract.instance_rig import CLUSTER, EVERYTHING, born

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.fleet import Instance, InstanceState
-from backfill.ports import (
+from backfill.ports.errors import (
     BusyError,
     DriverError,
     NoCapacityError,

@@ -10,7 +10,7 @@ import pytest
 
 from backfill.core.fleet import InstanceState
 from backfill.drivers.libvirt.settings import MoveTerms
-from backfill.ports import BusyError, DriverError
+from backfill.ports.errors import BusyError, DriverError
 from tests.contract.instance_rig import spec
 from tests.real.libvirt_guest import NAME, Guest, counting_guest, in_background, patiently
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab

@@ -8,7 +8,7 @@ import pytest
 
 from backfill.core.fleet import Checkpoint, InstanceState
 from backfill.drivers.libvirt.save_image import read_head
-from backfill.ports import DriverError, NoCapacityError
+from backfill.ports.errors import DriverError, NoCapacityError
 from tests.contract.instance_rig import spec
 from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest
 from tests.real.libvirt_rig import LibvirtRig, running_lab

@@ -14,7 +14,7 @@ import pytest
 
 from backfill.core.fleet import CloneMethod, InstanceState
 from backfill.drivers.libvirt.settings import Hardware, MoveTerms
-from backfill.ports import DriverError, RefusedError
+from backfill.ports.errors import DriverError, RefusedError
 from tests.contract.instance_rig import CLUSTER, spec
 from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest, strike_a_move
 from tests.real.libvirt_rig import LibvirtRig, running_lab

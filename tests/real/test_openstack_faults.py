@@ -15,7 +15,7 @@ from openstack.connection import Connection
 from backfill.core.fleet import CloneMethod, InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import Place
-from backfill.ports import DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 from tests.contract.instance_rig import spec
 from tests.real.openstack_rig import QUICK, OpenStackRig, config, sweep, wait
 from tests.real.tenant_rig import CREATE, HANGS_S, IMPATIENT, LIST, TenantRig

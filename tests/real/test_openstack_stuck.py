@@ -10,7 +10,7 @@ import pytest
 
 from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
-from backfill.ports import BusyError, NoCapacityError, UnreachableError
+from backfill.ports.errors import BusyError, NoCapacityError, UnreachableError
 from tests.contract.instance_rig import spec
 from tests.real.openstack_rig import SHAPE, connect, nova, wait
 from tests.real.tenant_rig import IMPATIENT, LIST, TenantRig

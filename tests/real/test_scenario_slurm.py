@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from tests.real.daemon_rig import MIGRATE, PAUSE, REQUEUE, DaemonRig, daemon_lab
 from tests.real.releases import RELEASES
 

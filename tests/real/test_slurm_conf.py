@@ -16,7 +16,7 @@ from backfill.core.cluster import JobState
 from backfill.drivers.slurm.conf.managed import LineState, NodeLine, parse
 from backfill.drivers.slurm.conf.wanted import Method, Wanted
 from backfill.lab.roots import RELEASES
-from backfill.ports import BusyError, DriverError, RefusedError
+from backfill.ports.errors import BusyError, DriverError, RefusedError
 from tests.contract.workload_rig import REASON, await_state, job, node, running, spec
 from tests.real.conf_lab import CONF_RELEASES, ConfRig, conf_lab, transactions_of
 

@@ -13,7 +13,8 @@ from backfill.drivers.slurm.conf.managed import LineState, NodeLine
 from backfill.drivers.slurm.conf.transaction import Outcome, RolledBackError, Transactions
 from backfill.drivers.slurm.conf.wanted import Method
 from backfill.lab.roots import RELEASES
-from backfill.ports import DriverError, WorkloadManager
+from backfill.ports.errors import DriverError
+from backfill.ports.workload import WorkloadManager
 from tests.contract.workload_rig import REASON, await_state, node, running, spec
 from tests.real.conf_lab import CONF_RELEASES, ConfRig, conf_lab, transactions_of
 

@@ -22,7 +22,7 @@ from backfill.drivers.slurm.rest_path import RestPath
 from backfill.drivers.slurm.text_path import TextPath
 from backfill.lab.cluster import Lab
 from backfill.lab.roots import RELEASES, SUITES
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 from tests.real.many_jobs import JOBS, ROOM, fill
 from tests.real.slurm_lab import commands_of, manager_of, slurm_lab, until
 from tests.real.slurm_rest import Restd, slurmrestd

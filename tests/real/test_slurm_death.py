@@ -14,7 +14,8 @@ import pytest
 from backfill.core.cluster import NOWHERE, OUR_REASON, JobState, NodeBase
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.lab.roots import RELEASES
-from backfill.ports import DriverError, WorkloadManager
+from backfill.ports.errors import DriverError
+from backfill.ports.workload import WorkloadManager
 from tests.contract.workload_rig import REASON, job, node, running
 from tests.real.slurm_lab import RealRig, commands_of, slurm_lab, until
 

@@ -15,7 +15,8 @@ from backfill.core.cluster import JobState, Node, NodeBase
 from backfill.drivers.slurm.registration import ROOM_NODE, Dynamic
 from backfill.drivers.slurm.settings import check_settings
 from backfill.lab.roots import RELEASES
-from backfill.ports import NoCapacityError, NodeSpec, RefusedError, UnreachableError
+from backfill.ports.errors import NoCapacityError, RefusedError, UnreachableError
+from backfill.ports.workload import NodeSpec
 from tests.contract.workload_rig import REASON, await_state, job, node, running, spec
 from tests.real.slurm_lab import RealRig, manager_of, slurm_lab
 

@@ -13,7 +13,7 @@ from backfill.drivers.slurm.conf.wanted import FEATURES_NODE, Method, Wanted
 from backfill.drivers.slurm.hook_install import HookPlan, Hooks
 from backfill.drivers.slurm.submit_lua import Gate
 from backfill.lab.roots import RELEASES
-from backfill.ports import NodeSpec
+from backfill.ports.workload import NodeSpec
 from tests.contract.workload_rig import await_state
 from tests.real.conf_lab import conf_lab, site_directory, transactions_of
 from tests.real.slurm_lab import RealRig, until

@@ -16,7 +16,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.checkpoint_order import CommandError, checkpoint_order, put_back_order
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, ready, running
 

@@ -20,7 +20,7 @@ from backfill.core.quantities import Resources
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import NoCapacityError, UnreachableError
+from backfill.ports.errors import NoCapacityError, UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, ready, running
 

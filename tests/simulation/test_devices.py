@@ -11,7 +11,7 @@ from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.device_cluster import RULES, functions, held, plugged
 from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running

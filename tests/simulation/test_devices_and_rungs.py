@@ -6,7 +6,7 @@ from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 from tests.simulation.device_cluster import RULES, functions, held, plugged
 from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running
 

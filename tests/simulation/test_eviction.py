@@ -15,7 +15,7 @@ from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 
 HOSTS = ("bm1", "bm2")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.sim.costs_file import load_costs
 from backfill.sim.fidelity import deviations
 from backfill.sim.learning import as_yaml, learned

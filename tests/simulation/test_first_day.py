@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.sim.scenario import Check, Expectation, JobMoment, Scenario, When
 from backfill.sim.scenario_checks import Evidence, hosts_of_jobs, judge
 from backfill.sim.scenario_player import Outcome, play

@@ -12,7 +12,8 @@ from backfill.core.lifecycle import Phase, Rung
 from backfill.core.plan import key_of
 from backfill.core.policies.ladder import RungRule
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import Record, RefusedError
+from backfill.ports.errors import RefusedError
+from backfill.ports.storage import Record
 from backfill.sim.journal_replay import replay_journal
 from backfill.sim.rehearsal import Rehearsal
 from tests.property.days import Day, policies

@@ -14,7 +14,8 @@ from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policy import PolicySet
 from backfill.drivers.store.codec import packed
 from backfill.engine.observe import cluster_changes
-from backfill.ports import ClusterObservation, Record
+from backfill.ports.storage import Record
+from backfill.ports.workload import ClusterObservation
 from backfill.sim.journal_replay import replay_journal
 from backfill.sim.rehearsal import Rehearsal
 from tests.property.days import Day, policies

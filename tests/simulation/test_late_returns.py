@@ -14,7 +14,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.readiness import Fact
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import BusyError, DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running
 

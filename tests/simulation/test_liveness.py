@@ -10,7 +10,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.liveness import Liveness
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, running
 

@@ -16,7 +16,8 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.hardware import SimInstance
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import ClusterObservation, HostObservation
+from backfill.ports.provider import HostObservation
+from backfill.ports.workload import ClusterObservation
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running
 

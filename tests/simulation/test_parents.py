@@ -17,7 +17,7 @@ from backfill.core.quantities import Resources
 from backfill.core.records import decode
 from backfill.core.world import World
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE, cluster, play, policies, running
 

@@ -12,7 +12,7 @@ from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import DriverError, RefusedError
+from backfill.ports.errors import DriverError, RefusedError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies
 

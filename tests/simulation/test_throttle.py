@@ -10,7 +10,7 @@ from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import RefusedError
+from backfill.ports.errors import RefusedError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, ready, running
 

@@ -18,7 +18,7 @@ from backfill.core.policies.unsuspendable import Unsuspendable, Way
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports import BusyError, DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.sim.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running
 

@@ -12,7 +12,8 @@ from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine
 from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import Place, Slurm, Transactions
-from backfill.ports import ClusterObservation, NodeSpec, UnreachableError
+from backfill.ports.errors import UnreachableError
+from backfill.ports.workload import ClusterObservation, NodeSpec
 from tests.unit.slurm_tools import FakeTools
 
 SITE = "ClusterName=test\nNodeName=bm[1-2] NodeAddr=10.0.0.[1-2] CPUs=4\nInclude backfill.conf\n"

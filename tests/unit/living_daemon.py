@@ -26,7 +26,7 @@ from backfill.engine.looking import Outside
 from backfill.engine.messages import HookCall, Query, Stop
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.queries import Queries
-from backfill.ports import Clock
+from backfill.ports.storage import Clock
 
 HOSTS = ("bm1", "bm2")
 _STEP_S = 0.05

@@ -6,7 +6,7 @@ from backfill.core.cluster import Node
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import NodeSpec
+from backfill.ports.workload import NodeSpec
 
 FLAVOUR = Flavour(cpus=2, memory_mb=1024)
 

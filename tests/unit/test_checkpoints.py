@@ -16,7 +16,7 @@ from backfill.drivers.libvirt import packing
 from backfill.drivers.libvirt.checkpoints import Checkpoints, copy_file
 from backfill.drivers.libvirt.packing import Trial, choose
 from backfill.drivers.libvirt.store import Store
-from backfill.ports import BadOutputError, BusyError, NoCapacityError, NotFoundError, RefusedError
+from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, NotFoundError, RefusedError
 
 DOCUMENT = "<domain/>"
 TEXT = b"LibvirtQemudSave" + b"all work and no play " * 50_000

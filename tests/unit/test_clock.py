@@ -15,7 +15,7 @@ from backfill.engine.almanac import Almanac
 from backfill.engine.clock import SteadyClock
 from backfill.engine.looking import Outside, guests_now, observe_cluster, observe_host, observe_nodes
 from backfill.engine.queries import Queries
-from backfill.ports import ClusterObservation
+from backfill.ports.workload import ClusterObservation
 from tests.unit.living_daemon import LivingDaemon, parked
 
 

@@ -12,7 +12,7 @@ from backfill.drivers.openstack.appliance import Cluster
 from backfill.drivers.openstack.applying import apply, remove
 from backfill.drivers.openstack.link import Answer, Link
 from backfill.drivers.openstack.settings import Patience
-from backfill.ports import BusyError, NotFoundError, RefusedError
+from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 
 WANTED = Cluster(
     "c9",

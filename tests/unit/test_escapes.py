@@ -27,7 +27,7 @@ from backfill.core.visible import escape, escaped, visible
 from backfill.engine.listener import Listener
 from backfill.engine.messages import Message
 from backfill.engine.queries import Queries
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.ui.cli import main
 from backfill.ui.client import print_json, shown
 from backfill.ui.daemon_command import OneLine

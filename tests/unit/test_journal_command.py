@@ -18,7 +18,7 @@ from backfill.core.records import decode, encode
 from backfill.core.world import World
 from backfill.drivers.store.sqlite import JournalReader, SqliteJournal
 from backfill.engine.cycle import Cycle
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.sim.command import BAD_INPUT, MISUSE, main
 from backfill.sim.costs_file import load_costs
 from backfill.sim.journal_replay import replay_journal

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill.drivers.store.lease import BEAT_S, GIVE_UP_S, TAKE_OVER_S, Keeper, Lease, lease_path
-from backfill.ports import BusyError, RefusedError, UnreadableError
+from backfill.ports.errors import BusyError, RefusedError, UnreadableError
 
 
 @dataclass

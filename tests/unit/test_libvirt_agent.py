@@ -14,7 +14,7 @@ import pytest
 from backfill.core.readiness import Stated
 from backfill.drivers.libvirt import agent
 from backfill.drivers.libvirt.asking import AgentSilentError
-from backfill.ports import BadOutputError, DriverError, UnreachableError
+from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
 
 
 class Agent:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backfill.drivers.libvirt.disks import MonitorError, own_disks
-from backfill.ports import BusyError
+from backfill.ports.errors import BusyError
 
 SOCKET = Path("/nowhere/disks.sock")
 

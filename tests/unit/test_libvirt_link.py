@@ -14,7 +14,7 @@ import pytest
 from backfill.drivers.libvirt.errors import kind_of
 from backfill.drivers.libvirt.link import Link
 from backfill.drivers.libvirt.settings import Limits
-from backfill.ports import (
+from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
     DriverError,

@@ -9,7 +9,7 @@ import pytest
 from backfill.drivers.libvirt.migration import Progress, Step, decide
 from backfill.drivers.libvirt.move_slots import MoveSlots
 from backfill.drivers.libvirt.settings import Hardware, LibvirtConfig, MoveTerms, Surroundings
-from backfill.ports import BusyError
+from backfill.ports.errors import BusyError
 
 NOTHING: frozenset[Step] = frozenset()
 EARLY, LATE_IN_A_PASS, ALMOST_OVER = Progress(0, 0, 0), Progress(200, 50, 3), Progress(5, 50, 3)

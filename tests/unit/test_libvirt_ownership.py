@@ -9,7 +9,7 @@ import pytest
 
 from backfill.drivers.libvirt import ownership
 from backfill.drivers.libvirt.ownership import file_system_of, give, qemu_user, refuse_if_taken_back
-from backfill.ports import RefusedError
+from backfill.ports.errors import RefusedError
 
 _TOLD = """
 <capabilities><host>

@@ -7,7 +7,7 @@ import pytest
 from backfill.core.readiness import Fact, judge_report
 from backfill.drivers.libvirt.agent import ProofRequest
 from backfill.drivers.libvirt.report import mount_to_prove, read_report
-from backfill.ports import BadOutputError
+from backfill.ports.errors import BadOutputError
 
 GOOD = """\
 offset -0.000213 0.001500

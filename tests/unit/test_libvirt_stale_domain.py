@@ -10,7 +10,7 @@ import pytest
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.stale_domain import StaleDomain
 from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason
-from backfill.ports import BusyError
+from backfill.ports.errors import BusyError
 
 STARTING = (int(DomainState.PAUSED), int(PausedReason.STARTING_UP))
 PAUSED = (int(DomainState.PAUSED), 1)

@@ -10,7 +10,7 @@ import pytest
 
 from backfill.drivers.libvirt.settings import ImageFiles
 from backfill.drivers.libvirt.store import Store
-from backfill.ports import DriverError, RefusedError
+from backfill.ports.errors import DriverError, RefusedError
 
 
 @pytest.fixture

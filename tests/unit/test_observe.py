@@ -8,7 +8,7 @@ from backfill.core.fleet import Host
 from backfill.core.quantities import Resources
 from backfill.core.world import World
 from backfill.engine.observe import cluster_changes
-from backfill.ports import ClusterObservation
+from backfill.ports.workload import ClusterObservation
 
 NODE = Node("bm1", NodeBase.IDLE, cpus=2)
 JOB = Job("7", 7, "htc", JobState.PENDING)

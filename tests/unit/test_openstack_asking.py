@@ -15,7 +15,7 @@ from backfill.drivers.openstack.naming import id_of, own_group
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
 from backfill.drivers.openstack.shortage import is_no_room
-from backfill.ports import NotFoundError, RefusedError
+from backfill.ports.errors import NotFoundError, RefusedError
 
 LATE_S = 60.0
 SHAPE = Shape(("tiny",), "nodes")

@@ -20,7 +20,7 @@ from backfill.drivers.openstack.handover import Handover
 from backfill.drivers.openstack.making import create
 from backfill.drivers.openstack.settings import Guest
 from backfill.drivers.openstack.states import AWAITS_KEY
-from backfill.ports import DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 from tests.unit.test_cloud_applying import MemoryCloud
 from tests.unit.test_openstack_making import SPEC, cloud_of
 

@@ -13,7 +13,7 @@ from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.link import Answer
 from backfill.drivers.openstack.making import create, delete
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
-from backfill.ports import DriverError, NotFoundError, RefusedError, UnreachableError
+from backfill.ports.errors import DriverError, NotFoundError, RefusedError, UnreachableError
 from tests.unit.test_cloud_applying import MemoryCloud
 
 PATIENCE = Patience(settle_s=0)

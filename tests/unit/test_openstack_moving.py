@@ -13,7 +13,7 @@ from backfill.drivers.openstack.link import Answer
 from backfill.drivers.openstack.moving import cancel, migrate, suspend
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
 from backfill.drivers.openstack.states import HOST, POWER, RESTORED, Server, state_of
-from backfill.ports import BadOutputError, BusyError, NotFoundError
+from backfill.ports.errors import BadOutputError, BusyError, NotFoundError
 from tests.unit.test_openstack_asking import MemoryLink
 from tests.unit.test_openstack_pure import server
 

@@ -31,7 +31,7 @@ from backfill.drivers.openstack.states import (
     state_of,
     unique_tag,
 )
-from backfill.ports import (
+from backfill.ports.errors import (
     BadOutputError,
     BusyError,
     DriverError,

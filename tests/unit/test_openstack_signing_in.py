@@ -18,7 +18,7 @@ from requests import Response
 from backfill.drivers.openstack.errors import asked_rest_s, status_of, translate
 from backfill.drivers.openstack.link import Link
 from backfill.drivers.openstack.settings import Patience
-from backfill.ports import DriverError, NoCapacityError, RefusedError, UnreachableError
+from backfill.ports.errors import DriverError, NoCapacityError, RefusedError, UnreachableError
 
 ADDRESS = "http://127.0.0.1:9/v3"  # nobody listens there
 AUTH = {

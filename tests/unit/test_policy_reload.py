@@ -13,7 +13,7 @@ from backfill.config import Config, load
 from backfill.core.policy import PolicySet
 from backfill.engine.messages import Reread
 from backfill.engine.policyfile import PolicyFile
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 from backfill.ui.cli import main
 from backfill.ui.policy_reload import _FIXED_SECTIONS, PolicyReloader
 from tests.unit.living_daemon import LivingDaemon, living

@@ -18,7 +18,7 @@ from backfill.engine.asked import Asked
 from backfill.engine.connection_limiter import CrowdedError, Turns
 from backfill.engine.messages import Query
 from backfill.engine.stories import Stories
-from backfill.ports import Record, Window
+from backfill.ports.storage import Record, Window
 
 _RECORDS, _QUIET = 3_000, 11_000
 # What a question may read at most.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backfill.drivers.store.sqlite import SqliteJournal
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.sim.scenario_player import play
 from backfill.sim.scenario_reader import load_scenario
 from backfill.sim.stage import SimulatedStage

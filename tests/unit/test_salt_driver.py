@@ -12,7 +12,7 @@ import pytest
 
 from backfill.drivers.salt import results
 from backfill.drivers.salt.driver import SaltProvisioner, minion_id, node_of
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 
 # Answers as the master would: what it is told to say, by verb; and notes what it was asked.
 _STUB = """

@@ -14,7 +14,7 @@ import pytest
 from backfill.drivers.salt import inside
 from backfill.drivers.salt.link import SaltLink
 from backfill.lab.waiting import wait_until
-from backfill.ports import DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 
 _STUB = """
 import json, sys

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill.drivers.libvirt.save_image import for_trial, is_whole, read_head, rewrite, seal
-from backfill.ports import BadOutputError, RefusedError
+from backfill.ports.errors import BadOutputError, RefusedError
 
 DOCUMENT = (
     "<domain><name>vn1</name><uuid>6d3c2f0e-8f1b-4a55-9a55-2f6a3a3b7c11</uuid>"

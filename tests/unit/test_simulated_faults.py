@@ -8,7 +8,7 @@ from backfill.core.cluster import JobState
 from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import NoCapacityError, UnreachableError
+from backfill.ports.errors import NoCapacityError, UnreachableError
 from tests.unit.simulated_cluster import add_node, busy, cluster, node, spec
 
 

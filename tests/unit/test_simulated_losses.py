@@ -13,7 +13,7 @@ from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.losses import Deed
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports import RefusedError
+from backfill.ports.errors import RefusedError
 from tests.unit.simulated_cluster import busy, cluster, join
 
 PAUSED_A_MINUTE = (RungRule(Rung.PAUSE, 1.0, 60.0), RungRule(Rung.REQUEUE))

@@ -6,7 +6,8 @@ import pytest
 
 from backfill.core.cluster import JobState, NodeBase
 from backfill.drivers.simulated.books import Manners
-from backfill.ports import AlreadyThereError, NodeSpec, NotFoundError, RefusedError
+from backfill.ports.errors import AlreadyThereError, NotFoundError, RefusedError
+from backfill.ports.workload import NodeSpec
 from tests.unit.simulated_cluster import add_node, busy, cluster, join, node, spec
 
 # --- nodes -------------------------------------------------------------------------------------

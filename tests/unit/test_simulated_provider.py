@@ -8,7 +8,13 @@ import pytest
 
 from backfill.core.cluster import JobState
 from backfill.core.fleet import InstanceState, Tag
-from backfill.ports import AlreadyThereError, BusyError, NoCapacityError, NotFoundError, UnreachableError
+from backfill.ports.errors import (
+    AlreadyThereError,
+    BusyError,
+    NoCapacityError,
+    NotFoundError,
+    UnreachableError,
+)
 from tests.unit.simulated_cluster import add_node, busy, cluster, counts, node, spec
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.cluster import JobState, NodeBase
-from backfill.ports import BusyError, NodeSpec, NotFoundError, RefusedError
+from backfill.ports.errors import BusyError, NotFoundError, RefusedError
+from backfill.ports.workload import NodeSpec
 from tests.unit.simulated_cluster import busy, cluster, counts, node, spec
 
 # --- allocation --------------------------------------------------------------------------------

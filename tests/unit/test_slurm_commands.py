@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill.drivers.slurm.commands import Commands, meaning_of
-from backfill.ports import (
+from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
     DriverError,

@@ -9,7 +9,7 @@ import pytest
 
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import named_in, parse
-from backfill.ports import RefusedError
+from backfill.ports.errors import RefusedError
 from tests.unit.conf_cluster import ConfCluster, with_node
 
 

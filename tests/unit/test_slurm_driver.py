@@ -9,7 +9,8 @@ import pytest
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.text_path import TextPath
-from backfill.ports import BadOutputError, BusyError, NodeSpec, RefusedError
+from backfill.ports.errors import BadOutputError, BusyError, RefusedError
+from backfill.ports.workload import NodeSpec
 from tests.unit.slurm_tools import FakeTools
 
 NODE = (

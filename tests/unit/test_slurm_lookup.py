@@ -17,7 +17,7 @@ from backfill.drivers.slurm.lookup import Lookup, resolve
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.addresses import EVERY_S, AddressBook
 from backfill.engine.cycle import Cycle
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 from tests.unit.living_daemon import policies
 from tests.unit.slurm_tools import FakeTools
 

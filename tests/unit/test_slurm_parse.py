@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.ahead import Ahead, Reservation, read_reservations
 from backfill.drivers.slurm.parse import MOST_OF_AN_ARRAY, JobFormat, read_nodes
-from backfill.ports import BadOutputError
+from backfill.ports.errors import BadOutputError
 
 NOW_S = 1795232590.0
 FORMAT = JobFormat("MARK")

@@ -16,7 +16,7 @@ from backfill.core.cluster import JobState
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.pyslurm_path import PyslurmPath
 from backfill.drivers.slurm.reading import REST_S, BrokenPathError, Failover
-from backfill.ports import BadOutputError, UnreachableError
+from backfill.ports.errors import BadOutputError, UnreachableError
 from tests.unit.test_slurm_records import Way
 
 JOB: dict[str, Any] = {

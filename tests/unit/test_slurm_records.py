@@ -14,7 +14,7 @@ from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.parse import tasks
 from backfill.drivers.slurm.reading import LONGEST_REST_S, REST_S, BrokenPathError, Failover
 from backfill.drivers.slurm.records import jobs_of, nodes_of, read_document
-from backfill.ports import (
+from backfill.ports.errors import (
     BadOutputError,
     BusyError,
     DriverError,

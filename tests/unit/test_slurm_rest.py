@@ -15,7 +15,7 @@ import pytest
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.reading import BrokenPathError
 from backfill.drivers.slurm.rest_path import RestPath
-from backfill.ports import BadOutputError, UnreachableError
+from backfill.ports.errors import BadOutputError, UnreachableError
 from tests.unit.test_slurm_records import OLD, new
 
 ERROR_404 = {"errors": [{"error": "Invalid job id specified", "error_number": 2017}], "jobs": []}

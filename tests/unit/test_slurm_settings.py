@@ -8,7 +8,7 @@ import pytest
 
 from backfill.core.cluster import SlurmSettings, SlurmVersion
 from backfill.drivers.slurm.settings import check_settings, read_settings
-from backfill.ports import BadOutputError
+from backfill.ports.errors import BadOutputError
 
 CONFIG = """Configuration data as of 1795232590
 ClusterName             = lab

@@ -13,7 +13,8 @@ import pytest
 from backfill.core.cluster import Node, NodeBase
 from backfill.core.quantities import parse_hostlist
 from backfill.drivers.slurm.registration import ROOM_NODE, UNPROVEN, Dynamic
-from backfill.ports import BusyError, DriverError, NodeSpec, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
+from backfill.ports.workload import NodeSpec
 
 COUNT = 20
 

@@ -14,7 +14,8 @@ from backfill.core.records import encode, remembered
 from backfill.drivers.store import schema
 from backfill.drivers.store.formats import FORMATS, VERSION, fingerprint
 from backfill.drivers.store.sqlite import JournalReader, SqliteJournal
-from backfill.ports import BadOutputError, Record
+from backfill.ports.errors import BadOutputError
+from backfill.ports.storage import Record
 
 NODE = ManagedNode("vn1", "10.0.0.1/8", "bm1", 7, Phase.READY, 2.0, 2.0)
 

@@ -8,7 +8,7 @@ from backfill.core import changes as ch
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.records import encode, remembered
 from backfill.drivers.store.sqlite import SqliteJournal
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from tests.unit.test_store_sqlite import entry
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from backfill.drivers.store.formats import VERSION
 from backfill.drivers.store.sqlite import JournalReader, SqliteJournal
-from backfill.ports import BadOutputError, BusyError, NotFoundError, Record, RefusedError
+from backfill.ports.errors import BadOutputError, BusyError, NotFoundError, RefusedError
+from backfill.ports.storage import Record
 
 _WRITE_FOR_EVER = """
 import sys
@@ -21,7 +22,7 @@ from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.core import changes as ch
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.records import encode, remembered
-from backfill.ports import Record
+from backfill.ports.storage import Record
 journal, i = SqliteJournal(sys.argv[1]), 0
 while True:
     journal.append([Record(float(i), "change", "vn1", {"i": i, "half": h}) for h in (0, 1)])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from backfill.ports import Record
+from backfill.ports.storage import Record
 from backfill.sim.scenario_player import Outcome, play
 from backfill.sim.scenario_reader import load_scenario
 from backfill.sim.stage import SimulatedStage

@@ -23,7 +23,7 @@ from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import LibvirtConfig, Surroundings
 from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason
 from backfill.drivers.libvirt.store import Store, folders_in, read_text
-from backfill.ports import BadOutputError, UnreadableError
+from backfill.ports.errors import BadOutputError, UnreadableError
 from tests.contract.hiding import as_nobody
 
 _SAVED = b"LibvirtQemudSave" + bytes(64)

@@ -12,7 +12,7 @@ from backfill.core.quantities import Resources
 from backfill.core.world import World
 from backfill.drivers.libvirt.utilisation import CpuMeter
 from backfill.engine.observe import host_changes
-from backfill.ports import HostObservation
+from backfill.ports.provider import HostObservation
 
 _S = 1_000_000_000
 HOST = Host("bm1", "bm1", Resources(4, 4000), busy=0.2)

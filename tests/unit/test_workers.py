@@ -24,7 +24,7 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.looking import Outside
 from backfill.engine.messages import AddressNews, ClusterPicture, Message, ReadFailed, Result
 from backfill.engine.workers import Workers
-from backfill.ports import NodeSpec
+from backfill.ports.workload import NodeSpec
 
 _PATIENCE_S = 30.0
 

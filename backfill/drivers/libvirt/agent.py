@@ -11,7 +11,7 @@ from typing import Any
 from backfill.core.readiness import GuestReport, Stated, figure
 from backfill.drivers.libvirt.asking import AgentSilentError, Ask
 from backfill.drivers.libvirt.report import read_report
-from backfill.ports import BadOutputError, DriverError, UnreachableError
+from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
 
 WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"
 PROVE_PROGRAM = "/usr/local/sbin/backfill-prove"

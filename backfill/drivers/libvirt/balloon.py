@@ -7,7 +7,7 @@ import time
 from backfill.core.fleet import InstanceState
 from backfill.drivers.libvirt.device_xml import has_balloon
 from backfill.drivers.libvirt.pool import Pool
-from backfill.ports import BusyError, RefusedError
+from backfill.ports.errors import BusyError, RefusedError
 
 _POLL_S = 0.05
 

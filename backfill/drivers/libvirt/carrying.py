@@ -19,7 +19,7 @@ from backfill.drivers.libvirt.domain_xml import placed
 from backfill.drivers.libvirt.migration import Carriage
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.store import run_qemu_img, write_secret
-from backfill.ports import BadOutputError, DriverError, RefusedError
+from backfill.ports.errors import BadOutputError, DriverError, RefusedError
 
 _PARTS = ("disk.qcow2", "seed.tar", "memory.save", "console.log")
 

@@ -23,7 +23,7 @@ from backfill.drivers.libvirt import manifest as books
 from backfill.drivers.libvirt import packing
 from backfill.drivers.libvirt.manifest import Manifest, Part
 from backfill.drivers.libvirt.store import Store, folders_in
-from backfill.ports import (
+from backfill.ports.errors import (
     BadOutputError,
     BusyError,
     DriverError,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from backfill.core.devices import Holding
 from backfill.drivers.libvirt.store import Store, folders_in, read_text
-from backfill.ports import NotFoundError, UnreadableError
+from backfill.ports.errors import NotFoundError, UnreadableError
 
 _NAME = "devices.json"
 

@@ -14,7 +14,7 @@ import libvirt
 from backfill.core.devices import VirtualFunction
 from backfill.drivers.libvirt.device_xml import from_node_device
 from backfill.drivers.libvirt.link import Link
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 
 _COUNT_EVERY_S = 60.0
 _SHARED = "/dev/shm"  # noqa: S108 - where libvirt puts the memory that guests share

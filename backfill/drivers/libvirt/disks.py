@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backfill.ports import BusyError
+from backfill.ports.errors import BusyError
 
 # Asks the emulator: command and arguments in, its answer out; MonitorError where it says no.
 Monitor = Callable[[str, dict[str, object]], Any]

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, r
 from backfill.core.fleet import InstanceSpec, Tag
 from backfill.core.quantities import Resources
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
-from backfill.ports import BusyError
+from backfill.ports.errors import BusyError
 
 NAMESPACE = "urn:backfill:instance:1"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"

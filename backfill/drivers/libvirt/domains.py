@@ -9,7 +9,7 @@ import libvirt
 
 from backfill.drivers.libvirt import states
 from backfill.drivers.libvirt.domain_xml import NAMESPACE, Label, parse_label
-from backfill.ports import BusyError
+from backfill.ports.errors import BusyError
 
 STATS = libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BALLOON
 _KIB_PER_MIB = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libvirt
 
-from backfill.ports import (
+from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
     DriverError,

@@ -1,4 +1,4 @@
-"""The part of the provider that is about devices; see `backfill.ports.DeviceHolder`."""
+"""The part of the provider that is about devices; see `backfill.ports.capabilities.DeviceHolder`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from backfill.drivers.libvirt.ownership import User, qemu_user
 from backfill.drivers.libvirt.settings import Limits
 from backfill.drivers.libvirt.stale_domain import StaleDomain
 from backfill.drivers.libvirt.utilisation import CpuMeter
-from backfill.ports import BusyError, NotFoundError
+from backfill.ports.errors import BusyError, NotFoundError
 
 _Answer = TypeVar("_Answer")
 OnEvent = Callable[[str, str], None]

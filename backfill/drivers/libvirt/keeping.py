@@ -12,7 +12,7 @@ from backfill.drivers.libvirt.domain_xml import placed
 from backfill.drivers.libvirt.manifest import Manifest
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.drivers.libvirt.store import parents_in
-from backfill.ports import AlreadyThereError, BusyError, DriverError, NotFoundError
+from backfill.ports.errors import AlreadyThereError, BusyError, DriverError, NotFoundError
 
 
 def keep(pool: Pool, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:

@@ -8,7 +8,7 @@ from pathlib import Path
 from backfill.core.fleet import Leak
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.store import Store
-from backfill.ports import BusyError, DriverError, NotFoundError
+from backfill.ports.errors import BusyError, DriverError, NotFoundError
 
 _MB = 1_000_000
 

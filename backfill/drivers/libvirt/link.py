@@ -18,7 +18,7 @@ import libvirt
 
 from backfill.drivers.libvirt.errors import translate
 from backfill.drivers.libvirt.settings import Limits
-from backfill.ports import UnreachableError
+from backfill.ports.errors import UnreachableError
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.regions import sweep
 from backfill.drivers.libvirt.seed import ENTROPY_BYTES, MOST_USER_DATA, Identity, seed_tar
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
-from backfill.ports import (
+from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
     DriverError,

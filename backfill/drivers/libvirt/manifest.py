@@ -9,7 +9,7 @@ from pathlib import Path
 from backfill.core.fleet import Checkpoint
 from backfill.drivers.libvirt.packing import flush
 from backfill.drivers.libvirt.store import is_there
-from backfill.ports import BadOutputError, NotFoundError, unreadable
+from backfill.ports.errors import BadOutputError, NotFoundError, unreadable
 
 _NAME = "manifest.json"
 _VERSION = 1

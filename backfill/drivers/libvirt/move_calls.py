@@ -8,7 +8,7 @@ from typing import Any
 
 from backfill.drivers.libvirt import migration
 from backfill.drivers.libvirt.settings import Limits, MoveTerms
-from backfill.ports import BusyError
+from backfill.ports.errors import BusyError
 
 
 class MoveCalls(ABC):

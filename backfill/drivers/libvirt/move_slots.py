@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from backfill.ports import BusyError
+from backfill.ports.errors import BusyError
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import time
 from backfill.drivers.libvirt.hypervisor import Hypervisor
 from backfill.drivers.libvirt.migration import Step, decide
 from backfill.drivers.libvirt.settings import MoveTerms
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 
 _LOOK_EVERY_S = 0.2
 

@@ -20,7 +20,7 @@ from backfill.drivers.libvirt.plugging import plugged
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.drivers.libvirt.settings import MoveTerms
 from backfill.drivers.libvirt.store import is_there
-from backfill.ports import (
+from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
     DriverError,

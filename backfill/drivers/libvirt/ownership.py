@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
-from backfill.ports import RefusedError, unreadable
+from backfill.ports.errors import RefusedError, unreadable
 
 # File systems on which libvirt 9 leaves a file alone when a guest leaves (virFileIsSharedFSType).
 _SHARED = frozenset(

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from backfill.ports import BadOutputError, DriverError, NoCapacityError
+from backfill.ports.errors import BadOutputError, DriverError, NoCapacityError
 
 _LEVELS = (1, 3)
 _SAMPLE_BYTES = 16 << 20

@@ -9,7 +9,7 @@ from backfill.core.fleet import InstanceState
 from backfill.drivers.libvirt.device_xml import free_port, hostdev_xml, present_in, shmem_xml
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.regions import sweep
-from backfill.ports import BusyError, NoCapacityError, UnreachableError
+from backfill.ports.errors import BusyError, NoCapacityError, UnreachableError
 
 _POLL_S = 0.02
 

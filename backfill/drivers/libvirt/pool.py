@@ -17,7 +17,7 @@ from backfill.drivers.libvirt.move_slots import MoveSlots
 from backfill.drivers.libvirt.settings import LibvirtConfig
 from backfill.drivers.libvirt.states import instance_state, may_be_restarted, odd
 from backfill.drivers.libvirt.store import Store
-from backfill.ports import BusyError, NotFoundError, UnreachableError, UnreadableError
+from backfill.ports.errors import BusyError, NotFoundError, UnreachableError, UnreadableError
 
 AT_REST = frozenset({InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED})
 _Value = TypeVar("_Value")

@@ -29,14 +29,15 @@ from backfill.drivers.libvirt.report import mount_to_prove
 from backfill.drivers.libvirt.settings import LibvirtConfig, Limits
 from backfill.drivers.libvirt.states import instance_state
 from backfill.drivers.libvirt.store import Store
-from backfill.ports import BusyError, DriverError, HostObservation, NotFoundError, UnreadableError
+from backfill.ports.errors import BusyError, DriverError, NotFoundError, UnreadableError
+from backfill.ports.provider import HostObservation
 
 _Answer = TypeVar("_Answer")
 MakeHypervisor = Callable[[str, str, Limits, OnEvent | None], Hypervisor]
 
 
 class LibvirtProvider(LibvirtHolder):
-    """See `backfill.ports.InstanceProvider`. Connections open on first use.
+    """See `backfill.ports.provider.InstanceProvider`. Connections open on first use.
 
     `on_event(host, name)` is called from libvirt's thread when an instance's state changed: a hint
     to look again, nothing more. It must return at once.

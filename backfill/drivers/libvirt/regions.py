@@ -6,7 +6,7 @@ import logging
 import re
 
 from backfill.drivers.libvirt.pool import Pool
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 
 _LOG = logging.getLogger("backfill.devices")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
 
 from backfill.drivers.libvirt.domain_xml import Files, place
-from backfill.ports import BadOutputError, RefusedError
+from backfill.ports.errors import BadOutputError, RefusedError
 
 _HEAD = struct.Struct("=16s19I")
 _MAGIC = b"LibvirtQemudSave"

@@ -14,7 +14,7 @@ import libvirt
 
 from backfill.drivers.libvirt.domains import Domain
 from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason
-from backfill.ports import BusyError
+from backfill.ports.errors import BusyError
 
 _STARTING = (DomainState.PAUSED, PausedReason.STARTING_UP)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from backfill.drivers.libvirt.domain_xml import Files
 from backfill.drivers.libvirt.settings import ImageFiles
-from backfill.ports import DriverError, NoCapacityError, RefusedError, UnreadableError, unreadable
+from backfill.ports.errors import DriverError, NoCapacityError, RefusedError, UnreadableError, unreadable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 # First bytes of a complete image. libvirt writes them last: an unfinished one starts otherwise.

@@ -10,7 +10,7 @@ from backfill.drivers.libvirt import save_image
 from backfill.drivers.libvirt.checkpoints import untouched_s
 from backfill.drivers.libvirt.manifest import Manifest
 from backfill.drivers.libvirt.pool import Pool
-from backfill.ports import BadOutputError, DriverError, UnreachableError
+from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
 
 _ABANDONED_S = 3600.0
 _SCRATCH = ".trial-"

@@ -12,7 +12,7 @@ from backfill.drivers.openstack.errors import FOREIGN, translate
 from backfill.drivers.openstack.link import Answer, Link
 from backfill.drivers.openstack.naming import id_of
 from backfill.drivers.openstack.states import appliance_name, fault_of
-from backfill.ports import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
 
 _GROUP, _ROUTER = "OS::Neutron::SecurityGroup", "OS::Neutron::Router"
 _PLUG, _SERVER = "OS::Neutron::RouterInterface", "OS::Nova::Server"

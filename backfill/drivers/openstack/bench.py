@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from backfill.ports import NoCapacityError
+from backfill.ports.errors import NoCapacityError
 
 Choice = tuple[str, str]  # flavour, zone
 

@@ -12,7 +12,7 @@ from typing import Any
 from backfill.drivers.openstack.link import Link
 from backfill.drivers.openstack.settings import Patience
 from backfill.drivers.openstack.states import GONE, Server, cluster_tag, is_ours
-from backfill.ports import BadOutputError, DriverError, NotFoundError
+from backfill.ports.errors import BadOutputError, DriverError, NotFoundError
 
 # What has changed is asked for with so much overlap: clocks and lists may lag.
 _OVERLAP_S = 10.0

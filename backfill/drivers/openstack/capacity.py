@@ -14,7 +14,7 @@ from backfill.core.quantities import NOTHING, Resources
 from backfill.drivers.openstack import volumes
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.states import Server, mark, seconds, wanted_back
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 
 _WITHOUT_LIMIT = 1_000_000
 # By so much the clocks of a cloud's machines may differ.

@@ -26,7 +26,7 @@ from backfill.drivers.openstack.states import (
     instance_of,
     mark,
 )
-from backfill.ports import BusyError, NotFoundError, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, NotFoundError, RefusedError, UnreachableError
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from keystoneauth1 import exceptions as ka
 from openstack import exceptions as sdk
 
 from backfill.drivers.openstack.shortage import is_quota
-from backfill.ports import (
+from backfill.ports.errors import (
     BadOutputError,
     BusyError,
     DriverError,

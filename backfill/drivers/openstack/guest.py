@@ -7,7 +7,7 @@ import time
 
 from backfill.core.readiness import figure
 from backfill.drivers.openstack.settings import Guest
-from backfill.ports import BadOutputError, DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import BadOutputError, DriverError, RefusedError, UnreachableError
 
 WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"
 JOBS_PROGRAM = "/usr/local/sbin/backfill-jobs"

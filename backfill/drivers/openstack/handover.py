@@ -20,7 +20,7 @@ from backfill.drivers.openstack import guest
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.settings import Guest
 from backfill.drivers.openstack.states import AWAITS_KEY, Server, mark, state_of
-from backfill.ports import DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 
 _LOG = logging.getLogger("backfill.openstack")
 _AT_ONCE = 16

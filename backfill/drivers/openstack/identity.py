@@ -8,7 +8,7 @@ import shlex
 
 from backfill.core.fleet import InstanceSpec
 from backfill.drivers.openstack.settings import Guest
-from backfill.ports import RefusedError
+from backfill.ports.errors import RefusedError
 
 _LARGEST = 65535  # of user data, in base64, as Nova has it
 

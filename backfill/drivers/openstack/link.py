@@ -18,7 +18,7 @@ from openstack.connection import Connection
 
 from backfill.drivers.openstack.errors import FOREIGN, PASSING, asked_rest_s, status_of, translate
 from backfill.drivers.openstack.settings import Patience
-from backfill.ports import BadOutputError, DriverError, RefusedError
+from backfill.ports.errors import BadOutputError, DriverError, RefusedError
 
 Body = dict[str, Any]
 # The last in which hypervisors tell their size; hosts can be named in a creation since 2.74.

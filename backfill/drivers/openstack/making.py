@@ -26,7 +26,7 @@ from backfill.drivers.openstack.states import (
     metadata_of,
     unique_tag,
 )
-from backfill.ports import (
+from backfill.ports.errors import (
     AlreadyThereError,
     BadOutputError,
     DriverError,

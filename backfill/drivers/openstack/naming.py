@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from backfill.drivers.openstack.link import Link
 from backfill.drivers.openstack.states import is_id
-from backfill.ports import NotFoundError, RefusedError
+from backfill.ports.errors import NotFoundError, RefusedError
 
 _REMEDY = {
     "image": "upload it, or map instances.image to one that is there in openstack.images",

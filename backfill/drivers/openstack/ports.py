@@ -9,7 +9,7 @@ from backfill.core.fleet import InstanceSpec
 from backfill.drivers.openstack.cloud import Cloud
 from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, translate
 from backfill.drivers.openstack.states import cluster_tag
-from backfill.ports import AlreadyThereError, BusyError, DriverError, NotFoundError
+from backfill.ports.errors import AlreadyThereError, BusyError, DriverError, NotFoundError
 
 Port = dict[str, Any]
 

@@ -17,14 +17,8 @@ from backfill.drivers.openstack.handover import Handover
 from backfill.drivers.openstack.link import Link
 from backfill.drivers.openstack.settings import OpenStackConfig, Patience
 from backfill.drivers.openstack.states import Server, fault_of, host_of, instance_of, mark
-from backfill.ports import (
-    BusyError,
-    DriverError,
-    HostObservation,
-    NoCapacityError,
-    NotFoundError,
-    UnreachableError,
-)
+from backfill.ports.errors import BusyError, DriverError, NoCapacityError, NotFoundError, UnreachableError
+from backfill.ports.provider import HostObservation
 
 _LOG = logging.getLogger("backfill.openstack")
 MakeLink = Callable[[str, str, Patience], Link]
@@ -32,7 +26,7 @@ _CONSOLE_LINES = 60
 
 
 class OpenStackProvider:
-    """See `backfill.ports.InstanceProvider`. Connections open on first use.
+    """See `backfill.ports.provider.InstanceProvider`. Connections open on first use.
 
     A host is either one compute host, seen with an administrator's credential, or a whole project
     as one pool whose room is its quota.

@@ -9,7 +9,7 @@ from typing import Any
 from backfill.drivers.openstack.link import Link
 from backfill.drivers.openstack.settings import OpenStackConfig
 from backfill.drivers.openstack.states import Server
-from backfill.ports import BusyError, NoCapacityError, NotFoundError, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError, RefusedError, UnreachableError
 
 _SERVICE = "block_storage"
 _ATTACHED = "os-extended-volumes:volumes_attached"

@@ -14,7 +14,8 @@ from backfill.drivers.salt.doubt import doubt
 from backfill.drivers.salt.link import Answer, SaltLink
 from backfill.drivers.salt.results import rendering_error
 from backfill.drivers.salt.stated import PLACE, stated, whole_files
-from backfill.ports import DriverError, NotFoundError, StateRun
+from backfill.ports.errors import DriverError, NotFoundError
+from backfill.ports.provider import StateRun
 
 _log = logging.getLogger(__name__)
 _KEY_S = 30.0
@@ -38,7 +39,7 @@ def node_of(minion: str) -> tuple[str, int]:
 
 
 class SaltProvisioner:
-    """See `backfill.ports.Provisioner`. `within_s`: what a run of states may take on one node."""
+    """See `backfill.ports.provider.Provisioner`. `within_s`: what a run of states may take on one node."""
 
     def __init__(
         self, python: str, config: str, within_s: float = 120.0, on_event: Callable[[str], None] | None = None

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from backfill.drivers.salt.results import problem_in
-from backfill.ports import DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 
 _INSIDE = Path(__file__).with_name("inside.py")
 _START_S = 60.0

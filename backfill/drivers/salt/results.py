@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from backfill.ports import StateRun
+from backfill.ports.provider import StateRun
 
 _SILENT = "it did not answer; see that its minion runs and reaches the master"
 # Salt tells of a pillar before what is wrong with it.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from backfill.ports import NodeSpec, RefusedError
+from backfill.ports.errors import RefusedError
+from backfill.ports.workload import NodeSpec
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _JOB = re.compile(r"[0-9]+([_+][0-9]+)?")

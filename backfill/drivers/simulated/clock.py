@@ -8,7 +8,7 @@ from typing import Any
 
 from backfill.core.cluster import Job, Node
 from backfill.drivers.simulated.events import EventQueue
-from backfill.ports import ClusterObservation
+from backfill.ports.workload import ClusterObservation
 
 
 class WallClock:

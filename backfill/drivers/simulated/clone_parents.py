@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from backfill.core.fleet import CloneParent, Flavour
 from backfill.drivers.simulated.hardware import SimHost
-from backfill.ports import RefusedError
+from backfill.ports.errors import RefusedError
 
 
 class SimulatedParents:

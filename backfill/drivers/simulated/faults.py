@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from backfill.ports import DriverError, UnreachableError
+from backfill.ports.errors import DriverError, UnreachableError
 
 _FINE: AbstractContextManager[None] = nullcontext()
 _Seen = TypeVar("_Seen")

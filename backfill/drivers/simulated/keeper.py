@@ -8,7 +8,7 @@ from dataclasses import replace
 from backfill.core.fleet import Checkpoint, InstanceState
 from backfill.drivers.simulated.hardware import SimHost, SimInstance
 from backfill.drivers.simulated.losses import Losses, runs_in
-from backfill.ports import BadOutputError, BusyError, NoCapacityError, NotFoundError
+from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, NotFoundError
 
 _AT_REST = (InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED)
 

@@ -18,17 +18,17 @@ from backfill.drivers.simulated.holder import SimulatedHolder
 from backfill.drivers.simulated.keeper import SimulatedKeeper
 from backfill.drivers.simulated.machines import Machines
 from backfill.drivers.simulated.sight import SimulatedSight
-from backfill.ports import (
+from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
     DriverError,
-    HostObservation,
     NoCapacityError,
     NotFoundError,
     RefusedError,
     UnreachableError,
     UnreadableError,
 )
+from backfill.ports.provider import HostObservation
 
 _IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
 _ENDED = (InstanceState.OFF, InstanceState.CRASHED)

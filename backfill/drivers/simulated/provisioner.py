@@ -7,11 +7,12 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 
 from backfill.core.readiness import Stated
-from backfill.ports import NotFoundError, StateRun
+from backfill.ports.errors import NotFoundError
+from backfill.ports.provider import StateRun
 
 
 class SimulatedProvisioner:
-    """See `backfill.ports.Provisioner`.
+    """See `backfill.ports.provider.Provisioner`.
 
     `metal`: nodes that were enrolled by hand. `drifted`: by node the states that do not hold; a run
     puts them right unless the node is `broken` (its states fail) or `silent`.

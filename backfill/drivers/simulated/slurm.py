@@ -17,15 +17,8 @@ from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.jobs import JobControl
 from backfill.drivers.simulated.losses import Losses
 from backfill.drivers.simulated.model import Reservation, SimJob, SimNode
-from backfill.ports import (
-    AlreadyThereError,
-    BusyError,
-    ClusterObservation,
-    NodeSpec,
-    NotFoundError,
-    RefusedError,
-    UnreachableError,
-)
+from backfill.ports.errors import AlreadyThereError, BusyError, NotFoundError, RefusedError, UnreachableError
+from backfill.ports.workload import ClusterObservation, NodeSpec
 
 _UNPROVEN = f"{OUR_REASON} new, not proven yet"
 

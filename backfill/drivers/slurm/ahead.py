@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from backfill.core.cluster import Job, Node
 from backfill.core.quantities import parse_hostlist
-from backfill.ports import BadOutputError
+from backfill.ports.errors import BadOutputError
 
 # Reservations are made by people: they are read again only after this time.
 EVERY_S = 15.0

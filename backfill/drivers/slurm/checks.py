@@ -6,7 +6,8 @@ import ipaddress
 import re
 
 from backfill.core.cluster import Node
-from backfill.ports import NodeSpec, RefusedError
+from backfill.ports.errors import RefusedError
+from backfill.ports.workload import NodeSpec
 
 # Slurm would take ALL for every node and DEFAULT for none.
 NODE_NAME = re.compile(r"(?!(?i:ALL|DEFAULT)$)[A-Za-z0-9][A-Za-z0-9_.-]*")

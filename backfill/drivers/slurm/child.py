@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from backfill.drivers.slurm.reading import BrokenPathError
-from backfill.ports import BadOutputError, UnreachableError
+from backfill.ports.errors import BadOutputError, UnreachableError
 
 _CHUNK = 1 << 20
 

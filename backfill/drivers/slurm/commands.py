@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backfill.ports import (
+from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
     DriverError,

@@ -14,7 +14,8 @@ from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, na
 from backfill.drivers.slurm.conf.transaction import Transactions
 from backfill.drivers.slurm.registration import UNPROVEN, NodeTools, never_comes
 from backfill.drivers.slurm.together import Ends, Together
-from backfill.ports import AlreadyThereError, BusyError, DriverError, NodeSpec, RefusedError
+from backfill.ports.errors import AlreadyThereError, BusyError, DriverError, RefusedError
+from backfill.ports.workload import NodeSpec
 
 VACANT = f"{OUR_REASON} parked"
 _FORGOTTEN = f"{OUR_REASON} (slurmctld forgot why)"

@@ -17,15 +17,8 @@ from backfill.drivers.slurm.owners import tell_owner
 from backfill.drivers.slurm.reader import SlurmReader
 from backfill.drivers.slurm.reading import ReadPath
 from backfill.drivers.slurm.registration import Dynamic, Registration
-from backfill.ports import (
-    BusyError,
-    ClusterObservation,
-    DriverError,
-    NodeSpec,
-    NotFoundError,
-    RefusedError,
-    UnreachableError,
-)
+from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
+from backfill.ports.workload import ClusterObservation, NodeSpec
 
 _POLL_S = 0.05
 _RETURN_TO_SERVICE = re.compile(r"^ReturnToService\s*=\s*(\d)", re.MULTILINE)

@@ -16,7 +16,7 @@ from backfill.drivers.slurm.conf.transaction import Outcome, Transactions
 from backfill.drivers.slurm.conf.wanted import CLOUD_SECTION
 from backfill.drivers.slurm.hooks import HookError, build_hook
 from backfill.drivers.slurm.submit_lua import Gate, SubmitScript
-from backfill.ports import DriverError, RefusedError
+from backfill.ports.errors import DriverError, RefusedError
 
 SECTION = "hooks"
 _KEYS = {

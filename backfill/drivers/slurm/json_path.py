@@ -13,7 +13,7 @@ from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.commands import CONTROLLER, Commands
 from backfill.drivers.slurm.records import jobs_of, nodes_of, read_document
 from backfill.drivers.slurm.text_path import FEW, TextPath
-from backfill.ports import DriverError, NotFoundError
+from backfill.ports.errors import DriverError, NotFoundError
 
 _SHOW_JOBS = ("squeue", "--json", "--all", "--local", "-t", "all")
 _SHOW_NODES = ("scontrol", "-F", "--json", "show", "node")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from backfill.core.cluster import Node
 from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.commands import Commands
-from backfill.ports import DriverError, UnreachableError
+from backfill.ports.errors import DriverError, UnreachableError
 
 # `scontrol getaddrs` prints "node: address:port"; an IPv6 address stands in brackets.
 _USED = re.compile(r"^(\S+): \[?([0-9A-Fa-f.:]+?)\]?:\d+\s*$", re.MULTILINE)

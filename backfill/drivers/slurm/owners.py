@@ -7,7 +7,7 @@ import contextlib
 from backfill.core.cluster import OUR_REASON
 from backfill.drivers.slurm.checks import JOB_ID, checked, one_line
 from backfill.drivers.slurm.commands import Commands
-from backfill.ports import DriverError, RefusedError
+from backfill.ports.errors import DriverError, RefusedError
 
 
 def tell_owner(commands: Commands, job_id: str, text: str, over: str, aloud: bool) -> None:

@@ -20,7 +20,7 @@ from backfill.drivers.slurm.parse import asked_hosts, given, hosts, tasks
 from backfill.drivers.slurm.reading import BrokenPathError
 from backfill.drivers.slurm.states import job_state
 from backfill.drivers.slurm.text_path import FEW, TextPath
-from backfill.ports import BadOutputError, UnreachableError
+from backfill.ports.errors import BadOutputError, UnreachableError
 
 SUBJECT = "pyslurm"
 _SCRIPT = Path(__file__).with_name("pyslurm_child.py")

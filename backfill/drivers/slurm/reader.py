@@ -14,7 +14,8 @@ from backfill.drivers.slurm.parse import read_nodes
 from backfill.drivers.slurm.reading import ReadPath
 from backfill.drivers.slurm.settings import read_settings
 from backfill.drivers.slurm.text_path import SHOW_NODES, TextPath
-from backfill.ports import ClusterObservation, NotFoundError
+from backfill.ports.errors import NotFoundError
+from backfill.ports.workload import ClusterObservation
 
 
 class SlurmReader:

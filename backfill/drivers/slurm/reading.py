@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from backfill.core.cluster import Job, Node
-from backfill.ports import BusyError, DriverError, NotFoundError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, NotFoundError, UnreachableError
 
 _LOG = logging.getLogger("backfill.slurm")
 # For how long a way that failed is left alone; at most, after it was silent again and again.

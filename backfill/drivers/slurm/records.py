@@ -14,7 +14,7 @@ from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.commands import meaning_of
 from backfill.drivers.slurm.parse import asked_hosts, given, hosts, job_memory_mb, tasks
 from backfill.drivers.slurm.states import job_state, node_state
-from backfill.ports import BadOutputError
+from backfill.ports.errors import BadOutputError
 
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _SLACK_S = 2.0  # whole seconds on Slurm's side, and the time that the question took

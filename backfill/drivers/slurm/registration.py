@@ -12,16 +12,16 @@ from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.checks import difference, is_dynamic
 from backfill.drivers.slurm.conf.wanted import FEATURES_NODE
 from backfill.drivers.slurm.together import Ends, Together
-from backfill.ports import (
+from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
     DriverError,
     NoCapacityError,
-    NodeSpec,
     NotFoundError,
     RefusedError,
     UnreachableError,
 )
+from backfill.ports.workload import NodeSpec
 
 _LOG = logging.getLogger("backfill.slurm")
 # Nodes that never come, see `Dynamic.announce`.

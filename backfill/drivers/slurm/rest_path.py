@@ -19,7 +19,7 @@ from backfill.drivers.slurm.commands import CONTROLLER, Commands
 from backfill.drivers.slurm.reading import BrokenPathError
 from backfill.drivers.slurm.records import jobs_of, read_document
 from backfill.drivers.slurm.text_path import FEW, TextPath
-from backfill.ports import BadOutputError, NotFoundError, UnreachableError
+from backfill.ports.errors import BadOutputError, NotFoundError, UnreachableError
 
 SUBJECT = "slurmrestd"
 # Newest first: every release speaks its own and the few before it (26.05 to 22.05).

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from backfill.core.cluster import SlurmSettings, SlurmVersion
-from backfill.ports import BadOutputError
+from backfill.ports.errors import BadOutputError
 
 OLDEST = (22, 5)
 

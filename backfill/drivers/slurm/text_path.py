@@ -11,7 +11,7 @@ from backfill.core.cluster import Job, Node
 from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.parse import JobFormat, Records, read_node_records, read_nodes
-from backfill.ports import DriverError, NotFoundError
+from backfill.ports.errors import DriverError, NotFoundError
 
 # -F shows nodes that have not registered yet; they are FUTURE until they do.
 SHOW_NODES = ("scontrol", "-F", "-o", "show", "node")

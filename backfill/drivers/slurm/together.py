@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 
 _Wish = TypeVar("_Wish")
 # How a piece of work went for each wish of it, by its place: None where it went well.

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable
 
 from backfill.core.records import REMEMBERED
-from backfill.ports import Record
+from backfill.ports.storage import Record
 
 Row = tuple[float, str, str, str]
 # In the order of the table's columns. `lasting`: 1 for what a restarted daemon needs, and only that

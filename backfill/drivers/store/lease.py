@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from backfill.ports import BusyError, DriverError, RefusedError, UnreadableError
+from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreadableError
 
 _LOG = logging.getLogger("backfill.lease")
 

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 
 from backfill.drivers.store.codec import Row, record, rows
-from backfill.ports import Record, RefusedError, Window
+from backfill.ports.errors import RefusedError
+from backfill.ports.storage import Record, Window
 
 
 class MemoryJournal:

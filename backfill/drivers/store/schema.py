@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from backfill.core.records import REMEMBERED
 from backfill.drivers.store.formats import VERSION
-from backfill.ports import BadOutputError, BusyError, DriverError, RefusedError
+from backfill.ports.errors import BadOutputError, BusyError, DriverError, RefusedError
 
 _APPLICATION = 0x62666C6A  # "bflj" in the header of the file: it is ours
 _WAIT_S = 5.0

@@ -14,7 +14,8 @@ from backfill.core.records import REMEMBERED
 from backfill.drivers.store.codec import packed, record, unpack
 from backfill.drivers.store.pruning import prune
 from backfill.drivers.store.schema import MOVE_AWAY, build, connect, open_checked, sqlite_trouble, transaction
-from backfill.ports import BadOutputError, BusyError, NotFoundError, Record, RefusedError, Window
+from backfill.ports.errors import BadOutputError, BusyError, NotFoundError, RefusedError
+from backfill.ports.storage import Record, Window
 
 _INSERT = (
     "INSERT INTO record (at_s, kind, subject, type, lasting, body, packed) VALUES (?, ?, ?, ?, ?, '', ?)"

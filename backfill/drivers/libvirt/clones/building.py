@@ -18,7 +18,7 @@ from backfill.drivers.libvirt.ownership import give
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.drivers.libvirt.store import Store, folders_in, write_secret
-from backfill.ports import BusyError, DriverError
+from backfill.ports.errors import BusyError, DriverError
 
 _log = logging.getLogger(__name__)
 _BOOT_LIMIT_S = 180.0

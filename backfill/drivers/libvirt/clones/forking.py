@@ -18,7 +18,7 @@ from backfill.drivers.libvirt.asking import monitor_of
 from backfill.drivers.libvirt.disks import Monitor, MonitorError
 from backfill.drivers.libvirt.domains import weight_of
 from backfill.drivers.libvirt.hypervisor import Hypervisor
-from backfill.ports import DriverError, RefusedError
+from backfill.ports.errors import DriverError, RefusedError
 
 _Answer = TypeVar("_Answer")
 _LOOK_EVERY_S = 0.005

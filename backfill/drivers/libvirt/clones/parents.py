@@ -18,7 +18,7 @@ from backfill.core.fleet import CloneParent, Flavour
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.drivers.libvirt.store import Store, folders_in, read_text
-from backfill.ports import unreadable
+from backfill.ports.errors import unreadable
 
 _FORMAT = 3  # of what is below; another one makes all parents anew
 

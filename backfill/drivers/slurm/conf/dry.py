@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.conf.site import inlined
-from backfill.ports import DriverError
+from backfill.ports.errors import DriverError
 
 # What would reach outside, or into the real controller's files; the dry one gets its own.
 _TAKEN_AWAY = re.compile(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from backfill.core.cluster import Node, NodeBase, SlurmSettings
 from backfill.drivers.slurm.conf.managed import LineState, Managed
-from backfill.ports import BusyError, ClusterObservation
+from backfill.ports.errors import BusyError
+from backfill.ports.workload import ClusterObservation
 
 
 def check(old: Managed, new: Managed, seen: ClusterObservation, leaving: frozenset[str]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from backfill.core.cluster import JobState, NodeBase
-from backfill.ports import ClusterObservation, DriverError
+from backfill.ports.errors import DriverError
+from backfill.ports.workload import ClusterObservation
 
 _POLL_S = 0.1
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from backfill.core.quantities import parse_hostlist
-from backfill.ports import NodeSpec
+from backfill.ports.workload import NodeSpec
 
 _TITLE = "# Made by backfill. Do not edit: `backfill slurm apply` writes it from the policy file.\n"
 _SUM = re.compile(r"# checksum: ([0-9a-f]{64})\n")

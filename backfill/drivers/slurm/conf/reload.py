@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from backfill.core.cluster import SlurmVersion
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.conf.managed import Managed
-from backfill.ports import DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 
 # Older releases end themselves at a reconfigure that changes how many nodes there are.
 COUNT_MAY_CHANGE = (23, 11)

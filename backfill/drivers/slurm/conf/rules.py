@@ -8,7 +8,7 @@ from pathlib import Path
 from backfill.drivers.slurm.checks import check_spec
 from backfill.drivers.slurm.conf.managed import Managed
 from backfill.drivers.slurm.conf.site import Site
-from backfill.ports import RefusedError
+from backfill.ports.errors import RefusedError
 
 
 def missing_include(site: Site, managed: Path) -> str:

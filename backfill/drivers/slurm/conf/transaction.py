@@ -26,7 +26,8 @@ from backfill.drivers.slurm.conf.managed import (
 from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.site import Site, SiteError, read_site
 from backfill.drivers.slurm.conf.undo import Direction, Note, NoteFile
-from backfill.ports import ClusterObservation, DriverError, RefusedError
+from backfill.ports.errors import DriverError, RefusedError
+from backfill.ports.workload import ClusterObservation
 
 Change = Callable[[Managed], Managed]
 

@@ -8,7 +8,8 @@ from enum import StrEnum
 
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine
 from backfill.drivers.slurm.conf.site import Site
-from backfill.ports import NodeSpec, RefusedError
+from backfill.ports.errors import RefusedError
+from backfill.ports.workload import NodeSpec
 
 CLOUD_SECTION = "cloud"
 # INFINITE would switch power saving off altogether; nodes are put away by us, not for idling.

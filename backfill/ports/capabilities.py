@@ -1,8 +1,8 @@
-"""What not every driver can do, as contracts beside those of `ports`; ask with isinstance."""
+"""Contracts that only some drivers fulfil; ask with `isinstance`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted
@@ -71,17 +71,6 @@ class StateSeer(Protocol):
 
     def differs(self, host: str, name: str, stated: Stated) -> str:
         """The first thing that is not so, in one sentence; empty: all is. Nothing is changed."""
-
-
-@runtime_checkable
-class Looker(Protocol):
-    """A workload manager that keeps what the name of a node meant when it was looked up."""
-
-    def refresh_addresses(self, names: Sequence[str]) -> dict[str, str]:
-        """Let it look up anew each NodeAddr that is a name and means something else by now.
-
-        What was found and done, one sentence for each node where all is not well.
-        """
 
 
 @runtime_checkable

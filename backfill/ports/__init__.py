@@ -1,0 +1,1 @@
+"""Every contract with the outside, and the errors that drivers may raise."""
