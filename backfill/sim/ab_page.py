@@ -12,8 +12,8 @@ from backfill.sim.exports import spans_of
 from backfill.sim.figures import FIGURES, Figure
 from backfill.sim.gantt import Look
 from backfill.sim.harvest_report import Played, told_differences, told_time
-from backfill.sim.policy_replay import Setting
-from backfill.sim.trace_cluster import START_S
+from backfill.sim.replay.policy_replay import Setting
+from backfill.sim.replay.trace_cluster import START_S
 
 # After Okabe and Ito, as in the report of the demo, and a pattern of page.css and page.js, so that
 # colour is never the only difference. The order is that of page.js: jobs first.

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from backfill.sim import option_values as values
 from backfill.sim.outfile import OutputError, require_writable, write_text
-from backfill.sim.replay import SCHEDULERS, TIES, replay
-from backfill.sim.reserved_pool import PoolEntry
-from backfill.sim.shipped import located, remedy
+from backfill.sim.replay.bare import replay
+from backfill.sim.scenarios.shipped import located, remedy
+from backfill.sim.schedulers.machine import SCHEDULERS, TIES
+from backfill.sim.schedulers.reservations import PoolEntry
 from backfill.sim.summary import as_json, measure, text_lines
-from backfill.sim.trace import TraceError, describe_counts
-from backfill.sim.tracereader import READERS, read_trace
+from backfill.sim.traces.reader import READERS, read_trace
+from backfill.sim.traces.trace import TraceError, describe_counts
 
 OK, BAD_INPUT, MISUSE = 0, 2, 64
 # What each way of replaying understands; anything else that is given would be ignored.
@@ -181,7 +182,7 @@ def _kept(args: argparse.Namespace) -> Sequence[PoolEntry]:
         return ()
     # Imported here, as they know all of a policy file: a bare replay is to start at once.
     from backfill.config.problems import ConfigError
-    from backfill.sim.reservation_file import load_kept
+    from backfill.sim.replay.reservation_file import load_kept
 
     try:
         return load_kept(args.reservations, args.cluster)

@@ -8,9 +8,9 @@ from itertools import islice
 
 from backfill.sim.gantt import Look, Span
 from backfill.sim.harvest_report import Played, time_text
-from backfill.sim.policy_replay import Setting
-from backfill.sim.replay import ROWS_PER_CHUNK, quoted
-from backfill.sim.trace_cluster import START_S, JobTale
+from backfill.sim.replay.bare import ROWS_PER_CHUNK, quoted
+from backfill.sim.replay.policy_replay import Setting
+from backfill.sim.replay.trace_cluster import START_S, JobTale
 
 # As Batsim 4 writes it (https://batsim.readthedocs.io, "Outputs"); `metadata` has what is ours.
 # A resource is a node. Its stretch is turnaround by execution, which is not bounded.

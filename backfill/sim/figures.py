@@ -17,9 +17,9 @@ from backfill.core.measures import (
     job_measures,
     paired_delay,
 )
-from backfill.sim.ledger import counts_of
-from backfill.sim.policy_replay import Run
-from backfill.sim.trace_cluster import JobTale
+from backfill.sim.replay.ledger import counts_of
+from backfill.sim.replay.policy_replay import Run
+from backfill.sim.replay.trace_cluster import JobTale
 
 _NOTHING = job_measures((), (), (), (), 0)
 

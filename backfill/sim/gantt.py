@@ -12,7 +12,7 @@ from backfill.core import changes as ch
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.world import World
 from backfill.drivers.simulated.hardware import Segment
-from backfill.sim.trace_cluster import JobTale
+from backfill.sim.replay.trace_cluster import JobTale
 
 
 class Look(StrEnum):

@@ -13,24 +13,22 @@ from backfill.config import load
 from backfill.config.problems import ConfigError
 from backfill.core.policy import PolicySet
 from backfill.sim.ab_page import page_chunks
-from backfill.sim.costs_file import load_costs
 from backfill.sim.exports import batsim_chunks, perfetto_chunks
 from backfill.sim.figures import Summary, summary
-from backfill.sim.fitting import MisfitError, depth_for, everywhere, low_jobs, memory_for, node_names
 from backfill.sim.gantt import Gantt
 from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
-from backfill.sim.memory import collected_seldom
 from backfill.sim.option_values import HTC
 from backfill.sim.outfile import OutputError, require_writable, write_text
-from backfill.sim.policy_replay import BrokenPromiseError, Setting, reference, run
-from backfill.sim.replay_costs import ReplayCosts
-from backfill.sim.reservation_file import load_reservations
-from backfill.sim.scenario import ReservationEntry
-from backfill.sim.shake import shaken
-from backfill.sim.shipped import located
-from backfill.sim.trace import Trace, TraceBuilder, TraceError, describe_counts
-from backfill.sim.tracereader import read_trace
-from backfill.sim.workload import htc_pilot
+from backfill.sim.replay.costs import ReplayCosts, load_costs
+from backfill.sim.replay.fitting import MisfitError, depth_for, everywhere, low_jobs, memory_for, node_names
+from backfill.sim.replay.policy_replay import BrokenPromiseError, Setting, collected_seldom, reference, run
+from backfill.sim.replay.reservation_file import load_reservations
+from backfill.sim.scenarios.shipped import located
+from backfill.sim.schedulers.reservations import ReservationEntry
+from backfill.sim.traces.models import htc_pilot
+from backfill.sim.traces.reader import read_trace
+from backfill.sim.traces.shake import shaken
+from backfill.sim.traces.trace import Trace, TraceBuilder, TraceError, describe_counts
 
 OK, BROKEN, BAD_INPUT = 0, 1, 2
 

@@ -9,10 +9,10 @@ from itertools import islice
 from backfill.sim.compare import difference, differences
 from backfill.sim.figures import FIGURES, Summary, plain
 from backfill.sim.gantt import Gantt
-from backfill.sim.policy_replay import Run, Setting
-from backfill.sim.replay import ROWS_PER_CHUNK, quoted
-from backfill.sim.trace import Trace
-from backfill.sim.trace_cluster import START_S, JobTale
+from backfill.sim.replay.bare import ROWS_PER_CHUNK, quoted
+from backfill.sim.replay.policy_replay import Run, Setting
+from backfill.sim.replay.trace_cluster import START_S, JobTale
+from backfill.sim.traces.trace import Trace
 
 # The first five columns are those of a replay without instances.
 CSV_COLUMNS = (

@@ -11,9 +11,9 @@ from backfill.config import load
 from backfill.config.problems import ConfigError
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports.errors import DriverError
-from backfill.sim.journal_replay import JournalError, Outcome, replay_journal
-from backfill.sim.learning import as_yaml, learned
 from backfill.sim.outfile import OutputError, require_writable, write_text
+from backfill.sim.replay.journal import JournalError, Outcome, replay_journal
+from backfill.sim.replay.learning import as_yaml, learned
 
 SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
 _SHOWN = 10  # plans; the others are only counted

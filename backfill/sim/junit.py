@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from backfill.core.visible import escape
-from backfill.sim.scenario_checks import Verdict
-from backfill.sim.scenario_player import Outcome
+from backfill.sim.scenarios.player import Outcome
+from backfill.sim.scenarios.verdicts import Verdict
 
 _ALLOWED = "\t\n\r"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from backfill.sim.machine import Cluster
+from backfill.sim.schedulers.machine import Cluster
 
 _Number = TypeVar("_Number", int, float)
 # Low-priority work that is drawn from the model: so many jobs, by a seed.

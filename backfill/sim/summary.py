@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from backfill.core.measures import Distribution, JobMeasures, job_measures
-from backfill.sim.replay import ReplayResult
+from backfill.sim.replay.bare import ReplayResult
 
 COLUMNS = ("mean", "median", "p90", "p99", "maximum")
 

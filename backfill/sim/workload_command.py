@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from backfill.sim.command import BAD_INPUT, OK
-from backfill.sim.lublin import BATCH, INTERACTIVE, lublin
 from backfill.sim.outfile import OutputError, write_text
-from backfill.sim.swf import swf_lines
-from backfill.sim.workload import Job, htc_pilot, poisson, with_estimates
+from backfill.sim.traces.models import BATCH, INTERACTIVE, Job, htc_pilot, lublin, poisson, with_estimates
+from backfill.sim.traces.swf import swf_lines
 
 
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:

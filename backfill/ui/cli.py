@@ -116,7 +116,7 @@ def _is_scenario(word: str) -> bool:
     """A YAML file, or the name of one that comes with the project."""
     if word.startswith("-") or word.endswith((".yaml", ".yml")):
         return not word.startswith("-")
-    from backfill.sim.shipped import located
+    from backfill.sim.scenarios.shipped import located
 
     return located(Path(word)).suffix == ".yaml"
 

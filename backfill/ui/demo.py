@@ -16,9 +16,9 @@ from backfill.ui.parser import say
 from backfill.ui.terminal import emphasis
 
 if TYPE_CHECKING:
-    from backfill.sim.scenario import Scenario
-    from backfill.sim.scenario_fit import Play
-    from backfill.sim.scenario_player import Outcome
+    from backfill.sim.scenarios.player import Outcome
+    from backfill.sim.scenarios.scenario import Scenario
+    from backfill.sim.scenarios.scenario_fit import Play
 
 _SCENARIO = Path("scenarios/first_day.yaml")
 _REPORT = Path("backfill-demo.html")
@@ -106,11 +106,11 @@ def _variants(args: argparse.Namespace) -> dict[str, Scenario]:
     """By name of the policy: the scenario as it is, or under each policy file that is given."""
     from backfill.config import load
     from backfill.config.problems import ConfigError
-    from backfill.sim.fitting import MisfitError
     from backfill.sim.outfile import require_writable
-    from backfill.sim.scenario_fit import under
-    from backfill.sim.scenario_reader import load_scenario
-    from backfill.sim.shipped import located
+    from backfill.sim.replay.fitting import MisfitError
+    from backfill.sim.scenarios.reader import load_scenario
+    from backfill.sim.scenarios.scenario_fit import under
+    from backfill.sim.scenarios.shipped import located
 
     misuse = _misuse(args)
     if misuse:
@@ -162,10 +162,10 @@ def _on_paper(args: argparse.Namespace) -> bool:
 
 def _played(args: argparse.Namespace, name: str, scenario: Scenario, *, live: bool) -> Play:
     """Play it, and show it as it goes on unless only the outcome is wanted."""
-    from backfill.sim.paper import measured
-    from backfill.sim.scenario_fit import Play
-    from backfill.sim.scenario_player import play
-    from backfill.sim.stage import SimulatedStage
+    from backfill.sim.scenarios.paper import measured
+    from backfill.sim.scenarios.player import play
+    from backfill.sim.scenarios.scenario_fit import Play
+    from backfill.sim.scenarios.stage import SimulatedStage
     from backfill.ui.timeline import LiveWatcher, watcher
 
     if live:
@@ -182,7 +182,7 @@ def _played(args: argparse.Namespace, name: str, scenario: Scenario, *, live: bo
 
 
 def _on_lab(scenario: Scenario, args: argparse.Namespace) -> Outcome:
-    from backfill.sim.scenario_player import play
+    from backfill.sim.scenarios.player import play
     from backfill.ui.demo_lab import demo_lab
     from backfill.ui.demo_live import LabStage
     from backfill.ui.timeline import watcher

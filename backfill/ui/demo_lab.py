@@ -19,7 +19,7 @@ from backfill.lab.layout import SLURM_TOOLS_PATH
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import LabError, LabSpec
 from backfill.lab.waiting import wait_until
-from backfill.sim.scenario import Scenario
+from backfill.sim.scenarios.scenario import Scenario
 from backfill.ui.client import AskError, Client
 from backfill.ui.lab_commands import next_steps
 

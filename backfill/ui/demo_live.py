@@ -18,9 +18,9 @@ from backfill.lab.cluster import Lab
 from backfill.lab.spec import JOB_USER, LabError
 from backfill.lab.tally import check_tally
 from backfill.ports.storage import Record
-from backfill.sim.rhythm import Rhythm
-from backfill.sim.scenario import FaultEntry
-from backfill.sim.stage import JobAsk
+from backfill.sim.scenarios.rhythm import Rhythm
+from backfill.sim.scenarios.scenario import FaultEntry
+from backfill.sim.scenarios.stage import JobAsk
 
 _COUNTER = Path(backfill.lab.__file__).parent / "jobs/counter.sh"
 _PRIMARY = re.compile(r"^\[(\S+)\] Running as primary controller", re.MULTILINE)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from backfill.sim.junit import junit_lines
 from backfill.sim.outfile import write_text
-from backfill.sim.paper import against_the_paper, paper_rows
-from backfill.sim.scenario_fit import Play, beside_one_another
-from backfill.sim.scenario_player import Outcome
+from backfill.sim.scenarios.paper import against_the_paper, paper_rows
+from backfill.sim.scenarios.player import Outcome
+from backfill.sim.scenarios.scenario_fit import Play, beside_one_another
 from backfill.ui.codes import NO, OK
 from backfill.ui.report import Head, judgements, write_report
 from backfill.ui.terminal import aligned, emphasis

@@ -226,9 +226,9 @@ def _of_journal(path: Path) -> tuple[Timeline, Head]:
 def _of_scenario(path: Path) -> tuple[Timeline, Head]:
     # Only this needs the simulator.
     from backfill.config.problems import ConfigError
-    from backfill.sim.scenario_player import play
-    from backfill.sim.scenario_reader import load_scenario
-    from backfill.sim.stage import SimulatedStage
+    from backfill.sim.scenarios.player import play
+    from backfill.sim.scenarios.reader import load_scenario
+    from backfill.sim.scenarios.stage import SimulatedStage
 
     try:
         scenario = load_scenario(path)

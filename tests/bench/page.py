@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from backfill.sim.command import main
-from backfill.sim.lublin import lublin
-from backfill.sim.swf import swf_lines
+from backfill.sim.traces.models import lublin
+from backfill.sim.traces.swf import swf_lines
 from tests.bench.rig import result
 from tests.real.browser import Page, page
 from tests.unit.policy_files import text

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from backfill.sim.swf import swf_lines
-from backfill.sim.trace import Trace
-from backfill.sim.tracereader import read_trace
-from backfill.sim.workload import Job
+from backfill.sim.traces.models import Job
+from backfill.sim.traces.reader import read_trace
+from backfill.sim.traces.swf import swf_lines
+from backfill.sim.traces.trace import Trace
 
 TRIALS = 5
 NASA = "NASA-iPSC-1993-3.1-cln.swf.zip"

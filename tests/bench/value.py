@@ -21,13 +21,13 @@ from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Victims
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.sim.figures import FIGURES, Summary, summary
-from backfill.sim.fitting import depth_for, everywhere, memory_for, node_names
-from backfill.sim.machine import Cluster
-from backfill.sim.policy_replay import Setting, reference, run
-from backfill.sim.shipped import located
-from backfill.sim.trace import Trace, TraceBuilder
-from backfill.sim.tracereader import read_trace
-from backfill.sim.workload import htc_pilot
+from backfill.sim.replay.fitting import depth_for, everywhere, memory_for, node_names
+from backfill.sim.replay.policy_replay import Setting, reference, run
+from backfill.sim.scenarios.shipped import located
+from backfill.sim.schedulers.machine import Cluster
+from backfill.sim.traces.models import htc_pilot
+from backfill.sim.traces.reader import read_trace
+from backfill.sim.traces.trace import Trace, TraceBuilder
 
 CLUSTER = Cluster(64, 1)
 SAVE_S = 30.0

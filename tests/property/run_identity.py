@@ -20,7 +20,7 @@ from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.storage import Record
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 
 EACH = 8  # instances on one host
 _RUN_S = 1e7  # longer than any test

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backfill.sim.machine import Cluster
-from backfill.sim.replay import SCHEDULERS, TIES, ReplayResult, SchedulerName, Tie, replay
-from backfill.sim.trace import TraceBuilder
+from backfill.sim.replay.bare import ReplayResult, replay
+from backfill.sim.schedulers.machine import SCHEDULERS, TIES, Cluster, SchedulerName, Tie
+from backfill.sim.traces.trace import TraceBuilder
 
 PROCESSORS = 8
 MODES = [(scheduler, tie) for scheduler in SCHEDULERS for tie in TIES]

@@ -25,7 +25,7 @@ from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.fleet_answers import fleet_told
 from backfill.engine.fleet_order import fleet_order, leaving
 from backfill.ports.errors import NoCapacityError, RefusedError, UnreachableError
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 
 HOSTS = ("bm1", "bm2")
 NAMES = tuple(f"vn{i}" for i in range(1, 13))

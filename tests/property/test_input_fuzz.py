@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backfill.config.problems import ConfigError
-from backfill.sim.costs_file import load_costs
-from backfill.sim.scenario_reader import load_scenario
-from backfill.sim.shipped import folder
-from backfill.sim.swf import read_swf
-from backfill.sim.trace import Trace, TraceError
-from backfill.sim.tracereader import read_trace
+from backfill.sim.replay.costs import load_costs
+from backfill.sim.scenarios.reader import load_scenario
+from backfill.sim.scenarios.shipped import folder
+from backfill.sim.traces.reader import read_trace
+from backfill.sim.traces.swf import read_swf
+from backfill.sim.traces.trace import Trace, TraceError
 
 SWF = b"""; MaxProcs: 64
 1 0 -1 100 4 -1 -1 4 120 -1 1 1 1 -1 -1 -1 -1 -1

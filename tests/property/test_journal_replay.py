@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from backfill.core.policies.scale import Scale
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.sim.journal_replay import replay_journal
+from backfill.sim.replay.journal import replay_journal
 from tests.property.days import Accident, Day, Work, accidents, highs, lows
 from tests.property.test_findings import LADDERS, rules
 

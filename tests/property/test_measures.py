@@ -18,10 +18,10 @@ from backfill.core.world import World
 from backfill.drivers.simulated.hardware import Segment
 from backfill.sim.figures import Summary, summary
 from backfill.sim.gantt import Gantt
-from backfill.sim.machine import Cluster
-from backfill.sim.policy_replay import Run, reference, run
-from backfill.sim.trace_cluster import START_S, JobTale
-from backfill.sim.workload import Job
+from backfill.sim.replay.policy_replay import Run, reference, run
+from backfill.sim.replay.trace_cluster import START_S, JobTale
+from backfill.sim.schedulers.machine import Cluster
+from backfill.sim.traces.models import Job
 from tests.unit.harvest_inputs import KILL, PAUSE, policy, setting
 
 NODES = 3

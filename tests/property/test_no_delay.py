@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.sim.machine import Cluster
-from backfill.sim.policy_replay import reference, run
-from backfill.sim.replay import SCHEDULERS, TIES, SchedulerName, Tie, replay
-from backfill.sim.replay_costs import ReplayCosts
-from backfill.sim.trace_cluster import START_S
-from backfill.sim.workload import Job
+from backfill.sim.replay.bare import replay
+from backfill.sim.replay.costs import ReplayCosts
+from backfill.sim.replay.policy_replay import reference, run
+from backfill.sim.replay.trace_cluster import START_S
+from backfill.sim.schedulers.machine import SCHEDULERS, TIES, Cluster, SchedulerName, Tie
+from backfill.sim.traces.models import Job
 from tests.unit.harvest_inputs import KILL, PAUSE, policy, setting
 
 FREE = ReplayCosts(steps=StepCosts(**{field.name: 0.0 for field in fields(StepCosts)}))

@@ -8,14 +8,14 @@ from math import inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backfill.sim.machine import Cluster
-from backfill.sim.node_conservative import NodeConservative
-from backfill.sim.node_easy import nodes_in
-from backfill.sim.policy_replay import Setting, reference
-from backfill.sim.scenario import ReservationEntry
-from backfill.sim.trace_cluster import START_S
-from backfill.sim.waiting_asks import Ask
-from backfill.sim.workload import Job
+from backfill.sim.replay.policy_replay import Setting, reference
+from backfill.sim.replay.trace_cluster import START_S
+from backfill.sim.schedulers.machine import Cluster
+from backfill.sim.schedulers.node_conservative import NodeConservative
+from backfill.sim.schedulers.node_easy import nodes_in
+from backfill.sim.schedulers.reservations import ReservationEntry
+from backfill.sim.schedulers.waiting_asks import Ask
+from backfill.sim.traces.models import Job
 from tests.unit.harvest_inputs import policy, trace_of
 
 NODES, CPUS = 4, 3

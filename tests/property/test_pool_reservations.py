@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from backfill.sim.machine import Cluster
-from backfill.sim.replay import SCHEDULERS, TIES, SchedulerName, Tie, replay
-from backfill.sim.reserved_pool import PoolEntry
-from backfill.sim.trace import Trace
-from backfill.sim.workload import Job
+from backfill.sim.replay.bare import replay
+from backfill.sim.schedulers.machine import SCHEDULERS, TIES, Cluster, SchedulerName, Tie
+from backfill.sim.schedulers.reservations import PoolEntry
+from backfill.sim.traces.models import Job
+from backfill.sim.traces.trace import Trace
 from tests.unit.harvest_inputs import trace_of
 
 PROCESSORS = 8

@@ -12,11 +12,10 @@ from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.sim.machine import Cluster
-from backfill.sim.policy_replay import Setting, reference, run
-from backfill.sim.replay import SCHEDULERS, TIES, SchedulerName, Tie
-from backfill.sim.replay_costs import ReplayCosts
-from backfill.sim.workload import Job
+from backfill.sim.replay.costs import ReplayCosts
+from backfill.sim.replay.policy_replay import Setting, reference, run
+from backfill.sim.schedulers.machine import SCHEDULERS, TIES, Cluster, SchedulerName, Tie
+from backfill.sim.traces.models import Job
 from tests.unit.harvest_inputs import KILL, MOVE, PAUSE, policy, setting
 
 NODES = 4

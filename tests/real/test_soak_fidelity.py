@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.fidelity import deviations
-from backfill.sim.prediction import predicted, told
-from backfill.sim.scenario_player import play
-from backfill.sim.scenario_reader import load_scenario
+from backfill.sim.scenarios.player import play
+from backfill.sim.scenarios.prediction import deviations, predicted, told
+from backfill.sim.scenarios.reader import load_scenario
 from backfill.ui.demo_lab import demo_lab
 from backfill.ui.demo_live import LabStage
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from backfill.sim.command import main
-from backfill.sim.lublin import lublin
-from backfill.sim.swf import swf_lines
+from backfill.sim.traces.models import lublin
+from backfill.sim.traces.swf import swf_lines
 from backfill.ui.cli import main as command
 from tests.real.browser import NoBrowserError, Page, browser, page
 from tests.unit.policy_files import text

@@ -14,7 +14,7 @@ from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 
 TWELVE = Template(
     names=tuple(f"vn{i}" for i in range(1, 13)),

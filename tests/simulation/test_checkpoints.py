@@ -17,7 +17,7 @@ from backfill.core.policies.scale import Scale
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.checkpoint_order import CommandError, checkpoint_order, put_back_order
 from backfill.ports.errors import UnreachableError
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, ready, running
 
 # No instance is made for a job that needs several nodes; it gets those that are there.

@@ -14,8 +14,8 @@ from backfill.core.policies.scale import Scale
 from backfill.core.records import decode
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.sim.journal_replay import replay_journal
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.replay.journal import replay_journal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.property.days import HOSTS, policies
 
 HOUR_S = 3600.0

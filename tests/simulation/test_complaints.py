@@ -21,7 +21,7 @@ from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import NoCapacityError, UnreachableError
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, ready, running
 
 KILL = Ladder((RungRule(Rung.REQUEUE),))

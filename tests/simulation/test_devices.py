@@ -12,7 +12,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.device_cluster import RULES, functions, held, plugged
 from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running
 

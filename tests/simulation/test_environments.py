@@ -8,7 +8,7 @@ from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.environments import Environment, Environments, ImageRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, one_host, play, policies, running
 
 CMS = Environment("cms", "cms-7")

@@ -16,7 +16,7 @@ from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import UnreachableError
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 
 HOSTS = ("bm1", "bm2")
 

@@ -15,7 +15,7 @@ from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.observe import node_changes
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, ready, running
 
 PAUSE_ONLY = Ladder((RungRule(Rung.PAUSE, within_s=30.0),))

@@ -9,15 +9,14 @@ import pytest
 
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.ports.storage import Record
-from backfill.sim.costs_file import load_costs
-from backfill.sim.fidelity import deviations
-from backfill.sim.learning import as_yaml, learned
-from backfill.sim.prediction import predicted, told
-from backfill.sim.rhythm import Rhythm
-from backfill.sim.scenario import Scenario
-from backfill.sim.scenario_player import Outcome, play
-from backfill.sim.scenario_reader import load_scenario
-from backfill.sim.stage import SimulatedStage
+from backfill.sim.replay.costs import load_costs
+from backfill.sim.replay.learning import as_yaml, learned
+from backfill.sim.scenarios.player import Outcome, play
+from backfill.sim.scenarios.prediction import deviations, predicted, told
+from backfill.sim.scenarios.reader import load_scenario
+from backfill.sim.scenarios.rhythm import Rhythm
+from backfill.sim.scenarios.scenario import Scenario
+from backfill.sim.scenarios.stage import SimulatedStage
 
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
 # Another machine than the one that the defaults were measured on.

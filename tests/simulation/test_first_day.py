@@ -9,11 +9,11 @@ import pytest
 
 from backfill.core.cluster import JobState
 from backfill.ports.storage import Record
-from backfill.sim.scenario import Check, Expectation, JobMoment, Scenario, When
-from backfill.sim.scenario_checks import Evidence, hosts_of_jobs, judge
-from backfill.sim.scenario_player import Outcome, play
-from backfill.sim.scenario_reader import load_scenario
-from backfill.sim.stage import SimulatedStage
+from backfill.sim.scenarios.player import Outcome, play
+from backfill.sim.scenarios.reader import load_scenario
+from backfill.sim.scenarios.scenario import Check, Expectation, JobMoment, Scenario, When
+from backfill.sim.scenarios.stage import SimulatedStage
+from backfill.sim.scenarios.verdicts import Evidence, hosts_of_jobs, judge
 from backfill.ui import cli
 
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"

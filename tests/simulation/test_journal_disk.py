@@ -14,8 +14,8 @@ from backfill.core.policies.ladder import RungRule
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import RefusedError
 from backfill.ports.storage import Record
-from backfill.sim.journal_replay import replay_journal
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.replay.journal import replay_journal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.property.days import Day, policies
 
 Ladder = tuple[RungRule, ...]

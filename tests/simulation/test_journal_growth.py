@@ -16,8 +16,8 @@ from backfill.drivers.store.codec import packed
 from backfill.engine.observe import cluster_changes
 from backfill.ports.storage import Record
 from backfill.ports.workload import ClusterObservation
-from backfill.sim.journal_replay import replay_journal
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.replay.journal import replay_journal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.property.days import Day, policies
 from tests.property.test_findings import LADDERS
 

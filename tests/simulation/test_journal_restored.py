@@ -15,7 +15,7 @@ from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.property.days import Day, policies
 
 PAUSE = (RungRule(Rung.PAUSE, within_s=1.0), RungRule(Rung.REQUEUE))

@@ -15,7 +15,7 @@ from backfill.core.policies.scale import Scale
 from backfill.core.readiness import Fact
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running
 
 STALE = (Fact("files:/home", False, "stale file handle"),)

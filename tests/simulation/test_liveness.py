@@ -11,7 +11,7 @@ from backfill.core.policies.liveness import Liveness
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import UnreachableError
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, running
 
 DAY_S = 86400.0

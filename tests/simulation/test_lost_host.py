@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backfill.core import changes as ch
 from backfill.core.lifecycle import Phase
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, play, policies, running
 
 

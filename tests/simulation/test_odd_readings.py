@@ -18,7 +18,7 @@ from backfill.drivers.simulated.hardware import SimInstance
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.provider import HostObservation
 from backfill.ports.workload import ClusterObservation
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running
 
 

@@ -13,7 +13,7 @@ from backfill.core.lifecycle import HeldJob, Phase
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, ready, running
 
 

@@ -18,7 +18,7 @@ from backfill.core.records import decode
 from backfill.core.world import World
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import DriverError
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE, cluster, play, policies, running
 
 WARM = Environments(rules=(ImageRule("default", warm_parents=1),))

@@ -13,7 +13,7 @@ from backfill.core.policy import PolicySet
 from backfill.core.quantities import Resources
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, ready, running
 
 

@@ -16,10 +16,10 @@ from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.sim.rehearsal import Rehearsal
-from backfill.sim.scenario_player import play
-from backfill.sim.scenario_reader import load_scenario
-from backfill.sim.stage import SimulatedStage
+from backfill.sim.scenarios.player import play
+from backfill.sim.scenarios.reader import load_scenario
+from backfill.sim.scenarios.rehearsal import Rehearsal
+from backfill.sim.scenarios.stage import SimulatedStage
 from tests.simulation.test_eviction import cluster, policies, running
 
 SCENARIO = """\

@@ -12,7 +12,7 @@ from backfill.core.policies.saving import Saving, daly_s
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.test_checkpoints import WARM
 from tests.simulation.test_eviction import cluster, policies, ready, running
 

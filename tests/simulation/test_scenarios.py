@@ -9,12 +9,12 @@ import pytest
 
 from backfill.core.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
-from backfill.sim.scenario import Check, Scenario
-from backfill.sim.scenario_checks import Verdict
-from backfill.sim.scenario_player import play
-from backfill.sim.scenario_reader import load_scenario
-from backfill.sim.shipped import folder
-from backfill.sim.stage import SimulatedStage
+from backfill.sim.scenarios.player import play
+from backfill.sim.scenarios.reader import load_scenario
+from backfill.sim.scenarios.scenario import Check, Scenario
+from backfill.sim.scenarios.shipped import folder
+from backfill.sim.scenarios.stage import SimulatedStage
+from backfill.sim.scenarios.verdicts import Verdict
 
 SHIPPED = sorted(folder().glob("*.yaml"))
 KILL = Ladder((RungRule(Rung.REQUEUE),))

@@ -11,7 +11,7 @@ from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import RefusedError
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, ready, running
 
 THROTTLE = RungRule(Rung.THROTTLE, within_s=1.0, for_s=30.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import ended, one_host, play, policies, running
 
 BY_SUSPEND = Ladder((RungRule(Rung.SUSPEND, within_s=60.0), RungRule(Rung.REQUEUE)))

@@ -19,7 +19,7 @@ from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
-from backfill.sim.rehearsal import Rehearsal
+from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running
 
 WORDS = "Operation not permitted on component of heterogeneous job"

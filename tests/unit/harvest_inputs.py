@@ -10,12 +10,12 @@ from backfill.core.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.sim.fitting import depth_for, everywhere, memory_for, node_names
-from backfill.sim.machine import Cluster
-from backfill.sim.policy_replay import Setting
-from backfill.sim.replay_costs import ReplayCosts
-from backfill.sim.trace import Trace, TraceBuilder
-from backfill.sim.workload import Job, htc_pilot
+from backfill.sim.replay.costs import ReplayCosts
+from backfill.sim.replay.fitting import depth_for, everywhere, memory_for, node_names
+from backfill.sim.replay.policy_replay import Setting
+from backfill.sim.schedulers.machine import Cluster
+from backfill.sim.traces.models import Job, htc_pilot
+from backfill.sim.traces.trace import Trace, TraceBuilder
 
 KILL = Ladder((RungRule(Rung.REQUEUE),))
 PAUSE = Ladder(

@@ -20,8 +20,8 @@ from backfill.drivers.store.sqlite import JournalReader, SqliteJournal
 from backfill.engine.cycle import Cycle
 from backfill.ports.storage import Record
 from backfill.sim.command import BAD_INPUT, MISUSE, main
-from backfill.sim.costs_file import load_costs
-from backfill.sim.journal_replay import replay_journal
+from backfill.sim.replay.costs import load_costs
+from backfill.sim.replay.journal import replay_journal
 from tests.unit.policy_files import text
 
 

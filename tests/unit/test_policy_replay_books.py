@@ -13,11 +13,11 @@ from backfill.core.plan import SetNode
 from backfill.core.quantities import Resources
 from backfill.core.world import World
 from backfill.drivers.simulated.hardware import Segment
-from backfill.sim.fitting import MisfitError, everywhere, low_jobs, memory_for, node_names
-from backfill.sim.ledger import Ledger, Window
-from backfill.sim.machine import Cluster
-from backfill.sim.trace_cluster import JobTale
-from backfill.sim.workload import Job
+from backfill.sim.replay.fitting import MisfitError, everywhere, low_jobs, memory_for, node_names
+from backfill.sim.replay.ledger import Ledger, Window
+from backfill.sim.replay.trace_cluster import JobTale
+from backfill.sim.schedulers.machine import Cluster
+from backfill.sim.traces.models import Job
 from tests.unit.harvest_inputs import policy, trace_of
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from backfill.sim.command import BAD_INPUT, MISUSE, main
-from backfill.sim.swf import swf_lines
-from backfill.sim.workload import Job
+from backfill.sim.traces.models import Job
+from backfill.sim.traces.swf import swf_lines
 from tests.unit.policy_files import text
 from tests.unit.replay_files import LIMITS, SMALL, replayed, written
 

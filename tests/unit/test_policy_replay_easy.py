@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.sim.machine import Cluster
-from backfill.sim.node_easy import NodeEasy, nodes_in
-from backfill.sim.policy_replay import Setting, reference
-from backfill.sim.policy_replay import run as played
-from backfill.sim.replay import replay
-from backfill.sim.replay_costs import ReplayCosts
-from backfill.sim.trace import Trace, TraceBuilder
-from backfill.sim.trace_cluster import START_S
-from backfill.sim.waiting_asks import Ask
+from backfill.sim.replay.bare import replay
+from backfill.sim.replay.costs import ReplayCosts
+from backfill.sim.replay.policy_replay import Setting, reference
+from backfill.sim.replay.policy_replay import run as played
+from backfill.sim.replay.trace_cluster import START_S
+from backfill.sim.schedulers.machine import Cluster
+from backfill.sim.schedulers.node_easy import NodeEasy, nodes_in
+from backfill.sim.schedulers.waiting_asks import Ask
+from backfill.sim.traces.trace import Trace, TraceBuilder
 from tests.unit.harvest_inputs import policy
 
 NODES = 6

@@ -14,16 +14,15 @@ from backfill.core.policies.gaps import Gaps
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.command import BAD_INPUT, main
 from backfill.sim.gantt import Gantt, Look
-from backfill.sim.machine import Cluster
-from backfill.sim.policy_replay import Run, Setting, reference
-from backfill.sim.policy_replay import run as played
-from backfill.sim.replay import SchedulerName
-from backfill.sim.replay_costs import ReplayCosts
-from backfill.sim.scenario import ReservationEntry
-from backfill.sim.swf import swf_lines
-from backfill.sim.trace import Trace
-from backfill.sim.trace_cluster import START_S
-from backfill.sim.workload import Job, htc_pilot
+from backfill.sim.replay.costs import ReplayCosts
+from backfill.sim.replay.policy_replay import Run, Setting, reference
+from backfill.sim.replay.policy_replay import run as played
+from backfill.sim.replay.trace_cluster import START_S
+from backfill.sim.schedulers.machine import Cluster, SchedulerName
+from backfill.sim.schedulers.reservations import ReservationEntry
+from backfill.sim.traces.models import Job, htc_pilot
+from backfill.sim.traces.swf import swf_lines
+from backfill.sim.traces.trace import Trace
 from tests.unit.harvest_inputs import policy, trace_of
 from tests.unit.policy_files import text
 

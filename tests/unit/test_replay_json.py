@@ -13,7 +13,7 @@ import pytest
 from backfill.sim.command import main
 from backfill.sim.figures import FIGURES
 from backfill.sim.harvest_report import CSV_COLUMNS
-from backfill.sim.journal_replay import Difference, Outcome
+from backfill.sim.replay.journal import Difference, Outcome
 from backfill.ui.cli import main as command
 from tests.unit.replay_files import replayed, written
 

@@ -12,9 +12,9 @@ import pytest
 
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.ports.storage import Record
-from backfill.sim.scenario_player import play
-from backfill.sim.scenario_reader import load_scenario
-from backfill.sim.stage import SimulatedStage
+from backfill.sim.scenarios.player import play
+from backfill.sim.scenarios.reader import load_scenario
+from backfill.sim.scenarios.stage import SimulatedStage
 from backfill.ui.report import Head, Judgement, main, report_html
 from backfill.ui.report_style import COLOURS
 from backfill.ui.report_svg import ms, timeline_svg

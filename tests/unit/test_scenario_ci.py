@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from backfill.config.problems import ConfigError
-from backfill.sim.scenario_player import Outcome, play
-from backfill.sim.scenario_reader import load_scenario
-from backfill.sim.stage import SimulatedStage
+from backfill.sim.scenarios.player import Outcome, play
+from backfill.sim.scenarios.reader import load_scenario
+from backfill.sim.scenarios.stage import SimulatedStage
 from backfill.ui.cli import command_of, main
 from tests.unit.policy_files import text
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.scenario import HostGroup, Scenario
-from backfill.sim.scenario_reader import load_scenario
+from backfill.sim.scenarios.reader import load_scenario
+from backfill.sim.scenarios.scenario import HostGroup, Scenario
 from backfill.ui.demo_lab import unfit
 from backfill.ui.demo_live import allocations, guest_marks
 

@@ -8,8 +8,8 @@ import pytest
 
 from backfill.config.problems import ConfigError
 from backfill.core.lifecycle import Rung
-from backfill.sim.scenario import Check, JobMoment, When
-from backfill.sim.scenario_reader import load_scenario
+from backfill.sim.scenarios.reader import load_scenario
+from backfill.sim.scenarios.scenario import Check, JobMoment, When
 
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backfill.sim.shake import RUN_SHARE, SUBMIT_S, shaken
-from backfill.sim.workload import Job
+from backfill.sim.traces.models import Job
+from backfill.sim.traces.shake import RUN_SHARE, SUBMIT_S, shaken
 from tests.unit.harvest_inputs import trace_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.shipped import folder, located, names, remedy
+from backfill.sim.scenarios.shipped import folder, located, names, remedy
 from backfill.ui.cli import command_of
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from zipfile import ZipFile
 import pytest
 
 from backfill.sim.command import main
-from backfill.sim.machine import Cluster
-from backfill.sim.swf import swf_lines
-from backfill.sim.tracereader import read_trace
-from backfill.sim.workload import Job
+from backfill.sim.schedulers.machine import Cluster
+from backfill.sim.traces.models import Job
+from backfill.sim.traces.reader import read_trace
+from backfill.sim.traces.swf import swf_lines
 from backfill.sim.workload_command import main as workload
 
 SAMPLES = Path(__file__).parents[2] / "scenarios" / "traces"

@@ -7,18 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.machine import Cluster
-from backfill.sim.replay import replay
-from backfill.sim.sacct import NO_SUBMIT, ORPHAN_STEP, STILL_RUNNING, SUPERSEDED, read_jobs, read_sacct
-from backfill.sim.sacct_fields import (
+from backfill.sim.replay.bare import replay
+from backfill.sim.schedulers.machine import Cluster
+from backfill.sim.traces.reader import detect, read_trace
+from backfill.sim.traces.sacct import (
+    NO_SUBMIT,
+    ORPHAN_STEP,
+    STILL_RUNNING,
+    SUPERSEDED,
     parse_duration_s,
     parse_instant_s,
     parse_job_name,
     parse_memory_mb,
     parse_tres_count,
+    read_jobs,
+    read_sacct,
 )
-from backfill.sim.trace import NO_RUN_TIME, Trace, TraceError
-from backfill.sim.tracereader import detect, read_trace
+from backfill.sim.traces.trace import NO_RUN_TIME, Trace, TraceError
 
 HEADER = "JobID|Submit|Start|ElapsedRaw|ReqCPUS|AllocCPUS|Timelimit|State"
 

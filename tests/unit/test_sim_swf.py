@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.swf import read_swf, swf_lines
-from backfill.sim.trace import NO_PROCESSORS, NO_RUN_TIME, TOO_LARGE, Trace, TraceError
-from backfill.sim.workload import Job
+from backfill.sim.traces.models import Job
+from backfill.sim.traces.swf import read_swf, swf_lines
+from backfill.sim.traces.trace import NO_PROCESSORS, NO_RUN_TIME, TOO_LARGE, Trace, TraceError
 
 PLAIN = "1 0 5 100 4 -1 -1 4 120 -1 1 1 1 -1 -1 -1 -1 -1\n"
 

@@ -10,12 +10,15 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
-from backfill.sim.draws import gamma, gamma_cdf, lognormal, normal, seeded, uniform_int
-from backfill.sim.lublin import ALL, BATCH, INTERACTIVE, lublin
-from backfill.sim.workload import (
+from backfill.sim.traces.draws import gamma, gamma_cdf, lognormal, normal, seeded, uniform_int
+from backfill.sim.traces.models import (
+    ALL,
+    BATCH,
     HTC_LONGEST_S,
+    INTERACTIVE,
     Job,
     htc_pilot,
+    lublin,
     offered_load,
     poisson,
     scaled_to_load,

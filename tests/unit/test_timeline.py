@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from backfill.ports.storage import Record
-from backfill.sim.scenario_player import Outcome, play
-from backfill.sim.scenario_reader import load_scenario
-from backfill.sim.stage import SimulatedStage
+from backfill.sim.scenarios.player import Outcome, play
+from backfill.sim.scenarios.reader import load_scenario
+from backfill.sim.scenarios.stage import SimulatedStage
 from backfill.ui.timeline import STYLES, cells, picture, watcher, window_s
 from backfill.ui.timeline_builder import timeline_of
 from backfill.ui.timeline_data import MEANINGS, Kind, Row, Span, Timeline, in_lanes, natural

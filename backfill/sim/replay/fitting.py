@@ -1,0 +1,73 @@
+"""Fits a policy to the cluster of a trace: which nodes carry instances, and how many names."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from dataclasses import replace
+
+from backfill.core.policy import PolicySet, Template
+from backfill.sim.schedulers.machine import Cluster
+from backfill.sim.traces.trace import Trace
+
+TOO_WIDE = "more processors than an instance has"
+
+
+class MisfitError(Exception):
+    """The policy does not fit the cluster: one sentence with the remedy."""
+
+
+def node_names(policies: PolicySet, cluster: Cluster) -> tuple[str, ...]:
+    """Names of the cluster's nodes: the policy's hosts first, then others of its own."""
+    hosts = policies.hosts
+    if len(hosts) > cluster.nodes:
+        raise MisfitError(
+            f"the policy has {len(hosts)} hosts and the cluster {cluster.nodes} nodes; "
+            "give a larger --cluster, or take hosts out of a copy of the policy"
+        )
+    taken = {*hosts, *policies.instances.names}
+    others = (name for i in range(1, 10**9) if (name := f"node{i}") not in taken)
+    return (*hosts, *(next(others) for _ in range(cluster.nodes - len(hosts))))
+
+
+def everywhere(policies: PolicySet, cluster: Cluster) -> PolicySet:
+    """The policy with every node as a host, and as many names of instances as can be there."""
+    flavour = policies.instances.flavour
+    most = min(policies.limits.max_per_host, max(1, cluster.cpus // flavour.cpus) * 2)
+    wanted = cluster.nodes * most
+    template = policies.instances
+    if wanted > len(template.names):
+        template = _named(template, wanted)
+    return replace(policies, hosts=node_names(policies, cluster), instances=template)
+
+
+def _named(template: Template, count: int) -> Template:
+    """As many names and addresses as wanted; simulated ones need no room in a real network."""
+    stem = template.names[0].rstrip("0123456789") or "v"
+    names = tuple(f"{stem}{i}" for i in range(1, count + 1))
+    first = int(ipaddress.IPv4Address("10.128.0.1"))
+    addresses = tuple(f"{ipaddress.IPv4Address(first + i)}/8" for i in range(count))
+    return replace(template, names=names, addresses=addresses)
+
+
+def low_jobs(trace: Trace, policies: PolicySet) -> Trace:
+    """The jobs that an instance can carry; the others are counted as left out."""
+    most = policies.instances.flavour.cpus
+    kept = [i for i, processors in enumerate(trace.processors) if processors <= most]
+    if len(kept) == len(trace):
+        return trace
+    left_out = Counter(trace.left_out)
+    left_out[TOO_WIDE] += len(trace) - len(kept)
+    return trace.taken(kept, left_out)
+
+
+def memory_for(policies: PolicySet, cluster: Cluster) -> int:
+    """MB of a node on which a full set of stopped instances leaves room for as many others."""
+    flavour = policies.instances.flavour
+    full = max(1, cluster.cpus // flavour.cpus)
+    return 2 * full * flavour.memory_mb + policies.limits.keep_memory_mb
+
+
+def depth_for(policies: PolicySet, cluster: Cluster) -> int:
+    """How many low-priority jobs wait at once: as many as could start at the same time."""
+    return max(16, cluster.processors)

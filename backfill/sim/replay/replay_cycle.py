@@ -1,0 +1,64 @@
+"""The cycle of a replay: it keeps its latest steps for stories, and no journal for restarts."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.core.plan import Action, AnswerClaim, Refusal, subject_of
+from backfill.core.policy import PolicySet
+from backfill.core.world import World
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine.cycle import Cycle
+from backfill.engine.narrate import sentence
+
+_KEPT_STEPS = 20_000
+_NUMBERS = re.compile(r"\d+")
+
+
+class ReplayCycle(Cycle):
+    """A cycle that keeps its latest steps for stories instead of a journal for restarts."""
+
+    def __init__(
+        self,
+        world: World,
+        policies: PolicySet,
+        start: Callable[[act.DriverAction], None],
+        answer: Callable[[AnswerClaim], None],
+    ) -> None:
+        super().__init__(world, policies, MemoryJournal(), start, answer)
+        self.steps: deque[tuple[float, Action]] = deque(maxlen=_KEPT_STEPS)
+        self.refusals: dict[tuple[str, str], int] = {}  # how often, by what and why, without numbers
+        self.on_step: Callable[[float, Action], None] = lambda at_s, step: None
+        self._told: dict[tuple[str, str], Refusal] = {}
+
+    def _apply(self, change: ch.Change) -> None:
+        self.world.apply(change)
+
+    def _mark(self, steps: int) -> None:
+        """Nobody will read it."""
+
+    def _tell(self, step: Action) -> None:
+        self.steps.append((self.world.now_s, step))
+        self.on_step(self.world.now_s, step)
+
+    def _note_refusals(self, refusals: Iterable[Refusal]) -> None:
+        """Count a refusal when it begins, not in every cycle."""
+        now = {(r.subject, r.what): r for r in refusals}
+        for key, refusal in now.items():
+            if key not in self._told:
+                gist = (_NUMBERS.sub("N", refusal.what), _NUMBERS.sub("N", refusal.reason))
+                self.refusals[gist] = self.refusals.get(gist, 0) + 1
+        self._told = now
+
+    def story(self, subject: str, until_s: float) -> list[str]:
+        """The latest steps about a node or job, one sentence each with its time."""
+        told = ((at_s, step, sentence(step)) for at_s, step in self.steps if at_s <= until_s)
+        return [
+            f"{at_s:.3f} {text}"
+            for at_s, step, text in told
+            if subject_of(step) == subject or subject in text.split()
+        ]

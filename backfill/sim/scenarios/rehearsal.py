@@ -1,0 +1,239 @@
+"""The daemon's own cycle against the simulated cluster, in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.core.cluster import Job
+from backfill.core.plan import AnswerClaim, key_of
+from backfill.core.policy import PolicySet
+from backfill.core.world import World
+from backfill.drivers.simulated.costs import StepCosts
+from backfill.drivers.simulated.events import Event
+from backfill.drivers.simulated.losses import Deed
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.engine.cycle import Cycle
+from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
+from backfill.engine.observe import cluster_changes, host_changes, node_changes
+from backfill.engine.timekeeping import Timekeeper
+from backfill.engine.watch import Watch
+from backfill.engine.workers import attempt
+from backfill.ports.errors import DriverError
+from backfill.ports.storage import Journal
+from backfill.sim.replay.costs import call_of
+from backfill.sim.replay.deeds import Deeds
+
+
+class Rehearsal:
+    """Plays the daemon: reads, plans and acts at simulated times, and may be killed anywhere.
+
+    `costs` says how long each call takes; the call takes effect at the end of that time. With
+    `on_step` set, it is asked after every effect whether the daemon shall be killed there.
+    """
+
+    def __init__(
+        self,
+        sim: SimulatedWorld,
+        policies: PolicySet,
+        journal: Journal,
+        costs: StepCosts | None = None,
+        poll_s: float = 2.0,
+        hooks: bool = True,
+    ) -> None:
+        self.sim = sim
+        self.policies = policies
+        self.journal = journal
+        self.costs = costs if costs is not None else StepCosts()
+        self.poll_s = poll_s
+        self.steps = 0
+        self.on_step: Callable[[str], bool] | None = None
+        self.alive = False
+        self._life = 0
+        self._deeds = Deeds()
+        self._timer: Event | None = None
+        self._lanes: dict[frozenset[str], float] = {}  # when the last move between them is over
+        if hooks:
+            sim.hook(self._allocated, self._ended)
+        self.start()
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the daemon, with what its journal remembers."""
+        self._life += 1
+        self.alive = True
+        self.world = World()
+        self.cycle = Cycle(self.world, self.policies, self.journal, self._begin, self._answer)
+        self._clock = self.sim.new_clock()
+        by_host = dict.fromkeys(self.sim.provider.hosts, self.sim.provider)
+        self._outside = Outside(self.sim.slurm, by_host, self._clock, by_host)
+        self._timekeeper = Timekeeper(self._clock, self.cycle, self.journal)
+        self.watch = Watch(0.03)
+        self.cycle.tick(self.now_s)
+        self._timekeeper.recall()
+        self.cycle.record("daemon", "cluster", {"event": "start"})
+        self._poll(self._life)
+
+    def kill(self) -> None:
+        """SIGKILL: calls that are under way still take effect, but nobody hears of it."""
+        self.alive = False
+        self._life += 1
+
+    @property
+    def now_s(self) -> float:
+        """The daemon's time, which is that of the simulation unless the machine's clock was set."""
+        return self._clock.now()
+
+    def _tick(self) -> None:
+        self.cycle.tick(self.now_s)
+        self._timekeeper.look()
+
+    def run(self, for_s: float) -> None:
+        """Let simulated time pass."""
+        self.sim.step_to(self.sim.now_s + for_s)
+
+    def until(self, done: Callable[[], bool], limit_s: float) -> None:
+        """Let time pass until `done`; TimeoutError with the world's picture after `limit_s`."""
+        end_s = self.sim.now_s + limit_s
+        while not done():
+            next_s = self.sim.next_s
+            if next_s is None or next_s > end_s:
+                phases = {m.name: f"{m.phase}: {m.reason}" for m in self.world.managed.values()}
+                raise TimeoutError(f"not reached within {limit_s} s; managed nodes: {phases}")
+            self.sim.step_to(next_s)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _poll(self, life: int) -> None:
+        if life != self._life or not self.alive:
+            return
+        self._read_all()
+        self.sim.at(self.sim.now_s + self.poll_s, lambda: self._poll(life))
+
+    def _read_all(self) -> None:
+        """Each source is news by itself, and Slurm, the slowest, comes last."""
+        self._tick()
+        for host in self._outside.providers:
+            self.cycle.take(host_changes(self.world, observe_host(self._outside, host)))
+            self._decide()
+        self._read_slurm()
+        self._decide()
+
+    def _read_slurm(self) -> None:
+        try:
+            self.cycle.take(cluster_changes(self.world, observe_cluster(self._outside)))
+        except DriverError as error:
+            self.cycle.take([ch.SourceFailed("slurm", self.now_s, str(error))])
+
+    def _read_nodes(self) -> None:
+        names = self.watch.due(self.now_s)
+        if not names:
+            return
+        try:
+            seen = observe_nodes(self._outside, names)
+        except DriverError as error:
+            self.cycle.take([ch.SourceFailed("slurm", self.now_s, str(error))])
+        else:
+            self.cycle.take(node_changes(self.world, names, seen))
+        self.watch.answered(self.now_s)
+
+    def _decide(self) -> None:
+        plan = self.cycle.decide()
+        now_s = self.now_s
+        self.watch.want(plan.watch | self.watch.leaving(self.world), now_s)
+        wake_s = plan.wake_at_s if plan.wake_at_s is not None else now_s + 3600
+        self._set_timer(min(wake_s, now_s + self.watch.due_in_s(now_s)))
+
+    def _set_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        life = self._life
+        self._timer = self.sim.at(at_s - self._clock.base_s, lambda: self._wake(life))
+
+    def _wake(self, life: int, *, poked: bool = False) -> None:
+        if life != self._life or not self.alive:
+            return
+        self._tick()
+        if poked:
+            self._read_slurm()
+        self._read_nodes()
+        self._decide()
+
+    # --- acting --------------------------------------------------------------------------------
+
+    def _begin(self, action: act.DriverAction) -> None:
+        memory_mb = self.policies.instances.flavour.memory_mb
+        life = self._life
+        cost_s = self.costs.of(call_of(action, self.world), memory_mb)
+        if isinstance(action, act.MigrateInstance):
+            cost_s += self._turn_s(frozenset({action.host, action.target}), cost_s)
+        deed = self._deeds.of(action, self.world, self.policies, self.sim.now_s)
+        self.sim.at(self.sim.now_s + cost_s, lambda: self._perform(action, deed, life, cost_s))
+        self._step(f"intent {key_of(action)}")
+
+    def _turn_s(self, lane: frozenset[str], cost_s: float) -> float:
+        """How long a move waits: between the same two hosts they take turns, as in the driver."""
+        now_s = self.sim.now_s
+        free_s = max(now_s, self._lanes.get(lane, now_s))
+        self._lanes[lane] = free_s + cost_s
+        return free_s - now_s
+
+    def _perform(self, action: act.DriverAction, deed: Deed, life: int, elapsed_s: float) -> None:
+        with self.sim.doing(deed):
+            result = attempt(self._outside, action, self._clock.now)
+        if life != self._life or not self.alive:
+            return
+        if self._step(f"effect {key_of(action)}"):
+            return
+        self._tick()
+        now_s = self.now_s
+        body: dict[str, object] = {"key": key_of(action), "elapsed_s": elapsed_s}
+        self.cycle.record("outcome", action.name, {**body, "problem": result.problem})
+        done = ch.OperationDone(key_of(action), now_s, result.problem, result.retry)
+        self.cycle.take([*result.changes, done])
+        self.watch.stir(now_s)
+        self._decide()
+        if self.world.doubts:
+            self._read_all()
+
+    def _step(self, what: str) -> bool:
+        """Count one step; true when the daemon was killed right after it."""
+        self.steps += 1
+        if self.alive and self.on_step is not None and self.on_step(what):
+            self.kill()
+            return True
+        return False
+
+    # --- hooks ---------------------------------------------------------------------------------
+
+    def _allocated(self, job: Job, nodes: tuple[str, ...]) -> float | None:
+        """PrologSlurmctld: with the daemon down, the hook gives up at once and lets the job go."""
+        hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
+        lends = self.policies.devices.entries
+        ours = tuple(n for n in nodes if n in self.world.managed) if lends else ()
+        if not self.alive or not (hosts or ours):
+            return 0.0
+        # The simulated scheduler is in the middle of its work: decide right after it.
+        life = self._life
+        claimed = ch.Claimed(job.id, hosts, self.now_s, waiting=True, nodes=ours)
+        self.sim.at(self.sim.now_s, lambda: self._feed(life, claimed))
+        return None
+
+    def _feed(self, life: int, change: ch.Change) -> None:
+        if life != self._life or not self.alive:
+            return
+        self._tick()
+        self.cycle.take([change])
+        self._decide()
+
+    def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
+        if not self.alive:
+            return
+        self.watch.leaves(str(job.raw_id), nodes, self.now_s)
+        life = self._life
+        self.sim.at(self.sim.now_s, lambda: self._wake(life, poked=True))
+
+    def _answer(self, answer: AnswerClaim) -> None:
+        self.sim.release(answer.job_id)

@@ -1,0 +1,46 @@
+"""The scenarios and traces that come with the project, beside the sources or inside the package."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[2]
+# In a wheel they lie in the package, in a working copy beside it.
+_PLACES = (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios")
+_ENDINGS = ("", ".yaml", ".swf")
+
+
+def folder() -> Path:
+    """Where they are; below the present directory when this is neither of both."""
+    return next((place for place in _PLACES if place.is_dir()), Path("scenarios"))
+
+
+def located(path: Path) -> Path:
+    """The file that `path` names: itself if it is there, else one of ours, else `path`.
+
+    `first_day`, `papers/slurm-v.yaml` and `scenarios/traces/poisson.swf` all name one of ours.
+    """
+    if path.exists() or path.is_absolute() or ".." in path.parts:
+        return path
+    parts = path.parts[1:] if path.parts[:1] == ("scenarios",) else path.parts
+    inside = folder().joinpath(*parts)
+    for ending in _ENDINGS:
+        ours = inside.with_name(inside.name + ending)
+        if parts and ours.is_file():
+            return ours
+    return path
+
+
+def names() -> list[str]:
+    """What there is, as it can be typed."""
+    base = folder()
+    files = (file for file in sorted(base.rglob("*")) if file.suffix in _ENDINGS[1:])
+    return [str(file.relative_to(base)) for file in files]
+
+
+def remedy(path: Path) -> str:
+    """What to do where `path` names nothing: one of ours may have been meant."""
+    ours = {Path(name).stem: str(Path(name).with_suffix("")) for name in names()}
+    near = get_close_matches(path.stem, ours, 1, 0.75)
+    return f"did you mean {ours[near[0]]}? otherwise check the path" if near else "check the path"

@@ -1,0 +1,1 @@
+"""Decides which waiting job starts when: FCFS, EASY and conservative backfill."""

@@ -1,0 +1,1 @@
+"""Reads traces of jobs and draws them from models: the input of a replay."""

@@ -1,0 +1,25 @@
+"""Reads a trace of any known format, told apart by what the file's first lines hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from backfill.sim.traces.files import open_lines
+from backfill.sim.traces.sacct import read_sacct
+from backfill.sim.traces.swf import read_swf
+from backfill.sim.traces.trace import Trace
+
+READERS: Mapping[str, Callable[[Path], Trace]] = {"swf": read_swf, "sacct": read_sacct}
+
+
+def read_trace(path: Path, form: str = "auto") -> Trace:
+    """Read a trace of this format, a key of READERS or `auto`; TraceError if it is broken."""
+    return READERS[detect(path) if form == "auto" else form](path)
+
+
+def detect(path: Path) -> str:
+    """Return the format: sacct's header names its columns, SWF starts with `;` or a number."""
+    with open_lines(path) as lines:
+        first = lines.readline()
+    return "sacct" if b"JobID" in first else "swf"

@@ -1,0 +1,111 @@
+"""Reads and writes the Standard Workload Format, with the quirks that are met in the wild.
+
+Format: Chapin et al., "Benchmarks and Standards for the Evaluation of Parallel Job Schedulers",
+JSSPP 1999; version 2.2 as described by the Parallel Workloads Archive. One job per line, 18
+columns: 0 job, 1 submit, 2 wait, 3 run time, 4 allocated processors, 5 CPU time, 6 memory, 7
+requested processors, 8 requested time, ...; -1 stands for unknown, `;` opens a comment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from backfill.sim.traces.files import ByteLines, open_lines
+from backfill.sim.traces.trace import Trace, TraceBuilder, TraceError
+
+COLUMNS = 18
+BEYOND = 10**18
+NAMES = {0: "job id", 1: "submit time", 3: "run time", 4: "allocated processors"}
+NAMES |= {7: "requested processors", 8: "requested time"}
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def read_swf(path: Path) -> Trace:
+    """Read a trace, plain or packed; TraceError with the line of the first one that is broken."""
+    builder = TraceBuilder()
+    with open_lines(path) as lines:
+        count = _read_lines(path, lines, builder)
+    if not count:
+        raise TraceError(path, 0, "holds no job; give a trace in the Standard Workload Format")
+    return builder.build()
+
+
+def _read_lines(path: Path, lines: ByteLines, builder: TraceBuilder) -> int:
+    count = 0
+    add = builder.add
+    for number, line in enumerate(lines, 1):
+        fields = line.split()
+        try:
+            if len(fields) >= COLUMNS and builder.ticks_per_s == 1:
+                job, submit, run = int(fields[0]), int(fields[1]), int(fields[3])
+                processors = max(int(fields[4]), int(fields[7]))
+                add(job, submit, run, processors, int(fields[8]))
+                count += 1
+                continue
+        except (ValueError, OverflowError):
+            pass  # not 18 plain integers: look closer
+        count += _read_odd_line(path, number, line, builder)
+    return count
+
+
+def _read_odd_line(path: Path, number: int, line: bytes, builder: TraceBuilder) -> bool:
+    """Read a line that is not 18 columns of integers; return whether it holds a job."""
+    text = line.removeprefix(BYTE_ORDER_MARK).strip()
+    if not text or text.startswith(b";"):
+        return False
+    fields = _columns(path, number, text)
+    values = {index: _number(path, number, index, fields[index]) for index in NAMES}
+    processors = max(values[4], values[7])
+    if any(value != value.to_integral_value() for value in (processors, values[0])):
+        raise TraceError(path, number, "job id and processors must be whole numbers; correct them")
+    try:
+        # All three are converted before the last is used: a fraction in any changes the ticks.
+        for index in (1, 3, 8):
+            builder.ticks(values[index])
+        submit, run, estimate = (builder.ticks(values[index]) for index in (1, 3, 8))
+        builder.add(int(values[0]), submit, run, int(processors), estimate)
+    except OverflowError:
+        raise TraceError(path, number, "a number is too large; correct the line") from None
+    return True
+
+
+def _columns(path: Path, number: int, text: bytes) -> list[bytes]:
+    semicolons = text.split(b";")
+    if len(semicolons) >= COLUMNS:
+        return [column.strip() for column in semicolons]
+    columns = semicolons[0].split()  # a comment may follow the columns
+    if len(columns) < COLUMNS:
+        found = max(len(columns), len(semicolons) if len(semicolons) > 1 else 0)
+        raise TraceError(
+            path, number, f"{found} columns where SWF has {COLUMNS}; complete or remove the line"
+        )
+    return columns
+
+
+def _number(path: Path, number: int, index: int, column: bytes) -> Decimal:
+    if not column and index > 1:
+        return Decimal(-1)  # SWF's own word for unknown
+    try:
+        value = Decimal(column.decode("ascii"))
+        if value.is_finite() and abs(value) < BEYOND:
+            return value
+    except (InvalidOperation, UnicodeDecodeError):
+        pass
+    shown = column.decode("ascii", "replace")
+    raise TraceError(path, number, f"{NAMES[index]} {shown!r} is not a usable number; correct the line")
+
+
+def swf_lines(jobs: Iterable[tuple[int, int, int, int]], header: Iterable[str]) -> Iterator[str]:
+    """Format jobs of (submit_s, run_s, processors, estimate_s), ids from 1 on.
+
+    An estimate of -1 means that there is none. `header` holds lines like `MaxProcs: 256`.
+    """
+    for line in header:
+        yield f"; {line}\n"
+    for job, (submit_s, run_s, processors, estimate_s) in enumerate(jobs, 1):
+        yield (
+            f"{job} {submit_s} -1 {run_s} {processors} -1 -1 {processors} {estimate_s} -1 1"
+            " -1 -1 -1 -1 -1 -1 -1\n"
+        )
