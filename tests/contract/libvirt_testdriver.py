@@ -11,8 +11,8 @@ from typing import Any
 import libvirt
 
 from backfill.core.quantities import Resources
-from backfill.drivers.libvirt.domain_xml import Files
-from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
+from backfill.drivers.libvirt.connection.domain_xml import Files
+from backfill.drivers.libvirt.connection.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, Limits, Surroundings
 from backfill.ports.errors import RefusedError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.libvirt.migration import Carriage
+from backfill.drivers.libvirt.migration.transfer import Carriage
 from backfill.drivers.libvirt.ownership import User
 from backfill.drivers.libvirt.settings import MoveTerms
 from backfill.ports.errors import DriverError

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.libvirt.checkpoints import copy_file
-from backfill.drivers.libvirt.domain_xml import Files
+from backfill.drivers.libvirt.checkpoints.folders import copy_file
+from backfill.drivers.libvirt.connection.domain_xml import Files
 from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.contract.instance_rig import CLUSTER, born, spec, state
@@ -68,7 +68,7 @@ def test_a_copy_that_is_not_the_same_is_not_taken(
         whole[-1] ^= 1
         target.write_bytes(whole)
 
-    monkeypatch.setattr("backfill.drivers.libvirt.carrying.copy_file", bad_disk)
+    monkeypatch.setattr("backfill.drivers.libvirt.migration.carrying.copy_file", bad_disk)
     with pytest.raises(BadOutputError, match="is not the same"):
         rig.provider.migrate(host, "vn1", "hv2")
     assert state(rig) is InstanceState.SUSPENDED
@@ -167,7 +167,7 @@ def test_a_failed_move_into_the_common_directory_loses_no_claim(
     def full_disk(name: str, source: Path, target: Path) -> None:
         raise NoCapacityError(name, f"cannot copy {source} to {target}")
 
-    monkeypatch.setattr("backfill.drivers.libvirt.carrying.copy_file", full_disk)
+    monkeypatch.setattr("backfill.drivers.libvirt.migration.carrying.copy_file", full_disk)
     with pytest.raises(NoCapacityError):
         rig.provider.migrate("hv2", "vn1", "hv1")
     assert state(rig, host="hv2") is InstanceState.SUSPENDED

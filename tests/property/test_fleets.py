@@ -18,7 +18,7 @@ from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Order, Spread
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.drivers.libvirt.domain_xml import mac_address
+from backfill.drivers.libvirt.connection.domain_xml import mac_address
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.checkpoint_order import CommandError

@@ -15,7 +15,7 @@ from typing import Any
 
 import libvirt
 
-from backfill.drivers.libvirt.asking import AgentSilentError, Ask
+from backfill.drivers.libvirt.guest.agent import AgentSilentError, Ask
 from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, Limits, Surroundings
 from backfill.lab import image, roots

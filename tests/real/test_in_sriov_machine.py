@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.devices import Sharing, VirtualFunction, Wanted
-from backfill.drivers.libvirt.device_xml import from_sysfs
+from backfill.drivers.libvirt.devices.device_xml import from_sysfs
 from backfill.drivers.libvirt.settings import Hardware, Limits
 from backfill.lab.cluster import Lab
 from backfill.ports.errors import NoCapacityError

@@ -13,7 +13,7 @@ import pytest
 from backfill.core.fleet import CloneMethod, InstanceSpec, InstanceState
 from backfill.drivers.libvirt.clones import forking
 from backfill.drivers.libvirt.clones.parents import Parent
-from backfill.drivers.libvirt.hypervisor import Hypervisor
+from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
 from backfill.lab.cluster import Lab
 from backfill.ports.errors import BusyError, DriverError
 from tests.contract.instance_rig import CLUSTER, SMALL, spec, state

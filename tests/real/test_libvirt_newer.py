@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from backfill.core.fleet import Checkpoint, InstanceState
-from backfill.drivers.libvirt.save_image import read_head
+from backfill.drivers.libvirt.checkpoints.save_image import read_head
 from backfill.ports.errors import DriverError, NoCapacityError
 from tests.contract.instance_rig import spec
 from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest

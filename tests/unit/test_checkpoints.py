@@ -12,9 +12,9 @@ import pytest
 
 from backfill.core.fleet import Checkpoint
 from backfill.core.policies.checkpoints import Checkpoints as Policy
-from backfill.drivers.libvirt import packing
-from backfill.drivers.libvirt.checkpoints import Checkpoints, copy_file
-from backfill.drivers.libvirt.packing import Trial, choose
+from backfill.drivers.libvirt.checkpoints import packing
+from backfill.drivers.libvirt.checkpoints.folders import Checkpoints, copy_file
+from backfill.drivers.libvirt.checkpoints.packing import Trial, choose
 from backfill.drivers.libvirt.store import Store
 from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, NotFoundError, RefusedError
 
@@ -141,7 +141,7 @@ def test_the_quota_counts_what_is_on_its_way(store: Store, monkeypatch: pytest.M
         assert go_on.wait(30)
         copy_file(name, source, target)
 
-    monkeypatch.setattr("backfill.drivers.libvirt.checkpoints.copy_file", slow_disk)
+    monkeypatch.setattr("backfill.drivers.libvirt.checkpoints.folders.copy_file", slow_disk)
     home = store.home("vn1")
     first = threading.Thread(target=kept.keep, args=(asked(), DOCUMENT, home, 1.5))
     first.start()
@@ -168,7 +168,9 @@ def test_a_full_disk_refuses_only_what_has_to_be_written(
     """The memory image is there already and gets a second name: it needs no room."""
     real = shutil.disk_usage(store.root)
     nearly_full = real._replace(free=200_000)
-    monkeypatch.setattr("backfill.drivers.libvirt.checkpoints.shutil.disk_usage", lambda _: nearly_full)
+    monkeypatch.setattr(
+        "backfill.drivers.libvirt.checkpoints.folders.shutil.disk_usage", lambda _: nearly_full
+    )
     kept = Checkpoints(store)
     assert kept.keep(asked(), DOCUMENT, store.home("vn1"), None).size_mb > 1.0
     (store.home("vn2") / "disk.qcow2").write_bytes(os.urandom(400_000))

@@ -10,7 +10,7 @@ import pytest
 
 from backfill.core.fleet import Checkpoint
 from backfill.core.lifecycle import Phase
-from backfill.drivers.libvirt.checkpoints import Checkpoints
+from backfill.drivers.libvirt.checkpoints.folders import Checkpoints
 from backfill.drivers.libvirt.store import Store
 from backfill.ui.cli import main
 from tests.unit.living_daemon import living

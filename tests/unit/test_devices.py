@@ -11,8 +11,8 @@ import pytest
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
-from backfill.drivers.libvirt.device_book import DeviceBook
-from backfill.drivers.libvirt.device_xml import (
+from backfill.drivers.libvirt.devices.book import DeviceBook
+from backfill.drivers.libvirt.devices.device_xml import (
     free_port,
     from_node_device,
     from_sysfs,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from backfill.core.readiness import Stated
-from backfill.drivers.libvirt import agent
-from backfill.drivers.libvirt.asking import AgentSilentError
+from backfill.drivers.libvirt.guest import agent
+from backfill.drivers.libvirt.guest.agent import AgentSilentError
 from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
 
 

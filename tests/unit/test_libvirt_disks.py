@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.drivers.libvirt.disks import MonitorError, own_disks
+from backfill.drivers.libvirt.connection.monitor import MonitorError, own_disks
 from backfill.ports.errors import BusyError
 
 SOCKET = Path("/nowhere/disks.sock")

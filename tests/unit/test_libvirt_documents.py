@@ -9,7 +9,7 @@ import pytest
 
 from backfill.core.fleet import Flavour, InstanceSpec, InstanceState, Tag
 from backfill.core.quantities import Resources
-from backfill.drivers.libvirt.domain_xml import (
+from backfill.drivers.libvirt.connection.domain_xml import (
     NAMESPACE,
     Files,
     Label,
@@ -19,10 +19,15 @@ from backfill.drivers.libvirt.domain_xml import (
     mac_address,
     parse_label,
 )
-from backfill.drivers.libvirt.moving import data_uri
-from backfill.drivers.libvirt.seed import Identity
+from backfill.drivers.libvirt.connection.states import (
+    DomainState,
+    PausedReason,
+    ShutoffReason,
+    instance_state,
+)
+from backfill.drivers.libvirt.guest.seed import Identity
+from backfill.drivers.libvirt.migration.moving import data_uri
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
-from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason, instance_state
 
 IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")
 SPEC = InstanceSpec("vn1", "bm1", Tag("grete", "vn1", 3), Flavour(2, 512), "tiny & small", "10.77.1.1/16")

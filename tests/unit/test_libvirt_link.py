@@ -11,8 +11,8 @@ from typing import Any
 import libvirt
 import pytest
 
+from backfill.drivers.libvirt.connection.link import Link
 from backfill.drivers.libvirt.errors import kind_of
-from backfill.drivers.libvirt.link import Link
 from backfill.drivers.libvirt.settings import Limits
 from backfill.ports.errors import (
     AlreadyThereError,

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from backfill.drivers.libvirt.migration import Progress, Step, decide
-from backfill.drivers.libvirt.move_slots import MoveSlots
+from backfill.drivers.libvirt.migration.transfer import Progress, Step, decide
+from backfill.drivers.libvirt.pool import MoveSlots
 from backfill.drivers.libvirt.settings import Hardware, LibvirtConfig, MoveTerms, Surroundings
 from backfill.ports.errors import BusyError
 

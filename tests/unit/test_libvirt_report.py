@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.readiness import Fact, judge_report
-from backfill.drivers.libvirt.agent import ProofRequest
-from backfill.drivers.libvirt.report import mount_to_prove, read_report
+from backfill.drivers.libvirt.guest.agent import ProofRequest
+from backfill.drivers.libvirt.guest.report import mount_to_prove, read_report
 from backfill.ports.errors import BadOutputError
 
 GOOD = """\

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
-from backfill.drivers.libvirt.domain_xml import Files
-from backfill.drivers.libvirt.seed import ENTROPY_BYTES, Identity, identity_text, seed_tar
+from backfill.drivers.libvirt.connection.domain_xml import Files
+from backfill.drivers.libvirt.guest.seed import ENTROPY_BYTES, Identity, identity_text, seed_tar
 from backfill.drivers.libvirt.settings import ImageFiles
 
 IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import libvirt
 import pytest
 
-from backfill.drivers.libvirt.domains import Domain
-from backfill.drivers.libvirt.stale_domain import StaleDomain
-from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason
+from backfill.drivers.libvirt.connection.domains import Domain, StaleDomain
+from backfill.drivers.libvirt.connection.states import DomainState, PausedReason, ShutoffReason
 from backfill.ports.errors import BusyError
 
 STARTING = (int(DomainState.PAUSED), int(PausedReason.STARTING_UP))

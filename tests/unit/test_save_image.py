@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.drivers.libvirt.save_image import for_trial, is_whole, read_head, rewrite, seal
+from backfill.drivers.libvirt.checkpoints.save_image import for_trial, is_whole, read_head, rewrite, seal
 from backfill.ports.errors import BadOutputError, RefusedError
 
 DOCUMENT = (

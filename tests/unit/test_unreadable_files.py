@@ -16,12 +16,12 @@ import pytest
 from backfill.core.fleet import InstanceState, Tag
 from backfill.core.quantities import Resources
 from backfill.drivers.libvirt.clones.parents import Parent
-from backfill.drivers.libvirt.device_book import DeviceBook
-from backfill.drivers.libvirt.domain_xml import Label
-from backfill.drivers.libvirt.domains import Domain
+from backfill.drivers.libvirt.connection.domain_xml import Label
+from backfill.drivers.libvirt.connection.domains import Domain
+from backfill.drivers.libvirt.connection.states import DomainState, PausedReason, ShutoffReason
+from backfill.drivers.libvirt.devices.book import DeviceBook
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import LibvirtConfig, Surroundings
-from backfill.drivers.libvirt.states import DomainState, PausedReason, ShutoffReason
 from backfill.drivers.libvirt.store import Store, folders_in, read_text
 from backfill.ports.errors import BadOutputError, UnreadableError
 from tests.contract.hiding import as_nobody

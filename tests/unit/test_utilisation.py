@@ -10,7 +10,7 @@ from backfill.core.fleet import Host
 from backfill.core.policies.spread import Order, Spread
 from backfill.core.quantities import Resources
 from backfill.core.world import World
-from backfill.drivers.libvirt.utilisation import CpuMeter
+from backfill.drivers.libvirt.connection.utilisation import CpuMeter
 from backfill.engine.observe import host_changes
 from backfill.ports.provider import HostObservation
 

@@ -14,10 +14,10 @@ from typing import TypeVar
 from backfill.core.fleet import CloneMethod, Flavour, InstanceSpec, InstanceState, Tag
 from backfill.drivers.libvirt.clones.building import parent_of
 from backfill.drivers.libvirt.clones.forking import fork
-from backfill.drivers.libvirt.domain_xml import Memory, domain_xml, mac_address
+from backfill.drivers.libvirt.connection.domain_xml import Memory, domain_xml, mac_address
+from backfill.drivers.libvirt.devices.plugging import sweep
+from backfill.drivers.libvirt.guest.seed import ENTROPY_BYTES, MOST_USER_DATA, Identity, seed_tar
 from backfill.drivers.libvirt.pool import Pool
-from backfill.drivers.libvirt.regions import sweep
-from backfill.drivers.libvirt.seed import ENTROPY_BYTES, MOST_USER_DATA, Identity, seed_tar
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.ports.errors import (
     AlreadyThereError,

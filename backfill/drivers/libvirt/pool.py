@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from backfill.core.fleet import Instance, InstanceSpec, InstanceState
-from backfill.drivers.libvirt.checkpoints import Checkpoints
-from backfill.drivers.libvirt.device_book import DeviceBook
-from backfill.drivers.libvirt.domains import Domain
-from backfill.drivers.libvirt.hypervisor import Hypervisor
-from backfill.drivers.libvirt.move_slots import MoveSlots
+from backfill.drivers.libvirt.checkpoints.folders import Checkpoints
+from backfill.drivers.libvirt.connection.domains import Domain
+from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
+from backfill.drivers.libvirt.connection.states import instance_state, may_be_restarted, odd
+from backfill.drivers.libvirt.devices.book import DeviceBook
 from backfill.drivers.libvirt.settings import LibvirtConfig
-from backfill.drivers.libvirt.states import instance_state, may_be_restarted, odd
 from backfill.drivers.libvirt.store import Store
 from backfill.ports.errors import BusyError, NotFoundError, UnreachableError, UnreadableError
 
@@ -47,6 +46,35 @@ class ParentBuilds:
         """Cancel all builds that have begun on `host`."""
         with self._lock:
             self._cancelled[host] = self._cancelled.get(host, 0) + 1
+
+
+@dataclass(slots=True)
+class MoveSlots:
+    """A slot for every pair of hosts, whichever the direction.
+
+    Two moves at once between the same two hosts share one network, so together they take as long
+    and each stops its guest for longer; and two paused guests that moved at once were seen to hold
+    up both libvirtd until their keepalive gave up (31 s, libvirt 9.0).
+    """
+
+    _slots: dict[frozenset[str], threading.Lock] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def between(self, name: str, one: str, other: str, patience_s: float) -> Iterator[None]:
+        """Inside, no other instance moves between these hosts. BusyError when patience ends."""
+        with self._lock:
+            slot = self._slots.setdefault(frozenset({one, other}), threading.Lock())
+        if not slot.acquire(timeout=patience_s):
+            raise BusyError(
+                name,
+                f"others were moving between {one} and {other} for {patience_s:g} s",
+                "it will be tried again",
+            )
+        try:
+            yield
+        finally:
+            slot.release()
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted
 from backfill.core.fleet import (
     Checkpoint,
     CloneParent,
@@ -19,15 +20,18 @@ from backfill.core.fleet import (
 )
 from backfill.core.quantities import NOTHING, Resources
 from backfill.core.readiness import GuestReport, Stated
-from backfill.drivers.libvirt import agent, balloon, keeping, leaks, making, moving, trial
-from backfill.drivers.libvirt.asking import Ask
+from backfill.drivers.libvirt import leaks, making, saving
+from backfill.drivers.libvirt.checkpoints import keeping
 from backfill.drivers.libvirt.clones import building, parents
-from backfill.drivers.libvirt.holder import LibvirtHolder
-from backfill.drivers.libvirt.hypervisor import Hypervisor, OnEvent
+from backfill.drivers.libvirt.connection.hypervisor import Hypervisor, OnEvent
+from backfill.drivers.libvirt.connection.states import instance_state
+from backfill.drivers.libvirt.devices import balloon, plugging
+from backfill.drivers.libvirt.guest import agent
+from backfill.drivers.libvirt.guest.agent import Ask
+from backfill.drivers.libvirt.guest.report import mount_to_prove
+from backfill.drivers.libvirt.migration import moving
 from backfill.drivers.libvirt.pool import Pool, SeedFiles, no_files
-from backfill.drivers.libvirt.report import mount_to_prove
 from backfill.drivers.libvirt.settings import LibvirtConfig, Limits
-from backfill.drivers.libvirt.states import instance_state
 from backfill.drivers.libvirt.store import Store
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, UnreadableError
 from backfill.ports.provider import HostObservation
@@ -36,7 +40,7 @@ _Answer = TypeVar("_Answer")
 MakeHypervisor = Callable[[str, str, Limits, OnEvent | None], Hypervisor]
 
 
-class LibvirtProvider(LibvirtHolder):
+class LibvirtProvider:
     """See `backfill.ports.provider.InstanceProvider`. Connections open on first use.
 
     `on_event(host, name)` is called from libvirt's thread when an instance's state changed: a hint
@@ -127,11 +131,11 @@ class LibvirtProvider(LibvirtHolder):
 
     def thaw(self, host: str, name: str) -> None:
         """Let a paused instance's CPUs go on."""
-        moving.thaw(self._pool, host, name)
+        saving.thaw(self._pool, host, name)
 
     def throttle(self, host: str, name: str, percent: int | None) -> None:
         """Leave its CPUs a share of the time; None: all of it."""
-        moving.throttle(self._pool, host, name, percent)
+        saving.throttle(self._pool, host, name, percent)
 
     def give_memory(self, host: str, name: str, keep_mb: int | None) -> int:
         """Let the guest keep so much; returns how much less the host uses, MB."""
@@ -139,11 +143,11 @@ class LibvirtProvider(LibvirtHolder):
 
     def suspend(self, host: str, name: str) -> float:
         """Memory to the shared directory, RAM freed; returns MB."""
-        return moving.suspend(self._pool, host, name)
+        return saving.suspend(self._pool, host, name)
 
     def restore(self, host: str, name: str) -> None:
         """Memory back into RAM, paused."""
-        moving.restore(self._pool, host, name)
+        saving.restore(self._pool, host, name)
 
     def migrate(self, host: str, name: str, target: str) -> None:
         """Move it to `target` in the state it is in."""
@@ -152,6 +156,40 @@ class LibvirtProvider(LibvirtHolder):
     def cancel_move(self, host: str, name: str) -> None:
         """Stop its way to another host; it goes on here."""
         moving.cancel(self._pool, host, name)
+
+    def virtual_functions(self, host: str) -> tuple[VirtualFunction, ...]:
+        """All that the host has, by libvirt's node devices."""
+        return plugging.virtual_functions(self._pool, host)
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """What instances hold."""
+        return tuple(self._pool.devices.all())
+
+    def hold(self, wanted: Wanted, sharing: Sharing) -> Holding:
+        """Allocate and attach."""
+        return plugging.hold(self._pool, wanted, sharing)
+
+    def give_back(self, host: str, name: str) -> None:
+        """Detach everything and let others have it."""
+        plugging.give_back(self._pool, host, name)
+
+    def unplug(self, host: str, name: str) -> None:
+        """Take its devices out of a running guest."""
+        plugging.unplug(self._pool, host, name)
+
+    def plug(self, host: str, name: str) -> None:
+        """Put what it holds into a running guest."""
+        plugging.plug(self._pool, host, name)
+
+    def room_for(self, host: str, name: str) -> str:
+        """Say why `host` could not give it what it holds elsewhere."""
+        return plugging.room_for(self._pool, host, name)
+
+    def hook(self, host: str, name: str, when: str) -> None:
+        """Run the image's program for it, if it has one."""
+        limit_s = self._pool.config.limits.agent_s
+        plugging.need_running(self._pool, host, name)
+        self._pool.on(host).with_agent(name, lambda ask: agent.hook(ask, name, when, limit_s), 2 * limit_s)
 
     def keep(self, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
         """Keep the state of a suspended instance as a checkpoint."""
@@ -167,7 +205,7 @@ class LibvirtProvider(LibvirtHolder):
 
     def rehearse(self, host: str, identity: str) -> None:
         """Load a checkpoint into memory once, stopped, and throw that away."""
-        trial.rehearse(self._pool, host, identity)
+        keeping.rehearse(self._pool, host, identity)
 
     def put_back(self, host: str, name: str, identity: str) -> None:
         """Replace an instance's state by a checkpoint's; it is suspended afterwards."""
@@ -180,7 +218,7 @@ class LibvirtProvider(LibvirtHolder):
     def tend(self) -> None:
         """Finish what an interrupted daemon left unfinished."""
         self._pool.checkpoints.tend()
-        trial.clear(self._pool)
+        keeping.clear(self._pool)
 
     def wake(self, host: str, name: str, now_s: float) -> float:
         """Set the guest's clock and make slurmd report; returns the correction in seconds."""

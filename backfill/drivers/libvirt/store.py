@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from backfill.drivers.libvirt.domain_xml import Files
+from backfill.drivers.libvirt.connection.domain_xml import Files
 from backfill.drivers.libvirt.settings import ImageFiles
 from backfill.ports.errors import DriverError, NoCapacityError, RefusedError, UnreadableError, unreadable
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from backfill.core.fleet import InstanceSpec, Tag
 from backfill.drivers.libvirt.clones import forking
 from backfill.drivers.libvirt.clones.parents import Parent, key_of, kind_of, newest, parent_homes, parents_on
-from backfill.drivers.libvirt.domain_xml import Memory, domain_xml
+from backfill.drivers.libvirt.connection.domain_xml import Memory, domain_xml
 from backfill.drivers.libvirt.ownership import give
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles

@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 import libvirt
 
-from backfill.drivers.libvirt.asking import monitor_of
-from backfill.drivers.libvirt.disks import Monitor, MonitorError
-from backfill.drivers.libvirt.domains import weight_of
-from backfill.drivers.libvirt.hypervisor import Hypervisor
+from backfill.drivers.libvirt.connection.domains import weight_of
+from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
+from backfill.drivers.libvirt.connection.monitor import Monitor, MonitorError, monitor_of
 from backfill.ports.errors import DriverError, RefusedError
 
 _Answer = TypeVar("_Answer")

@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from backfill.core.fleet import Checkpoint
-from backfill.drivers.libvirt import manifest as books
-from backfill.drivers.libvirt import packing
-from backfill.drivers.libvirt.manifest import Manifest, Part
+from backfill.drivers.libvirt.checkpoints import manifest as books
+from backfill.drivers.libvirt.checkpoints import packing
+from backfill.drivers.libvirt.checkpoints.manifest import Manifest, Part
 from backfill.drivers.libvirt.store import Store, folders_in
 from backfill.ports.errors import (
     BadOutputError,

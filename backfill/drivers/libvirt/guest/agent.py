@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import libvirt
+import libvirt_qemu
+
 from backfill.core.readiness import GuestReport, Stated, figure
-from backfill.drivers.libvirt.asking import AgentSilentError, Ask
-from backfill.drivers.libvirt.report import read_report
+from backfill.drivers.libvirt.errors import AGENT_COMMAND_TIMEOUT
+from backfill.drivers.libvirt.guest.report import read_report
 from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
 
 WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"
@@ -20,6 +24,9 @@ HOOK_PROGRAM = "/usr/local/sbin/backfill-devices"
 # What a guest's programs print goes into reports and sentences, and so into the journal.
 _MOST_OUTPUT = 65_536
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.005, 0.05
+_AGENT_WAIT_S = 2
+_SILENT = (libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED, AGENT_COMMAND_TIMEOUT)
+Ask = Callable[[str, dict[str, object]], Any]
 
 
 def wake(ask: Ask, name: str, now_s: float, limit_s: float) -> float:
@@ -152,3 +159,23 @@ def _output(status: dict[str, Any], name: str, program: str) -> str:
     if len(output) > _MOST_OUTPUT:
         raise BadOutputError(name, f"{program} answered {len(output)} characters")
     return output
+
+
+class AgentSilentError(Exception):
+    """The guest agent did not answer this time; it may be starting, or the guest is busy."""
+
+
+def agent_of(domain: Any) -> Ask:
+    """A function that asks the agent in the domain's guest."""
+
+    def ask(command: str, arguments: dict[str, object]) -> Any:
+        request = {"execute": command, "arguments": arguments}
+        try:
+            answer = libvirt_qemu.qemuAgentCommand(domain, json.dumps(request), _AGENT_WAIT_S, 0)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() in _SILENT:
+                raise AgentSilentError from error
+            raise
+        return json.loads(answer)["return"]
+
+    return ask

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.fleet import InstanceState
-from backfill.drivers.libvirt.device_xml import free_port, hostdev_xml, present_in, shmem_xml
+from backfill.drivers.libvirt.devices.device_xml import free_port, hostdev_xml, present_in, shmem_xml
 from backfill.drivers.libvirt.pool import Pool
-from backfill.drivers.libvirt.regions import sweep
-from backfill.ports.errors import BusyError, NoCapacityError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, NoCapacityError, UnreachableError
 
 _POLL_S = 0.02
+_LOG = logging.getLogger("backfill.devices")
 
 
 def hold(pool: Pool, wanted: Wanted, sharing: Sharing) -> Holding:
@@ -156,3 +158,20 @@ def need_running(pool: Pool, host: str, name: str) -> None:
     if instance.state is not InstanceState.RUNNING:
         # A guest takes part in both: it finds the device, and it lets go of it.
         raise BusyError(name, f"it is {instance.state} on {host}; devices need a running guest")
+
+
+def sweep(pool: Pool, host: str) -> None:
+    """Remove the shared regions of our cluster on the host that nobody holds: each is memory of it.
+
+    libvirt makes their files and never removes them. What cannot be removed now stays for the next
+    one that gives a region back there.
+    """
+    ours = re.compile(rf"backfill-{re.escape(pool.config.cluster)}-\d[\d_+]*-{re.escape(host)}")
+    try:
+        with pool.one_by_one(f"regions of {host}"):
+            hypervisor = pool.on(host)
+            found = [name for name in hypervisor.shared_files() if ours.fullmatch(name)]
+            if found:
+                pool.devices.for_unheld(found, hypervisor.remove_shared_file)
+    except DriverError as error:
+        _LOG.warning("shared memory that nobody holds stays on %s: %s", host, error)

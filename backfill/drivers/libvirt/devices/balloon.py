@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.libvirt.device_xml import has_balloon
+from backfill.drivers.libvirt.devices.device_xml import has_balloon
 from backfill.drivers.libvirt.pool import Pool
 from backfill.ports.errors import BusyError, RefusedError
 

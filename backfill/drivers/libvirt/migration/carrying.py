@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from backfill.drivers.libvirt import packing
-from backfill.drivers.libvirt.checkpoints import copy_file
-from backfill.drivers.libvirt.domain_xml import placed
-from backfill.drivers.libvirt.migration import Carriage
+from backfill.drivers.libvirt.checkpoints import packing
+from backfill.drivers.libvirt.checkpoints.folders import copy_file
+from backfill.drivers.libvirt.connection.domain_xml import placed
+from backfill.drivers.libvirt.migration.transfer import Carriage
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.store import run_qemu_img, write_secret
 from backfill.ports.errors import BadOutputError, DriverError, RefusedError

@@ -1,6 +1,6 @@
-"""Makes the emulator of a guest that arrived standing still own its disks, so that it may leave.
+"""Commands to a domain's emulator, also to own the disks of a guest that arrived standing still.
 
-An emulator that received a guest's memory takes over its disks only when the guest runs. When it is
+An emulator that received a guest's memory takes over its disks only when the guest runs. If it is
 told before that to save or move the guest once more, QEMU aborts and the guest is lost (measured on
 7.2: "bdrv_inactivate_recurse: Assertion ... BDRV_O_INACTIVE"). QEMU 10 has a command that takes
 them over; before it, offering each disk over NBD for a moment has the same effect.
@@ -9,15 +9,31 @@ them over; before it, offering each disk over NBD for a moment has the same effe
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import libvirt_qemu
 
 from backfill.ports.errors import BusyError
 
 # Asks the emulator: command and arguments in, its answer out; MonitorError where it says no.
 Monitor = Callable[[str, dict[str, object]], Any]
 _UNKNOWN = "CommandNotFound"
+
+
+def monitor_of(domain: Any) -> Monitor:
+    """A function that gives the domain's emulator an order."""
+
+    def ask(command: str, arguments: dict[str, object]) -> Any:
+        request = {"execute": command, "arguments": arguments}
+        answer = json.loads(libvirt_qemu.qemuMonitorCommand(domain, json.dumps(request), 0))
+        if "error" in answer:
+            raise MonitorError(answer["error"]["class"], answer["error"]["desc"])
+        return answer["return"]
+
+    return ask
 
 
 class MonitorError(Exception):

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import libvirt
 
+from backfill.core.devices import VirtualFunction
 from backfill.core.quantities import Resources
-from backfill.drivers.libvirt import states
-from backfill.drivers.libvirt.asking import Ask, agent_of, monitor_of
-from backfill.drivers.libvirt.device_calls import DeviceCalls
-from backfill.drivers.libvirt.disks import has_sent_all, own_disks
-from backfill.drivers.libvirt.domain_xml import Files, placed, private_folder
-from backfill.drivers.libvirt.domains import (
+from backfill.drivers.libvirt.connection import states
+from backfill.drivers.libvirt.connection.domain_xml import Files, placed, private_folder
+from backfill.drivers.libvirt.connection.domains import (
     STATS,
     Domain,
+    StaleDomain,
     label_of,
     lookup,
     refuse_if_leaving,
@@ -25,13 +26,15 @@ from backfill.drivers.libvirt.domains import (
     throttle,
     weight_of,
 )
-from backfill.drivers.libvirt.link import Link
-from backfill.drivers.libvirt.move_calls import MoveCalls
+from backfill.drivers.libvirt.connection.link import Link
+from backfill.drivers.libvirt.connection.monitor import has_sent_all, monitor_of, own_disks
+from backfill.drivers.libvirt.connection.utilisation import CpuMeter
+from backfill.drivers.libvirt.devices.device_xml import from_node_device
+from backfill.drivers.libvirt.guest.agent import Ask, agent_of
+from backfill.drivers.libvirt.migration import transfer
 from backfill.drivers.libvirt.ownership import User, qemu_user
-from backfill.drivers.libvirt.settings import Limits
-from backfill.drivers.libvirt.stale_domain import StaleDomain
-from backfill.drivers.libvirt.utilisation import CpuMeter
-from backfill.ports.errors import BusyError, NotFoundError
+from backfill.drivers.libvirt.settings import Limits, MoveTerms
+from backfill.ports.errors import BusyError, DriverError, NotFoundError
 
 _Answer = TypeVar("_Answer")
 OnEvent = Callable[[str, str], None]
@@ -47,8 +50,14 @@ _UNDEFINE = (
     | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
 )
 
+_COUNT_EVERY_S = 60.0
+_SHARED = "/dev/shm"  # noqa: S108 - where libvirt puts the memory that guests share
+_AS_POOL = f"""
+<pool type='dir'><name>backfill-regions</name><target><path>{_SHARED}</path></target></pool>
+"""
 
-class Hypervisor(DeviceCalls, MoveCalls):
+
+class Hypervisor:
     """One host's libvirtd. Every method raises the typed errors of the ports."""
 
     def __init__(
@@ -67,6 +76,7 @@ class Hypervisor(DeviceCalls, MoveCalls):
         self._link = Link(host, uri, limits, self._watch, opener)
         # Handles (which mean one UUID for ever) of the domains with our label, by name.
         self._ours: dict[str, tuple[Any, str]] = {}
+        self._counted: tuple[float, int] = (float("-inf"), 0)  # virtual functions: when, and how many
         self._user: tuple[Any, User | None] | None = None  # and the connection that told it
 
     def close(self) -> None:
@@ -267,6 +277,115 @@ class Hypervisor(DeviceCalls, MoveCalls):
         told: bool = self._on(name, self._has_sent_all)
         return told
 
+    # --- devices ---------------------------------------------------------------------------
+
+    def virtual_functions(self) -> list[VirtualFunction]:
+        """All virtual functions of the host's network and other cards."""
+
+        def work(connection: Any) -> list[VirtualFunction]:
+            devices = connection.listAllDevices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV)
+            found = (from_node_device(self.host, device.XMLDesc()) for device in devices)
+            return [function for function in found if function is not None]
+
+        return self._link.call(self.host, work)
+
+    def function_count(self) -> int:
+        """How many of them there are; counted anew once a minute."""
+        at_s, count = self._counted
+        now_s = time.monotonic()
+        if now_s - at_s > _COUNT_EVERY_S:
+            with contextlib.suppress(DriverError):  # a libvirtd that does not know its devices
+                count = len(self.virtual_functions())
+            self._counted = (now_s, count)
+        return count
+
+    def shared_files(self) -> list[str]:
+        """Names of all files of the host's shared memory, ours or not."""
+
+        def work(connection: Any) -> list[str]:
+            with _shared_memory(connection) as pool:
+                pool.refresh()
+                return [str(file.name()) for file in pool.listAllVolumes()]
+
+        return self._link.call(self.host, work)
+
+    def remove_shared_file(self, name: str) -> None:
+        """Give that memory back to the host. NotFoundError: there is no such file."""
+
+        def work(connection: Any) -> None:
+            with _shared_memory(connection) as pool:
+                pool.storageVolLookupByName(name).delete()
+
+        self._link.call(self.host, work)
+
+    def live_document(self, name: str) -> str:
+        """The domain document as it is now, with everything that was attached to it."""
+        return str(self._on(name, lambda domain: domain.XMLDesc()))
+
+    def attach(self, name: str, device: str) -> None:
+        """Plug a device into the running guest."""
+        live = libvirt.VIR_DOMAIN_AFFECT_LIVE
+        self._on(name, lambda domain: domain.attachDeviceFlags(device, live))
+
+    def detach(self, name: str, device: str) -> None:
+        """Ask the running guest to let go of a device; it may take a moment."""
+        live = libvirt.VIR_DOMAIN_AFFECT_LIVE
+        self._on(name, lambda domain: domain.detachDeviceFlags(device, live))
+
+    # --- moves -----------------------------------------------------------------------------
+
+    def migrate(
+        self,
+        name: str,
+        target_uri: str,
+        data_uri: str | None,
+        stay_paused: bool,
+        terms: MoveTerms,
+        carriage: transfer.Carriage | None = None,
+    ) -> None:
+        """Move an active domain to the libvirtd at `target_uri`, which the source contacts itself.
+
+        `data_uri` is where the target receives memory, such as tcp://10.0.0.2. With a `carriage`
+        its disk goes along.
+        """
+
+        def work(domain: Any) -> None:
+            transfer.move(domain, target_uri, data_uri, stay_paused, terms, carriage)
+
+        self._on(name, work, self._limits.long_s)
+
+    def progress(self, name: str) -> transfer.Progress | None:
+        """How far its way to another host is; None when it is not leaving."""
+        seen: transfer.Progress | None = self._on(name, transfer.progress)
+        return seen
+
+    def post_copy(self, name: str) -> None:
+        """Let the guest go on at the target now; what it lacks is fetched when it is needed."""
+        self._on(name, lambda domain: domain.migrateStartPostCopy())
+
+    def cancel_move(self, name: str) -> None:
+        """Stop its way to another host; not leaving is fine. BusyError: it is too late for that."""
+
+        def work(domain: Any) -> None:
+            seen = transfer.progress(domain)
+            if seen is not None and not seen.cancellable:
+                raise BusyError(name, "it is about to go on at the other host", "wait for it")
+            if seen is not None:
+                domain.abortJob()
+
+        self._on(name, work)
+
+    def last_downtime_s(self, name: str) -> float | None:
+        """How long the guest stood still in the move that brought it here, by QEMU's own count."""
+        downtime_s: float | None = self._on(name, transfer.last_downtime_s)
+        return downtime_s
+
+    def abort_job(self, name: str) -> None:
+        """Stop a running save or migration; the domain goes on where it was."""
+        self._on(name, lambda domain: domain.abortJob())
+
+    # --- the guest, and the host itself ----------------------------------------------------
+
     def with_agent(self, name: str, work: Callable[[Ask], _Answer], limit_s: float) -> _Answer:
         """Run `work` with a function that asks the guest agent; see `agent.wake`."""
         answer: _Answer = self._on(name, lambda domain: work(agent_of(domain)), limit_s)
@@ -320,3 +439,27 @@ class Hypervisor(DeviceCalls, MoveCalls):
     def _lifecycle(self, _connection: Any, domain: Any, *_details: Any) -> None:
         if self._on_event is not None:
             self._on_event(self.host, str(domain.name()))
+
+
+@contextmanager
+def _shared_memory(connection: Any) -> Iterator[Any]:
+    """The host's shared memory as libvirt's storage: the only way to it from another machine."""
+    pool = _somebodys(connection)
+    if pool is not None:
+        yield pool
+        return
+    pool = connection.storagePoolCreateXML(_AS_POOL)
+    try:
+        yield pool
+    finally:
+        pool.destroy()  # libvirt forgets it, and touches no file
+
+
+def _somebodys(connection: Any) -> Any:
+    """The storage pool that is there already; None: there is none."""
+    try:
+        return connection.storagePoolLookupByTargetPath(_SHARED)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_STORAGE_POOL:
+            return None
+        raise

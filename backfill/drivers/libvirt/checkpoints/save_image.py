@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
 
-from backfill.drivers.libvirt.domain_xml import Files, place
+from backfill.drivers.libvirt.connection.domain_xml import Files, place
 from backfill.ports.errors import BadOutputError, RefusedError
 
 _HEAD = struct.Struct("=16s19I")

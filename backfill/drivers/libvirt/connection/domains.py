@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import libvirt
 
-from backfill.drivers.libvirt import states
-from backfill.drivers.libvirt.domain_xml import NAMESPACE, Label, parse_label
+from backfill.drivers.libvirt.connection import states
+from backfill.drivers.libvirt.connection.domain_xml import NAMESPACE, Label, parse_label
+from backfill.drivers.libvirt.connection.states import DomainState, PausedReason, ShutoffReason
 from backfill.ports.errors import BusyError
 
 STATS = libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BALLOON
@@ -16,6 +17,7 @@ _KIB_PER_MIB = 1024
 # The kernel's own period; a quota of -1 is none, and libvirt takes no less than 1 ms.
 _PERIOD_US, _NO_QUOTA, _LEAST_QUOTA_US = 100_000, -1, 1_000
 _MIGRATION_OUT = libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT
+_STARTING = (DomainState.PAUSED, PausedReason.STARTING_UP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +136,44 @@ def label_of(handle: Any) -> Label | None:
             return None
         raise
     return parse_label(str(text))
+
+
+class StaleDomain:
+    """The stale domains of one host, by name, with the number that libvirtd gave to that start.
+
+    Measured (libvirt 11.3): a libvirtd that is killed between its first note of a start and the
+    emulator's process finds the note again and shows the domain as paused (starting up), in the
+    middle of a job that never ends, after every further restart as well. No call helps; without
+    its note it forgets the domain.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._known: dict[str, int] = {}
+
+    def look(self, handle: Any, name: str, error: libvirt.libvirtError) -> None:
+        """Look at a domain that could not be ended. BusyError with the remedy for one of these.
+
+        libvirtd kills the emulator before it asks for the domain's lock: that it does not get the
+        lock means that there is no process (any more).
+        """
+        if error.get_error_code() != libvirt.VIR_ERR_OPERATION_TIMEOUT:
+            return
+        if tuple(handle.state()) != _STARTING:
+            return
+        self._known[name] = handle.ID()
+        raise BusyError(
+            name,
+            f"nothing of it runs, but libvirtd on {self._host}, which died while it started "
+            "it, cannot let go of it",
+            f"on {self._host} stop libvirtd, remove /run/libvirt/qemu/{name}.xml and start "
+            "libvirtd: guests that run are not touched",
+        )
+
+    def as_it_is(self, handle: Any, domain: Domain | None) -> Domain | None:
+        """The domain as libvirtd shows it, or ended where it is known to be one of these."""
+        if domain is None or self._known.get(domain.name) != handle.ID():
+            return domain
+        if (domain.state, domain.reason) != _STARTING:
+            return domain
+        return replace(domain, state=DomainState.SHUTOFF, reason=ShutoffReason.CRASHED)

@@ -1,0 +1,1 @@
+"""Checkpoints of instances: kept, sealed, verified, put back."""

@@ -1,0 +1,1 @@
+"""One connection to one libvirtd: its hypervisor, domains and documents as typed values."""

@@ -1,0 +1,1 @@
+"""Devices of instances: who holds them, their documents, and plugging."""

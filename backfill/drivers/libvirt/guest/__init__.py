@@ -1,0 +1,1 @@
+"""What is asked of a running guest, and what a guest is told at birth."""

@@ -1,0 +1,1 @@
+"""The way of an instance to another host."""
