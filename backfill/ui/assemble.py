@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
+from backfill.config.cloud import GroupPolicy, OpenStackEntry
 from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
 from backfill.core.fleet import InstanceSpec
 from backfill.core.quantities import Resources
 from backfill.drivers.munge import MungeCredentials
+from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.ports.capabilities import CheckpointKeeper, LeakFinder
@@ -66,7 +69,7 @@ def providers(
     if hosts and config.openstack is not None:
         # As above: openstacksdk is an extra.
         from backfill.drivers.openstack.provider import OpenStackProvider
-        from backfill.ui.assemble_cloud import openstack_config
+        from backfill.ui.assemble import openstack_config
 
         cloud = OpenStackProvider(openstack_config(config, config.openstack, hosts))
         found |= {h.name: cloud for h in hosts}
@@ -152,4 +155,29 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             entry.moves.live,
         ),
         await_salt=config.salt is not None and config.salt.gate,
+    )
+
+
+def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntry]) -> OpenStackConfig:
+    """All of it, for these hosts."""
+    return OpenStackConfig(
+        cluster=config.policies.cluster,
+        places={h.name: Place(h.cloud, h.compute) for h in hosts},
+        shape=Shape(
+            flavours=entry.flavours,
+            network=entry.network,
+            zones=entry.zones or ("",),
+            images=dict(entry.images),
+            vnic_type=entry.vnic_type.value,
+            group_policy="" if entry.spread is GroupPolicy.NONE else entry.spread.value,
+            volume_gb=entry.volume_gb,
+            config_drive=entry.config_drive,
+        ),
+        guest=Guest(
+            **asdict(entry.guest)
+            | {"slurmd_options": slurm_parts.slurmd_options(config, entry.guest.slurmd_options)}
+        ),
+        clouds_yaml=entry.clouds_yaml,
+        hours_cap=entry.hours_cap,
+        patience=Patience(**asdict(entry.limits)),
     )

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from backfill.core.visible import escaped, visible
-from backfill.ui.codes import NO, NO_PERMISSION, OK, UNAVAILABLE
-from backfill.ui.parser import say
+from backfill.ui.parser import NO, NO_PERMISSION, OK, UNAVAILABLE, say
 
 DEFAULT_SOCKET = "/run/backfill/daemon.sock"
 # The daemon itself gives up after 10 s and says so; this is for one that hangs.

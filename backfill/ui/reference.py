@@ -6,9 +6,8 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from backfill.ui.cli import build_parser, command_parsers
-from backfill.ui.codes import MEANINGS
-from backfill.ui.commands import COMMANDS, GROUPS, LIVE, Command
+from backfill.ui.command_line import COMMANDS, GROUPS, SCENARIO, Command, build_parser, command_parsers
+from backfill.ui.parser import MEANINGS
 
 _HEAD = """\
 # Commands of `backfill`
@@ -33,7 +32,7 @@ def page() -> str:
         for command in COMMANDS:
             if command.group == group:
                 parts += _command(command)
-                parts += _command(LIVE, " --live") if command.name == LIVE.name else []
+                parts += _command(SCENARIO, " --live") if command.name == SCENARIO.name else []
     return "".join(parts)
 
 

@@ -32,6 +32,17 @@ def takers(host: dict[str, Any]) -> list[str]:
     return [j for j in host.get("given_to", ()) if j != BY_HAND]
 
 
+def host_state(host: dict[str, Any]) -> tuple[str, str]:
+    """One word for a host, and why it is so."""
+    if not host["reachable"]:
+        return "unreachable", host["problem"]
+    if host["closed"]:
+        return "closed", host["closed"]
+    if given := takers(host):
+        return "given", f"Slurm gave it to {jobs(given)}"
+    return "open", ""
+
+
 def operation(entry: dict[str, Any], now_s: float) -> str:
     """An action under way, or one that failed and waits, in one sentence."""
     kind, name, *rest = str(entry["key"]).split(":")

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.ports.storage import Record
-from backfill.ui import daemon_command
 from backfill.ui.cli import main
+from backfill.ui.commands import daemon as daemon_command
 
 _WHEN, _KIND, _NAME = os.environ["BACKFILL_CRASH"].split()
 

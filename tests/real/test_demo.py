@@ -14,7 +14,7 @@ from backfill.lab.cluster import Lab
 from backfill.lab.leftovers import traces
 from backfill.lab.spec import LabSpec
 from backfill.lab.waiting import wait_until
-from backfill.ui.demo_lab import NAME
+from backfill.ui.commands.demo_lab import NAME
 from tests.real.releases import RELEASES
 
 pytestmark = pytest.mark.real

@@ -14,7 +14,7 @@ import yaml
 import backfill
 from backfill.lab.cluster import Lab
 from backfill.lab.roots import RELEASES
-from backfill.ui.codes import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE
+from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE
 from tests.real.conf_lab import conf_lab
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]

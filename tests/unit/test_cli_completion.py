@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill.ui.candidates import FILES, candidates
 from backfill.ui.cli import main
-from backfill.ui.completion import script
+from backfill.ui.commands.completion import FILES, candidates, script
 from tests.unit.living_daemon import LivingDaemon, living, parked
 
 

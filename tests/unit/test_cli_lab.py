@@ -9,9 +9,9 @@ import pytest
 
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import LabSpec
-from backfill.ui.candidates import candidates
 from backfill.ui.cli import main
-from backfill.ui.lab_commands import next_steps
+from backfill.ui.commands.completion import candidates
+from backfill.ui.commands.lab import next_steps
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill.ui.commands import COMMANDS
+from backfill.ui.command_line import COMMANDS
 from backfill.ui.reference import page
 
 PAGE = Path(__file__).parents[2] / "docs/cli.md"

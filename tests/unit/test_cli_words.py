@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backfill.ui.cli import main
-from backfill.ui.commands import COMMANDS
+from backfill.ui.command_line import COMMANDS
 
 HEAVY = ("libvirt", "yaml", "rich", "backfill.engine", "backfill.lab", "socket")
 

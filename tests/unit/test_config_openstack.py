@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backfill.drivers.openstack.settings import Place
-from backfill.ui.assemble_cloud import openstack_config
+from backfill.ui.assemble import openstack_config
 from tests.unit.policy_files import loaded, sentences, text
 
 HOSTS = "hosts: [{name: east, provider: openstack, node: null, cloud: mycloud}]"

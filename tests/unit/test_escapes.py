@@ -30,8 +30,8 @@ from backfill.engine.queries import Queries
 from backfill.ports.storage import Record
 from backfill.ui.cli import main
 from backfill.ui.client import print_json, shown
-from backfill.ui.daemon_command import OneLine
-from backfill.ui.guard import Guarded
+from backfill.ui.commands.daemon import OneLine
+from backfill.ui.terminal import Guarded
 from tests.unit.living_daemon import LivingDaemon, living, parked
 from tests.unit.test_hook_desk import NOW_S, Desk
 

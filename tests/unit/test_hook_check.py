@@ -20,7 +20,7 @@ from backfill.drivers.slurm.settings import read_settings, slurm_uid
 from backfill.engine.connection_limiter import Refused, Trust
 from backfill.engine.listener import Listener
 from backfill.engine.messages import Message
-from backfill.ui.hook_check import check_hooks
+from backfill.ui.commands.hook_check import check_hooks
 from tests.unit.hook_daemon import HookDaemon
 
 # As whom a test can start a program: root can as anybody.

@@ -14,7 +14,7 @@ from backfill.core.policies.environments import Environment
 from backfill.drivers.slurm.submit_lua import Gate
 from backfill.ui import slurm_parts
 from backfill.ui.cli import main
-from backfill.ui.codes import BAD_DATA, OK
+from backfill.ui.parser import BAD_DATA, OK
 from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, ROOT, text
 
 FILES = "kernel: /k, initrd: /i, disk: /d, cmdline: quiet"

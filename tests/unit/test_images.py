@@ -11,7 +11,7 @@ import pytest
 from backfill.core.cluster import Job, JobState
 from backfill.core.policies.environments import Environment, Environments
 from backfill.ui.cli import main
-from backfill.ui.codes import BAD_DATA, NO, OK
+from backfill.ui.parser import BAD_DATA, NO, OK
 
 CATALOGUE = Environments(
     (Environment("root6", "rocky", users=("ada",), accounts=("hep",)), Environment("plain"))

@@ -15,7 +15,7 @@ from backfill.engine.messages import Reread
 from backfill.engine.policyfile import PolicyFile
 from backfill.ports.errors import UnreachableError
 from backfill.ui.cli import main
-from backfill.ui.policy_reload import _FIXED_SECTIONS, PolicyReloader
+from backfill.ui.commands.daemon import _FIXED_SECTIONS, PolicyReloader
 from tests.unit.living_daemon import LivingDaemon, living
 
 FILE = """\

@@ -15,13 +15,12 @@ from backfill.ports.storage import Record
 from backfill.sim.scenarios.player import play
 from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.stage import SimulatedStage
-from backfill.ui.report import Head, Judgement, main, report_html
-from backfill.ui.report_style import COLOURS
-from backfill.ui.report_svg import ms, timeline_svg
-from backfill.ui.report_tables import PEERS, evictions_table, start_steps, starts_table
-from backfill.ui.report_waterfall import boot_bars, giving_bars, returning_bars, waterfall_svg
-from backfill.ui.timeline_builder import timeline_of
-from backfill.ui.timeline_data import Kind, Span, Timeline
+from backfill.ui.report.builder import timeline_of
+from backfill.ui.report.page import Head, Judgement, main, report_html
+from backfill.ui.report.style import COLOURS
+from backfill.ui.report.svg import boot_bars, giving_bars, ms, returning_bars, timeline_svg, waterfall_svg
+from backfill.ui.report.tables import PEERS, evictions_table, start_steps, starts_table
+from backfill.ui.report.timeline import Kind, Span, Timeline
 
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -216,6 +215,6 @@ def test_the_picture_of_the_manual_tells_the_same_story(tmp_path: Path) -> None:
         for file in (kept, fresh)
     ]
     assert shown[0] == shown[1], (
-        "write it anew: python -m backfill.ui.report --scenario scenarios/first_day.yaml "
+        "write it anew: python -m backfill.ui.report.page --scenario scenarios/first_day.yaml "
         "--svg docs/pictures/first_day.svg"
     )

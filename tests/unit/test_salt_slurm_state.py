@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backfill.ui import slurm_command
+from backfill.ui.commands import slurm as slurm_command
 
 STATES = Path(__file__).parents[2] / "salt_states"
 

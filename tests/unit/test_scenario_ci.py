@@ -12,7 +12,8 @@ from backfill.config.problems import ConfigError
 from backfill.sim.scenarios.player import Outcome, play
 from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.stage import SimulatedStage
-from backfill.ui.cli import command_of, main
+from backfill.ui.cli import main
+from backfill.ui.command_line import BY_NAME, SCENARIO, command_of
 from tests.unit.policy_files import text
 
 SMALL = """\
@@ -117,7 +118,7 @@ def test_a_policy_file_is_not_taken_for_the_scenario() -> None:
     story = command_of(["replay", "--policy", "p.yaml", "s.yaml"])
     assert trace is not None
     assert story is not None
-    assert (trace.module, story.module) == ("backfill.ui.replay_command", "backfill.ui.live_command")
+    assert (trace, story) == (BY_NAME["replay"], SCENARIO)
 
 
 def test_work_survives_mishaps(here: Path) -> None:

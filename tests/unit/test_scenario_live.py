@@ -10,8 +10,7 @@ import pytest
 
 from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.scenario import HostGroup, Scenario
-from backfill.ui.demo_lab import unfit
-from backfill.ui.demo_live import allocations, guest_marks
+from backfill.ui.commands.demo_lab import allocations, guest_marks, unfit
 
 LOG = """\
 [2026-11-21T03:54:09.651] _slurm_rpc_submit_batch_job: JobId=1 InitPrio=4294901759 usec=208

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill.sim.scenarios.shipped import folder, located, names, remedy
-from backfill.ui.cli import command_of
+from backfill.ui.command_line import BY_NAME, SCENARIO, command_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,10 +60,10 @@ def test_replay_knows_scenarios_by_name() -> None:
     """A scenario has other options than a trace."""
     chosen = command_of(["replay", "papers/poster"])
     assert chosen is not None
-    assert chosen.module == "backfill.ui.live_command"
+    assert chosen == SCENARIO
     trace = command_of(["replay", "traces/poisson", "--cluster", "8x1"])
     assert trace is not None
-    assert trace.module == "backfill.ui.replay_command"
+    assert trace == BY_NAME["replay"]
 
 
 def test_the_package_takes_all_of_them_along() -> None:

@@ -25,7 +25,7 @@ from backfill.sim.traces.models import (
     with_estimates,
 )
 from backfill.ui.cli import main as command
-from backfill.ui.codes import BAD_DATA, USAGE
+from backfill.ui.parser import BAD_DATA, USAGE
 
 DRAWS = 20_000
 

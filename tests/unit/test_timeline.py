@@ -13,9 +13,9 @@ from backfill.ports.storage import Record
 from backfill.sim.scenarios.player import Outcome, play
 from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.stage import SimulatedStage
-from backfill.ui.timeline import STYLES, cells, picture, watcher, window_s
-from backfill.ui.timeline_builder import timeline_of
-from backfill.ui.timeline_data import MEANINGS, Kind, Row, Span, Timeline, in_lanes, natural
+from backfill.ui.report.builder import timeline_of
+from backfill.ui.report.live import STYLES, cells, picture, watcher, window_s
+from backfill.ui.report.timeline import MEANINGS, Kind, Row, Span, Timeline, in_lanes, natural
 
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
 

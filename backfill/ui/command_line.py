@@ -1,0 +1,172 @@
+"""All commands and the parser of the command line; a command is imported only when it is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from backfill.ui.parser import MEANINGS, Parser
+
+Run = Callable[[argparse.Namespace], int]
+# The first word of a call by a completion script; the line typed so far follows.
+COMPLETE = "_complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One word after `backfill`.
+
+    Its file in `backfill.ui.commands` has `add_NAME_arguments(parser)` and `run_NAME(args) -> int`.
+    """
+
+    name: str
+    file: str
+    help: str
+    group: str
+    functions: str = ""  # their NAME, where it is not the command's
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's own arguments."""
+        self._function("add_{}_arguments")(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Carry the command out; returns the exit status."""
+        return cast("Run", self._function("run_{}"))(args)
+
+    def _function(self, name: str) -> Callable[..., object]:
+        module = importlib.import_module(f"backfill.ui.commands.{self.file}")
+        return cast("Callable[..., object]", getattr(module, name.format(self.functions or self.name)))
+
+
+_ASK, _ACT, _WORK, _HELP = "look", "act", "run and try", "help"
+
+COMMANDS = (
+    Command("status", "look", "the cluster on one page", _ASK),
+    Command("hosts", "look", "machines that carry instances", _ASK),
+    Command("nodes", "look", "our virtual nodes, what they do and why", _ASK),
+    Command("instances", "look", "instances on the hosts", _ASK),
+    Command("explain", "explain", "why a node, host or job is as it is", _ASK),
+    Command("plan", "look", "what would be done now, and what not", _ASK),
+    Command("events", "events", "what was done, in order of time", _ASK),
+    Command("evict", "act", "clear a host or node by hand", _ACT),
+    Command("provision", "salt", "run Salt's states on nodes", _ACT),
+    Command("drift", "salt", "which nodes differ from Salt's states", _ASK),
+    Command("checkpoint", "checkpoint", "saved states of jobs", _ACT),
+    Command("reclaim", "act", "give a burst host's room back", _ACT),
+    Command("fleet", "fleet", "instances, all of them or none", _ACT),
+    Command("retry", "act", "try a given-up node again", _ACT),
+    Command("poke", "act", "make the daemon look at everything now", _ACT),
+    Command("daemon", "daemon", "run the node manager", _WORK),
+    Command("slurm", "slurm", "our part of Slurm's configuration", _WORK),
+    Command("policy", "policy", "check a policy file", _WORK),
+    Command("image", "images", "build and verify the guest image", _WORK),
+    Command("images", "images", "master images and their checksums", _WORK),
+    Command("cloud", "cloud", "a whole cluster in OpenStack", _WORK),
+    Command("lab", "lab", "a real cluster on this machine", _WORK),
+    Command("demo", "demo", "watch the main job on a lab", _WORK),
+    Command("replay", "replay", "play a trace or a scenario", _WORK),
+    Command("workload", "workload", "draw a trace from a model", _WORK),
+    Command("completion", "completion", "completion for bash, zsh, fish", _HELP),
+    Command("version", "version", "show the version", _HELP),
+)
+# A scenario is replayed with other arguments than a trace.
+SCENARIO = Command("replay", "replay", "play a scenario, --live on a real lab", _WORK, "scenario")
+
+GROUPS = tuple(dict.fromkeys(c.group for c in COMMANDS))
+BY_NAME = {c.name: c for c in COMMANDS}
+
+_ABOUT = (
+    "Virtual nodes that fill a Slurm cluster's idle hosts with low-priority jobs\nand give them back at once."
+)
+_BEGIN = """\
+first steps:
+  backfill demo                       watch it on this machine, nothing to set up
+  backfill lab up                     keep such a cluster and play with it
+  backfill policy check FILE          before the daemon is started
+  backfill daemon --config FILE       start it
+  backfill status                     what is going on
+  backfill explain vn1                why"""
+
+
+def command_of(words: Sequence[str]) -> Command | None:
+    """The command that a command line names, before it is read completely."""
+    name = next((w for w in words if not w.startswith("-")), "")
+    # What follows an option with a value is no scenario, although it may be a YAML file.
+    own = [w for before, w in zip(["", *words], words, strict=False) if before not in _WITH_FILES]
+    scenario = name == SCENARIO.name and any(map(_is_scenario, own))
+    if name == SCENARIO.name and ("--live" in words or scenario):
+        return SCENARIO
+    return BY_NAME.get(name)
+
+
+_WITH_FILES = frozenset(
+    {
+        "--policy",
+        "--against",
+        "--journal",
+        "--learn",
+        "--costs",
+        "--reservations",
+        "--backlog",
+        "--report",
+        "--junit",
+    }
+)
+
+
+def _is_scenario(word: str) -> bool:
+    """A YAML file, or the name of one that comes with the project."""
+    if word.startswith("-") or word.endswith((".yaml", ".yml")):
+        return not word.startswith("-")
+    from backfill.sim.scenarios.shipped import located
+
+    return located(Path(word)).suffix == ".yaml"
+
+
+def build_parser(declared: Sequence[Command] = ()) -> Parser:
+    """The parser of all commands; only `declared` ones have their arguments, as that imports."""
+    modules = {c.name: c for c in declared}
+    parser = Parser(prog="backfill", description=_ABOUT, epilog=_epilog(), usage=_USAGE)
+    parser.add_argument(
+        "--version", action="store_const", const="version", dest="command", help="show the version"
+    )
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog=parser.prog
+    )
+    for command in COMMANDS:
+        about = command.help[0].upper() + command.help[1:] + "."
+        # Without `help` it is in no list: the list by groups is in the epilog.
+        one = commands.add_parser(command.name, description=about)
+        if command.name in modules:
+            modules[command.name].add_arguments(one)
+    return parser
+
+
+OWN_OPTIONS = ("-h", "--help", "--version", "--")
+EXAMPLE = "backfill status"
+_USAGE = "backfill COMMAND [ARGUMENTS]   (backfill COMMAND --help tells more)"
+
+
+def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of the commands below this one, by name; empty if there are none."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def _epilog() -> str:
+    lines = []
+    for group in GROUPS:
+        lines.append(f"{group}:")
+        lines += [f"  {c.name:<12} {c.help}" for c in COMMANDS if c.group == group]
+        lines.append("")
+    lines += [_BEGIN, "", "exit status:"]
+    lines += [f"  {code:<4} {meaning}" for code, meaning in MEANINGS]
+    lines += ["", "environment:", "  BACKFILL_SOCKET   the daemon's socket, where --socket is not"]
+    lines += ["  NO_COLOR          no colours in a terminal either"]
+    return "\n".join(lines)

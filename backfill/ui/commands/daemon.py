@@ -1,0 +1,365 @@
+"""`backfill daemon --config FILE`: check everything first, then run until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TextIO
+
+from backfill.config import Config, ConfigError, conflicts, hints, load
+from backfill.config.catalogue import path_of
+from backfill.core.moves import as_then
+from backfill.core.policy import PolicySet
+from backfill.core.visible import visible
+from backfill.core.world import World
+from backfill.drivers.slurm.driver import SlurmManager
+from backfill.drivers.slurm.settings import check_settings, slurm_uid
+from backfill.drivers.store.lease import Keeper, Lease, lease_path
+from backfill.drivers.store.sqlite import SqliteJournal
+from backfill.engine.clock import SteadyClock
+from backfill.engine.connection_limiter import Trust
+from backfill.engine.daemon import Daemon, Pace
+from backfill.engine.listener import Listener
+from backfill.engine.looking import Outside
+from backfill.engine.messages import Message, Reread, Stop
+from backfill.engine.policyfile import PolicyFile, Reading
+from backfill.engine.queries import Queries
+from backfill.ports.errors import DriverError, RefusedError
+from backfill.ports.provider import InstanceProvider
+from backfill.ui import slurm_parts
+from backfill.ui.assemble import credentials, distinct, keepers, providers, provisioner, slurm_manager
+from backfill.ui.commands.hook_check import check_hooks
+
+_LOG = logging.getLogger("backfill")
+# A hook gives up by its own timeout, which may be long; ours only bounds a hook that hangs.
+_HOOK_PATIENCE_S = 600.0
+
+OK, UNAVAILABLE, BAD_CONFIG = 0, 69, 78
+
+
+def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `backfill daemon`."""
+    parser.add_argument("--config", required=True, metavar="FILE", type=Path, help="policy file")
+    parser.add_argument("--verbose", action="store_true", help="log every detail")
+    parser.add_argument("--check", action="store_true", help="check the file against the cluster and end")
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="do not wait for the lease of another daemon of this cluster: it has ended",
+    )
+
+
+def run_daemon(args: argparse.Namespace) -> int:
+    """Run the daemon in the foreground; the service manager puts it into the background."""
+    _begin_log(logging.DEBUG if args.verbose else logging.INFO)
+    try:
+        config = load(args.config)
+    except ConfigError as error:
+        return _refuse(str(error), BAD_CONFIG)
+    manager = slurm_manager(config)
+    pokes: list[Daemon] = []
+
+    salt = provisioner(config, lambda node: _poke(pokes))
+    if salt is not None:
+        salt.warm()  # beside everything else
+    try:
+        by_host = providers(config, lambda host, name: _poke(pokes, host), salt)
+        problems = _against_the_cluster(config, manager, by_host)
+        if salt is not None and args.check:
+            salt.check()
+    except DriverError as error:
+        return _refuse(f"{args.config}: {error}", UNAVAILABLE)
+    if problems:
+        return _refuse("\n".join(f"{args.config}: {p}" for p in problems), BAD_CONFIG)
+    if args.check:
+        return _checked(config, manager)
+    try:
+        with (
+            _only_one(Path(config.daemon.state_dir)),
+            _the_only(config, manager, at_once=args.take_over) as right,
+        ):
+            _settle(config, manager)
+            outside = Outside(manager, by_host, SteadyClock(), keepers(by_host), credentials(manager), salt)
+            return _work(config, manager, outside, pokes, right)
+    except (DriverError, RuntimeError) as error:
+        return _refuse(str(error), UNAVAILABLE)
+
+
+class OneLine(logging.Formatter):
+    """What is logged is one line, whatever names users give to jobs; tracebacks have their own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  it is logging's name
+        record.message = visible(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  as above
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  {visible(line)}" for line in lines)  # none looks like one of the log
+
+
+def _begin_log(level: int) -> None:
+    handler = logging.StreamHandler()
+    line = "%(asctime)s.%(msecs)03d %(levelname)s %(message)s"
+    handler.setFormatter(OneLine(line, "%Y-%m-%dT%H:%M:%S"))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+def _checked(config: Config, manager: SlurmManager) -> int:
+    """The file fits the cluster; does a hook reach us, too?"""
+    try:
+        found = check_hooks(config, manager.settings())
+    except (DriverError, ValueError) as error:
+        return _refuse(str(error), UNAVAILABLE)
+    for sentence in found.proven:
+        print(f"{config.source}: {sentence}")
+    if found.problems:
+        return _refuse("\n".join(f"{config.source}: {p}" for p in found.problems), BAD_CONFIG)
+    print(f"{config.source}: fits the cluster")
+    return OK
+
+
+@contextmanager
+def _the_only(config: Config, manager: SlurmManager, *, at_once: bool) -> Iterator[Keeper | None]:
+    """Hold the lease that keeps a daemon of another state directory from the same cluster."""
+    raw = manager.settings().raw
+    state_save, cluster = raw.get("StateSaveLocation", ""), raw.get("ClusterName", "")
+    path = lease_path(state_save, cluster)
+    if path is None:
+        _LOG.warning(
+            "slurmctld's StateSaveLocation %s is not seen from here: a second daemon of this "
+            "cluster, with another state_dir, would not be noticed",
+            state_save,
+        )
+        yield None
+        return
+    lease = Lease(path, Path(config.daemon.state_dir))
+    try:
+        lease.take(at_once=at_once)
+    except RefusedError as error:
+        _LOG.warning("%s: a second daemon of this cluster would not be noticed", error)
+        yield None
+        return
+    keeper = Keeper(lease)
+    keeper.start()
+    try:
+        yield keeper
+    finally:
+        keeper.stop()
+
+
+def _make_room(config: Config, manager: SlurmManager) -> None:
+    """For the jobs of a policy file that was just taken over, which may be wider than before."""
+    try:
+        told = slurm_parts.make_room(config, manager)
+    except DriverError as error:
+        told = [f"Slurm may refuse jobs while it has no node that could run them: {error}"]
+    for sentence in told:
+        _LOG.warning("%s", sentence)
+
+
+def _settle(config: Config, manager: SlurmManager) -> None:
+    for sentence in slurm_parts.settle(config, manager):
+        _LOG.warning("%s", sentence)
+
+
+def _poke(daemons: list[Daemon], *sources: str) -> None:
+    for daemon in daemons:
+        daemon.poke(*sources)
+
+
+def _against_the_cluster(
+    config: Config, manager: SlurmManager, by_host: Mapping[str, InstanceProvider]
+) -> list[str]:
+    """Everything in which file and living cluster contradict each other; hints are logged."""
+    settings = manager.settings()
+    nodes = manager.observe().nodes
+    reachable = {name: provider.observe(name).host for name, provider in by_host.items()}
+    for hint in hints(config, settings, nodes, reachable):
+        _LOG.warning("%s: %s", config.source, hint)
+    longest_s = config.policies.ladder.longest_stop_s
+    unfit = check_settings(
+        settings, longest_s if longest_s is not None else float("inf"), config.slurm.registration.value
+    )
+    found = list(conflicts(config, settings, nodes, reachable))
+    # Both look at SlurmdTimeout and MaxNodeCount; the file's own words name the line to change.
+    return found or unfit
+
+
+def _only_one(state_dir: Path) -> TextIO:
+    """Hold the lock that keeps a second daemon from the same journal."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    lock = (state_dir / "daemon.lock").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        pid = lock.read().strip() or "unknown"
+        lock.close()
+        raise RuntimeError(f"another daemon (pid {pid}) works with {state_dir}; stop it first") from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _tidy(policies: PolicySet, outside: Outside, journal: SqliteJournal, keep_s: float, world: World) -> None:
+    """Once an hour: old stories, and checkpoints whose time is over.
+
+    Nothing is older because somebody set the machine's clock.
+    """
+    now_s = outside.clock.now()
+    clock_s = now_s - outside.clock.ahead()
+    try:
+        journal.prune(0.0, as_then(world.time_moves, now_s - keep_s))
+    except DriverError as error:
+        _LOG.warning("old stories stay in the journal: %s", error)
+    for keeper in distinct(outside.keepers.values()):
+        try:
+            keeper.tend()
+            for identity in policies.checkpoints.expired(keeper.checkpoints(), clock_s, world.clock_moves):
+                keeper.drop(identity)
+                _LOG.info("checkpoint %s is removed: its time is over", identity)
+        except DriverError as error:
+            _LOG.warning("checkpoints could not be tidied: %s", error)
+
+
+def _work(
+    config: Config, manager: SlurmManager, outside: Outside, pokes: list[Daemon], right: Keeper | None
+) -> int:
+    by_host = outside.providers
+    settings = config.daemon
+    journal = SqliteJournal(Path(settings.state_dir) / "journal.db")
+    pace = Pace(settings.poll_s, settings.host_poll_s, settings.watch_s, settings.workers, settings.policy_s)
+    trust = Trust(slurm_uid(manager.settings()))
+
+    def conflicts(new: Config) -> list[str]:
+        trust.slurm_uid = slurm_uid(manager.settings())  # it may have changed, too
+        return _against_the_cluster(new, manager, by_host)
+
+    reloader = PolicyReloader(config, conflicts, lambda new: _make_room(new, manager))
+    policyfile = PolicyFile(reloader)
+    policyfile.source, policyfile.loaded_s = str(config.source), outside.clock.now()
+    daemon = Daemon(
+        config.policies,
+        outside,
+        journal,
+        pace,
+        tidy=lambda: _tidy(daemon.cycle.policies, outside, journal, settings.journal_keep_s, daemon.world),
+        policyfile=policyfile,
+        right=right,
+    )
+    answer = Queries(daemon).answer
+    listener = Listener(daemon.inbox, answer, _HOOK_PATIENCE_S, trust, daemon.refused)
+    _on_signals(daemon.inbox)
+    try:
+        listener.listen_unix(Path(settings.socket))
+        if settings.listen:
+            address, _, port = settings.listen.rpartition(":")
+            listener.listen_tcp(address, int(port))
+        pokes.append(daemon)
+        why = daemon.run()
+        _LOG.info("stopped: %s", why)
+        return UNAVAILABLE if right is not None and right.lost else OK
+    finally:
+        listener.close()
+        for provider in set(outside.providers.values()):
+            provider.close()
+        if outside.provisioner is not None:
+            outside.provisioner.close()
+        journal.close()
+
+
+def _on_signals(inbox: SimpleQueue[Message]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda n, _: inbox.put(Stop(signal.Signals(n).name)))
+    signal.signal(signal.SIGHUP, lambda n, _: inbox.put(Reread()))
+
+
+def _refuse(problem: str, code: int) -> int:
+    print(problem, file=sys.stderr)
+    return code
+
+
+_POLICY_LOG = logging.getLogger("backfill.policy")
+# What the daemon's parts are built from: a restart, which disturbs nothing, takes them over.
+_FIXED_POLICIES = ("cluster", "hosts", "instances", "devices")
+_FIXED_SECTIONS = ("hosts", "daemon", "slurm", "libvirt", "openstack", "salt")
+
+# What in a file contradicts the living cluster, a sentence each. Raises DriverError.
+Conflicts = Callable[[Config], list[str]]
+_Stamp = tuple[int, int, int]
+
+
+class PolicyReloader:
+    """The `Reread` of a daemon that was started with a file.
+
+    `make_room` is called with each file that is taken over.
+    """
+
+    def __init__(
+        self, started: Config, conflicts: Conflicts, make_room: Callable[[Config], None] = lambda config: None
+    ) -> None:
+        self._path = Path(started.source)
+        self._started = started
+        self._conflicts = conflicts
+        self._make_room = make_room
+        self._catalogue = path_of(self._path, started.libvirt)
+        self._stamp = self._stamps()
+
+    def __call__(self, policies: PolicySet, force: bool) -> Reading | None:
+        """The file, if it has changed since it was last read here or if `force`."""
+        stamp = self._stamps()
+        if not force and (stamp == self._stamp or None in stamp):
+            return None  # a file that is just being replaced is not there for a moment
+        self._stamp = stamp
+        source = str(self._path)
+        try:
+            config = load(self._path)
+        except ConfigError as error:
+            return Reading(source, None, tuple(str(error).splitlines()))
+        try:
+            problems = [*self._fixed(config)] or [f"{source}: {p}" for p in self._conflicts(config)]
+        except DriverError as error:
+            problems = [f"{source}: it could not be compared with the cluster: {error}"]
+        if problems:
+            return Reading(source, None, tuple(problems))
+        self._make_room(config)
+        return Reading(source, config.policies, changed=tuple(differing(policies, config.policies)))
+
+    def _stamps(self) -> tuple[_Stamp | None, ...]:
+        """When the file was last changed, and the catalogue that it names."""
+        return tuple(_stamp(path) for path in (self._path, self._catalogue) if path is not None)
+
+    def _fixed(self, config: Config) -> Iterable[str]:
+        started = self._started
+        others = differing(started.policies, config.policies)
+        found = [name for name in _FIXED_POLICIES if name in others]
+        found += [n for n in _FIXED_SECTIONS if getattr(config, n) != getattr(started, n)]
+        for name in dict.fromkeys(found):
+            yield (
+                f"{self._path}:{config.lines.get(name, 0)}: {name} has changed, which a running "
+                "daemon cannot take over; restart it (jobs and instances are not touched), or "
+                "undo the change"
+            )
+
+
+def differing(one: PolicySet, other: PolicySet) -> list[str]:
+    """Names of the policies in which two sets differ."""
+    return [f.name for f in fields(one) if getattr(one, f.name) != getattr(other, f.name)]
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -1,0 +1,107 @@
+"""`backfill events`: what was seen and done, in order of time; `--follow` goes on."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+from backfill.ui.client import Answer, AskError, Client, add_socket, guarded, print_json
+from backfill.ui.parser import OK, UNAVAILABLE, say
+from backfill.ui.terminal import emphasis, local_time
+
+Ask = Callable[..., Answer]
+_LOOK_EVERY_S = 0.5
+_PAGE = 1000
+
+
+def add_events_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    parser.add_argument(
+        "--follow", "-f", action="store_true", help="go on until Ctrl-C, past the daemon's restart"
+    )
+    parser.add_argument("--after", type=_number, metavar="ID", help="only events after this one")
+    parser.add_argument("--limit", "-n", type=_positive, default=50, metavar="N", help="at most so many (50)")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    add_socket(parser)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 0")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    number = _number(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("0 events would be none; give at least 1")
+    return number
+
+
+def run_events(args: argparse.Namespace) -> int:
+    """Ask and print; with `--follow` until interrupted."""
+
+    def work(client: Client) -> int:
+        ask = client.ask_exactly if args.json else client.ask
+        found, last_id = _asked(ask, args.after or 0, args.limit)
+        _print(found, args.json)
+        if not found and not args.follow and not args.json:
+            print("no events" + (f" after {args.after}" if args.after else " yet"))
+        if args.follow:
+            _follow(ask, last_id, args.json)
+        return OK
+
+    return guarded(work, args)
+
+
+def _asked(ask: Ask, after: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """At most so many events after this one, or the latest; and up to where they were looked for.
+
+    The daemon reads only so much for one question, so there may be several.
+    """
+    found: list[dict[str, Any]] = []
+    before, last_id = 0, after
+    while True:
+        most = min(_PAGE, limit - len(found))
+        answer = ask("events", after=after, before=before, limit=most)
+        page = answer["events"]
+        found = [*found, *page] if after else [*page, *found]
+        last_id = max(last_id, answer["read_to"])
+        if not answer["more"] or len(found) >= limit:
+            return found, last_id
+        if after:
+            after = answer["read_to"]
+        else:
+            before = answer["read_from"]
+
+
+def _follow(ask: Ask, last_id: int, as_json: bool) -> None:
+    """Print what comes. The journal outlives the daemon, so its numbers go on after a restart."""
+    lost = False
+    while True:
+        # The daemon answers questions and sends nothing unasked, so there is nothing to wait on.
+        time.sleep(_LOOK_EVERY_S)
+        try:
+            found, last_id = _asked(ask, last_id, _PAGE)
+        except AskError as error:
+            if error.code != UNAVAILABLE:
+                raise
+            if not lost:
+                say("the daemon is gone; waiting until it is back")
+            lost = True
+            continue
+        lost = False
+        _print(found, as_json)
+
+
+def _print(found: list[dict[str, Any]], as_json: bool) -> None:
+    for event in found:
+        if as_json:
+            print_json(event)
+        else:
+            number = emphasis(f"{event['id']:>6}", "2")
+            print(f"{number}  {local_time(event['at_s'])}  {event['text'].strip()}")
+    if found:
+        print(end="", flush=True)

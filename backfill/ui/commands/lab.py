@@ -1,0 +1,310 @@
+"""`backfill lab`: a real Slurm cluster with hypervisors on this one machine, to play with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from backfill.lab import image, roots
+from backfill.lab.cloud import guests, second
+from backfill.lab.cloud.handle import Cloud
+from backfill.lab.cluster import Lab
+from backfill.lab.policyfile import write_policy
+from backfill.lab.spec import HYPERVISORS, LabError, LabSpec, lab_root
+from backfill.ui.parser import NO, OK, add_verbs, did_you_mean, say
+from backfill.ui.terminal import table
+
+_VERBS = {
+    "up": "start a lab and leave it running",
+    "down": "end a lab; nothing of it is left",
+    "status": "machines and services of a lab",
+    "shell": "a shell on a machine of the lab",
+    "run": "run one command on a machine of the lab",
+    "list": "the labs of this machine",
+    "cloud": "a real OpenStack on this machine",
+    "roots": "build what labs of other Slurm releases and hypervisors need, and show where it is",
+}
+
+
+def add_lab_arguments(parser: argparse.ArgumentParser) -> None:
+    """Subcommands of `backfill lab`."""
+    verbs = add_verbs(parser, _VERBS)
+    for verb in ("up", "down", "status", "shell", "run"):
+        verbs[verb].add_argument("--name", default="lab", metavar="NAME", help="which lab (lab)")
+    for verb in ("status", "list"):
+        verbs[verb].add_argument("--json", action="store_true", help="print one JSON document")
+    for verb in ("shell", "run"):
+        verbs[verb].add_argument("node", metavar="MACHINE", help="ctl, bm1, … or a virtual node such as vn1")
+    verbs["run"].add_argument("words", metavar="-- CMD", nargs=argparse.REMAINDER, help="the command")
+    _add_shape(verbs["up"])
+    _add_cloud_arguments(verbs["cloud"])
+    verbs["roots"].add_argument(
+        "releases", metavar="RELEASE", nargs="*", help="such as 24.11 or debian-13; all when left out"
+    )
+
+
+def _add_shape(up: argparse.ArgumentParser) -> None:
+    up.add_argument("--hosts", type=int, default=2, metavar="N", help="bare-metal hosts (2)")
+    up.add_argument("--cpus", type=int, default=2, metavar="N", help="CPUs of each host (2)")
+    up.add_argument("--memory-mb", type=int, default=2000, metavar="MB", help="memory of each host (2000)")
+    up.add_argument(
+        "--slurm",
+        default=roots.INSTALLED,
+        choices=roots.RELEASES,
+        help=f"release of controller, hosts and guests ({roots.INSTALLED})",
+    )
+    up.add_argument(
+        "--hypervisor",
+        default=HYPERVISORS[0],
+        metavar="RELEASE",
+        help=f"whose libvirt and QEMU the hosts run: {' or '.join(HYPERVISORS)}, or one for each"
+        f" host with commas in between ({HYPERVISORS[0]})",
+    )
+    for name, what in (("time", "a time server"), ("files", "a file server"), ("salt", "a Salt master")):
+        up.add_argument(f"--{name}", action="store_true", help=f"{what} on the controller, used by guests")
+    up.add_argument("--no-image", action="store_true", help="no guest image and no policy file: bare Slurm")
+
+
+def run_lab(args: argparse.Namespace) -> int:
+    """Carry out one of the subcommands."""
+    verbs = {
+        "up": _up,
+        "down": _down,
+        "status": _status,
+        "shell": _shell,
+        "run": _run,
+        "list": _list,
+        "cloud": _run_cloud,
+        "roots": _roots,
+    }
+    try:
+        return verbs[args.verb](args)
+    except LabError as error:
+        say(str(error))
+        return NO
+
+
+def _up(args: argparse.Namespace) -> int:
+    recipe = None if args.no_image else image.Recipe(args.slurm, args.salt)
+    spec = LabSpec(
+        name=args.name,
+        hosts=args.hosts,
+        cpus=args.cpus,
+        memory_mb=args.memory_mb,
+        hypervisor=args.hypervisor,
+        hooks="slurmctld",
+        slurm_version=args.slurm,
+        time=args.time,
+        files=args.files,
+        salt=args.salt,
+    )
+    lab = Lab.up(roots.equip(spec, _tell), progress=_tell)
+    policy = write_policy(lab, image.build(_tell, recipe)) if recipe else None
+    for line in next_steps(lab, policy):
+        print(line)
+    return OK
+
+
+def next_steps(lab: Lab, policy: Path | None) -> list[str]:
+    """What a newcomer can do with a lab that has just come up."""
+    name = "" if lab.spec.name == "lab" else f" --name {lab.spec.name}"
+    steps = [
+        f"lab {lab.spec.name} is up: controller ctl, hosts {', '.join(lab.hosts)}",
+        f"  backfill lab shell{name} ctl          a shell there: sinfo, sbatch, squeue",
+    ]
+    if policy is not None:
+        steps += [
+            f"  backfill lab run{name} ctl -- backfill daemon --config {policy}",
+            f"  export BACKFILL_SOCKET={lab.daemon_socket}; backfill status",
+        ]
+    return [*steps, f"  backfill lab down{name}               end it"]
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _down(args: argparse.Namespace) -> int:
+    lab = _known(args.name)
+    was = lab.status().phase
+    lab.down()
+    print(f"lab {args.name} " + ("was not up" if was == "down" else "is down"))
+    return OK
+
+
+def _known(name: str) -> Lab:
+    """A handle on a lab that is or was; LabError with the nearest name if there is none."""
+    described = lab_root() / name / "spec.json"
+    if not described.exists():
+        names = lab_names()
+        hint = did_you_mean(name, names) or (
+            f"; there are {', '.join(names)}" if names else "; start one with: backfill lab up"
+        )
+        raise LabError(f"there is no lab '{name}'{hint}")
+    return Lab(LabSpec.from_json(json.loads(described.read_text())))
+
+
+def lab_names() -> list[str]:
+    """Every lab that is or was."""
+    return sorted(path.parent.name for path in lab_root().glob("*/spec.json"))
+
+
+def machine_names(name: str) -> list[str]:
+    """Machines of a lab in which one can have a shell; LookupError if there is no such lab."""
+    try:
+        return [m for m in _known(name).spec.machines if m != "switch"]
+    except LabError as error:
+        raise LookupError(name) from error
+
+
+def _status(args: argparse.Namespace) -> int:
+    status = _known(args.name).status()
+    if args.json:
+        print(json.dumps(status.to_json()))
+    else:
+        detail = f": {status.detail}" if status.detail else ""
+        print(f"lab {status.name} is {status.phase}{detail}")
+        rows = [
+            (name, str(machine.pid), _services(machine.services)) for name, machine in status.machines.items()
+        ]
+        if rows:
+            print(f"directory {status.directory}; guests run by {status.domain_type or 'qemu'}")
+            table(("MACHINE", "PID", "SERVICES"), rows)
+    return OK if status.phase == "up" else NO
+
+
+def _services(services: dict[str, int]) -> str:
+    return ", ".join(name if pid else f"{name} (down)" for name, pid in services.items()) or "-"
+
+
+def _list(args: argparse.Namespace) -> int:
+    found = [_known(name).status() for name in lab_names()]
+    if args.json:
+        print(json.dumps([s.to_json() for s in found]))
+    elif found:
+        rows = [(s.name, s.phase, ", ".join(s.machines) or "-", s.directory) for s in found]
+        table(("LAB", "PHASE", "MACHINES", "DIRECTORY"), rows)
+    else:
+        print("no lab yet; start one with: backfill lab up")
+    return OK
+
+
+def _roots(args: argparse.Namespace) -> int:
+    for release in args.releases or roots.NAMES:
+        if release in (roots.INSTALLED, HYPERVISORS[0]):
+            print(f"{release} /")
+        else:
+            print(f"{release} {roots.build(release, _tell)}")
+    return OK
+
+
+def _shell(args: argparse.Namespace) -> int:
+    lab = Lab.attach(args.name)
+    if args.node.startswith("vn"):
+        return _become(lab.shell_command(args.node))
+    prompt = {"PS1": f"[{args.name} {args.node}] \\w\\$ ", "TERM": os.environ.get("TERM", "dumb")}
+    return _become(lab.command(args.node, ["bash", "--norc"], {**_environment(lab), **prompt}))
+
+
+def _run(args: argparse.Namespace) -> int:
+    words = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if not words:
+        raise LabError(f"no command is given: backfill lab run {args.node} -- COMMAND")
+    lab = Lab.attach(args.name)
+    if args.node.startswith("vn"):
+        srun = ["srun", "--partition=htc", f"--nodelist={args.node}", *words]
+        return _become(lab.command("ctl", srun))
+    return _become(lab.command(args.node, words, _environment(lab)))
+
+
+def _environment(lab: Lab) -> dict[str, str]:
+    """In the lab `backfill` is found, and finds the daemon that runs there."""
+    ours = str(Path(sys.executable).parent)
+    return {"PATH": f"{ours}:{lab.path}", "BACKFILL_SOCKET": str(lab.daemon_socket)}
+
+
+def _become(argv: list[str]) -> int:
+    """Turn into the command, so that the terminal and all signals are its own."""
+    sys.stdout.flush()
+    os.execvp(argv[0], argv)  # noqa: S606 - an argument list of our own, no shell wanted
+
+
+_CLOUD_VERBS = {
+    "up": "start the cloud and leave it running",
+    "down": "end it; nothing of it is left",
+    "status": "its services",
+    "run": "run one command in its network, with its credentials",
+}
+
+
+def _add_cloud_arguments(parser: argparse.ArgumentParser) -> None:
+    """What may follow `backfill lab cloud`."""
+    made = parser.add_subparsers(dest="cloud_verb", metavar="COMMAND", required=True)
+    for verb, about in _CLOUD_VERBS.items():
+        one = made.add_parser(verb, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        one.add_argument("--name", default="cloud", metavar="NAME", help="which cloud (cloud)")
+        if verb == "up":
+            one.add_argument(
+                "--guests",
+                action="store_true",
+                help="with compute hosts c3 and c4 whose guests are real, in zones of their own",
+            )
+        if verb == "status":
+            one.add_argument("--json", action="store_true", help="print one JSON document")
+        if verb == "run":
+            one.add_argument("words", metavar="-- CMD", nargs=argparse.REMAINDER, help="the command")
+
+
+def _run_cloud(args: argparse.Namespace) -> int:
+    """Carry it out; LabError is the caller's to report."""
+    cloud = Cloud(args.name)
+    match args.cloud_verb:
+        case "up":
+            return _cloud_up(cloud, args.guests)
+        case "down":
+            was = cloud.status().phase
+            cloud.down()
+            print(f"cloud {cloud.name} " + ("was not up" if was == "down" else "is down"))
+            return OK
+        case "status":
+            return _cloud_status(cloud, as_json=args.json)
+        case _:
+            return _run_in_cloud(cloud, args.words)
+
+
+def _cloud_up(cloud: Cloud, real_guests: bool) -> int:
+    cloud.up(lambda line: print(line, file=sys.stderr, flush=True), real_guests=real_guests)
+    services = "Keystone, Nova (hosts c1, c2, c5), Glance, Cinder, Placement, Neutron"
+    print(f"cloud {cloud.name} is up: {services}")
+    if real_guests:
+        for host in (guests, second):
+            print(f"  host {host.HOST} boots real guests in zone {host.ZONE}, by QEMU without KVM")
+    print(f"  credentials in {cloud.clouds_yaml}: admin, and the projects east and west")
+    print("  backfill lab cloud run -- CMD      a command in its network")
+    print("  backfill lab cloud down            end it")
+    return OK
+
+
+def _cloud_status(cloud: Cloud, as_json: bool) -> int:
+    status = cloud.status()
+    if as_json:
+        print(json.dumps(status.to_json()))
+    else:
+        detail = f": {status.detail}" if status.detail else ""
+        print(f"cloud {status.name} is {status.phase}{detail}")
+        if status.services:
+            table(("SERVICE", "PID"), [(name, str(pid)) for name, pid in status.services.items()])
+    return OK if status.phase == "up" else NO
+
+
+def _run_in_cloud(cloud: Cloud, words: list[str]) -> int:
+    command = words[1:] if words[:1] == ["--"] else words
+    if not command:
+        raise LabError("no command is given: backfill lab cloud run -- COMMAND")
+    argv = cloud.command(command)
+    sys.stdout.flush()
+    os.execvp(argv[0], argv)  # noqa: S606 - an argument list of our own, no shell wanted

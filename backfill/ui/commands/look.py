@@ -1,0 +1,345 @@
+"""The commands that only look: status, hosts, nodes, instances and plan."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from backfill.core.quantities import counted, parse_hostlist
+from backfill.ports.errors import DriverError
+from backfill.ui import wording
+from backfill.ui.client import Answer, AskError, Client, add_reading, guarded, present, print_json
+from backfill.ui.parser import BAD_DATA, DEFAULT_POLICY, NO, OK, UNAVAILABLE, USAGE, say
+from backfill.ui.terminal import age, emphasis, local_time, table
+
+_MOST_REFUSALS = 8
+
+
+def add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    add_reading(parser)
+
+
+def run_status(args: argparse.Namespace) -> int:
+    """Ask and print."""
+    return present(args, "status", _show_status)
+
+
+def _show_status(answer: Answer, client: Client) -> None:
+    now_s = answer["now_s"]
+    print(emphasis(f"cluster {answer['cluster']}") + f" at {local_time(now_s)}")
+    if answer["clock"]:
+        print(emphasis(f"clock: {answer['clock']}", "33"))
+    print(answer["sentence"])
+    print()
+    waiting = answer["low_priority_jobs_waiting"]
+    print(f"queue     {counted(waiting, 'low-priority job')} waiting")
+    phases = [f"{n} {phase}" for phase, n in answer["phases"].items() if n]
+    print(f"nodes     {', '.join(phases) or 'none'}")
+    print(f"policy    {_policy(answer['policy'], now_s)}")
+    print(f"pictures  {'; '.join(_pictures(answer['sources'], now_s)) or 'nothing was read yet'}")
+    _section("hooks", [emphasis(text, "31") for text in _unheard(answer)])
+    _section("given away", [_claim(c, now_s) for c in answer["claims"]])
+    _section("under way", [wording.operation(o, now_s) for o in answer["operations"]])
+    refusals = answer["refusals"]
+    lines = [wording.refusal(r) for r in refusals[:_MOST_REFUSALS]]
+    if len(refusals) > _MOST_REFUSALS:
+        lines.append(f"and {len(refusals) - _MOST_REFUSALS} more: backfill plan")
+    _section("not done", lines)
+
+
+def _policy(policy: dict[str, Any], now_s: float) -> str:
+    """Which file is in force, and why its present state is not."""
+    text = policy["source"] or "not from a file"
+    if policy["loaded_s"]:
+        text += f", in force for {age(now_s - policy['loaded_s'])}"
+    if policy["problems"]:
+        text += emphasis(f"; not so what stands there now: {policy['problems'][0]}", "31")
+    return text
+
+
+def _section(title: str, lines: list[str]) -> None:
+    if lines:
+        print()
+        print(emphasis(title))
+        for line in lines:
+            print(f"  {line}")
+
+
+def _pictures(sources: dict[str, Any], now_s: float) -> list[str]:
+    """How old our knowledge is; hosts of the same age are told together."""
+    same: dict[str, list[str]] = {}
+    for name, source in sources.items():
+        same.setdefault(_freshness(source, now_s), []).append(name)
+    return [f"{wording.folded(names)} {text}" for text, names in same.items()]
+
+
+def _freshness(source: dict[str, Any], now_s: float) -> str:
+    seen_s = source["seen_s"]
+    text = f"{age(now_s - seen_s)} old" if seen_s else "never read"
+    if source["problem"]:
+        return emphasis(f"{text}, cannot be read now: {source['problem']}", "31")
+    return text
+
+
+def _unheard(answer: Answer) -> list[str]:
+    """Hooks that do not count: hosts are not given back through them."""
+    return [wording.unheard(u, answer["now_s"]) for u in answer.get("hooks_not_believed", ())]
+
+
+def _claim(claim: dict[str, Any], now_s: float) -> str:
+    what = "the room" if claim["hosts"] else "its devices"
+    waits = f"; its start waits for {what}" if claim["waiting"] else ""
+    length = age(now_s - claim["since_s"])
+    given = wording.folded(claim["hosts"] or claim["nodes"])
+    return f"{given} to job {claim['job_id']} for {length}{waits}"
+
+
+def add_hosts_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    add_reading(parser)
+
+
+def run_hosts(args: argparse.Namespace) -> int:
+    """Ask and print."""
+    return present(args, "hosts", _show_hosts)
+
+
+def _show_hosts(answer: Answer, client: Client) -> None:
+    hosts = answer["hosts"]
+    if not hosts:
+        print("no host has been seen yet; `backfill status` tells why")
+        return
+    headers = ("HOST", "STATE", "CPUS", "BUSY", "MEMORY", "JOBS", "INSTANCES", "WHY")
+    table(headers, [_host_row(h) for h in hosts])
+
+
+def _host_row(host: dict[str, Any]) -> tuple[str, ...]:
+    state, why = wording.host_state(host)
+    return (
+        host["name"],
+        state,
+        str(host["cpus"]),
+        "-" if host["busy"] is None else f"{host['busy']:.0%}",
+        f"{host['memory_mb']} MB",
+        ",".join(wording.takers(host)) or "-",
+        wording.folded(host["instances"]),
+        why,
+    )
+
+
+def add_nodes_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    parser.add_argument("node", metavar="NODE", nargs="?", help="only these, such as vn[1-3]")
+    add_reading(parser)
+
+
+def run_nodes(args: argparse.Namespace) -> int:
+    """Ask and print."""
+
+    def work(client: Client) -> int:
+        answer = (client.ask_exactly if args.json else client.ask)("nodes")
+        if args.node:
+            answer = chosen(answer, args.node)
+        if args.json:
+            print_json(answer)
+        else:
+            _show_nodes(answer, client)
+            for node in answer["nodes"] if args.node else ():
+                _show_proof(node)
+        return OK
+
+    return guarded(work, args)
+
+
+def chosen(answer: Answer, hostlist: str) -> Answer:
+    """The same answer with only these nodes. Raises AskError for one that is not there."""
+    try:
+        wanted = parse_hostlist(hostlist)
+    except ValueError as error:
+        raise AskError(str(error), NO) from error
+    by_name = {n["name"]: n for n in answer["nodes"]}
+    for name in wanted:
+        if name not in by_name:
+            raise AskError(wording.unknown("node of ours", name, by_name), NO)
+    return {**answer, "nodes": [by_name[name] for name in wanted]}
+
+
+def _show_nodes(answer: Answer, client: Client) -> None:
+    nodes = answer["nodes"]
+    if not nodes:
+        print("there is no virtual node now; `backfill plan` tells what would make one")
+        return
+    now_s = client.ask("status")["now_s"]
+    headers = ("NODE", "PHASE", "FOR", "HOST", "SLURM", "JOBS", "WHY")
+    table(headers, [_node_row(n, now_s) for n in nodes])
+    if len(nodes) > 1:
+        print()
+        print("; ".join(_by_phase(nodes)))
+
+
+def _show_proof(node: dict[str, Any]) -> None:
+    """What the node has proven, and what not."""
+    print()
+    if not node["checks"]:
+        print(f"{node['name']} has not been asked to prove anything yet")
+        return
+    rows = [
+        (c["name"], "yes" if c["ok"] else "NO", f"{c['took_s']:.3f} s", c["sentence"], c["remedy"])
+        for c in node["checks"]
+    ]
+    table((f"{node['name']} PROVES", "HOLDS", "TOOK", "FOUND", "REMEDY"), rows)
+
+
+def _node_row(node: dict[str, Any], now_s: float) -> tuple[str, ...]:
+    move = f" to {node['target']}" if node["target"] else ""
+    held = [h["id"] for h in node["held"]]
+    return (
+        node["name"],
+        node["phase"],
+        age(now_s - node["since_s"]),
+        f"{node['host']}{move}",
+        node["slurm_state"] or "-",
+        ",".join(node["jobs"] or held) or "-",
+        node["reason"],
+    )
+
+
+def _by_phase(nodes: list[dict[str, Any]]) -> list[str]:
+    phases: dict[str, list[str]] = {}
+    for node in nodes:
+        phases.setdefault(node["phase"], []).append(node["name"])
+    return [f"{len(names)} {phase}: {wording.folded(names)}" for phase, names in phases.items()]
+
+
+def add_instances_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    add_reading(parser)
+    parser.add_argument("--leaks", action="store_true", help="files on disk that no instance needs any more")
+    parser.add_argument("--remove", action="store_true", help="with --leaks: remove them")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=Path(DEFAULT_POLICY),
+        help=f"with --leaks: the policy file (otherwise {DEFAULT_POLICY})",
+    )
+
+
+def run_instances(args: argparse.Namespace) -> int:
+    """Ask the daemon and print; leaks are looked for on the hosts themselves."""
+    if args.leaks:
+        return show_leaks(args)
+    if args.remove:
+        say("--remove says what to do with --leaks; give both")
+        return USAGE
+    return present(args, "instances", _show_instances)
+
+
+def _show_instances(answer: Answer, client: Client) -> None:
+    instances = answer["instances"]
+    if not instances:
+        print("no host has an instance of ours")
+        return
+    headers = ("INSTANCE", "HOST", "STATE", "CPUS", "MEMORY", "IN USE", "PHASE")
+    table(headers, [_instance_row(i) for i in instances])
+    for instance in instances:
+        if instance["problem"]:
+            print()
+            print(f"{instance['name']} on {instance['host']}: {instance['problem']}")
+    orphans = [i["name"] for i in instances if not i["phase"] and i["state"] != "unknown"]
+    if orphans:
+        print()
+        print(f"without a node of ours, to be removed: {', '.join(orphans)}")
+
+
+def _instance_row(instance: dict[str, Any]) -> tuple[str, ...]:
+    rss_mb = instance["rss_mb"]
+    return (
+        instance["name"],
+        instance["host"],
+        instance["state"],
+        str(instance["cpus"]),
+        f"{instance['memory_mb']} MB",
+        "-" if rss_mb is None else f"{rss_mb} MB",
+        instance["phase"] or "-",
+    )
+
+
+# Younger files may belong to an instance that is just being made, or to a daemon that is restarted.
+AGE_GUARD_S = 3600.0
+
+
+def show_leaks(args: argparse.Namespace) -> int:
+    """Look at the shared directory and at all hosts; remove only when told to."""
+    from backfill.config import ConfigError, load
+    from backfill.ui.assemble import leak_finders, providers
+
+    try:
+        found = leak_finders(providers(load(args.config), lambda host, name: None))
+        leaks = [(finder, leak) for finder in found for leak in finder.leaks(AGE_GUARD_S)]
+        if args.remove:
+            for finder, leak in leaks:
+                finder.remove_leak(leak.name, AGE_GUARD_S)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return BAD_DATA
+    except DriverError as error:
+        say(str(error))
+        return UNAVAILABLE
+    if args.json:
+        print_json({"leaks": [asdict(leak) for _, leak in leaks], "removed": args.remove})
+        return OK
+    if not leaks:
+        print("nothing is left over")
+        return OK
+    rows = [
+        (leak.name, f"{leak.size_mb:.0f} MB", f"{leak.age_s / 3600:.0f} h", leak.where) for _, leak in leaks
+    ]
+    table(("LEFT OVER", "SIZE", "UNTOUCHED FOR", "WHERE"), rows)
+    print("\nremoved" if args.remove else "\n`backfill instances --leaks --remove` removes them")
+    return OK
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    add_reading(parser)
+
+
+def run_plan(args: argparse.Namespace) -> int:
+    """Ask and print."""
+    return present(args, "plan", _show_plan)
+
+
+def _show_plan(answer: Answer, client: Client) -> None:
+    now_s = client.ask("status")["now_s"]
+    for step in answer["actions"]:
+        print(f"would {_step(step)}")
+    if not answer["actions"]:
+        print("nothing would be begun now")
+    for entry in answer["under_way"]:
+        print(emphasis("under way: ", "36") + wording.operation(entry, now_s))
+    if answer["awaited"]:
+        print(f"awaited: a change of {wording.folded(answer['awaited'])} in Slurm")
+    for refusal in answer["refusals"]:
+        print(emphasis("refused: ", "33") + wording.refusal(refusal))
+
+
+def _step(step: dict[str, Any]) -> str:
+    """A step in the infinitive; phases have no verb of their own."""
+    match step["t"]:
+        case "SetNode":
+            node = step["node"]
+            return f"let {node['name']} on {node['host']} be {node['phase']}: {step['reason']}"
+        case "ForgetNode":
+            return f"forget {step['name']}: {step['reason']}"
+        case "AnswerClaim":
+            verdict = "free" if step["ok"] else "NOT free"
+            return f"tell job {step['job_id']} that the room is {verdict}: {step['reason']}"
+        case "EndClaim":
+            return f"end the claim of job {step['job_id']}: {step['reason']}"
+        case _:
+            return str(step["sentence"])

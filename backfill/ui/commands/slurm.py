@@ -1,0 +1,166 @@
+"""`backfill slurm diff|apply|rollback|hooks`: our part of Slurm's configuration."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE, add_verbs
+
+if TYPE_CHECKING:
+    from backfill.config.model import Config
+    from backfill.drivers.slurm.conf.transaction import Outcome
+
+_VERBS = {
+    "diff": "show what `apply` would change in the managed file; exit status 1 if anything",
+    "apply": "write the managed file, let Slurm read it, and take it back if all is not well",
+    "rollback": "go back to an earlier content of the managed file, by the same careful way",
+    "hooks": "install, remove or show the hooks that Slurm calls",
+}
+_HOOK_VERBS = {
+    "install": "install the hooks of the policy file around those that the site has",
+    "remove": "remove them; the site's own are as they were before",
+    "status": "show which hooks are installed and what is wrong with them; exit status 1 if none",
+}
+
+
+def add_slurm_arguments(parser: argparse.ArgumentParser) -> None:
+    """Subcommands of `backfill slurm`."""
+    verbs = add_verbs(parser, _VERBS)
+    verbs["apply"].add_argument(
+        "--force", action="store_true", help="replace a file that somebody else has changed"
+    )
+    verbs["apply"].add_argument(
+        "--no-dry-start", action="store_true", help="do not let a slurmctld without network try it"
+    )
+    verbs["rollback"].add_argument(
+        "--to", type=Path, metavar="COPY", help="one of the dated copies (the newest)"
+    )
+    hooks = add_verbs(verbs["hooks"], _HOOK_VERBS, dest="hook_verb")
+    for one in (*(verbs[name] for name in ("diff", "apply", "rollback")), *hooks.values()):
+        one.add_argument("--config", required=True, metavar="FILE", type=Path, help="the policy file")
+        one.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def run_slurm(args: argparse.Namespace) -> int:
+    """Read the policy file, do it, and say in one sentence why not."""
+    from backfill.config import ConfigError, load
+    from backfill.ports.errors import DriverError, UnreachableError
+
+    try:
+        config = load(args.config)
+        verb = args.verb if args.verb != "hooks" else f"hooks {args.hook_verb}"
+        return _DOES[verb](config, args)
+    except (ConfigError, ValueError) as error:
+        return _refuse(error, BAD_CONFIG)
+    except UnreachableError as error:
+        return _refuse(error, UNAVAILABLE)
+    except DriverError as error:
+        return _refuse(error, NO)
+    except PermissionError as error:
+        return _refuse(f"{error.filename}: {error.strerror}; run this as root", NO_PERMISSION)
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}; nothing was changed there", NO)
+
+
+def _diff(config: Config, args: argparse.Namespace) -> int:
+    from backfill.ui import slurm_parts
+
+    change = slurm_parts.transactions(config)
+    wanted = slurm_parts.wanted(config)
+    site = change.site()
+    diff = change.preview(lambda now: wanted.change(now, site), force=True)
+    if args.json:
+        print(json.dumps({"diff": diff}))
+    else:
+        print(diff or f"{config.slurm.include} is as the policy file wants it", end="\n" * (not diff))
+    return NO if diff else OK
+
+
+def _apply(config: Config, args: argparse.Namespace) -> int:
+    from backfill.drivers.slurm.conf_nodes import CloudNodes
+    from backfill.ui import assemble, slurm_parts
+
+    change = slurm_parts.transactions(config)
+    wanted = slurm_parts.wanted(config)
+    site = change.site()
+    nodes = slurm_parts.registration(config)
+    if isinstance(nodes, CloudNodes):
+        slurm_parts.hooks(config).build_power(slurm_parts.hook_plan(config))
+    done = change.apply(lambda now: wanted.change(now, site), dry=not args.no_dry_start, force=args.force)
+    if isinstance(nodes, CloudNodes):
+        nodes.secure(assemble.slurm_manager(config), change.slurm.look().nodes)
+    return _tell(done, args, f"{config.slurm.include} is as the policy file wants it")
+
+
+def _rollback(config: Config, args: argparse.Namespace) -> int:
+    from backfill.ui import slurm_parts
+
+    done = slurm_parts.transactions(config).rollback(args.to)
+    return _tell(done, args, "nothing had to be changed")
+
+
+def _install(config: Config, args: argparse.Namespace) -> int:
+    from backfill.ui import slurm_parts
+
+    plan = slurm_parts.hook_plan(config)
+    version = slurm_parts.transactions(config).slurm.settings().version
+    done = slurm_parts.hooks(config).install(plan, version)
+    return _tell(done, args, "the hooks are installed")
+
+
+def _remove(config: Config, args: argparse.Namespace) -> int:
+    from backfill.ui import slurm_parts
+
+    return _tell(slurm_parts.hooks(config).remove(), args, "no hook of ours is left")
+
+
+def _status(config: Config, args: argparse.Namespace) -> int:
+    from backfill.ui import slurm_parts
+
+    status = slurm_parts.hooks(config).status()
+    if args.json:
+        print(json.dumps(status.to_json(), indent=2))
+    else:
+        print("installed" if status.installed else "not installed")
+        for key, value in status.keys:
+            print(f"  {key}={value}")
+        print(f"  job_submit.lua: {status.script}")
+        for problem in status.problems:
+            print(f"  wrong: {problem}")
+    return OK if status.installed and not status.problems else NO
+
+
+def _tell(done: Outcome, args: argparse.Namespace, otherwise: str) -> int:
+    if args.json:
+        print(json.dumps(asdict(done), indent=2))
+        return OK
+    for note in done.notes:
+        print(note, file=sys.stderr)
+    print(done.diff, end="")
+    if done.reloaded:
+        kept = f"; the old file is kept as {done.backup}" if done.backup else ""
+        print(f"Slurm has taken it ({done.reloaded}), nothing is lost{kept}")
+    else:
+        print(otherwise)
+    return OK
+
+
+def _refuse(problem: object, status: int) -> int:
+    print(problem, file=sys.stderr)
+    return status
+
+
+_DOES: dict[str, Callable[[Config, argparse.Namespace], int]] = {
+    "diff": _diff,
+    "apply": _apply,
+    "rollback": _rollback,
+    "hooks install": _install,
+    "hooks remove": _remove,
+    "hooks status": _status,
+}

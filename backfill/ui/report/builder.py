@@ -1,0 +1,465 @@
+"""Turns journal records into a Timeline: rows, and boots and evictions step by step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.core.cluster import ENDED, NOWHERE, Job, JobState
+from backfill.core.fleet import InstanceState
+from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, SetNode, key_of
+from backfill.core.records import decode
+from backfill.engine.narrate import story_line
+from backfill.ports.storage import Record
+from backfill.ui.report.timeline import (
+    Boot,
+    ClaimSeen,
+    Event,
+    Eviction,
+    Kind,
+    Row,
+    Span,
+    Step,
+    Timeline,
+    in_lanes,
+    natural,
+    runs_of,
+)
+
+_WORDS = re.compile(r"(?<!^)(?=[A-Z])")
+_STOPS = ("pause instance", "suspend instance")
+
+
+class Episodes:
+    """Feed it the journal's entries in order; read `boots`, `evictions` and `claims`."""
+
+    def __init__(self) -> None:
+        self.boots: list[Boot] = []
+        self.evictions: list[Eviction] = []
+        self.claims: list[ClaimSeen] = []
+        self._booting: dict[str, int] = {}  # node -> index in boots
+        self._evicting: dict[str, int] = {}
+        self._claimed: dict[str, int] = {}  # job that has hosts now -> index in claims
+        self._latest_boot: dict[str, int] = {}
+
+    def add(self, at_s: float, value: object) -> None:
+        """Take one decoded entry."""
+        match value:
+            case SetNode(node=node):
+                self._phase(at_s, node)
+            case ch.NodeSeen(node=node) if node.name in self._booting:
+                if node.responding and node.slurmd_start_s > 0:
+                    self._note_boot(node.name, registered_s=at_s)
+            case ch.JobSeen(job=job) if job.state is JobState.RUNNING:
+                self._job_runs(at_s, job)
+            case ch.Claimed() | AnswerClaim() | EndClaim() | ch.ClaimEnded():
+                self._claim(at_s, value)
+            case act.ProbeJobs() | act.TellJob():
+                pass  # nothing waits for them
+            case _ if isinstance(value, act.DriverAction):
+                self._begin(at_s, value)
+            case _:
+                pass
+
+    def done(self, at_s: float, key: str, problem: str) -> None:
+        """A call has ended."""
+        node, name = key.split(":")[1], step_name(key)
+        for index, episodes in ((self._booting, self.boots), (self._evicting, self.evictions)):
+            if node in index:
+                known: Any = episodes[index[node]]
+                steps = [_ended(s, name, at_s, problem) for s in known.steps]
+                episodes[index[node]] = replace(known, steps=tuple(steps))
+        if node in self._evicting and name in _STOPS and not problem:
+            eviction = self.evictions[self._evicting[node]]
+            if not eviction.stopped_s:
+                self._note_eviction(node, stopped_s=at_s)
+
+    def marks(self, node: str, generation: int, marks: tuple[tuple[str, float], ...]) -> None:
+        """A guest told how its own start went."""
+        at = self._latest_boot.get(node)
+        if at is not None and self.boots[at].generation == generation:
+            self.boots[at] = replace(self.boots[at], marks=marks)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _claim(self, at_s: float, value: ch.Claimed | AnswerClaim | EndClaim | ch.ClaimEnded) -> None:
+        match value:
+            case ch.Claimed() if value.hosts:
+                self._claimed[value.job_id] = len(self.claims)
+                self.claims.append(ClaimSeen(value.job_id, value.hosts, value.at_s))
+            case AnswerClaim() if value.job_id in self._claimed:
+                at = self._claimed[value.job_id]
+                self.claims[at] = replace(self.claims[at], answered_s=at_s, ok=value.ok)
+            case EndClaim() | ch.ClaimEnded():
+                self._claimed.pop(value.job_id, None)
+            case _:
+                pass
+
+    def _phase(self, at_s: float, node: ManagedNode) -> None:
+        name = node.name
+        match node.phase:
+            case Phase.BOOTING if name not in self._booting:
+                self._booting[name] = self._latest_boot[name] = len(self.boots)
+                self.boots.append(Boot(name, node.generation, node.host, at_s))
+            case Phase.READY:
+                self._note_boot(name, ready_s=at_s)
+                self._note_eviction(name, back_s=at_s, back_host=node.host)
+                self._close(name)
+            case Phase.EVICTING if name not in self._evicting:
+                self._note_boot(name, end=node.reason)
+                self._booting.pop(name, None)
+                self._open_eviction(at_s, node)
+            case Phase.PARKED:
+                self._parked(at_s, node)
+            case Phase.MOVING:
+                self._note_eviction(name, moving_s=at_s)
+            case Phase.RETURNING:
+                self._note_eviction(name, returning_s=at_s, back_host=node.host)
+            case Phase.REMOVING:
+                self._note_boot(name, end=node.reason)
+                self._note_eviction(name, end=node.reason)
+                self._close(name)
+            case _:
+                pass
+
+    def _parked(self, at_s: float, node: ManagedNode) -> None:
+        """It stands aside; a move that failed leads here a second time, which is no news."""
+        at = self._evicting.get(node.name)
+        if at is not None and not self.evictions[at].parked_s:
+            jobs = tuple(held.id for held in node.held)
+            self._note_eviction(node.name, parked_s=at_s, jobs=jobs)
+
+    def _open_eviction(self, at_s: float, node: ManagedNode) -> None:
+        wanted_s = at_s
+        for index in self._claimed.values():
+            claim = self.claims[index]
+            if node.host in claim.hosts:
+                wanted_s = claim.at_s
+                self.claims[index] = replace(claim, evicted=True)
+        self._evicting[node.name] = len(self.evictions)
+        self.evictions.append(Eviction(node.name, node.generation, node.host, node.reason, wanted_s, at_s))
+
+    def _begin(self, at_s: float, action: act.DriverAction) -> None:
+        step = Step(step_name(key_of(action)), at_s)
+        for index, episodes in ((self._booting, self.boots), (self._evicting, self.evictions)):
+            if action.name in index:
+                known: Any = episodes[index[action.name]]
+                episodes[index[action.name]] = replace(known, steps=(*known.steps, step))
+
+    def _job_runs(self, at_s: float, job: Job) -> None:
+        """The first job on a new instance is what it was made for."""
+        for name in job.nodes:
+            at = self._latest_boot.get(name)
+            if at is not None and self.boots[at].ready_s and not self.boots[at].first_job_s:
+                self.boots[at] = replace(
+                    self.boots[at],
+                    submitted_s=job.submit_s,
+                    first_job_s=max(self.boots[at].ready_s, min(at_s, job.start_s or at_s)),
+                )
+
+    def _note_boot(self, name: str, **fields: Any) -> None:
+        at = self._booting.get(name)
+        if at is not None:
+            new = {k: v for k, v in fields.items() if not getattr(self.boots[at], k)}
+            self.boots[at] = replace(self.boots[at], **new)
+
+    def _note_eviction(self, name: str, **fields: Any) -> None:
+        at = self._evicting.get(name)
+        if at is not None:
+            self.evictions[at] = replace(self.evictions[at], **fields)
+
+    def _close(self, name: str) -> None:
+        self._booting.pop(name, None)
+        self._evicting.pop(name, None)
+
+
+def step_name(key: str) -> str:
+    """An operation's key in words: `pause instance`, `suspend job 5`, `hide node`."""
+    kind, _, _, *rest = key.split(":")
+    if kind == "MigrateInstance":
+        return f"migrate to {rest[0]}" if rest else "migrate"
+    if kind == act.SetAddress.__name__:
+        return "hide node" if rest == [NOWHERE] else "show node"
+    words = _WORDS.sub(" ", kind).lower()
+    return f"{words} {rest[0]}" if rest else words
+
+
+def _ended(step: Step, name: str, at_s: float, problem: str) -> Step:
+    if step.name != name or step.end_s:
+        return step
+    return replace(step, end_s=at_s, problem=problem)
+
+
+_PHASES = {
+    Phase.BOOTING: Kind.BOOTING,
+    Phase.DRAINING: Kind.DRAINING,
+    Phase.EVICTING: Kind.EVICTING,
+    Phase.THROTTLED: Kind.EVICTING,
+    Phase.MOVING: Kind.MOVING,
+    Phase.RETURNING: Kind.RETURNING,
+    Phase.REMOVING: Kind.REMOVING,
+    Phase.FAILED: Kind.FAILED,
+    Phase.GIVEN_UP: Kind.GIVEN_UP,
+}
+# Nothing of the instance is on its host.
+_NOWHERE = (Kind.FAILED, Kind.GIVEN_UP)
+
+
+def timeline_of(records: Iterable[Record], now_s: float | None = None) -> Timeline:
+    """The whole story of these records, up to `now_s` (the last record where it is None)."""
+    builder = TimelineBuilder()
+    for record in records:
+        builder.add(record)
+    return builder.timeline(now_s)
+
+
+@dataclass(slots=True)
+class _Track:
+    """The stretches of one instance or job so far; the last one may still go on."""
+
+    spans: list[Span] = field(default_factory=list)
+    open: Span | None = None
+    end: str = ""
+
+    def turn(self, at_s: float, span: Span) -> None:
+        """From now on it is as in `span`; the same kind at the same place just goes on."""
+        self.end = ""
+        if self.open is not None and (self.open.kind, self.open.hosts) == (span.kind, span.hosts):
+            return
+        self.close(at_s)
+        self.open = replace(span, start_s=at_s)
+
+    def close(self, at_s: float, end: str = "") -> None:
+        if self.open is not None:
+            self.spans.append(replace(self.open, end_s=max(at_s, self.open.start_s)))
+        self.open, self.end = None, end or self.end
+
+    def waited(self, since_s: float) -> None:
+        """It waited from then on until what is known of it begins; nobody wrote that down."""
+        first = self.spans[0] if self.spans else self.open
+        if first is None or first.kind is Kind.WAITING or since_s >= first.start_s:
+            return
+        span = Span(since_s, first.start_s, Kind.WAITING, "", "waits")
+        self.spans.insert(0, span)
+
+    def upto(self, now_s: float) -> list[Span]:
+        if self.open is None:
+            return self.spans
+        return [*self.spans, replace(self.open, end_s=max(now_s, self.open.start_s))]
+
+
+class TimelineBuilder:
+    """`add` every record in order; `timeline` at any time."""
+
+    def __init__(self) -> None:
+        self._start_s = self._end_s = 0.0
+        self._instances: dict[str, _Track] = {}
+        self._jobs: dict[str, _Track] = {}
+        self._managed: dict[str, ManagedNode] = {}
+        self._states: dict[str, InstanceState] = {}
+        self._host_of_node: dict[str, str] = {}
+        self._hosts: set[str] = set()
+        self._claimed: dict[str, tuple[str, ...]] = {}
+        self._job_states: dict[str, JobState] = {}
+        self._names: dict[str, str] = {}
+        self._events: list[Event] = []
+        self._episodes = Episodes()
+
+    def add(self, record: Record) -> None:
+        """Take one record."""
+        at_s = record.at_s
+        if at_s <= 0:
+            return  # written before the daemon had looked at its clock
+        self._start_s = min(self._start_s or at_s, at_s)
+        self._end_s = max(self._end_s, at_s)
+        match record.kind:
+            case "outcome":
+                body = record.body
+                self._episodes.done(at_s, str(body["key"]), str(body["problem"]))
+                self._tell(record, main=bool(body["problem"]))
+            case "change" | "intent" | "phase":
+                value = decode(record.body)
+                self._tell(record, main=self._is_news(value))
+                self._take(at_s, value)
+            case "marks":
+                self._marks(record)
+            case "plan":
+                pass
+            case _:
+                self._tell(record, main=record.kind == "daemon")
+
+    def timeline(self, now_s: float | None = None) -> Timeline:
+        """The story so far."""
+        end_s = self._end_s if now_s is None else max(now_s, self._end_s)
+        instances = {name: track.upto(end_s) for name, track in self._instances.items()}
+        jobs = {job_id: track.upto(end_s) for job_id, track in self._jobs.items()}
+        return Timeline(
+            start_s=self._start_s,
+            end_s=end_s,
+            hosts=tuple(self._host_row(host, jobs, instances) for host in sorted(self._hosts, key=natural)),
+            instances=tuple(Row(name, tuple(instances[name])) for name in sorted(instances, key=natural)),
+            jobs=tuple(
+                Row(i, tuple(jobs[i]), self._names.get(i, ""), end=self._jobs[i].end)
+                for i in sorted(jobs, key=natural)
+            ),
+            claims=tuple(self._episodes.claims),
+            boots=tuple(self._episodes.boots),
+            evictions=tuple(self._episodes.evictions),
+            events=tuple(self._events),
+            names=dict(self._names),
+        )
+
+    # --- taking ----------------------------------------------------------------------------------
+
+    def _take(self, at_s: float, value: Any) -> None:
+        self._episodes.add(at_s, value)
+        match value:
+            case SetNode(node=node):
+                self._hosts.add(node.host)
+                self._managed[node.name] = node
+                self._turn_instance(at_s, node, value.reason)
+            case ForgetNode(name=name):
+                self._managed.pop(name, None)
+                self._track(self._instances, name).close(at_s)
+            case ch.InstanceSeen(instance=instance):
+                self._states[instance.name] = instance.state
+                managed = self._managed.get(instance.name)
+                if managed is not None:
+                    self._turn_instance(at_s, managed, managed.reason)
+            case ch.HostSeen(host=host):
+                self._hosts.add(host.name)
+                if host.node is not None:
+                    self._host_of_node[host.node] = host.name
+            case ch.OperationDone():
+                self._episodes.done(at_s, value.key, value.problem)
+            case _:
+                self._take_job(at_s, value)
+
+    def _take_job(self, at_s: float, value: Any) -> None:
+        match value:
+            case ch.JobSeen(job=job):
+                self._job(at_s, job)
+            case ch.JobGone(id=job_id) if job_id in self._jobs:
+                self._jobs[job_id].close(at_s)
+            case ch.Claimed() if value.hosts:
+                self._hosts.update(value.hosts)
+                self._claimed[value.job_id] = value.hosts
+                self._on_metal(value.at_s, value.job_id, value.hosts)
+            case EndClaim(job_id=job_id) | ch.ClaimEnded(job_id=job_id):
+                self._claimed.pop(job_id, None)
+                if job_id in self._jobs:
+                    self._jobs[job_id].close(at_s)
+            case _:
+                pass
+
+    def _track(self, tracks: dict[str, _Track], name: str) -> _Track:
+        return tracks.setdefault(name, _Track())
+
+    def _turn_instance(self, at_s: float, node: ManagedNode, reason: str) -> None:
+        kind = self._kind(node)
+        hosts = () if kind in _NOWHERE else (node.host,)
+        span = Span(at_s, at_s, kind, node.name, reason, hosts)
+        self._track(self._instances, node.name).turn(at_s, span)
+
+    def _kind(self, node: ManagedNode) -> Kind:
+        match node.phase:
+            case Phase.READY:
+                return Kind.IDLE if node.idle_since_s else Kind.WORKING
+            case Phase.PARKED:
+                on_disk = self._states.get(node.name) is InstanceState.SUSPENDED
+                return Kind.ON_DISK if on_disk else Kind.PAUSED
+            case _:
+                return _PHASES[node.phase]
+
+    def _job(self, at_s: float, job: Job) -> None:
+        self._names[job.id] = job.name
+        self._job_states[job.id] = job.state
+        track = self._track(self._jobs, job.id)
+        if job.state in ENDED or "COMPLETING" in job.flags:
+            track.close(at_s, job.state.lower())
+        elif job.state is JobState.PENDING:
+            if job.id not in self._claimed:
+                since_s = at_s if track.spans or track.open else min(at_s, job.submit_s)
+                span = Span(at_s, at_s, Kind.WAITING, "", f"waits: {job.reason}")
+                track.turn(max(self._start_s, since_s), span)
+        else:
+            self._job_on_nodes(at_s, job, track)
+            # The journal has a job of another partition from its start on only.
+            track.waited(max(self._start_s, job.submit_s))
+
+    def _job_on_nodes(self, at_s: float, job: Job, track: _Track) -> None:
+        where = ", ".join(self._place(node) for node in job.nodes)
+        hosts = tuple(h for n in job.nodes if (h := self._host_of(n)) is not None)
+        if hosts:
+            self._on_metal(self._started(at_s, job, track), job.id, hosts)
+        elif job.state is JobState.SUSPENDED:
+            track.turn(at_s, Span(at_s, at_s, Kind.PAUSED, where, f"stands still on {where}"))
+        else:
+            began_s = self._started(at_s, job, track)
+            track.turn(began_s, Span(at_s, at_s, Kind.WORKING, where, f"runs on {where}"))
+
+    def _place(self, node: str) -> str:
+        managed = self._managed.get(node)
+        return node if managed is None else f"{node} on {managed.host}"
+
+    def _started(self, at_s: float, job: Job, track: _Track) -> float:
+        """Slurm tells when a job started; what we saw before bounds it, as Slurm rounds down."""
+        if track.open is None or track.open.kind is not Kind.WAITING or not job.start_s:
+            return at_s
+        return max(track.open.start_s, min(at_s, job.start_s))
+
+    def _host_of(self, node: str) -> str | None:
+        return self._host_of_node.get(node, node if node in self._hosts else None)
+
+    def _on_metal(self, at_s: float, job_id: str, hosts: tuple[str, ...]) -> None:
+        where = ", ".join(hosts)
+        span = Span(at_s, at_s, Kind.METAL, where, f"has {where}", tuple(sorted(hosts)))
+        self._track(self._jobs, job_id).turn(at_s, span)
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _is_news(self, value: object) -> bool:
+        """Whether the story cannot do without this entry."""
+        match value:
+            case SetNode(node=node):
+                known = self._managed.get(node.name)
+                return known is None or known.phase is not node.phase
+            case ch.JobSeen(job=job):
+                return self._job_states.get(job.id) is not job.state
+            case ForgetNode() | AnswerClaim() | ch.Claimed() | ch.HoldSet() | ch.SourceFailed():
+                return True
+            case act.SuspendInstance() | act.RestoreInstance():
+                return True  # the next rung of a node that stays parked, and the way back
+            case _:
+                return False
+
+    def _tell(self, record: Record, *, main: bool) -> None:
+        if record.kind == "intent" and record.body.get("t") == act.ProbeJobs.__name__:
+            return  # looked for every half second: no news
+        text = story_line(record)
+        if text:
+            self._events.append(Event(record.at_s, record.subject, text, main))
+
+    def _marks(self, record: Record) -> None:
+        found: Any = record.body.get("marks", ())
+        marks = tuple((str(name), float(at)) for name, at in found)
+        self._episodes.marks(record.subject, int(str(record.body.get("generation", 0))), marks)
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _host_row(self, host: str, jobs: dict[str, list[Span]], instances: dict[str, list[Span]]) -> Row:
+        owned = [
+            [replace(span, label=self._names.get(job_id) or f"job {job_id}")]
+            for job_id, spans in jobs.items()
+            for stay in runs_of(spans, host)
+            for span in stay
+        ]
+        placed, lanes = in_lanes(owned)
+        guests = [stay for spans in instances.values() for stay in runs_of(spans, host)]
+        more, lanes = in_lanes(guests, max(lanes, 1))
+        return Row(host, tuple(s for item in (*placed, *more) for s in item), lanes=lanes)
