@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from backfill.drivers.libvirt.guest.seed import HOOK_FILE, HOOK_PROGRAM
-from backfill.drivers.slurm.hooks import build_guest_hook
+from backfill.drivers.slurm.hooks.build import build_guest_hook
 from backfill.lab import debian
 from backfill.lab.spec import LabError
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from backfill.drivers.slurm.hooks import HOOK_SOURCE
+from backfill.drivers.slurm.hooks.build import HOOK_SOURCE
 from backfill.lab import debian, guestroot, saltimage
 from backfill.lab.roots import INSTALLED, RELEASES, SUITES
 from backfill.lab.spec import LabError, cache_root

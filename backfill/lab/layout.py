@@ -13,7 +13,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from backfill.drivers.slurm.hooks import HookError, build_hook
+from backfill.drivers.slurm.hooks.build import HookError, build_hook
 from backfill.lab import slurmconf
 from backfill.lab.extras import extra_services, write_extras
 from backfill.lab.roots import hypervisor_usr

@@ -7,20 +7,20 @@ from pathlib import Path
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
 from backfill.core.policies.environments import Environments
 from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, Wanted
+from backfill.drivers.slurm.conf.nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import Place, RolledBackError, Slurm, Transactions
-from backfill.drivers.slurm.conf.wanted import FEATURES_NODE, Method, Wanted
-from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.drivers.slurm.hook_install import POWER, HookPlan, Hooks, programs
-from backfill.drivers.slurm.json_path import JsonPath
-from backfill.drivers.slurm.pyslurm_path import PyslurmPath
-from backfill.drivers.slurm.reader import SlurmReader
-from backfill.drivers.slurm.reading import Failover, ReadPath
+from backfill.drivers.slurm.hooks.install import POWER, HookPlan, Hooks, programs
+from backfill.drivers.slurm.hooks.submit_lua import Gate
+from backfill.drivers.slurm.reading.json_path import JsonPath
+from backfill.drivers.slurm.reading.paths import Failover, ReadPath
+from backfill.drivers.slurm.reading.pyslurm_path import PyslurmPath
+from backfill.drivers.slurm.reading.reader import SlurmReader
+from backfill.drivers.slurm.reading.rest_path import RestPath
+from backfill.drivers.slurm.reading.text_path import TextPath
 from backfill.drivers.slurm.registration import ROOM_NODE, Dynamic, Registration
-from backfill.drivers.slurm.rest_path import RestPath
-from backfill.drivers.slurm.submit_lua import Gate
-from backfill.drivers.slurm.text_path import TextPath
 from backfill.ports.workload import NodeSpec
 
 # Releases that refuse jobs of a partition without any node: of those between, 24.11 was measured

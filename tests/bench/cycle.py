@@ -28,9 +28,9 @@ from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.quantities import Resources
 from backfill.core.world import World
 from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.parse import JobFormat
-from backfill.drivers.slurm.reader import SlurmReader
-from backfill.drivers.slurm.text_path import TextPath
+from backfill.drivers.slurm.reading.parse import JobFormat
+from backfill.drivers.slurm.reading.reader import SlurmReader
+from backfill.drivers.slurm.reading.text_path import TextPath
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
 from backfill.engine.observe import cluster_changes

@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any
 
 from backfill.core.cluster import OUR_REASON
-from backfill.drivers.slurm.conf.wanted import Method
-from backfill.drivers.slurm.json_path import JsonPath
-from backfill.drivers.slurm.reading import ReadPath
-from backfill.drivers.slurm.rest_path import RestPath
-from backfill.drivers.slurm.text_path import TextPath
+from backfill.drivers.slurm.conf.managed import Method
+from backfill.drivers.slurm.reading.json_path import JsonPath
+from backfill.drivers.slurm.reading.paths import ReadPath
+from backfill.drivers.slurm.reading.rest_path import RestPath
+from backfill.drivers.slurm.reading.text_path import TextPath
 from backfill.lab import roots
 from backfill.lab.cluster import Lab
 from backfill.ports.errors import DriverError

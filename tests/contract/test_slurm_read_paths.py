@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.drivers.slurm.json_path import JsonPath
-from backfill.drivers.slurm.reading import ReadPath
-from backfill.drivers.slurm.rest_path import RestPath
-from backfill.drivers.slurm.text_path import TextPath
+from backfill.drivers.slurm.reading.json_path import JsonPath
+from backfill.drivers.slurm.reading.paths import ReadPath
+from backfill.drivers.slurm.reading.rest_path import RestPath
+from backfill.drivers.slurm.reading.text_path import TextPath
 from backfill.lab.cluster import Lab
 from backfill.lab.roots import RELEASES, SUITES
 from backfill.ports.errors import UnreachableError

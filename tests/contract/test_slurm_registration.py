@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backfill.drivers.slurm.conf.wanted import Method
+from backfill.drivers.slurm.conf.managed import Method
 from backfill.lab.roots import RELEASES
 from tests.contract.workload_nodes import NodeContract
 from tests.real.conf_lab import ConfRig, conf_lab

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from backfill.core.cluster import Job, Node
 from backfill.core.quantities import parse_hostlist
-from backfill.drivers.slurm.ahead import read_reservations
 from backfill.drivers.slurm.checks import one_line, reason_text
 from backfill.drivers.slurm.commands import meaning_of
-from backfill.drivers.slurm.parse import asked_hosts, read_nodes
-from backfill.drivers.slurm.records import jobs_of, nodes_of, read_document
+from backfill.drivers.slurm.reading.ahead import read_reservations
+from backfill.drivers.slurm.reading.parse import asked_hosts, read_nodes
+from backfill.drivers.slurm.reading.records import jobs_of, nodes_of, read_document
 from backfill.ports.errors import DriverError
 from tests.unit.test_slurm_parse import BM1, VN1, WORKS, read, record
 from tests.unit.test_slurm_records import NODE, OLD, new

@@ -13,12 +13,11 @@ import pytest
 
 from backfill.core.cluster import NodeBase
 from backfill.drivers.slurm.conf.files import replace_file
-from backfill.drivers.slurm.conf.managed import EMPTY, parse, render
+from backfill.drivers.slurm.conf.managed import EMPTY, Method, Wanted, parse, render
+from backfill.drivers.slurm.conf.nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import Place, Slurm, Transactions
-from backfill.drivers.slurm.conf.wanted import Method, Wanted
-from backfill.drivers.slurm.conf_nodes import CloudNodes, ConfNodes
-from backfill.drivers.slurm.reader import SlurmReader
+from backfill.drivers.slurm.reading.reader import SlurmReader
 from backfill.lab.cluster import Lab
 from backfill.lab.layout import user_ids
 from backfill.lab.roots import RELEASES

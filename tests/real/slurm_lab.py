@@ -17,7 +17,7 @@ from pathlib import Path
 from backfill.core.cluster import NodeBase
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.drivers.slurm.reading import ReadPath
+from backfill.drivers.slurm.reading.paths import ReadPath
 from backfill.drivers.slurm.registration import Registration
 from backfill.lab import roots
 from backfill.lab.cluster import Lab

@@ -13,7 +13,7 @@ import pytest
 from backfill.config.load import load
 from backfill.drivers.slurm.conf.files import replace_file
 from backfill.drivers.slurm.conf.managed import EMPTY, render
-from backfill.drivers.slurm.hook_install import Hooks
+from backfill.drivers.slurm.hooks.install import Hooks
 from backfill.lab.policyfile import policy
 from backfill.ui import slurm_parts
 from tests.real.conf_lab import transactions_of

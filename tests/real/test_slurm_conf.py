@@ -13,8 +13,7 @@ import pytest
 
 import backfill
 from backfill.core.cluster import JobState
-from backfill.drivers.slurm.conf.managed import LineState, NodeLine, parse
-from backfill.drivers.slurm.conf.wanted import Method, Wanted
+from backfill.drivers.slurm.conf.managed import LineState, Method, NodeLine, Wanted, parse
 from backfill.lab.roots import RELEASES
 from backfill.ports.errors import BusyError, DriverError, RefusedError
 from tests.contract.workload_rig import REASON, await_state, job, node, running, spec

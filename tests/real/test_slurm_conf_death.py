@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.drivers.slurm.conf.managed import LineState, NodeLine
+from backfill.drivers.slurm.conf.managed import LineState, Method, NodeLine
 from backfill.drivers.slurm.conf.transaction import Outcome, RolledBackError, Transactions
-from backfill.drivers.slurm.conf.wanted import Method
 from backfill.lab.roots import RELEASES
 from backfill.ports.errors import DriverError
 from backfill.ports.workload import WorkloadManager

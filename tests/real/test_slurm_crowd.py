@@ -16,10 +16,10 @@ import pytest
 
 from backfill.core.cluster import Job, JobState
 from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.json_path import JsonPath
-from backfill.drivers.slurm.reading import REST_S, Failover, ReadPath
-from backfill.drivers.slurm.rest_path import RestPath
-from backfill.drivers.slurm.text_path import TextPath
+from backfill.drivers.slurm.reading.json_path import JsonPath
+from backfill.drivers.slurm.reading.paths import REST_S, Failover, ReadPath
+from backfill.drivers.slurm.reading.rest_path import RestPath
+from backfill.drivers.slurm.reading.text_path import TextPath
 from backfill.lab.cluster import Lab
 from backfill.lab.roots import RELEASES, SUITES
 from backfill.ports.errors import UnreachableError

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.drivers.slurm.conf.wanted import FEATURES_NODE, Method, Wanted
-from backfill.drivers.slurm.hook_install import HookPlan, Hooks
-from backfill.drivers.slurm.submit_lua import Gate
+from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, Wanted
+from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
+from backfill.drivers.slurm.hooks.submit_lua import Gate
 from backfill.lab.roots import RELEASES
 from backfill.ports.workload import NodeSpec
 from tests.contract.workload_rig import await_state

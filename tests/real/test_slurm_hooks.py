@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.drivers.slurm.hooks import build_hook
+from backfill.drivers.slurm.hooks.build import build_hook
 from backfill.lab.layout import user_ids
 from backfill.lab.spec import CONTROLLER_ADDRESS, HOOK_PORT, JOB_USER, host_address
 from tests.contract.workload_rig import await_state, job, node

@@ -203,7 +203,7 @@ def sources() -> str:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 pieces.add(node.value)
-    return "\n".join([*pieces, (ROOT / "backfill/drivers/slurm/hook.c").read_text()])
+    return "\n".join([*pieces, (ROOT / "backfill/drivers/slurm/hooks/hook.c").read_text()])
 
 
 def test_every_quoted_message_is_one_of_the_code() -> None:

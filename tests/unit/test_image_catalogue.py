@@ -11,7 +11,7 @@ import pytest
 from backfill.config import ConfigError, load
 from backfill.core.policies.cloning import Choice
 from backfill.core.policies.environments import Environment
-from backfill.drivers.slurm.submit_lua import Gate
+from backfill.drivers.slurm.hooks.submit_lua import Gate
 from backfill.ui import slurm_parts
 from backfill.ui.cli import main
 from backfill.ui.parser import BAD_DATA, OK

@@ -10,9 +10,8 @@ import pytest
 
 from backfill.core.cluster import JobState, Node, NodeBase, SlurmVersion
 from backfill.drivers.slurm.conf.dry import Verdict, judge
-from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, parse
+from backfill.drivers.slurm.conf.managed import LineState, Managed, Method, NodeLine, Wanted, parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
-from backfill.drivers.slurm.conf.wanted import Method, Wanted
 from backfill.ports.errors import BusyError, RefusedError
 from backfill.ports.workload import NodeSpec
 from tests.unit.conf_cluster import ConfCluster, CrashError, line, with_node, without_nodes

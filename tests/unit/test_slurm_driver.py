@@ -8,7 +8,7 @@ import pytest
 
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.drivers.slurm.text_path import TextPath
+from backfill.drivers.slurm.reading.text_path import TextPath
 from backfill.ports.errors import BadOutputError, BusyError, RefusedError
 from backfill.ports.workload import NodeSpec
 from tests.unit.slurm_tools import FakeTools

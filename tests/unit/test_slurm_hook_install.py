@@ -12,8 +12,8 @@ import pytest
 from backfill.core.cluster import SlurmVersion
 from backfill.drivers.slurm.conf.managed import parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
-from backfill.drivers.slurm.hook_install import HookPlan, Hooks
-from backfill.drivers.slurm.hooks import build_hook
+from backfill.drivers.slurm.hooks.build import build_hook
+from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
 from backfill.ports.errors import RefusedError
 from tests.unit.conf_cluster import SITE, ConfCluster, with_node
 from tests.unit.hook_daemon import HookDaemon

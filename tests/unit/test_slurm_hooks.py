@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.drivers.slurm.hooks import HookError, build_guest_hook, build_hook
+from backfill.drivers.slurm.hooks.build import HookError, build_guest_hook, build_hook
 from tests.unit.hook_daemon import HookDaemon
 
 PROLOG = {

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.drivers.slurm.ahead import Ahead, Reservation, read_reservations
-from backfill.drivers.slurm.parse import MOST_OF_AN_ARRAY, JobFormat, read_nodes
+from backfill.drivers.slurm.reading.ahead import Ahead, Reservation, read_reservations
+from backfill.drivers.slurm.reading.parse import MOST_OF_AN_ARRAY, JobFormat, read_nodes
 from backfill.ports.errors import BadOutputError
 
 NOW_S = 1795232590.0
@@ -133,7 +133,7 @@ def test_the_first_tasks_of_a_large_array_stand_for_all(monkeypatch: pytest.Monk
     assert [job.id for job in jobs[:2]] == ["12_1", "12_2"]
     assert len(jobs) == MOST_OF_AN_ARRAY + 1
     assert peak < 20 << 20
-    monkeypatch.setattr("backfill.drivers.slurm.parse.MOST_OF_ARRAYS", 10)
+    monkeypatch.setattr("backfill.drivers.slurm.reading.parse.MOST_OF_ARRAYS", 10)
     many = "".join(record(id=f"{n}_[1-8]", raw=str(n), state="PENDING") for n in range(20, 25))
     assert [job.id for job in read(many + record(id="13"))] == [
         *(f"20_{n}" for n in range(1, 9)),

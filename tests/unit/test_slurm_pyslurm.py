@@ -14,8 +14,8 @@ import pytest
 
 from backfill.core.cluster import JobState
 from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.pyslurm_path import PyslurmPath
-from backfill.drivers.slurm.reading import REST_S, BrokenPathError, Failover
+from backfill.drivers.slurm.reading.paths import REST_S, BrokenPathError, Failover
+from backfill.drivers.slurm.reading.pyslurm_path import PyslurmPath
 from backfill.ports.errors import BadOutputError, UnreachableError
 from tests.unit.test_slurm_records import Way
 
@@ -76,7 +76,7 @@ def test_pyslurm_is_never_imported_here(make: Make) -> None:
     """Neither by the way of reading nor by the question."""
     assert make().all_jobs().keys() == {"7"}
     assert "pyslurm" not in sys.modules
-    assert "backfill.drivers.slurm.pyslurm_child" not in sys.modules
+    assert "backfill.drivers.slurm.reading.pyslurm_child" not in sys.modules
 
 
 def test_its_words_and_units_become_ours(make: Make) -> None:

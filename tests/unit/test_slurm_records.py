@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.drivers.slurm.parse import tasks
-from backfill.drivers.slurm.reading import LONGEST_REST_S, REST_S, BrokenPathError, Failover
-from backfill.drivers.slurm.records import jobs_of, nodes_of, read_document
+from backfill.drivers.slurm.reading.parse import tasks
+from backfill.drivers.slurm.reading.paths import LONGEST_REST_S, REST_S, BrokenPathError, Failover
+from backfill.drivers.slurm.reading.records import jobs_of, nodes_of, read_document
 from backfill.ports.errors import (
     BadOutputError,
     BusyError,

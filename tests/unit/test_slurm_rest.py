@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.reading import BrokenPathError
-from backfill.drivers.slurm.rest_path import RestPath
+from backfill.drivers.slurm.reading.paths import BrokenPathError
+from backfill.drivers.slurm.reading.rest_path import RestPath
 from backfill.ports.errors import BadOutputError, UnreachableError
 from tests.unit.test_slurm_records import OLD, new
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.cluster import JobState, NodeBase
-from backfill.drivers.slurm.states import job_state, node_state
+from backfill.drivers.slurm.reading.states import job_state, node_state
 
 
 @pytest.mark.parametrize(

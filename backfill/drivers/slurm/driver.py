@@ -10,12 +10,19 @@ from dataclasses import replace
 from math import ceil
 
 from backfill.core.cluster import ACTIVE, ENDED, NOWHERE, OUR_REASON, Job, JobState, Node, NodeBase
-from backfill.drivers.slurm.checks import JOB_ID, NODE_NAME, check_address, check_spec, checked, reason_text
+from backfill.drivers.slurm.checks import (
+    JOB_ID,
+    NODE_NAME,
+    check_address,
+    check_spec,
+    checked,
+    one_line,
+    reason_text,
+)
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.lookup import Lookup, Resolve, resolve
-from backfill.drivers.slurm.owners import tell_owner
-from backfill.drivers.slurm.reader import SlurmReader
-from backfill.drivers.slurm.reading import ReadPath
+from backfill.drivers.slurm.reading.paths import ReadPath
+from backfill.drivers.slurm.reading.reader import SlurmReader
 from backfill.drivers.slurm.registration import Dynamic, Registration
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
 from backfill.ports.workload import ClusterObservation, NodeSpec
@@ -337,3 +344,24 @@ class SlurmManager(SlurmReader):
 def _whole(job_id: str) -> str:
     """A job, and of a component of a heterogeneous one all of it, which has its leader's number."""
     return job_id.partition("+")[0]
+
+
+def tell_owner(commands: Commands, job_id: str, text: str, over: str, aloud: bool) -> None:
+    """See WorkloadManager.tell. The owner's Comment is never touched."""
+    target = checked(job_id, JOB_ID, "job id")
+    subject = f"job {job_id}"
+    if aloud and "_" not in target:
+        # Refused while the job is suspended; nobody may be there any more. scontrol reads the
+        # number alone, which of a heterogeneous job is its leader's.
+        with contextlib.suppress(DriverError):
+            commands.run(["scontrol", "notify", target.partition("+")[0], one_line(text)], subject)
+    asked = ["squeue", "-h", "-j", target, "-O", "admin_comment:"]
+    # One line for each record: an array has several once a task has begun.
+    lines = {line.strip() for line in commands.run(asked, subject).split("\n")} - {"", "(null)"}
+    if over and lines != {one_line(over)}:
+        return  # something else has been said since
+    theirs = sorted(line for line in lines if not line.startswith(OUR_REASON))
+    if theirs:
+        raise RefusedError(subject, f"its AdminComment is somebody else's: {theirs[0][:100]}")
+    comment = f"AdminComment={one_line(text)}"
+    commands.run(["scontrol", "update", f"JobId={target}", comment], subject)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from backfill.core.cluster import OUR_REASON, Node
 from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.checks import difference, is_dynamic
-from backfill.drivers.slurm.conf.wanted import FEATURES_NODE
-from backfill.drivers.slurm.together import Ends, Together
+from backfill.drivers.slurm.conf.managed import FEATURES_NODE
 from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
@@ -28,6 +28,10 @@ _LOG = logging.getLogger("backfill.slurm")
 ROOM_NODE = "backfill-room"
 _LOOK_BEYOND = 64
 UNPROVEN = f"{OUR_REASON} not proven yet"
+
+_Wish = TypeVar("_Wish")
+# How a piece of work went for each wish of it, by its place: None where it went well.
+Ends = Mapping[int, DriverError | None]
 
 
 class NodeTools(Protocol):
@@ -232,3 +236,43 @@ def _objection(known: Mapping[str, Node], spec: NodeSpec) -> DriverError | None:
             spec.name, f"Slurm has another node of this name ({differs})", "choose another"
         )
     return None
+
+
+@dataclass(eq=False, slots=True)
+class _Ticket(Generic[_Wish]):
+    """A wish that waits for its turn, and how that ended."""
+
+    wish: _Wish
+    done: bool = False
+    error: DriverError | None = None
+
+
+class Together(Generic[_Wish]):
+    """Whoever comes first carries out what all who wait by then want; nobody waits for more."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Ticket[_Wish]] = []
+        self._list_lock = threading.Lock()
+        self._turn = threading.Lock()
+
+    def want(self, wish: _Wish, work: Callable[[Sequence[_Wish]], Ends]) -> None:
+        """Have the wish carried out by `work`, mine or another's; raises its DriverError."""
+        ticket = _Ticket(wish)
+        with self._list_lock:
+            self._waiting.append(ticket)
+        with self._turn:
+            if not ticket.done:
+                self._carry_out(work)
+        if ticket.error is not None:
+            raise ticket.error
+
+    def _carry_out(self, work: Callable[[Sequence[_Wish]], Ends]) -> None:
+        with self._list_lock:
+            batch, self._waiting = self._waiting, []
+        ends: Ends
+        try:
+            ends = work([ticket.wish for ticket in batch])
+        except DriverError as error:
+            ends = dict.fromkeys(range(len(batch)), error)
+        for place, ticket in enumerate(batch):
+            ticket.done, ticket.error = True, ends.get(place)

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from backfill.config.model import Config, HookPlaceKind
 from backfill.core.cluster import SlurmSettings
 from backfill.core.visible import visible
-from backfill.drivers.slurm.hook_install import HookPlan, programs
+from backfill.drivers.slurm.hooks.install import HookPlan, programs
 from backfill.drivers.slurm.settings import slurm_uid
 from backfill.engine.connection_limiter import Refused, Trust, user_told
 from backfill.engine.listener import Listener

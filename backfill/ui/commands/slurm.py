@@ -83,7 +83,7 @@ def _diff(config: Config, args: argparse.Namespace) -> int:
 
 
 def _apply(config: Config, args: argparse.Namespace) -> int:
-    from backfill.drivers.slurm.conf_nodes import CloudNodes
+    from backfill.drivers.slurm.conf.nodes import CloudNodes
     from backfill.ui import assemble, slurm_parts
 
     change = slurm_parts.transactions(config)

@@ -1,14 +1,16 @@
-"""What must hold before the managed file may be written; pure, it asks nobody."""
+"""What must hold before the managed file may be written, and what a change must never do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from backfill.core.cluster import Node, NodeBase, SlurmSettings
 from backfill.drivers.slurm.checks import check_spec
-from backfill.drivers.slurm.conf.managed import Managed
+from backfill.drivers.slurm.conf.managed import LineState, Managed
 from backfill.drivers.slurm.conf.site import Site
-from backfill.ports.errors import RefusedError
+from backfill.ports.errors import BusyError, RefusedError
+from backfill.ports.workload import ClusterObservation
 
 
 def missing_include(site: Site, managed: Path) -> str:
@@ -59,3 +61,71 @@ def _settings(managed: Managed, site: Site) -> Iterator[str]:
                 f"{later.place}: sets {key} behind the Include of our file and so takes it back; "
                 "move the Include line to the end"
             )
+
+
+def check(old: Managed, new: Managed, seen: ClusterObservation, leaving: frozenset[str]) -> None:
+    """Raise BusyError for a line of a node that has a job, or could get one in this moment.
+
+    Slurm ends the jobs of a node whose line is gone at its next reload (NODE_FAIL), and forgets a
+    FUTURE node's at its next start. `leaving` are the nodes whose line goes.
+    """
+    busy: dict[str, list[str]] = {}
+    for job in seen.jobs.values():
+        for name in job.nodes if job.holds_nodes else ():
+            busy.setdefault(name, []).append(job.id)
+    for name in sorted(leaving | _touched(old, new)):
+        if name in busy:
+            raise BusyError(
+                name,
+                f"job {', '.join(sorted(busy[name]))} holds it, and would be lost with its line",
+                "wait for its end, or drain the node",
+            )
+        node = seen.nodes.get(name)
+        if name in leaving and node is not None and not _closed(node):
+            raise BusyError(name, "it takes jobs", "drain it first")
+
+
+def not_in_force(pairs: Iterable[tuple[str, str]], settings: SlurmSettings) -> str:
+    """Which of these settings Slurm does not use, in one sentence; empty when it uses all."""
+    for key, value in pairs:
+        if key == "PrivateData":
+            continue  # newer releases show CLOUD nodes anyway and do not know the word
+        used = [v for name, v in settings.raw.items() if name.split("[")[0] == key]
+        # Slurm writes a time with its unit, and a list in its own order.
+        wanted = set(value.split(","))
+        if used and not any(wanted <= set(u.split(" ")[0].split(",")) for u in used):
+            return f"Slurm uses {key}={','.join(used)} and not {value}"
+    return ""
+
+
+def _touched(old: Managed, new: Managed) -> set[str]:
+    """Nodes whose line changes in any way but the one that keeps it open."""
+    found = set()
+    for line in old.nodes:
+        after = new.node(line.spec.name)
+        opens = after is not None and after.state is LineState.UNKNOWN
+        if after is not None and after != line and (after.spec != line.spec or not opens):
+            found.add(line.spec.name)
+    return found
+
+
+def _closed(node: Node) -> bool:
+    return node.drained or node.base in (NodeBase.FUTURE, NodeBase.DOWN) or "POWERED_DOWN" in node.flags
+
+
+def programs_gone(managed: Managed) -> str:
+    """A program of a content that is not there any more; empty when all are.
+
+    slurmctld would not start without it, and a dry start calls no programs.
+    """
+    for key, value in managed.pairs():
+        if value.startswith("/") and not Path(value).exists():
+            return f"{key}: there is no program {value} any more"
+    return ""
+
+
+def lost(text: str, new: Managed) -> str:
+    """What a file replaced by force may have had that the new one has not; empty when nothing."""
+    if "# section: hooks" not in text or new.section("hooks"):
+        return ""
+    return "the hooks stood in the replaced file; run `backfill slurm hooks install`"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backfill.core.cluster import SlurmSettings
 from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.conf import guard, rules
+from backfill.drivers.slurm.conf import rules
 from backfill.drivers.slurm.conf.dry import dry_start
 from backfill.drivers.slurm.conf.files import Backups, locked, read_or_empty, replace_file
 from backfill.drivers.slurm.conf.health import Picture, await_health
@@ -140,7 +140,7 @@ class Transactions:
             earlier = parse(read_or_empty(found))
         except ForeignEditError as error:
             raise RefusedError(str(found), str(error), "name another copy") from error
-        if gone := guard.programs_gone(earlier):
+        if gone := rules.programs_gone(earlier):
             raise RefusedError(str(found), gone, "name another copy")
         return self.apply(lambda now: earlier, dry=dry)
 
@@ -174,9 +174,9 @@ class Transactions:
         seen = self.slurm.look()
         settings = self.slurm.settings()
         leaving = named_in(text) - new.names()
-        guard.check(old, new, seen, leaving)
+        rules.check(old, new, seen, leaving)
         restart = self.reload.check(settings.version, old, new)
-        lost = guard.lost(text, new) if force else ""
+        lost = rules.lost(text, new) if force else ""
         hints = (self.reload.hint(settings.version, old, new), lost)
         self.at("backup")
         kept = self._backups().keep(text, time.time()) if text else None
@@ -247,7 +247,7 @@ class Transactions:
             note.picture,
             expected,
             self.place.health_s,
-            lambda: guard.not_in_force(wanted, self.slurm.settings()),
+            lambda: rules.not_in_force(wanted, self.slurm.settings()),
         )
 
     def _recover(self) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from backfill.core.cluster import Job, Node, NodeBase, SlurmSettings
-from backfill.drivers.slurm.ahead import SHOW_RESERVATIONS, Ahead, read_reservations
 from backfill.drivers.slurm.checks import JOB_ID, NODE_NAME, checked, is_dynamic
 from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.parse import read_nodes
-from backfill.drivers.slurm.reading import ReadPath
+from backfill.drivers.slurm.reading.ahead import SHOW_RESERVATIONS, Ahead, read_reservations
+from backfill.drivers.slurm.reading.parse import read_nodes
+from backfill.drivers.slurm.reading.paths import ReadPath
+from backfill.drivers.slurm.reading.text_path import SHOW_NODES, TextPath
 from backfill.drivers.slurm.settings import read_settings
-from backfill.drivers.slurm.text_path import SHOW_NODES, TextPath
 from backfill.ports.errors import NotFoundError
 from backfill.ports.workload import ClusterObservation
 

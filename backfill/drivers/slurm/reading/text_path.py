@@ -10,7 +10,7 @@ from collections.abc import Collection
 from backfill.core.cluster import Job, Node
 from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.parse import JobFormat, Records, read_node_records, read_nodes
+from backfill.drivers.slurm.reading.parse import JobFormat, Records, read_node_records, read_nodes
 from backfill.ports.errors import DriverError, NotFoundError
 
 # -F shows nodes that have not registered yet; they are FUTURE until they do.

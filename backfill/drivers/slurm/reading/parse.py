@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from backfill.core.cluster import Job, JobState, Node
 from backfill.core.quantities import MOST_NODES, parse_hostlist
-from backfill.drivers.slurm.states import job_state, node_state
+from backfill.drivers.slurm.reading.states import job_state, node_state
 from backfill.ports.errors import BadOutputError
 
 # Fields whose text is Slurm's own, then fields into which users can put anything at all.

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from backfill.drivers.slurm.reading import BrokenPathError
+from backfill.drivers.slurm.reading.paths import BrokenPathError
 from backfill.ports.errors import BadOutputError, UnreachableError
 
 _CHUNK = 1 << 20

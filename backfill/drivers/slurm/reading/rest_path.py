@@ -16,9 +16,9 @@ from pathlib import Path
 
 from backfill.core.cluster import Job, Node
 from backfill.drivers.slurm.commands import CONTROLLER, Commands
-from backfill.drivers.slurm.reading import BrokenPathError
-from backfill.drivers.slurm.records import jobs_of, read_document
-from backfill.drivers.slurm.text_path import FEW, TextPath
+from backfill.drivers.slurm.reading.paths import BrokenPathError
+from backfill.drivers.slurm.reading.records import jobs_of, read_document
+from backfill.drivers.slurm.reading.text_path import FEW, TextPath
 from backfill.ports.errors import BadOutputError, NotFoundError, UnreachableError
 
 SUBJECT = "slurmrestd"

@@ -12,8 +12,8 @@ from typing import Any
 
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.commands import meaning_of
-from backfill.drivers.slurm.parse import asked_hosts, given, hosts, job_memory_mb, tasks
-from backfill.drivers.slurm.states import job_state, node_state
+from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, job_memory_mb, tasks
+from backfill.drivers.slurm.reading.states import job_state, node_state
 from backfill.ports.errors import BadOutputError
 
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError)

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from backfill.core.cluster import Job, JobState, Node
-from backfill.drivers.slurm.child import Child
 from backfill.drivers.slurm.commands import CONTROLLER, Commands, meaning_of
-from backfill.drivers.slurm.parse import asked_hosts, given, hosts, tasks
-from backfill.drivers.slurm.reading import BrokenPathError
-from backfill.drivers.slurm.states import job_state
-from backfill.drivers.slurm.text_path import FEW, TextPath
+from backfill.drivers.slurm.reading.child import Child
+from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, tasks
+from backfill.drivers.slurm.reading.paths import BrokenPathError
+from backfill.drivers.slurm.reading.states import job_state
+from backfill.drivers.slurm.reading.text_path import FEW, TextPath
 from backfill.ports.errors import BadOutputError, UnreachableError
 
 SUBJECT = "pyslurm"

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from backfill.core.cluster import SlurmVersion
 from backfill.drivers.slurm.conf.files import read_or_empty, remove_file, replace_file
-from backfill.drivers.slurm.conf.managed import Managed
+from backfill.drivers.slurm.conf.managed import CLOUD_SECTION, Managed
 from backfill.drivers.slurm.conf.site import Site
 from backfill.drivers.slurm.conf.transaction import Outcome, Transactions
-from backfill.drivers.slurm.conf.wanted import CLOUD_SECTION
-from backfill.drivers.slurm.hooks import HookError, build_hook
-from backfill.drivers.slurm.submit_lua import Gate, SubmitScript
+from backfill.drivers.slurm.hooks.build import HookError, build_hook
+from backfill.drivers.slurm.hooks.submit_lua import Gate, SubmitScript
 from backfill.ports.errors import DriverError, RefusedError
 
 SECTION = "hooks"

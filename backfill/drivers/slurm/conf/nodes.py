@@ -12,8 +12,7 @@ from backfill.drivers.slurm.checks import mismatch
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, named_in, salvage
 from backfill.drivers.slurm.conf.transaction import Transactions
-from backfill.drivers.slurm.registration import UNPROVEN, NodeTools, never_comes
-from backfill.drivers.slurm.together import Ends, Together
+from backfill.drivers.slurm.registration import UNPROVEN, Ends, NodeTools, Together, never_comes
 from backfill.ports.errors import AlreadyThereError, BusyError, DriverError, RefusedError
 from backfill.ports.workload import NodeSpec
 

@@ -11,8 +11,8 @@ from functools import cached_property
 from backfill.core.cluster import Job, Node
 from backfill.core.quantities import fold_hostlist
 from backfill.drivers.slurm.commands import CONTROLLER, Commands
-from backfill.drivers.slurm.records import jobs_of, nodes_of, read_document
-from backfill.drivers.slurm.text_path import FEW, TextPath
+from backfill.drivers.slurm.reading.records import jobs_of, nodes_of, read_document
+from backfill.drivers.slurm.reading.text_path import FEW, TextPath
 from backfill.ports.errors import DriverError, NotFoundError
 
 _SHOW_JOBS = ("squeue", "--json", "--all", "--local", "-t", "all")

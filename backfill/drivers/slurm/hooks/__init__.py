@@ -1,0 +1,1 @@
+"""Our hooks in Slurm: built, installed beside those of the site, taken out again."""
