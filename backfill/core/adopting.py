@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from backfill.core.actions import PauseInstance
 from backfill.core.cluster import Job, Node
 from backfill.core.condemn import clear
 from backfill.core.fleet import Instance, InstanceState
@@ -65,6 +66,7 @@ def catch_up(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> Non
     )
     if builder.blind or builder.unread:
         builder.refuse(node.name, "any step", behind)
+        stop_where_wanted(builder, instance)
     elif instance.state is InstanceState.UNKNOWN:
         builder.refuse(node.name, "taking it over", f"{behind}; {instance.problem}")
     else:
@@ -74,10 +76,18 @@ def catch_up(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> Non
 def adopt(builder: PlanBuilder, instance: Instance) -> None:
     """No record of it exists: our journal was lost, or is older than the instance's name."""
     first_s = builder.world.first_seen_s(instance.host, instance.name)
-    if builder.now_s < first_s + _ORPHAN_AGE_S:
+    if builder.now_s < first_s + _ORPHAN_AGE_S and not builder.taken(instance.host):
         builder.wake_at(first_s + _ORPHAN_AGE_S)
         return
     _take_over(builder, instance, "found with our tag and taken over")
+
+
+def stop_where_wanted(builder: PlanBuilder, instance: Instance) -> None:
+    """Pause what nobody can take over now if its host is wanted: that costs it nothing but time."""
+    host, name = instance.host, instance.name
+    if instance.state is InstanceState.RUNNING and builder.taken(host):
+        reason = f"host {host} is wanted, and nothing is known yet of this instance with our tag"
+        builder.do(PauseInstance(name, instance.tag.generation, host, reason))
 
 
 def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from backfill.core.actions import DeleteInstance, PauseInstance
-from backfill.core.adopting import adopt, catch_up, newer
+from backfill.core.adopting import adopt, catch_up, newer, stop_where_wanted
+from backfill.core.cluster import NodeBase
 from backfill.core.condemn import condemn, old_copy
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import HostAllocation
@@ -29,6 +30,7 @@ from backfill.core.steps.throttle import step_throttled
 from backfill.core.world import World
 
 _OVER = (Phase.FAILED, Phase.GIVEN_UP)
+_GIVEN = (NodeBase.ALLOCATED, NodeBase.MIXED)
 _AT_WORK = (Phase.READY, Phase.DRAINING, Phase.EVICTING, Phase.THROTTLED, Phase.RETURNING)
 
 # FAILED and GIVEN_UP have no step: nothing of them is left outside.
@@ -214,7 +216,19 @@ def _over(builder: PlanBuilder, claim: HostAllocation) -> bool:
         # A hook knows an array task or a component of a heterogeneous job by its raw number only.
         if any(claim.job_id in (other.id, str(other.raw_id)) for other in world.jobs_on(node)):
             return False
+        if _torn(world, node):
+            return False
     return bool(node) or world.node_read_s("") > claim.since_s
+
+
+def _torn(world: World, node: str) -> bool:
+    """Return True if what Slurm does not show there means nothing now: it is just not believed, or
+    shows the node as given away and nobody to whom, as while it reads its own state."""
+    slurm, seen = world.sources.get("slurm"), world.nodes.get(node)
+    if slurm is not None and slurm.odd_s:
+        return True
+    given = seen is not None and seen.base in _GIVEN and "COMPLETING" not in seen.flags
+    return given and not world.jobs_on(node)
 
 
 def occupied(builder: PlanBuilder, host: str) -> str:
@@ -274,9 +288,10 @@ def _orphans(builder: PlanBuilder, names: Iterable[str]) -> None:
     Stale is what is older than the record, or of a life that is over; what is newer than the record
     was taken over in the step of its node.
     """
-    if builder.blind:
-        return
     found = {(i.host, i.name): i for name in names for i in builder.world.instances_called(name)}
+    if builder.blind:
+        _stop_orphans(builder, found.values())
+        return
     for (_, name), instance in sorted(found.items()):
         if instance.state is InstanceState.MIGRATING:
             continue
@@ -289,6 +304,13 @@ def _orphans(builder: PlanBuilder, names: Iterable[str]) -> None:
             builder.step(f"orphan {name}", adopt, instance)
         elif node is None or instance.tag.generation < node.generation + (node.phase in _OVER):
             builder.step(f"orphan {name}", _destroy_old, instance)
+
+
+def _stop_orphans(builder: PlanBuilder, instances: Iterable[Instance]) -> None:
+    """Nothing is decided about them now, but a host that is wanted is given back all the same."""
+    for instance in sorted(instances, key=lambda i: (i.host, i.name)):
+        if _suspect(builder.world, instance.name):
+            builder.step(f"orphan {instance.name}", stop_where_wanted, instance)
 
 
 def _destroy_old(builder: PlanBuilder, instance: Instance) -> None:

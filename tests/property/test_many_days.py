@@ -15,6 +15,18 @@ SEED = 16
 FOUND: tuple[tuple[int, int], ...] = (
     # The day was called over while an instance that a restored journal had lost was not taken over yet.
     (4711, 24),
+    # A restored journal knew nothing of a stop: the node was opened while its job was suspended.
+    (2681841549, 152),
+    # The audit asked about jobs of instances that stayed.
+    (2681841549, 561),
+    # With a full disk, an instance that a restored journal had lost was not stopped for its host.
+    (2681841549, 571),
+    # Slurm showed a host as given away and not to whom: its hook was told that the job had gone.
+    (2681841549, 1255),
+    (2681841549, 1302),
+    # An instance whose removal was refused kept its host from a job until the next try.
+    (2681841549, 1659),
+    (2681841549, 1853),
 )
 
 

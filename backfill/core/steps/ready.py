@@ -8,12 +8,13 @@ from backfill.core.actions import DrainNode, KickJob, ProbeJobs, ResumeJob, Undr
 from backfill.core.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.condemn import condemn, forgotten, lost, work_on
 from backfill.core.hiding import show
-from backfill.core.lifecycle import Cause, ManagedNode
+from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase
 from backfill.core.liveness import silent_too_long
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.steps.devices import see_to_devices
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.fellows import go_on_together, waits_for
+from backfill.core.steps.rungs import on_rung
 from backfill.core.steps.saving import save_in_time
 from backfill.core.steps.throttle import give_cpus
 
@@ -62,8 +63,28 @@ def _in_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
         _silent(builder, node)
         return
     waiting = waits_for(builder, node)
+    if not waiting and _stop_forgotten(builder, node, seen):
+        return
     _in_service(builder, node, seen, waiting)
     _see_to_jobs(builder, node, waiting)
+
+
+def _stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
+    """Return True if a stop of ours shows in Slurm of which the journal, a copy, knows nothing.
+
+    Opened to others now, the node would get a second job onto the CPUs of the one that is
+    suspended; and nobody else would let that one go on. So its return is done from the beginning.
+    """
+    if not seen.drained_by_us or node.held or node.kicked:
+        return False
+    jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
+    if all(job.state is not JobState.SUSPENDED for job in jobs):
+        return False
+    held = tuple(HeldJob(job.id, job.restarts) for job in jobs)
+    reason = "Slurm shows a stop of ours that the journal does not know"
+    fields = on_rung(builder, 0)
+    builder.become(node, Phase.EVICTING, reason, held=held, woken_s=0.0, drained_s=0.0, target="", **fields)
+    return True
 
 
 def _see_to_jobs(builder: PlanBuilder, node: ManagedNode, waiting: str) -> None:

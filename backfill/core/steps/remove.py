@@ -11,6 +11,7 @@ from backfill.core.actions import (
     RequeueJob,
     UndrainNode,
 )
+from backfill.core.adopting import stop_where_wanted
 from backfill.core.cluster import OUR_REASON, Job, NodeBase
 from backfill.core.condemn import COPY_IS_LOST, clear, condemn, forgotten, work_on
 from backfill.core.lifecycle import Cause, ManagedNode, Phase
@@ -139,7 +140,7 @@ def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
     for place in places:
         last_words = node.fail and node.proven_s == 0.0
         held = work_on(builder, node) if node.condemned else ()
-        builder.do(
+        progress = builder.do(
             DeleteInstance(
                 node.name,
                 node.generation,
@@ -150,6 +151,8 @@ def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
                 held=held,
             )
         )
+        if progress not in (Progress.BEGUN, Progress.RUNNING):
+            stop_where_wanted(builder, place)  # it is not gone in time: it makes room all the same
     if places:
         return True
     # A call that may yet bring it into being has to end first.

@@ -88,13 +88,13 @@ class Losses:
             return  # no copy in it may run again, so that the others are lost with the stale one
         kept = "in memory" if instance.state in IN_MEMORY else "on disk"
         for run in runs:
-            self._judge(run, f"instance {instance.spec.name}, {instance.state} ({kept}), goes")
+            self._judge(run, f"instance {instance.spec.name}, {instance.state} ({kept}), goes", runs)
 
     def job_goes(self, job: SimJob, how: str) -> None:
         """A job is about to be put back into the queue, or ended, by us; `how`: our call."""
         run = self._run_of(job)
         if run is not None:
-            self._judge(run, how)
+            self._judge(run, how, (run,))
         if how == "requeue":
             return
         if job.state is JobState.PENDING or (job.id, job.restarts) in self._destroyed:
@@ -160,10 +160,11 @@ class Losses:
         job = self._books.jobs[run.job]
         return run.stale and not run.finished and job.restarts != run.restart
 
-    def _judge(self, run: Run, what: str) -> None:
+    def _judge(self, run: Run, what: str, going: Iterable[Run]) -> None:
+        """`going`: all runs that go with it by this call."""
         job = self._books.jobs[run.job]
         held = job.state in ACTIVE and job.restarts == run.restart and not run.stale
-        if not held or self._excuse(job, run):
+        if not held or self._excuse(run, going):
             return
         self._destroyed.add((run.job, run.restart))
         done_s = run.done_s
@@ -183,22 +184,23 @@ class Losses:
         since = "" if deed.decided_s is None else f", begun at {deed.decided_s:.3f}"
         return f"; by {deed.who}{since}: {deed.why or 'no reason was given'}"
 
-    def _excuse(self, job: SimJob, run: Run) -> str:
+    def _excuse(self, run: Run, going: Iterable[Run]) -> str:
         """Name the exception that allows this loss, or return an empty text."""
-        rules = (self._host_dead, self._ordered, self._silent, self._ladder_names_it)
-        return next((rule.__name__ for rule in rules if rule(job, run)), "")
+        rules = (self._host_dead, self._ordered, self._silent)
+        found = next((rule.__name__ for rule in rules if rule(run)), "")
+        return found or (self._ladder_names_it.__name__ if self._ladder_names_it(run, going) else "")
 
     # --- the exceptions ------------------------------------------------------------------------
 
-    def _host_dead(self, job: SimJob, run: Run) -> bool:
+    def _host_dead(self, run: Run) -> bool:
         """Its host has really lost its power: what is on it runs nowhere."""
         return any(not machine.powered for machine in run.machines)
 
-    def _ordered(self, job: SimJob, run: Run) -> bool:
+    def _ordered(self, run: Run) -> bool:
         """An admin's order gives it up: a host said to be off, room wanted back for good."""
         return bool(self._deed.order)
 
-    def _silent(self, job: SimJob, run: Run) -> bool:
+    def _silent(self, run: Run) -> bool:
         """Its guest, which runs, is really cut off from Slurm, for as long as makes it dead."""
         policies = self._deed.policies
         after_s = policies.liveness.down_after_s if policies is not None else 0.0
@@ -206,7 +208,7 @@ class Losses:
             m.on and not m.connected and self._decided_s - m.silent_s >= after_s - 1.0 for m in run.machines
         )
 
-    def _ladder_names_it(self, job: SimJob, run: Run) -> bool:
+    def _ladder_names_it(self, run: Run, going: Iterable[Run]) -> bool:
         """The policy's ladder ends with `requeue`, in so many words, and it is that far.
 
         The host is really wanted, or was a moment ago; all jobs that go with it may start anew; and
@@ -215,8 +217,7 @@ class Losses:
         policies = self._deed.policies
         if policies is None or all(r.rung is not Rung.REQUEUE for r in policies.ladder.rungs):
             return False
-        runs = [r for m in run.machines for r in m.runs]
-        if not all(self._books.jobs[r.job].requeue for r in runs):
+        if not all(self._books.jobs[r.job].requeue for r in going):
             return False
         places = [m for m in run.machines if self._deed.pressed or self._wanted(m.host)]
         return any(self._stood_enough(m, policies) for m in places)
