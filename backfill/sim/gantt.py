@@ -11,7 +11,7 @@ from itertools import groupby
 from backfill.core import changes as ch
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.world import World
-from backfill.drivers.simulated.hardware import Segment
+from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.replay.trace_cluster import JobTale
 
 

@@ -18,9 +18,9 @@ from statistics import median
 from typing import Any
 
 from backfill.core.fleet import InstanceSpec, InstanceState, Tag
+from backfill.drivers.openstack.api.states import cluster_tag, metadata_of
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import Place
-from backfill.drivers.openstack.states import cluster_tag, metadata_of
 from backfill.lab.cloud.handle import Cloud
 from backfill.ports.errors import DriverError
 from tests.bench.rig import result, wait_for

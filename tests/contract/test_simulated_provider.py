@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from backfill.core.fleet import InstanceSpec, Tag
-from backfill.drivers.simulated.provider import SimulatedProvider
+from backfill.drivers.simulated.hypervisor.provider import SimulatedProvider
 from backfill.drivers.simulated.world import SimulatedWorld
 from tests.contract.instance_provider import CLUSTER, EVERYTHING, SMALL, InstanceProviderContract
 

@@ -9,7 +9,7 @@ import pytest
 
 from backfill.core.cluster import NodeBase
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
-from backfill.drivers.simulated.slurm import SimulatedSlurm
+from backfill.drivers.simulated.slurm.manager import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.workload import NodeSpec, WorkloadManager
 from tests.contract.workload_manager import WorkloadManagerContract

@@ -15,10 +15,10 @@ from backfill.core.cluster import ENDED, JobState
 from backfill.core.lifecycle import Phase
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities
-from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.faults import Odd
-from backfill.drivers.simulated.hardware import Violation
-from backfill.drivers.simulated.model import Reservation
+from backfill.drivers.simulated.hypervisor.hardware import Violation
+from backfill.drivers.simulated.slurm.books import Manners
+from backfill.drivers.simulated.slurm.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError

@@ -15,7 +15,7 @@ from backfill.core import changes as ch
 from backfill.core.fleet import InstanceState
 from backfill.core.measures import Distribution, distribution, job_measures
 from backfill.core.world import World
-from backfill.drivers.simulated.hardware import Segment
+from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.figures import Summary, summary
 from backfill.sim.gantt import Gantt
 from backfill.sim.replay.policy_replay import Run, reference, run

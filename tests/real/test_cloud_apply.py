@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from backfill.drivers.openstack.appliance import Cluster
-from backfill.drivers.openstack.applying import apply, remove
-from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.appliance.applying import apply, remove
+from backfill.drivers.openstack.appliance.template import Cluster
 from backfill.ports.errors import BusyError, RefusedError
 from tests.real.openstack_rig import IMAGE, QUICK, connect, nova
 from tests.unit.test_cloud_applying import MISTAKES

@@ -178,7 +178,7 @@ def test_a_credential_that_is_replaced_needs_no_restart(
     tenant: TenantRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is withdrawn while the daemon runs: told as that, and the file's new one is taken."""
-    monkeypatch.setattr("backfill.drivers.openstack.link._REFUSED_REST_S", 0.0)
+    monkeypatch.setattr("backfill.drivers.openstack.api.link._REFUSED_REST_S", 0.0)
     known = json.loads(tenant.behind.read_text())
     auth = known["clouds"]["east"]["auth"]
     user = Connection(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.openstack.states import HOST, appliance_name, cluster_tag
+from backfill.drivers.openstack.api.states import HOST, appliance_name, cluster_tag
 from backfill.ports.errors import BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_rig import CLUSTER, born, spec, state
 from tests.real.openstack_rig import IMAGE, OpenStackRig, connect, nova, wait

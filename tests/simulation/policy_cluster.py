@@ -11,7 +11,7 @@ from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal

@@ -14,7 +14,7 @@ from backfill.core.guards import Limits
 from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
-from backfill.drivers.simulated.hardware import SimInstance
+from backfill.drivers.simulated.hypervisor.hardware import SimInstance
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.provider import HostObservation
 from backfill.ports.workload import ClusterObservation

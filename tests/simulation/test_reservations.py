@@ -13,7 +13,7 @@ from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
-from backfill.drivers.simulated.model import Reservation
+from backfill.drivers.simulated.slurm.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.player import play

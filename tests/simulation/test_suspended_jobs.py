@@ -12,7 +12,7 @@ from backfill.core.cluster import JobState
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
-from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import UnreachableError

@@ -16,8 +16,8 @@ from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.provisioner import SimulatedProvisioner
+from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.daemon import Daemon, Pace, Right

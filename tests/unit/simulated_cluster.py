@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backfill.core.cluster import Node
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
-from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.workload import NodeSpec
 

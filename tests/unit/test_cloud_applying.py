@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from openstack import exceptions as sdk
 
-from backfill.drivers.openstack.appliance import Cluster
-from backfill.drivers.openstack.applying import apply, remove
-from backfill.drivers.openstack.link import Answer, Link
+from backfill.drivers.openstack.api.link import Answer, Link
+from backfill.drivers.openstack.appliance.applying import apply, remove
+from backfill.drivers.openstack.appliance.template import Cluster
 from backfill.drivers.openstack.settings import Patience
 from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 

@@ -60,7 +60,7 @@ def test_without_openstacksdk_the_extra_is_named(tmp_path: Path) -> None:
     file.write_text(text(INSIDE, hosts=HOSTS))
     hidden = "import sys; sys.modules |= dict.fromkeys(('openstack', 'keystoneauth1'))"
     for verb, status, said in (
-        ("apply", 69, "backfill: keystoneauth1 is not installed; pip install 'backfill[openst"),
+        ("apply", 69, "backfill: openstack is not installed; pip install 'backfill[openstack]'"),
         ("template", 0, ""),
     ):
         words = ["cloud", verb, "--config", str(file)]

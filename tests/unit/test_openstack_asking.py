@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from backfill.drivers.openstack.board import Board
+from backfill.drivers.openstack.api.board import Board
+from backfill.drivers.openstack.api.cloud import Cloud
+from backfill.drivers.openstack.api.link import Answer, Link
+from backfill.drivers.openstack.api.naming import id_of, own_group
+from backfill.drivers.openstack.api.shortage import is_no_room
 from backfill.drivers.openstack.capacity import Gauge
-from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.link import Answer, Link
-from backfill.drivers.openstack.naming import id_of, own_group
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
-from backfill.drivers.openstack.shortage import is_no_room
 from backfill.ports.errors import NotFoundError, RefusedError
 
 LATE_S = 60.0

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from backfill.drivers.openstack import guest as way
-from backfill.drivers.openstack import handover
-from backfill.drivers.openstack.handover import Handover
-from backfill.drivers.openstack.making import create
+from backfill.drivers.openstack.api.states import AWAITS_KEY
+from backfill.drivers.openstack.guest import command as way
+from backfill.drivers.openstack.guest import handover
+from backfill.drivers.openstack.guest.handover import Handover
+from backfill.drivers.openstack.servers.making import create
 from backfill.drivers.openstack.settings import Guest
-from backfill.drivers.openstack.states import AWAITS_KEY
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 from tests.unit.test_cloud_applying import MemoryCloud
 from tests.unit.test_openstack_making import SPEC, cloud_of

@@ -9,9 +9,9 @@ import pytest
 from keystoneauth1 import exceptions as ka
 
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
-from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.link import Answer
-from backfill.drivers.openstack.making import create, delete
+from backfill.drivers.openstack.api.cloud import Cloud
+from backfill.drivers.openstack.api.link import Answer
+from backfill.drivers.openstack.servers.making import create, delete
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
 from backfill.ports.errors import DriverError, NotFoundError, RefusedError, UnreachableError
 from tests.unit.test_cloud_applying import MemoryCloud

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.openstack.board import Board
-from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.link import Answer
-from backfill.drivers.openstack.moving import cancel, migrate, suspend
+from backfill.drivers.openstack.api.board import Board
+from backfill.drivers.openstack.api.cloud import Cloud
+from backfill.drivers.openstack.api.link import Answer
+from backfill.drivers.openstack.api.states import HOST, POWER, RESTORED, Server, state_of
+from backfill.drivers.openstack.servers.moving import cancel, migrate, suspend
 from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
-from backfill.drivers.openstack.states import HOST, POWER, RESTORED, Server, state_of
 from backfill.ports.errors import BadOutputError, BusyError, NotFoundError
 from tests.unit.test_openstack_asking import MemoryLink
 from tests.unit.test_openstack_pure import server

@@ -1,4 +1,4 @@
-"""The OpenStack driver's pure parts: states, errors of both hierarchies, room, the bench."""
+"""The OpenStack driver's pure parts: states, errors of both hierarchies, room, the backoff."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from openstack import exceptions as sdk
 
 from backfill.core.fleet import Flavour, InstanceSpec, InstanceState, Tag
 from backfill.core.quantities import NOTHING, Resources
-from backfill.drivers.openstack.bench import Bench, choice_of, text_of
-from backfill.drivers.openstack.capacity import Quota, pool_room
-from backfill.drivers.openstack.errors import acted_is_unknown, translate
-from backfill.drivers.openstack.identity import user_data
-from backfill.drivers.openstack.settings import Guest
-from backfill.drivers.openstack.shortage import is_no_room
-from backfill.drivers.openstack.states import (
+from backfill.drivers.openstack.api.cloud import CapacityBackoff, choice_of, text_of
+from backfill.drivers.openstack.api.errors import acted_is_unknown, translate
+from backfill.drivers.openstack.api.shortage import is_no_room
+from backfill.drivers.openstack.api.states import (
     LAUNCHED,
     POWER,
     RECLAIM,
@@ -31,6 +28,9 @@ from backfill.drivers.openstack.states import (
     state_of,
     unique_tag,
 )
+from backfill.drivers.openstack.capacity import Quota, pool_room
+from backfill.drivers.openstack.guest.identity import user_data
+from backfill.drivers.openstack.settings import Guest
 from backfill.ports.errors import (
     BadOutputError,
     BusyError,
@@ -229,23 +229,23 @@ def test_a_quota_of_fewer_servers_takes_some_back_and_a_full_group_none() -> Non
 
 def test_the_bench_lets_others_play_for_a_while() -> None:
     """The next choice in order; when all sit there, the reason and when it ends."""
-    bench = Bench((("small", "az1"), ("small", "az2")), for_s=60)
-    assert bench.pick("vn1", 0.0) == ("small", "az1")
-    bench.sit(("small", "az1"), "No valid host", 0.0)
-    assert bench.pick("vn1", 1.0) == ("small", "az2")
-    bench.sit(("small", "az2"), "No valid host", 10.0)
+    backoff = CapacityBackoff((("small", "az1"), ("small", "az2")), for_s=60)
+    assert backoff.pick("vn1", 0.0) == ("small", "az1")
+    backoff.back_off(("small", "az1"), "No valid host", 0.0)
+    assert backoff.pick("vn1", 1.0) == ("small", "az2")
+    backoff.back_off(("small", "az2"), "No valid host", 10.0)
     with pytest.raises(NoCapacityError, match=r"No valid host.*next try in 40 s"):
-        bench.pick("vn1", 20.0)
-    assert bench.pick("vn1", 60.0) == ("small", "az1")
+        backoff.pick("vn1", 20.0)
+    assert backoff.pick("vn1", 60.0) == ("small", "az1")
     assert choice_of(text_of(("small", ""))) == ("small", "")
 
 
 def test_a_zone_that_is_closed_takes_all_its_flavours_along() -> None:
     """The next pair is in another zone."""
-    bench = Bench((("s", "a"), ("m", "a"), ("s", "b")), 60.0)
-    bench.sit_zone("a", "not available", 100.0)
-    assert bench.pick("vn1", 101.0) == ("s", "b")
-    assert bench.pick("vn1", 161.0) == ("s", "a")
+    backoff = CapacityBackoff((("s", "a"), ("m", "a"), ("s", "b")), 60.0)
+    backoff.back_off_zone("a", "not available", 100.0)
+    assert backoff.pick("vn1", 101.0) == ("s", "b")
+    assert backoff.pick("vn1", 161.0) == ("s", "a")
 
 
 def test_user_data_tell_a_guest_who_it_is_and_no_secret(tmp_path: Any) -> None:

@@ -15,8 +15,8 @@ import pytest
 from openstack import exceptions as sdk
 from requests import Response
 
-from backfill.drivers.openstack.errors import asked_rest_s, status_of, translate
-from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.api.errors import asked_rest_s, status_of, translate
+from backfill.drivers.openstack.api.link import Link
 from backfill.drivers.openstack.settings import Patience
 from backfill.ports.errors import DriverError, NoCapacityError, RefusedError, UnreachableError
 
@@ -114,7 +114,7 @@ def test_a_refusal_is_not_fetched_again_and_again(tmp_path: Path, monkeypatch: p
         file.unlink(missing_ok=True)
     assert words[0] == words[1]
     later_s = time.monotonic() + 3600
-    monkeypatch.setattr("backfill.drivers.openstack.link.time.monotonic", lambda: later_s)
+    monkeypatch.setattr("backfill.drivers.openstack.api.link.time.monotonic", lambda: later_s)
     with pytest.raises(RefusedError, match="cannot be read"):
         link.get("compute", "/servers", "vn1")
 

@@ -12,7 +12,7 @@ from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.plan import SetNode
 from backfill.core.quantities import Resources
 from backfill.core.world import World
-from backfill.drivers.simulated.hardware import Segment
+from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.replay.fitting import MisfitError, everywhere, low_jobs, memory_for, node_names
 from backfill.sim.replay.ledger import Ledger, Window
 from backfill.sim.replay.trace_cluster import JobTale

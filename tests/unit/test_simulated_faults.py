@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.faults import Odd
+from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import NoCapacityError, UnreachableError
 from tests.unit.simulated_cluster import add_node, busy, cluster, node, spec

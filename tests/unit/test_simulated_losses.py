@@ -10,8 +10,8 @@ from backfill.core.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.liveness import Liveness
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.losses import Deed
+from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import RefusedError
 from tests.unit.simulated_cluster import busy, cluster, join

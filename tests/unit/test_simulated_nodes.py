@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.cluster import JobState, NodeBase
-from backfill.drivers.simulated.books import Manners
+from backfill.drivers.simulated.slurm.books import Manners
 from backfill.ports.errors import AlreadyThereError, NotFoundError, RefusedError
 from backfill.ports.workload import NodeSpec
 from tests.unit.simulated_cluster import add_node, busy, cluster, join, node, spec

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.costs import StepCosts
+from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from tests.unit.simulated_cluster import add_node, cluster, spec
 

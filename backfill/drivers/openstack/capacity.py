@@ -11,9 +11,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from backfill.core.quantities import NOTHING, Resources
-from backfill.drivers.openstack import volumes
-from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.states import Server, mark, seconds, wanted_back
+from backfill.drivers.openstack.api.cloud import Cloud
+from backfill.drivers.openstack.api.states import Server, mark, seconds, wanted_back
+from backfill.drivers.openstack.servers import volumes
 from backfill.ports.errors import DriverError
 
 _WITHOUT_LIMIT = 1_000_000

@@ -9,14 +9,15 @@ from dataclasses import replace
 
 from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
 from backfill.core.quantities import NOTHING, Resources
-from backfill.drivers.openstack import guest, making, moving
+from backfill.drivers.openstack.api.cloud import Cloud
+from backfill.drivers.openstack.api.errors import FOREIGN, translate
+from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.states import Server, fault_of, host_of, instance_of, mark
 from backfill.drivers.openstack.capacity import Gauge, pool_room
-from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.errors import FOREIGN, translate
-from backfill.drivers.openstack.handover import Handover
-from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.guest import command
+from backfill.drivers.openstack.guest.handover import Handover
+from backfill.drivers.openstack.servers import making, moving
 from backfill.drivers.openstack.settings import OpenStackConfig, Patience
-from backfill.drivers.openstack.states import Server, fault_of, host_of, instance_of, mark
 from backfill.ports.errors import BusyError, DriverError, NoCapacityError, NotFoundError, UnreachableError
 from backfill.ports.provider import HostObservation
 
@@ -143,11 +144,11 @@ class OpenStackProvider:
 
     def wake(self, host: str, name: str, now_s: float) -> float:
         """Set the guest's clock and make slurmd report; returns the correction in seconds."""
-        return guest.wake(self._config.guest, name, self._awake(host, name), now_s)
+        return command.wake(self._config.guest, name, self._awake(host, name), now_s)
 
     def job_processes(self, host: str, name: str) -> tuple[int, int]:
         """Count the processes of Slurm jobs in the guest: (going, stopped)."""
-        return guest.job_processes(self._config.guest, name, self._awake(host, name))
+        return command.job_processes(self._config.guest, name, self._awake(host, name))
 
     def close(self) -> None:
         """Give back all connections."""
@@ -195,7 +196,7 @@ class OpenStackProvider:
         place, gauge = self._config.places[host], self._gauges[cloud.link.cloud]
         if not place.compute:
             quota, now_s = gauge.quota(), time.monotonic()
-            if cloud.bench.is_full(now_s):
+            if cloud.backoff.is_full(now_s):
                 quota = replace(quota, group=0)
             servers = cloud.board.known()
             return pool_room(quota, servers, self._config.hours_cap, cloud.given_back(now_s))

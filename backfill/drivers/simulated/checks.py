@@ -6,11 +6,19 @@ import math
 from collections.abc import Iterator
 
 from backfill.core.cluster import ACTIVE, ENDED, JobState
-from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hardware import Count, Machine, Marks, Run, SimHost, SimInstance, Violation
-from backfill.drivers.simulated.machines import ROUNDING, Machines
-from backfill.drivers.simulated.model import SimJob
+from backfill.drivers.simulated.hypervisor.hardware import (
+    Count,
+    Machine,
+    Marks,
+    Run,
+    SimHost,
+    SimInstance,
+    Violation,
+)
+from backfill.drivers.simulated.hypervisor.machines import ROUNDING, Machines
+from backfill.drivers.simulated.slurm.books import Books
+from backfill.drivers.simulated.slurm.model import SimJob
 
 
 class Checks:

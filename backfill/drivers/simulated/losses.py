@@ -10,11 +10,11 @@ from backfill.core.cluster import ACTIVE, JobState
 from backfill.core.fleet import IN_MEMORY, InstanceState
 from backfill.core.lifecycle import Rung
 from backfill.core.policy import PolicySet
-from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hardware import Machine, Run, SimHost, SimInstance
-from backfill.drivers.simulated.machines import Machines
-from backfill.drivers.simulated.model import SimJob, SimNode
+from backfill.drivers.simulated.hypervisor.hardware import Machine, Run, SimHost, SimInstance
+from backfill.drivers.simulated.hypervisor.machines import Machines
+from backfill.drivers.simulated.slurm.books import Books
+from backfill.drivers.simulated.slurm.model import SimJob, SimNode
 
 # What was so a moment before somebody decided may have been decided upon: readings take time.
 _MOMENT_S = 15.0

@@ -10,13 +10,11 @@ from backfill.core.cluster import Job, JobState
 from backfill.core.fleet import InstanceSpec, InstanceState
 from backfill.core.quantities import Resources
 from backfill.core.readiness import Fact
-from backfill.drivers.simulated.books import Books, Manners
 from backfill.drivers.simulated.checks import Checks
 from backfill.drivers.simulated.clock import SimulatedClock, WallClock
-from backfill.drivers.simulated.controller import NodeControl
 from backfill.drivers.simulated.events import Event, EventQueue
 from backfill.drivers.simulated.faults import Faults
-from backfill.drivers.simulated.hardware import (
+from backfill.drivers.simulated.hypervisor.hardware import (
     Count,
     Machine,
     Roster,
@@ -25,12 +23,14 @@ from backfill.drivers.simulated.hardware import (
     SimInstance,
     Violation,
 )
-from backfill.drivers.simulated.jobs import Hook, JobControl
+from backfill.drivers.simulated.hypervisor.machines import Machines
+from backfill.drivers.simulated.hypervisor.provider import SimulatedProvider
 from backfill.drivers.simulated.losses import Deed, Losses
-from backfill.drivers.simulated.machines import Machines
-from backfill.drivers.simulated.model import Partition, SimJob, SimNode
-from backfill.drivers.simulated.provider import SimulatedProvider
-from backfill.drivers.simulated.slurm import SimulatedSlurm
+from backfill.drivers.simulated.slurm.books import Books, Manners
+from backfill.drivers.simulated.slurm.controller import NodeControl
+from backfill.drivers.simulated.slurm.jobs import Hook, JobControl
+from backfill.drivers.simulated.slurm.manager import SimulatedSlurm
+from backfill.drivers.simulated.slurm.model import Partition, SimJob, SimNode
 
 
 class SimulatedWorld:

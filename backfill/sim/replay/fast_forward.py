@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from backfill.drivers.simulated.events import Event, EventQueue
-from backfill.drivers.simulated.hardware import Segment
+from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.schedulers.waiting_asks import Ask
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from backfill.core.lifecycle import Phase, Rung
 from backfill.core.measures import Eviction, Harvest
 from backfill.core.plan import Action, SetNode
 from backfill.core.world import World
-from backfill.drivers.simulated.hardware import Segment, Violation
+from backfill.drivers.simulated.hypervisor.hardware import Segment, Violation
 from backfill.sim.replay.trace_cluster import JobTale
 
 _RUNGS = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}

@@ -16,8 +16,8 @@ from backfill.core.measures import Harvest
 from backfill.core.policies.victims import Extent
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
-from backfill.drivers.simulated.hardware import Segment
-from backfill.drivers.simulated.model import SimJob
+from backfill.drivers.simulated.hypervisor.hardware import Segment
+from backfill.drivers.simulated.slurm.model import SimJob
 from backfill.sim.replay.arrivals import Arrivals
 from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.ledger import Ledger, Window

@@ -9,10 +9,10 @@ from functools import partial
 from backfill.core import changes as ch
 from backfill.core.cluster import JobState
 from backfill.core.world import World
-from backfill.drivers.simulated.books import Manners
-from backfill.drivers.simulated.hardware import Segment
-from backfill.drivers.simulated.model import Reservation, SimJob
-from backfill.drivers.simulated.slurm import SimulatedSlurm
+from backfill.drivers.simulated.hypervisor.hardware import Segment
+from backfill.drivers.simulated.slurm.books import Manners
+from backfill.drivers.simulated.slurm.manager import SimulatedSlurm
+from backfill.drivers.simulated.slurm.model import Reservation, SimJob
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.replay.fast_forward import FastForward, Light
 from backfill.sim.replay.trace_jobs import News, TraceJobs, TraceNodes, TwoQueues

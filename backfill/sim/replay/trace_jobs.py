@@ -9,14 +9,13 @@ from math import inf
 from backfill.core import changes as ch
 from backfill.core.cluster import JobState
 from backfill.core.world import World
-from backfill.drivers.simulated.books import Books
-from backfill.drivers.simulated.controller import NodeControl
 from backfill.drivers.simulated.events import Event, EventQueue
-from backfill.drivers.simulated.hardware import Machine
-from backfill.drivers.simulated.jobs import JobControl
-from backfill.drivers.simulated.machines import Machines
-from backfill.drivers.simulated.model import SimJob, SimNode
-from backfill.drivers.simulated.queue import PendingQueue
+from backfill.drivers.simulated.hypervisor.hardware import Machine
+from backfill.drivers.simulated.hypervisor.machines import Machines
+from backfill.drivers.simulated.slurm.books import Books, PendingQueue
+from backfill.drivers.simulated.slurm.controller import NodeControl
+from backfill.drivers.simulated.slurm.jobs import JobControl
+from backfill.drivers.simulated.slurm.model import SimJob, SimNode
 from backfill.sim.schedulers.node_easy import NodeEasy, nodes_in
 from backfill.sim.schedulers.waiting_asks import Ask
 

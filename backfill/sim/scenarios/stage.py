@@ -11,9 +11,9 @@ from typing import Protocol
 from backfill.core.cluster import Job
 from backfill.core.lifecycle import Phase
 from backfill.core.policies.victims import Extent
-from backfill.drivers.simulated.books import Manners
 from backfill.drivers.simulated.faults import Odd
-from backfill.drivers.simulated.model import Reservation
+from backfill.drivers.simulated.slurm.books import Manners
+from backfill.drivers.simulated.slurm.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import UnreachableError

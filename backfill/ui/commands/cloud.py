@@ -17,7 +17,7 @@ from backfill.ports.errors import DriverError
 from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, add_verbs, say
 
 if TYPE_CHECKING:
-    from backfill.drivers.openstack.appliance import Cluster
+    from backfill.drivers.openstack.appliance.template import Cluster
 
 _VERBS = {
     "template": "write a Heat template (HOT) of controller, network, security group and ports",
@@ -89,8 +89,8 @@ def _chosen(config: Config, wish: str) -> str:
 
 def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) -> Cluster:
     # openstacksdk is an extra: only who uses this needs it.
-    from backfill.drivers.openstack.appliance import Cluster
-    from backfill.drivers.openstack.states import is_id
+    from backfill.drivers.openstack.api.states import is_id
+    from backfill.drivers.openstack.appliance.template import Cluster
 
     template = config.policies.instances
     inside = ipaddress.ip_interface(template.addresses[0]).network
@@ -124,15 +124,15 @@ def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) ->
 
 
 def _template(wanted: Cluster) -> int:
-    from backfill.drivers.openstack.appliance import template
+    from backfill.drivers.openstack.appliance.template import template
 
     print(yaml.safe_dump(template(wanted), sort_keys=False), end="")
     return OK
 
 
 def _act(entry: OpenStackEntry, cloud: str, wanted: Cluster, args: argparse.Namespace) -> int:
-    from backfill.drivers.openstack.applying import apply, remove
-    from backfill.drivers.openstack.link import Link
+    from backfill.drivers.openstack.api.link import Link
+    from backfill.drivers.openstack.appliance.applying import apply, remove
     from backfill.drivers.openstack.settings import Patience
 
     link = Link(cloud, entry.clouds_yaml, Patience(call_s=entry.limits.call_s))

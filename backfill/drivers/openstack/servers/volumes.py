@@ -6,9 +6,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.states import Server
 from backfill.drivers.openstack.settings import OpenStackConfig
-from backfill.drivers.openstack.states import Server
 from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError, RefusedError, UnreachableError
 
 _SERVICE = "block_storage"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.fleet import Host, Instance, InstanceState
-from backfill.drivers.simulated.hardware import SimHost, SimInstance
+from backfill.drivers.simulated.hypervisor.hardware import SimHost, SimInstance
 from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError, RefusedError
 
 

@@ -6,9 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, status_of, translate
-from backfill.drivers.openstack.states import HOST, RESTORED, TASK, Server, describe, host_of, mark, state_of
+from backfill.drivers.openstack.api.cloud import Cloud
+from backfill.drivers.openstack.api.errors import FOREIGN, acted_is_unknown, status_of, translate
+from backfill.drivers.openstack.api.states import (
+    HOST,
+    RESTORED,
+    TASK,
+    Server,
+    describe,
+    host_of,
+    mark,
+    state_of,
+)
 from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 
 _RUNNING, _PAUSED = InstanceState.RUNNING, InstanceState.PAUSED

@@ -7,14 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from backfill.core.fleet import CloneMethod, InstanceSpec, InstanceState
-from backfill.drivers.openstack import ports, volumes
-from backfill.drivers.openstack.bench import Choice, text_of
-from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, translate
-from backfill.drivers.openstack.handover import read_key
-from backfill.drivers.openstack.identity import user_data
-from backfill.drivers.openstack.shortage import is_no_room, is_no_zone, is_quota
-from backfill.drivers.openstack.states import (
+from backfill.drivers.openstack.api.cloud import Choice, Cloud, text_of
+from backfill.drivers.openstack.api.errors import FOREIGN, acted_is_unknown, translate
+from backfill.drivers.openstack.api.shortage import is_no_room, is_no_zone, is_quota
+from backfill.drivers.openstack.api.states import (
     AWAITS_KEY,
     GONE,
     TASK,
@@ -26,6 +22,9 @@ from backfill.drivers.openstack.states import (
     metadata_of,
     unique_tag,
 )
+from backfill.drivers.openstack.guest.handover import read_key
+from backfill.drivers.openstack.guest.identity import user_data
+from backfill.drivers.openstack.servers import network_ports, volumes
 from backfill.ports.errors import (
     AlreadyThereError,
     BadOutputError,
@@ -56,10 +55,10 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
         volumes.check(cloud.link, cloud.config.shape.volume_gb, spec.name)
         image = cloud.config.shape.images.get(spec.image, spec.image)
         image_id = cloud.id_of("image", "image", image, spec.name)
-        choice = cloud.bench.pick(spec.name, time.monotonic())
+        choice = cloud.backoff.pick(spec.name, time.monotonic())
         body = _body(cloud, spec, choice, image_id)
         # A port is given to one server only: even two creations make no second working server.
-        body["server"]["networks"] = [{"port": ports.ensure(cloud, spec)}]
+        body["server"]["networks"] = [{"port": network_ports.ensure(cloud, spec)}]
         try:
             made = _post(cloud, spec, body)
         except UnreachableError:
@@ -68,7 +67,7 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
             if isinstance(error, NoCapacityError):
                 _learn(cloud, choice, error.problem)
             with suppress(DriverError):  # why there is no server is worth more
-                ports.remove_unused(cloud, spec.name)
+                network_ports.remove_unused(cloud, spec.name)
             raise
         cloud.board.refresh(made, spec.name)
 
@@ -76,9 +75,9 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
 def _learn(cloud: Cloud, choice: Choice, problem: str) -> None:
     """What was refused for lack of room is not tried again for a while; a quota has no place."""
     if is_no_zone(problem):
-        cloud.bench.sit_zone(choice[1], problem, time.monotonic())
+        cloud.backoff.back_off_zone(choice[1], problem, time.monotonic())
     elif not is_quota(problem):
-        cloud.bench.sit(choice, problem, time.monotonic())
+        cloud.backoff.back_off(choice, problem, time.monotonic())
 
 
 def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
@@ -230,8 +229,6 @@ def _look_for(cloud: Cloud, spec: InstanceSpec) -> str | None:
 
 
 # --- the end -----------------------------------------------------------------------------------
-
-
 def delete(cloud: Cloud, host: str, name: str) -> None:
     """Remove every server of ours of this name from `host`, and their port."""
     with cloud.changing(name):
@@ -240,7 +237,7 @@ def delete(cloud: Cloud, host: str, name: str) -> None:
             _remove(cloud, server)
         # One on another host of this cloud keeps its port.
         if not cloud.board.named(name):
-            ports.remove(cloud, name)
+            network_ports.remove(cloud, name)
 
 
 def _remove(cloud: Cloud, server: Server) -> None:

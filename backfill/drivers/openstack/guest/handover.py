@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.openstack import guest
-from backfill.drivers.openstack.cloud import Cloud
+from backfill.drivers.openstack.api.cloud import Cloud
+from backfill.drivers.openstack.api.states import AWAITS_KEY, Server, mark, state_of
+from backfill.drivers.openstack.guest import command
 from backfill.drivers.openstack.settings import Guest
-from backfill.drivers.openstack.states import AWAITS_KEY, Server, mark, state_of
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 
 _LOG = logging.getLogger("backfill.openstack")
@@ -101,7 +101,7 @@ class Handover:
         deadline_s = time.monotonic() + _TURN_S
         while True:
             try:
-                guest.give_key(self._config, name, address, key)
+                command.give_key(self._config, name, address, key)
             except UnreachableError as error:
                 _LOG.debug("%s", error)
             else:

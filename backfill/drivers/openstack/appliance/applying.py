@@ -7,11 +7,11 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from backfill.drivers.openstack.appliance import Cluster, Properties, Resource, resources, way_out
-from backfill.drivers.openstack.errors import FOREIGN, translate
-from backfill.drivers.openstack.link import Answer, Link
-from backfill.drivers.openstack.naming import id_of
-from backfill.drivers.openstack.states import appliance_name, fault_of
+from backfill.drivers.openstack.api.errors import FOREIGN, translate
+from backfill.drivers.openstack.api.link import Answer, Link
+from backfill.drivers.openstack.api.naming import id_of
+from backfill.drivers.openstack.api.states import appliance_name, fault_of
+from backfill.drivers.openstack.appliance.template import Cluster, Properties, Resource, resources, way_out
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
 
 _GROUP, _ROUTER = "OS::Neutron::SecurityGroup", "OS::Neutron::Router"
@@ -80,8 +80,6 @@ def remove(link: Link, wanted: Cluster) -> list[str]:
 
 
 # --- before anything is done -------------------------------------------------------------------
-
-
 def _check_names(link: Link, wanted: Cluster) -> None:
     id_of(link, "image", "image", wanted.image, wanted.name)
     id_of(link, "compute", "flavor", wanted.flavour, wanted.name)
@@ -151,8 +149,6 @@ def _check_empty(link: Link, network: str, wanted: Cluster) -> None:
 
 
 # --- one resource ------------------------------------------------------------------------------
-
-
 def _await_gone(link: Link, resource: Resource) -> None:
     for attempt in range(40):
         if not _find(link, resource):

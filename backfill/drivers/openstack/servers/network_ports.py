@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any
 
 from backfill.core.fleet import InstanceSpec
-from backfill.drivers.openstack.cloud import Cloud
-from backfill.drivers.openstack.errors import FOREIGN, acted_is_unknown, translate
-from backfill.drivers.openstack.states import cluster_tag
+from backfill.drivers.openstack.api.cloud import Cloud
+from backfill.drivers.openstack.api.errors import FOREIGN, acted_is_unknown, translate
+from backfill.drivers.openstack.api.states import cluster_tag
 from backfill.ports.errors import AlreadyThereError, BusyError, DriverError, NotFoundError
 
 Port = dict[str, Any]

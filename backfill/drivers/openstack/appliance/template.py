@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from backfill.drivers.openstack.states import appliance_name
+from backfill.drivers.openstack.api.states import appliance_name
 
 Properties = dict[str, Any]
 

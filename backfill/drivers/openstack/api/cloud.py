@@ -10,13 +10,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from backfill.core.quantities import NOTHING, Resources
-from backfill.drivers.openstack import naming
-from backfill.drivers.openstack.bench import Bench, choice_of
-from backfill.drivers.openstack.board import Board
-from backfill.drivers.openstack.link import Link
-from backfill.drivers.openstack.settings import OpenStackConfig
-from backfill.drivers.openstack.shortage import is_no_room
-from backfill.drivers.openstack.states import (
+from backfill.drivers.openstack.api import naming
+from backfill.drivers.openstack.api.board import Board
+from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.shortage import is_no_room
+from backfill.drivers.openstack.api.states import (
     RECLAIM,
     Server,
     appliance_name,
@@ -26,9 +24,12 @@ from backfill.drivers.openstack.states import (
     instance_of,
     mark,
 )
-from backfill.ports.errors import BusyError, NotFoundError, RefusedError, UnreachableError
+from backfill.drivers.openstack.settings import OpenStackConfig
+from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError, RefusedError, UnreachableError
 
 _log = logging.getLogger(__name__)
+
+Choice = tuple[str, str]  # flavour, zone
 
 
 class Cloud:
@@ -37,7 +38,7 @@ class Cloud:
     def __init__(self, config: OpenStackConfig, link: Link, computes: dict[str, str]) -> None:
         self.config, self.link, self.computes = config, link, computes
         choices = tuple((f, z) for z in config.shape.zones for f in config.shape.flavours)
-        self.bench = Bench(choices, config.patience.bench_s)
+        self.backoff = CapacityBackoff(choices, config.patience.bench_s)
         self.board = Board(link, config.cluster, config.patience, self._notice)
         self._ids: dict[tuple[str, str], tuple[float, str]] = {}  # until when, id
         self._changing: set[str] = set()
@@ -154,4 +155,56 @@ class Cloud:
             return
         _log.warning("%s is in ERROR: %s", server["name"], fault)
         if is_no_room(fault):
-            self.bench.sit(choice_of(mark(server, "choice")), fault, time.monotonic())
+            self.backoff.back_off(choice_of(mark(server, "choice")), fault, time.monotonic())
+
+
+class CapacityBackoff:
+    """A flavour in a zone where there was no room is not tried again for `for_s` seconds.
+
+    Safe from several threads; times are monotonic.
+    """
+
+    def __init__(self, choices: tuple[Choice, ...], for_s: float) -> None:
+        self._choices, self._for_s = choices, for_s
+        self._until: dict[Choice, tuple[float, str]] = {}
+        self._lock = threading.Lock()
+
+    def back_off(self, choice: Choice, why: str, now_s: float) -> None:
+        """Do not try this one for a while."""
+        with self._lock:
+            self._until[choice] = (now_s + self._for_s, why)
+
+    def back_off_zone(self, zone: str, why: str, now_s: float) -> None:
+        """The same for everything in a zone."""
+        for choice in self._choices:
+            if choice[1] == zone:
+                self.back_off(choice, why, now_s)
+
+    def is_full(self, now_s: float) -> bool:
+        """Whether there is no choice that may be tried."""
+        with self._lock:
+            return all(self._until.get(c, (0.0, ""))[0] > now_s for c in self._choices)
+
+    def pick(self, subject: str, now_s: float) -> Choice:
+        """The first choice that may be tried; NoCapacityError says why there is none."""
+        with self._lock:
+            for choice in self._choices:
+                if self._until.get(choice, (0.0, ""))[0] <= now_s:
+                    return choice
+            until_s, why = min(self._until[choice] for choice in self._choices)
+        raise NoCapacityError(
+            subject,
+            f"there was no room for any flavour in any zone ({why}); next try in {until_s - now_s:.0f} s",
+            "name more flavours or zones, or wait",
+        )
+
+
+def text_of(choice: Choice) -> str:
+    """`flavour@zone`, as it is kept with the server."""
+    return "@".join(choice)
+
+
+def choice_of(text: str) -> Choice:
+    """The inverse of `text_of`."""
+    flavour, _, zone = text.partition("@")
+    return flavour, zone

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from backfill.drivers.openstack.link import Link
-from backfill.drivers.openstack.states import is_id
+from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.states import is_id
 from backfill.ports.errors import NotFoundError, RefusedError
 
 _REMEDY = {

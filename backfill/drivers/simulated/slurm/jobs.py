@@ -7,11 +7,10 @@ from functools import partial
 from math import inf
 
 from backfill.core.cluster import Job, JobState
-from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.events import EventQueue, next_round_s
-from backfill.drivers.simulated.machines import Machines
-from backfill.drivers.simulated.model import SimJob, SimNode
-from backfill.drivers.simulated.queue import PendingQueue
+from backfill.drivers.simulated.hypervisor.machines import Machines
+from backfill.drivers.simulated.slurm.books import Books, PendingQueue
+from backfill.drivers.simulated.slurm.model import SimJob, SimNode
 
 # Seconds until the hook lets the job go; None: it answers later through `release`.
 Hook = Callable[[Job, tuple[str, ...]], float | None]

@@ -16,7 +16,7 @@ from keystoneauth1.exceptions import EndpointNotFound, HttpError, Unauthorized
 from openstack import exceptions as sdk
 from openstack.connection import Connection
 
-from backfill.drivers.openstack.errors import FOREIGN, PASSING, asked_rest_s, status_of, translate
+from backfill.drivers.openstack.api.errors import FOREIGN, PASSING, asked_rest_s, status_of, translate
 from backfill.drivers.openstack.settings import Patience
 from backfill.ports.errors import BadOutputError, DriverError, RefusedError
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from backfill.core.cluster import JobState
-from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hardware import Machine, Run
-from backfill.drivers.simulated.jobs import JobControl
-from backfill.drivers.simulated.machines import Machines
-from backfill.drivers.simulated.model import SimNode
+from backfill.drivers.simulated.hypervisor.hardware import Machine, Run
+from backfill.drivers.simulated.hypervisor.machines import Machines
+from backfill.drivers.simulated.slurm.books import Books
+from backfill.drivers.simulated.slurm.jobs import JobControl
+from backfill.drivers.simulated.slurm.model import SimNode
 
 
 class NodeControl:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from backfill.core.cluster import ENDED, OUR_REASON, Job, JobState, Node, SlurmSettings, SlurmVersion
-from backfill.drivers.simulated.asked import check_address, check_job_id, check_spec
-from backfill.drivers.simulated.books import Books
 from backfill.drivers.simulated.clock import WallClock
-from backfill.drivers.simulated.controller import NodeControl
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
-from backfill.drivers.simulated.jobs import JobControl
 from backfill.drivers.simulated.losses import Losses
-from backfill.drivers.simulated.model import Reservation, SimJob, SimNode
+from backfill.drivers.simulated.slurm.books import Books
+from backfill.drivers.simulated.slurm.controller import NodeControl
+from backfill.drivers.simulated.slurm.jobs import JobControl
+from backfill.drivers.simulated.slurm.model import Reservation, SimJob, SimNode
 from backfill.ports.errors import AlreadyThereError, BusyError, NotFoundError, RefusedError, UnreachableError
 from backfill.ports.workload import ClusterObservation, NodeSpec
 
 _UNPROVEN = f"{OUR_REASON} new, not proven yet"
+
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_JOB = re.compile(r"[0-9]+([_+][0-9]+)?")
+_FEATURE = re.compile(r"[A-Za-z0-9_.:=-]+")
 
 
 class SimulatedSlurm:
@@ -318,3 +323,29 @@ class SimulatedSlurm:
 def _differs(node: SimNode, spec: NodeSpec) -> bool:
     made = (node.address, node.cpus, node.memory_mb, set(node.features))
     return made != (spec.address, spec.cpus, spec.memory_mb, set(spec.features))
+
+
+def check_job_id(text: str) -> None:
+    """Raise RefusedError for a text that is no job id."""
+    if _JOB.fullmatch(text) is None:
+        raise RefusedError(repr(text), "this is no job id")
+
+
+def check_address(name: str, address: str) -> None:
+    """Raise RefusedError for anything but a bare IP."""
+    try:
+        ipaddress.ip_address(address)
+    except ValueError as error:
+        raise RefusedError(name, f"its address '{address}' is not an IP address") from error
+
+
+def check_spec(spec: NodeSpec) -> None:
+    """Raise RefusedError for a node that cannot be made."""
+    if _NODE.fullmatch(spec.name) is None:
+        raise RefusedError(repr(spec.name), "this is no node name")
+    for feature in spec.features:
+        if _FEATURE.fullmatch(feature) is None:
+            raise RefusedError(repr(feature), "this is no feature")
+    check_address(spec.name, spec.address)
+    if spec.cpus < 1 or spec.memory_mb < 1:
+        raise RefusedError(spec.name, "it needs at least 1 CPU and 1 MB")

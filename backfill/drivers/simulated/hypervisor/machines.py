@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hardware import Count, Machine, Run, Segment
+from backfill.drivers.simulated.hypervisor.hardware import Count, Machine, Run, Segment
 
 ROUNDING = 1e-6
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from backfill.drivers.openstack.link import Link
+from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.states import GONE, Server, cluster_tag, is_ours
 from backfill.drivers.openstack.settings import Patience
-from backfill.drivers.openstack.states import GONE, Server, cluster_tag, is_ours
 from backfill.ports.errors import BadOutputError, DriverError, NotFoundError
 
 # What has changed is asked for with so much overlap: clocks and lists may lag.

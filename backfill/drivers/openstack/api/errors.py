@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from keystoneauth1 import exceptions as ka
 from openstack import exceptions as sdk
 
-from backfill.drivers.openstack.shortage import is_quota
+from backfill.drivers.openstack.api.shortage import is_quota
 from backfill.ports.errors import (
     BadOutputError,
     BusyError,

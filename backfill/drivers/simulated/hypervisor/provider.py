@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, InstanceState
-from backfill.core.readiness import Fact, GuestReport
+from backfill.core.fleet import CloneMethod, CloneParent, Flavour, Instance, InstanceSpec, InstanceState
+from backfill.core.readiness import Fact, GuestReport, Stated
 from backfill.drivers.simulated.clock import WallClock
-from backfill.drivers.simulated.clone_parents import SimulatedParents
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
-from backfill.drivers.simulated.hardware import Machine, SimHost, SimInstance
-from backfill.drivers.simulated.holder import SimulatedHolder
-from backfill.drivers.simulated.keeper import SimulatedKeeper
-from backfill.drivers.simulated.machines import Machines
-from backfill.drivers.simulated.sight import SimulatedSight
+from backfill.drivers.simulated.hypervisor.hardware import Machine, SimHost, SimInstance
+from backfill.drivers.simulated.hypervisor.holder import SimulatedHolder
+from backfill.drivers.simulated.hypervisor.keeper import SimulatedKeeper
+from backfill.drivers.simulated.hypervisor.machines import Machines
 from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
@@ -34,7 +32,7 @@ _IN_MEMORY = (InstanceState.RUNNING, InstanceState.PAUSED)
 _ENDED = (InstanceState.OFF, InstanceState.CRASHED)
 
 
-class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedParents, SimulatedSight):
+class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
     """InstanceProvider over the simulation; every call acts at once."""
 
     def __init__(
@@ -48,8 +46,8 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedParents, Simu
     ) -> None:
         SimulatedKeeper.__init__(self, self._reachable)
         SimulatedHolder.__init__(self)
-        SimulatedParents.__init__(self)
-        SimulatedSight.__init__(self)
+        self.images: frozenset[str] | None = None  # those that it knows; None: every one
+        self.unlike: dict[str, str] = {}  # by instance, what is not as its states say
         self.boot_s = 5.0
         self.fork_s = 1.2  # instead of that, for an instant clone
         self.ailments: dict[str, tuple[Fact, ...]] = {}  # by instance: what it cannot prove
@@ -315,3 +313,36 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder, SimulatedParents, Simu
     def _change(self, instance: SimInstance, state: InstanceState) -> None:
         instance.state = state
         self._machines.update(instance.machine, on=state is InstanceState.RUNNING)
+
+    # --- parents of instant clones, and looks into guests ---------------------------------------
+
+    def need_image(self, image: str) -> None:
+        """RefusedError unless the image is known."""
+        if self.images is not None and image not in self.images:
+            raise RefusedError(image, "is no image that the provider knows")
+
+    def make_parent(self, host: str, image: str, flavour: Flavour) -> None:
+        """It takes no time."""
+        self.need_image(image)
+        with self._call("make_parent", host) as found:
+            made = CloneParent(image, flavour.cpus, flavour.memory_mb, flavour.disk_gb, made=True)
+            found.parents = [p for p in found.parents if not p.suits(image, flavour)] + [made]
+
+    def cancel_parents(self, host: str) -> None:
+        """What a test has put there unfinished goes."""
+        with self._call("cancel_parents", host) as found:
+            found.parents = [parent for parent in found.parents if parent.made]
+
+    def differs(self, host: str, name: str, stated: Stated) -> str:
+        """Nothing does, but for what stands in `unlike`, and where another list was meant."""
+        with self._call("differs", host, name) as found:
+            self._need(instance := self._instance(found, name), InstanceState.RUNNING)
+            if stated.listed != f"{name}.g{instance.spec.tag.generation}":
+                return "its states come to something else now than when it was made"
+            return self.unlike.get(name, "")
+
+    def job_processes(self, host: str, name: str) -> tuple[int, int]:
+        """One process for every job that computes there; none is ever stopped by a signal."""
+        with self._call("job_processes", host, name) as found:
+            self._need(instance := self._instance(found, name), InstanceState.RUNNING)
+            return sum(1 for run in instance.machine.runs if run.since_s is not None), 0

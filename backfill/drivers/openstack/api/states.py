@@ -8,7 +8,7 @@ from uuid import UUID
 
 from backfill.core.fleet import Instance, InstanceSpec, InstanceState, Tag
 from backfill.core.quantities import Resources
-from backfill.drivers.openstack.shortage import is_no_room
+from backfill.drivers.openstack.api.shortage import is_no_room
 
 Server = dict[str, Any]
 

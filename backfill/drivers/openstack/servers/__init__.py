@@ -1,0 +1,1 @@
+"""Servers of instances: made, removed, stopped, moved, with their ports and volumes."""

@@ -1,0 +1,1 @@
+"""The simulated hypervisors and what happens on their hardware."""
