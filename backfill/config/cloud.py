@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from backfill.core.keys import Option, about, key
 
-class VnicType(StrEnum):
+
+class VnicType(Option):
     """How an instance's port is bound."""
 
     NORMAL = "normal"
-    DIRECT = "direct"  # a virtual function of the card (SR-IOV): fast, and forbids live migration
+    DIRECT = "direct", "a virtual function of the card (SR-IOV): fast, and forbids live migration"
 
 
 class GroupPolicy(StrEnum):
@@ -26,60 +28,60 @@ class GroupPolicy(StrEnum):
 class CloudGuestEntry:
     """What servers are told by user data, which their jobs can read, and the way into guests."""
 
-    # The controller's address.
-    controller: str = field(metadata={"form": "ip"})
-    # Where slurmd gets its configuration: address and port of slurmctld.
-    conf_server: str = field(metadata={"form": "endpoint"})
-    # Runs a program in the guest, such as [ssh, -oBatchMode=yes, "root@{address}"]; {address} is
-    # replaced by the guest's.
-    command: tuple[str, ...]
-    # The cluster's munge key, handed to each guest by `command` and never told to the cloud; empty:
-    # the image has it.
-    munge_key: str = field(default="", metadata={"form": "path"})
-    # Options with which the guest's slurmd is started.
-    slurmd_options: str = "-Z"
-    # A program in the guest that takes longer has failed.
-    answer_s: float = 10.0
+    controller: str = field(metadata=about("The controller's address.", form="ip"))
+    conf_server: str = field(
+        metadata=about("Where slurmd gets its configuration: address and port of slurmctld.", form="endpoint")
+    )
+    command: tuple[str, ...] = field(
+        metadata=about(
+            'Runs a program in the guest, such as [ssh, -oBatchMode=yes, "root@{address}"]; {address} is '
+            "replaced by the guest's."
+        )
+    )
+    munge_key: str = key(
+        "",
+        "The cluster's munge key, handed to each guest by `command` and never told to the cloud; "
+        "empty: the image has it.",
+        form="path",
+    )
+    slurmd_options: str = key("-Z", "Options with which the guest's slurmd is started.")
+    answer_s: float = key(10.0, "A program in the guest that takes longer has failed.")
 
 
 @dataclass(frozen=True, slots=True)
 class CloudLimits:
     """Patience with the cloud."""
 
-    call_s: float = 20.0  # one request
-    act_s: float = 300.0  # until a server is in the state that was asked for
-    settle_s: float = 30.0  # until a server shows whose creation was not confirmed
-    poll_s: float = 0.5  # between two lists while something is awaited
-    full_s: float = 60.0  # until the whole list is read again, not only what has changed
-    usage_s: float = 60.0  # until quota, used hours and ids of names are read again
-    bench_s: float = 300.0  # a flavour in a zone that had no room is left alone for so long
+    call_s: float = key(20.0, "one request")
+    act_s: float = key(300.0, "until a server is in the state that was asked for")
+    settle_s: float = key(30.0, "until a server shows whose creation was not confirmed")
+    poll_s: float = key(0.5, "between two lists while something is awaited")
+    full_s: float = key(60.0, "until the whole list is read again, not only what has changed")
+    usage_s: float = key(60.0, "until quota, used hours and ids of names are read again")
+    bench_s: float = key(300.0, "a flavour in a zone that had no room is left alone for so long")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStackEntry:
     """How servers are made in OpenStack."""
 
-    # Flavours in the order of preference: the next one when there is no room for one.
-    flavours: tuple[str, ...]
-    # The network of the ports, which get the addresses of instances.addresses.
-    network: str
-    # What guests are told.
-    guest: CloudGuestEntry
-    # Where the credentials are; empty: where openstacksdk looks.
-    clouds_yaml: str = field(default="", metadata={"form": "path"})
-    # Availability zones in the order of preference; empty: the cloud chooses.
-    zones: tuple[str, ...] = ()
-    # Glance's name of instances.image, if it has another there.
-    images: dict[str, str] = field(default_factory=dict)
-    # How ports are bound.
-    vnic_type: VnicType = VnicType.NORMAL
-    # A server group with this policy.
-    spread: GroupPolicy = GroupPolicy.NONE
-    # Boot from a new volume of this size; 0: from the image.
-    volume_gb: int = 0
-    # Give the user data on a config drive, too.
-    config_drive: bool = True
-    # Instance hours that each project may use in a calendar month; 0: no cap.
-    hours_cap: float = 0.0
-    # Patience.
-    limits: CloudLimits = field(default_factory=CloudLimits)
+    flavours: tuple[str, ...] = field(
+        metadata=about("Flavours in the order of preference: the next one when there is no room for one.")
+    )
+    network: str = field(
+        metadata=about("The network of the ports, which get the addresses of instances.addresses.")
+    )
+    guest: CloudGuestEntry = field(metadata=about("What guests are told."))
+    clouds_yaml: str = key("", "Where the credentials are; empty: where openstacksdk looks.", form="path")
+    zones: tuple[str, ...] = key(
+        (), "Availability zones in the order of preference; empty: the cloud chooses."
+    )
+    images: dict[str, str] = field(
+        default_factory=dict, metadata=about("Glance's name of instances.image, if it has another there.")
+    )
+    vnic_type: VnicType = key(VnicType.NORMAL, "How ports are bound.")
+    spread: GroupPolicy = key(GroupPolicy.NONE, "A server group with this policy.")
+    volume_gb: int = key(0, "Boot from a new volume of this size; 0: from the image.")
+    config_drive: bool = key(True, "Give the user data on a config drive, too.")
+    hours_cap: float = key(0.0, "Instance hours that each project may use in a calendar month; 0: no cap.")
+    limits: CloudLimits = field(default_factory=CloudLimits, metadata=about("Patience."))

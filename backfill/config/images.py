@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from backfill.core.keys import about, key
 from backfill.core.policies.cloning import Choice
 from backfill.core.policies.environments import ImageRule
 
@@ -16,41 +17,54 @@ class ImageEntry:
     over.
     """
 
-    # The kernel that is booted, without a boot loader.
-    kernel: str = field(metadata={"form": "path"})
-    # Its initial RAM disk.
-    initrd: str = field(metadata={"form": "path"})
-    # Never written: every instance has an overlay over it.
-    disk: str = field(metadata={"form": "path"})
-    # The kernel's command line.
-    cmdline: str
-    # As qemu-img names it.
-    disk_format: str = "raw"
-    # SHA-256 of the disk, which `backfill images check` compares; empty: not compared.
-    sha256: str = ""
-    # A file on the daemon's machine for the guest's cloud-init (NoCloud), of at most 32 KB.
-    user_data: str = field(default="", metadata={"form": "path"})
-    # The feature by which jobs ask for it, as in sbatch --constraint; empty: none.
-    environment: str = field(default="", metadata={"form": "name"}, compare=False)
-    # Another feature of its nodes, which other images may share.
-    os_family: str = field(default="", metadata={"form": "name"}, compare=False)
-    # Who may ask for the environment; with neither users nor accounts everybody may.
-    users: tuple[str, ...] = field(default=(), compare=False)
-    # Accounts whose members may.
-    accounts: tuple[str, ...] = field(default=(), compare=False)
-    # Which of instances.names, and with them which addresses, are kept for it; empty: those that
-    # are kept for no other image.
-    names: tuple[str, ...] = field(default=(), compare=False)
-    # CPUs that its instances may have together; 0: as many as there are.
-    most_cpus: int = field(default=0, compare=False)
-    # The same of their memory.
-    most_memory_mb: int = field(default=0, compare=False)
-    # How its instances are cloned; null: as cloning.method says.
-    method: Choice | None = field(default=None, compare=False)
-    # At most so many are begun within a minute; 0: as cloning.per_min_per_image says.
-    creates_per_min: int = field(default=0, compare=False)
-    # Parents of instant clones that every host keeps ready for it, 0 or 1: all clones share one.
-    warm_parents: int = field(default=0, compare=False, metadata={"least": 0, "most": 1})
+    kernel: str = field(metadata=about("The kernel that is booted, without a boot loader.", form="path"))
+    initrd: str = field(metadata=about("Its initial RAM disk.", form="path"))
+    disk: str = field(metadata=about("Never written: every instance has an overlay over it.", form="path"))
+    cmdline: str = field(metadata=about("The kernel's command line."))
+    disk_format: str = key("raw", "As qemu-img names it.")
+    sha256: str = key("", "SHA-256 of the disk, which `backfill images check` compares; empty: not compared.")
+    user_data: str = key(
+        "",
+        "A file on the daemon's machine for the guest's cloud-init (NoCloud), of at most 32 KB.",
+        form="path",
+    )
+    environment: str = key(
+        "",
+        "The feature by which jobs ask for it, as in sbatch --constraint; empty: none.",
+        form="name",
+        compare=False,
+    )
+    os_family: str = key(
+        "", "Another feature of its nodes, which other images may share.", form="name", compare=False
+    )
+    users: tuple[str, ...] = key(
+        (), "Who may ask for the environment; with neither users nor accounts everybody may.", compare=False
+    )
+    accounts: tuple[str, ...] = key((), "Accounts whose members may.", compare=False)
+    names: tuple[str, ...] = key(
+        (),
+        "Which of instances.names, and with them which addresses, are kept for it; empty: those that "
+        "are kept for no other image.",
+        form="hostlist",
+        compare=False,
+    )
+    most_cpus: int = key(
+        0, "CPUs that its instances may have together; 0: as many as there are.", compare=False
+    )
+    most_memory_mb: int = key(0, "The same of their memory.", compare=False)
+    method: Choice | None = key(
+        None, "How its instances are cloned; null: as cloning.method says.", compare=False
+    )
+    creates_per_min: int = key(
+        0, "At most so many are begun within a minute; 0: as cloning.per_min_per_image says.", compare=False
+    )
+    warm_parents: int = key(
+        0,
+        "Parents of instant clones that every host keeps ready for it, 0 or 1: all clones share one.",
+        least=0,
+        most=1,
+        compare=False,
+    )
 
     def rule(self, name: str) -> ImageRule:
         """What the planner is to know of it."""
@@ -71,5 +85,4 @@ class ImageEntry:
 class Catalogue:
     """The file that libvirt.catalogue names."""
 
-    # Guest images by name.
-    images: dict[str, ImageEntry]
+    images: dict[str, ImageEntry] = field(metadata=about("Guest images by name."))

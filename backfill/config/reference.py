@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Any
 
 from backfill.config import forms, values
-from backfill.config.comments import docstring, field_comments
 from backfill.config.phrases import allowed
 from backfill.config.reader import join
 from backfill.config.shapes import (
@@ -26,8 +25,10 @@ from backfill.config.shapes import (
     Section,
     Shape,
     Text,
+    docstring,
     root,
 )
+from backfill.core.keys import Option
 
 _INTRODUCTION = f"""\
 # The policy file
@@ -49,23 +50,6 @@ and shows everything that is wrong with it, each with its line, and changes noth
   `devices: {{entries: [...]}}` means the same.
 - In the tables, **bold** keys must be given.
 """
-
-# What the core's fields do not say themselves.
-_MEANINGS: dict[tuple[str, str], str] = {
-    ("PolicySet", "cluster"): "ClusterName of this Slurm; every instance carries it as its mark.",
-    ("Template", "names"): "Names of our nodes.",
-    ("Template", "addresses"): "Their addresses, in the same order.",
-    ("Template", "image"): "Which image they boot: one of the catalogue, or of Glance.",
-    ("Template", "features"): "Features of our nodes in Slurm; partitions select them by a NodeSet.",
-    ("Priorities", "low"): "Partitions whose jobs may run on instances and be pushed aside.",
-    ("Priorities", "high"): "Partitions whose jobs push them aside; all others do too when left out.",
-    ("RungRule", "rung"): "What is done.",
-    ("RungRule", "within_s"): "When it has not worked after this time, the next rung is taken.",
-    ("Spread", "order"): "How a host is chosen among those with room.",
-    ("Flavour", "cpus"): "CPUs of an instance, and of its node in Slurm.",
-    ("Flavour", "memory_mb"): "Memory of an instance.",
-    ("Flavour", "disk_gb"): "Size of an instance's own disk.",
-}
 
 
 def reference() -> str:
@@ -184,30 +168,13 @@ def _default_list(key: Key) -> str:
 
 
 def _meaning(key: Key) -> str:
-    said = _MEANINGS.get((key.owner.__name__, key.name))
-    if said is None:
-        said = field_comments(key.owner).get(key.name) or _of_section(key.shape)
+    said = key.told
     choice = key.shape.item if isinstance(key.shape, Maybe) else key.shape
     if isinstance(choice, Choice):
-        notes = field_comments(choice.values)
-        each = [
-            f"`{member.value}`: {notes[member.name]}"
-            for member in choice.values
-            if member.value in choice.known and notes.get(member.name)
-        ]
-        said = ". ".join(filter(None, [said.rstrip("."), "; ".join(each)]))
+        members = [m for m in choice.values if isinstance(m, Option) and m.value in choice.known]
+        each = "; ".join(f"`{m.value}`: {m.meaning}" for m in members if m.meaning)
+        said = ". ".join(filter(None, [said.rstrip("."), each]))
     return said[:1].upper() + said[1:].rstrip(".")
-
-
-def _of_section(shape: Shape) -> str:
-    """What a section is about: the first sentence of its dataclass."""
-    match shape:
-        case Section():
-            return docstring(shape.make).partition(". ")[0]
-        case Many() | Maybe():
-            return _of_section(shape.item)
-        case _:
-            return ""
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Any
 
 from backfill.config import forms
-from backfill.config.comments import field_comments
 from backfill.config.phrases import allowed
 from backfill.config.shapes import (
     Addresses,
@@ -87,9 +86,8 @@ def _section(shape: Section) -> dict[str, Any]:
 
 def _key(key: Key) -> dict[str, Any]:
     found = _schema(key.shape)
-    comment = field_comments(key.owner).get(key.name, "")
-    if comment:
-        found = {**found, "description": comment}
+    if key.told:
+        found = {**found, "description": key.told}
     if _is_plain(key.default):
         value = key.default
         found = {**found, "default": value.value if isinstance(value, StrEnum) else value}

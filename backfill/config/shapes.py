@@ -1,14 +1,14 @@
 """What may stand under each key, reflected from the dataclasses: field names are the keys.
 
 Units come from the names: `*_s` is a duration, `*_mb` and `*_gb` are sizes. A number may be 0 where
-its default is 0, and must be more otherwise. A field says more in its metadata: `form` of a text,
-`least` and `most` of a number.
+its default is 0, and must be more otherwise. A field says more in its metadata: see `core.keys`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import types
 import typing
 from dataclasses import MISSING, dataclass
@@ -16,7 +16,6 @@ from enum import StrEnum
 from typing import Any
 
 from backfill.config.model import Config
-from backfill.core.lifecycle import Rung
 from backfill.core.policy import PolicySet
 
 MOST = 1_000_000_000
@@ -97,11 +96,16 @@ class Key:
     name: str
     shape: Shape
     default: Any = MISSING
-    owner: type[Any] = object  # the dataclass that has it
+    meaning: str = ""  # one sentence or a few; empty: see `told`
 
     @property
     def required(self) -> bool:
         return self.default is MISSING
+
+    @property
+    def told(self) -> str:
+        """The key's meaning, or else what the section below it is about, for the manual."""
+        return self.meaning or _about(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,32 +117,23 @@ class Section:
     listed: str = ""
 
 
-Shape = Text | Amount | Flag | Choice | Many | Named | Maybe | Hostlist | Addresses | Section
+def docstring(make: type[Any]) -> str:
+    """Return the class's docstring as one paragraph."""
+    return " ".join((inspect.getdoc(make) or "").split())
 
-# Fields of the core that say nothing about themselves: what their type cannot tell.
-_SPECIAL: dict[tuple[str, str], Shape] = {
-    ("Template", "names"): Hostlist(),
-    ("Template", "addresses"): Addresses(),
-    ("Template", "image"): Text("name"),
-    ("Template", "features"): Many(Text("name")),
-    ("ImageEntry", "names"): Hostlist(),
-    ("PolicySet", "cluster"): Text("name"),
-    ("Quota", "cpus"): Amount(whole=True, open=False),
-    ("Priorities", "low"): Many(Text("name")),
-    ("Priorities", "high"): Many(Text("name")),
-    # The ladder never chooses it by itself, so a policy that names it would be a lie.
-    ("RungRule", "rung"): Choice(Rung, but=frozenset({Rung.CANCEL})),
-}
-_MAY_BE_ZERO = {
-    ("Comeback", "move_after_s"),
-    ("Scale", "idle_s"),
-    ("Notice", "waiting_after_s"),
-    ("Flavour", "memory_margin_mb"),
-    ("Victims", "protect_after"),
-    ("Gaps", "boot_pays_s"),
-    ("DaemonSettings", "policy_s"),
-    ("Gaps", "return_pays_s"),
-}
+
+def _about(shape: Shape) -> str:
+    """Return the first sentence of a section's dataclass."""
+    match shape:
+        case Section():
+            return docstring(shape.make).partition(". ")[0]
+        case Many() | Maybe():
+            return _about(shape.item)
+        case _:
+            return ""
+
+
+Shape = Text | Amount | Flag | Choice | Many | Named | Maybe | Hostlist | Addresses | Section
 
 
 @functools.cache
@@ -155,7 +150,7 @@ _OURS = ("policies", "source", "lines")  # made by the reader, not written in th
 def section(make: type[Any]) -> Section:
     """Reflect a dataclass."""
     hints = typing.get_type_hints(make)
-    given = [f for f in dataclasses.fields(make) if f.init and not f.metadata.get("ours")]
+    given = [f for f in dataclasses.fields(make) if f.init and not f.metadata.get("filled_in")]
     keys = tuple(_key(make, f, hints[f.name]) for f in given)
     first = keys[0].shape
     listed = keys[0].name if isinstance(first, Many) and isinstance(first.item, Section) else ""
@@ -164,13 +159,14 @@ def section(make: type[Any]) -> Section:
 
 def _key(make: type[Any], f: dataclasses.Field[Any], hint: Any) -> Key:
     default = f.default if f.default_factory is MISSING else f.default_factory()
-    shape = _SPECIAL.get((make.__name__, f.name))
-    if shape is None and f.name not in _OURS:
-        shape = _shape(make, f, hint, default)
-    return Key(f.name, shape or Text(), default, make)
+    shape = Text() if f.name in _OURS else _shape(make, f, hint, default)
+    return Key(f.name, shape, default, f.metadata.get("meaning", ""))
 
 
 def _shape(make: type[Any], f: dataclasses.Field[Any], hint: Any, default: Any) -> Shape:
+    named = _NAMED.get(f.metadata.get("form", ""))
+    if named is not None:
+        return named
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         return Maybe(_shape(make, f, arguments[0], default))
@@ -183,26 +179,28 @@ def _shape(make: type[Any], f: dataclasses.Field[Any], hint: Any, default: Any) 
     return _simple(make, f, hint, default)
 
 
+# Forms of several texts together, and not of each.
+_NAMED: dict[str, Shape] = {"hostlist": Hostlist(), "addresses": Addresses()}
+
+
 def _simple(make: type[Any], f: dataclasses.Field[Any], hint: Any, default: Any) -> Shape:
     if hint is bool:
         return Flag()
     if hint is str:
         return Text(f.metadata.get("form", "text"), may_be_empty=default == "")
     if hint in (int, float):
-        return _amount(make, f, hint, default)
+        return _amount(f, hint, default)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return Choice(hint)
+        return Choice(hint, frozenset(f.metadata.get("but", ())))
     raise TypeError(f"{make.__name__}.{f.name}: the policy file has no form for {hint}")
 
 
-def _amount(make: type[Any], f: dataclasses.Field[Any], hint: Any, default: Any) -> Amount:
+def _amount(f: dataclasses.Field[Any], hint: Any, default: Any) -> Amount:
     named = {"s": "s", "mb": "MB", "gb": "GB"}.get(f.name.rpartition("_")[2], "")
-    unit = f.metadata.get("unit", named)  # a rate such as *_mb_s is a mere number
-    may_be_zero = default == 0 or (make.__name__, f.name) in _MAY_BE_ZERO
     return Amount(
-        unit=unit,
+        unit=f.metadata.get("unit", named),  # a rate such as *_mb_s is a mere number
         whole=hint is int,
         least=f.metadata.get("least", 0),
-        open="least" not in f.metadata and not may_be_zero,
+        open="least" not in f.metadata and default != 0,
         most=f.metadata.get("most", MOST),
     )

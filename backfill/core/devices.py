@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
+
+from backfill.core.keys import Option
 
 
-class Sharing(StrEnum):
+class Sharing(Option):
     """Who may hold devices of one host at the same time."""
 
-    ONE_JOB = "one-job"  # EASJ: one job after the other
-    ONE_OWNER = "one-owner"  # EACJ: several jobs of one user
-    ANYONE = "anyone"  # SACJ
+    ONE_JOB = "one-job", "EASJ: one job after the other"
+    ONE_OWNER = "one-owner", "EACJ: several jobs of one user"
+    ANYONE = "anyone", "SACJ"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from backfill.core.keys import about, key
 from backfill.core.quantities import Resources
 
 
@@ -39,11 +40,12 @@ class CloneMethod(StrEnum):
 class Flavour:
     """The shape of our instances."""
 
-    cpus: int
-    memory_mb: int
-    disk_gb: int = 4
-    # Slurm is promised less than the guest has, so that RealMemory never mismatches.
-    memory_margin_mb: int = 48
+    cpus: int = field(metadata=about("CPUs of an instance, and of its node in Slurm."))
+    memory_mb: int = field(metadata=about("Memory of an instance."))
+    disk_gb: int = key(4, "Size of an instance's own disk.")
+    memory_margin_mb: int = key(
+        48, "Slurm is promised less than the guest has, so that RealMemory never mismatches.", least=0
+    )
 
     @property
     def resources(self) -> Resources:

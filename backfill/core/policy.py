@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from backfill.core.fleet import Flavour
 from backfill.core.guards import Limits
+from backfill.core.keys import Option, about, key
 from backfill.core.policies.budgets import Budgets
 from backfill.core.policies.checkpoints import Checkpoints
 from backfill.core.policies.cloning import Cloning
@@ -28,22 +28,26 @@ from backfill.core.policies.unsuspendable import Unsuspendable
 from backfill.core.policies.victims import Victims
 
 
-class Proof(StrEnum):
+class Proof(Option):
     """What must be seen on the hypervisor before a host counts as given back."""
 
-    CPU = "cpu"  # no instance runs
-    MEMORY = "memory"  # no instance holds memory either
+    CPU = "cpu", "no instance runs"
+    MEMORY = "memory", "no instance holds memory either"
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """What our instances are. `names` and `addresses` pair up: the first name has the first."""
 
-    names: tuple[str, ...]
-    addresses: tuple[str, ...]  # CIDR
+    names: tuple[str, ...] = field(metadata=about("Names of our nodes.", form="hostlist"))
+    addresses: tuple[str, ...] = field(
+        metadata=about("Their addresses, in the same order.", form="addresses")
+    )
     flavour: Flavour
-    image: str = "default"
-    features: tuple[str, ...] = ("backfill",)
+    image: str = key("default", "Which image they boot: one of the catalogue, or of Glance.", form="name")
+    features: tuple[str, ...] = key(
+        ("backfill",), "Features of our nodes in Slurm; partitions select them by a NodeSet.", form="name"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +58,26 @@ class Priorities:
     partition: it has the hardware.
     """
 
-    # Partitions whose waiting jobs are run on instances.
-    low: tuple[str, ...]
-    # Partitions whose jobs never are, whatever their QOS.
-    high: tuple[str, ...] = ()
-    # A waiting job of any other partition counts as low, too, if its QOS is one of these.
-    low_qos: tuple[str, ...] = ()
+    low: tuple[str, ...] = field(
+        metadata=about(
+            "Partitions whose waiting jobs run on instances, where they can be pushed aside.", form="name"
+        )
+    )
+    high: tuple[str, ...] = key(
+        (), "Partitions whose jobs never run on instances, whatever their QOS.", form="name"
+    )
+    low_qos: tuple[str, ...] = key(
+        (), "A waiting job of any other partition counts as low, too, if its QOS is one of these."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
     """One checked policy file, as values."""
 
-    cluster: str
+    cluster: str = field(
+        metadata=about("ClusterName of this Slurm; every instance carries it as its mark.", form="name")
+    )
     priorities: Priorities
     instances: Template
     hosts: tuple[str, ...]  # in the order of the file
@@ -91,5 +102,6 @@ class PolicySet:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     saving: Saving = field(default_factory=Saving)
     proof: Proof = Proof.CPU
-    # Seconds after which a hook that still waits is told that the room is not free.
-    answer_within_s: float = 1.5
+    answer_within_s: float = key(
+        1.5, "Seconds after which a hook that still waits is told that the room is not free."
+    )

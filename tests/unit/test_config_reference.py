@@ -7,18 +7,17 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, fields
-from enum import StrEnum
 
 import pytest
 
 from backfill.config import CallLimits, HardwareEntry, ImageEntry, SurroundingsEntry, json_schema
-from backfill.config.comments import field_comments
 from backfill.config.problems import Place
 from backfill.config.reader import Reader, walk
 from backfill.config.reference import reference
-from backfill.config.shapes import root, section
+from backfill.config.shapes import Choice, root, section
 from backfill.config.tree import Entries, parse
 from backfill.core.guards import Limits
+from backfill.core.keys import Option, key
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.ladder import RungRule
@@ -44,31 +43,29 @@ def test_the_command_prints_the_manual() -> None:
 @pytest.mark.parametrize("make", [Limits, Comeback, Demand, RungRule, Scale, Spread, PolicySet])
 def test_every_policy_field_is_a_key(make: type) -> None:
     """Field names are the keys, in the manual and in the file."""
-    keys = {key.name for _, key in walk(root(), "")}
+    keys = {one.name for _, one in walk(root(), "")}
     assert {f.name for f in fields(make)} <= keys
 
 
 def test_every_key_is_in_the_manual() -> None:
     """No key without its row."""
     manual = reference()
-    assert [path for path, key in walk(root(), "") if f"`{key.name}`" not in manual] == []
+    assert [path for path, one in walk(root(), "") if f"`{one.name}`" not in manual] == []
 
 
-class Colour(StrEnum):
+class Colour(Option):
     """For the sample policy below."""
 
     RED = "red"
-    BLUE = "blue"  # the cold one
+    BLUE = "blue", "the cold one"
 
 
 @dataclass(frozen=True, slots=True)
 class NewPolicy:
     """A policy that nobody but this test knows."""
 
-    # How long it
-    # rests.
-    rest_s: float = 5.0
-    colour: Colour = Colour.RED  # what it looks like
+    rest_s: float = key(5.0, "How long it rests.")
+    colour: Colour = key(Colour.RED, "what it looks like")
     strict: bool = False
     size_mb: int | None = None
 
@@ -99,14 +96,32 @@ def test_a_new_policy_is_checked_without_a_change_of_the_reader() -> None:
     ]
 
 
-def test_comments_beside_the_fields_are_their_meanings() -> None:
-    """Above the field, over several lines, or behind it."""
-    assert field_comments(NewPolicy) == {
+def test_a_key_says_its_meaning_at_its_field() -> None:
+    """The manual and the schema have it from there."""
+    assert {one.name: one.told for one in section(NewPolicy).keys} == {
         "rest_s": "How long it rests.",
         "colour": "what it looks like",
         "strict": "",
         "size_mb": "",
     }
+    assert [colour.meaning for colour in Colour] == ["", "the cold one"]
+
+
+def test_an_option_is_the_text_that_stands_in_the_file() -> None:
+    """What it means is no part of what it is: not when it is compared, written or read again."""
+    assert Colour("blue") is Colour.BLUE
+    assert (str(Colour.BLUE), json.dumps(Colour.BLUE)) == ("blue", '"blue"')
+    assert "blue" in {Colour.BLUE: 1}
+
+
+def test_every_key_means_something() -> None:
+    """By a sentence of its own, by the section below it, or by what its choices mean."""
+    silent = [path for path, one in walk(root(), "") if not one.told and not _explained(one.shape)]
+    assert silent == []
+
+
+def _explained(shape: object) -> bool:
+    return isinstance(shape, Choice) and all(isinstance(m, Option) and m.meaning for m in shape.values)
 
 
 def test_a_type_that_the_file_has_no_form_for_is_the_programmers_error() -> None:
@@ -120,7 +135,7 @@ def test_the_schema_has_every_key_and_is_plain_data() -> None:
     """An editor can complete and check the same keys."""
     schema = json_schema()
     assert json.loads(json.dumps(schema)) == schema
-    assert set(schema["properties"]) == {key.name for key in root().keys}
+    assert set(schema["properties"]) == {one.name for one in root().keys}
     assert schema["required"] == ["cluster", "priorities", "instances", "hosts"]
     limits = schema["properties"]["limits"]["properties"]
     assert limits["max_instances"]["default"] == Limits().max_instances

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from math import floor
 
 from backfill.core.cron import parse_cron
+from backfill.core.keys import FILLED_IN, Option, about, key
 from backfill.core.zones import UTC_ZONE, Zone
 
 
-class Of(StrEnum):
+class Of(Option):
     """What a budget bounds."""
 
-    INSTANCES = "instances"  # at work at the same time; those above it leave by the ladder
-    DISRUPTIONS = "disruptions"  # being taken away of our own accord at the same time
+    INSTANCES = "instances", "at work at the same time; those above it leave by the ladder"
+    DISRUPTIONS = "disruptions", "being taken away of our own accord at the same time"
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
     """A ceiling that holds from each moment of `schedule` on for `duration_s`; else: always."""
 
-    # How many, as a number or as a share such as 20%, rounded down.
-    nodes: str = field(metadata={"form": "share"})
-    # What it bounds.
-    of: Of = Of.INSTANCES
-    # When it begins to hold, as cron has it: "0 8 * * mon-fri". Empty: it always holds.
-    schedule: str = field(default="", metadata={"form": "schedule"})
-    # How long it holds each time.
-    duration_s: float = 3600.0
-    # Whose time of day is meant: UTC, or an IANA name such as Europe/Berlin.
-    time_zone: str = field(default="UTC", metadata={"form": "zone"})
+    nodes: str = field(
+        metadata=about("How many, as a number or as a share such as 20%, rounded down.", form="share")
+    )
+    of: Of = key(Of.INSTANCES, "What it bounds.")
+    schedule: str = key(
+        "",
+        'When it begins to hold, as cron has it: "0 8 * * mon-fri". Empty: it always holds.',
+        form="schedule",
+    )
+    duration_s: float = key(3600.0, "How long it holds each time.")
+    time_zone: str = key(
+        "UTC", "Whose time of day is meant: UTC, or an IANA name such as Europe/Berlin.", form="zone"
+    )
     # Read from the system's table.
-    zone: Zone = field(default=UTC_ZONE, metadata={"ours": True})
+    zone: Zone = field(default=UTC_ZONE, metadata=FILLED_IN)
 
     def until_s(self, now_s: float) -> float | None:
         """When it ceases to hold; None if it does not hold now, infinity if it always does."""
@@ -55,8 +58,7 @@ class Budget:
 class Budgets:
     """Ceilings by time of day; of those that hold at the same time the lowest counts."""
 
-    # In any order.
-    windows: tuple[Budget, ...] = ()
+    windows: tuple[Budget, ...] = key((), "In any order.")
 
     def ceiling(self, of: Of, whole: int, now_s: float) -> int | None:
         """The lowest ceiling that holds now; None: none does."""

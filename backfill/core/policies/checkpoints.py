@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from backfill.core.fleet import Checkpoint
+from backfill.core.keys import key
 from backfill.core.moves import Move, as_now
 
 
@@ -13,12 +14,13 @@ from backfill.core.moves import Move, as_now
 class Checkpoints:
     """Limits of the checkpoints of jobs."""
 
-    # How long one is kept, seconds.
-    keep_s: float = 604800.0
-    # Room that all of them together may take, MB; null: as much as the disk has.
-    quota_mb: int | None = None
-    # A job on several nodes: they must all stand still within so many seconds of the order.
-    window_s: float = 10.0
+    keep_s: float = key(604800.0, "How long one is kept, seconds.")
+    quota_mb: int | None = key(
+        None, "Room that all of them together may take, MB; null: as much as the disk has."
+    )
+    window_s: float = key(
+        10.0, "A job on several nodes: they must all stand still within so many seconds of the order."
+    )
 
     def expired(
         self, kept: Iterable[Checkpoint], clock_s: float, moves: Sequence[Move] = ()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from backfill.core.fleet import CloneMethod
+from backfill.core.keys import key
 
 
 class Choice(StrEnum):
@@ -23,17 +24,19 @@ class Cloning:
     several times sooner and shares memory, which pays when many come at once; one that boots needs
     no parent that occupies a host's page cache, which pays when one comes now and then."""
 
-    # full, linked, instant, or auto: instant while instances are wanted quickly, linked otherwise.
-    method: Choice = Choice.LINKED
-    # With auto: so many instances made within the last minute call for instant clones.
-    instant_from_per_min: int = 4
+    method: Choice = key(
+        Choice.LINKED,
+        "full, linked, instant, or auto: instant while instances are wanted quickly, linked otherwise.",
+    )
+    instant_from_per_min: int = key(
+        4, "With auto: so many instances made within the last minute call for instant clones."
+    )
 
-    # So many are made at the same time on one host; the others wait in order.
-    at_once_per_host: int = 8
-    # At most so many are begun within a minute on one host; 0: as many as are wanted.
-    per_min_per_host: int = 0
-    # The same of one master image, unless the image says otherwise itself.
-    per_min_per_image: int = 0
+    at_once_per_host: int = key(8, "So many are made at the same time on one host; the others wait in order.")
+    per_min_per_host: int = key(
+        0, "At most so many are begun within a minute on one host; 0: as many as are wanted."
+    )
+    per_min_per_image: int = key(0, "The same of one master image, unless the image says otherwise itself.")
 
     def choose(self, made_last_minute: int, wanted: str = "") -> CloneMethod:
         """The way for an instance that is wanted now; `wanted`: its image's own choice."""

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backfill.core.keys import key
+
 
 @dataclass(frozen=True, slots=True)
 class Comeback:
     """Return of parked instances. Times in seconds."""
 
-    # The host must have been free for so long first; 0 brings work back at once.
-    settle_s: float = 0.0
-    # A return that has not succeeded after this time is put off: the instance stands still again.
-    within_s: float = 120.0
-    # So long after a return that came to nothing the next one begins; doubled after each further
-    # one, up to `retry_at_most_s`.
-    retry_s: float = 15.0
-    # The longest of these pauses.
-    retry_at_most_s: float = 600.0
-    # A stopped instance moves to another host only after having waited so long for its own.
-    move_after_s: float = 2.0
+    settle_s: float = key(0.0, "The host must have been free for so long first; 0 brings work back at once.")
+    within_s: float = key(
+        120.0, "A return that has not succeeded after this time is put off: the instance stands still again."
+    )
+    retry_s: float = key(
+        15.0,
+        "So long after a return that came to nothing the next one begins; doubled after each further "
+        "one, up to `retry_at_most_s`.",
+    )
+    retry_at_most_s: float = key(600.0, "The longest of these pauses.")
+    move_after_s: float = key(
+        2.0, "A stopped instance moves to another host only after having waited so long for its own.", least=0
+    )
 
     def retry_after_s(self, returns: int) -> float:
         """How long to wait after so many returns in a row that came to nothing (1 or more)."""

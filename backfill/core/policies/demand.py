@@ -8,6 +8,7 @@ from math import inf
 
 from backfill.core.cluster import Job
 from backfill.core.fleet import Flavour
+from backfill.core.keys import key
 
 # Reasons with which Slurm says "as soon as there is room" (squeue(1), JOB REASON CODES); a job that
 # waits for anything else (a date, another job, a person) would not start on a new node.
@@ -38,12 +39,11 @@ class Need:
 class Demand:
     """Which waiting jobs count: those that wait for room and fit. Each array task is a job."""
 
-    # Jobs wanted at least before the first instance is made for them.
-    min_jobs: int = 1
-    # A job may want so many instances at the same time; wider ones never count.
-    max_nodes: int = 1
-    # A job that may begin within this time counts already, so that its instance is ready by then.
-    ahead_s: float = 0.0
+    min_jobs: int = key(1, "Jobs wanted at least before the first instance is made for them.")
+    max_nodes: int = key(1, "A job may want so many instances at the same time; wider ones never count.")
+    ahead_s: float = key(
+        0.0, "A job that may begin within this time counts already, so that its instance is ready by then."
+    )
 
     def need(self, pending: Iterable[Job], flavour: Flavour, now_s: float) -> Need:
         """Add up the jobs that a new instance could start."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backfill.core.cluster import Job
 from backfill.core.devices import Sharing
+from backfill.core.keys import about, key
 
 _NAMES = re.compile(r"[A-Za-z0-9_.-]+")  # as in environments
 
@@ -16,14 +17,12 @@ _NAMES = re.compile(r"[A-Za-z0-9_.-]+")  # as in environments
 class DeviceRule:
     """What each instance of a job that asks for this gets, as long as the job is there."""
 
-    # The feature's name, as in sbatch --constraint.
-    name: str
-    # Virtual functions of the host's SR-IOV cards.
-    functions: int = 0
-    # Memory (ivshmem) that the job's instances on one host share, MB: a power of two; 0: none.
-    region_mb: int = 0
-    # Whose jobs may hold devices of one host at the same time.
-    sharing: Sharing = Sharing.ONE_JOB
+    name: str = field(metadata=about("The feature's name, as in sbatch --constraint."))
+    functions: int = key(0, "Virtual functions of the host's SR-IOV cards.")
+    region_mb: int = key(
+        0, "Memory (ivshmem) that the job's instances on one host share, MB: a power of two; 0: none."
+    )
+    sharing: Sharing = key(Sharing.ONE_JOB, "Whose jobs may hold devices of one host at the same time.")
 
     @property
     def scarce(self) -> bool:
@@ -35,8 +34,7 @@ class DeviceRule:
 class Devices:
     """Devices that jobs get by themselves. Every host must be able to give shared memory."""
 
-    # One entry for each kind.
-    entries: tuple[DeviceRule, ...] = ()
+    entries: tuple[DeviceRule, ...] = key((), "One entry for each kind.")
 
     def asked(self, job: Job) -> DeviceRule | None:
         """What the job's constraint asks for."""

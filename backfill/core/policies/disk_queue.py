@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backfill.core.keys import key
+
 
 @dataclass(frozen=True, slots=True)
 class DiskQueue:
@@ -14,10 +16,8 @@ class DiskQueue:
     suspend is not writing; where the disk is what is waited for, turns end sooner on average.
     """
 
-    # Memory in use of the instances that are written from one host at once, MB.
-    host_mb: int = 4096
-    # The same from all hosts, which share the directory.
-    all_mb: int = 16384
+    host_mb: int = key(4096, "Memory in use of the instances that are written from one host at once, MB.")
+    all_mb: int = key(16384, "The same from all hosts, which share the directory.")
 
     def refusal(self, more_mb: int, here_mb: int, everywhere_mb: int) -> str:
         """Say why `more_mb` may not begin beside what is under way, or return an empty text.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from backfill.core.cluster import Job
+from backfill.core.keys import FILLED_IN, about, key
 
 # Slurm's constraints join names by & | [ ] ( ) * , and counts (sbatch(1), --constraint).
 _NAMES = re.compile(r"[A-Za-z0-9_.-]+")
@@ -16,14 +17,10 @@ _NAMES = re.compile(r"[A-Za-z0-9_.-]+")
 class Environment:
     """One software environment: the feature that jobs ask for, and the master image behind it."""
 
-    # The feature's name, as in sbatch --constraint.
-    name: str
-    # Which of libvirt.images it is.
-    image: str = "default"
-    # Who may ask for it; with neither users nor accounts everybody may.
-    users: tuple[str, ...] = ()
-    # Accounts whose members may.
-    accounts: tuple[str, ...] = ()
+    name: str = field(metadata=about("The feature's name, as in sbatch --constraint."))
+    image: str = key("default", "Which of libvirt.images it is.")
+    users: tuple[str, ...] = key((), "Who may ask for it; with neither users nor accounts everybody may.")
+    accounts: tuple[str, ...] = key((), "Accounts whose members may.")
 
     def refuses(self, user: str, account: str) -> bool:
         """Whether the job's owner is none of those who may have it."""
@@ -54,12 +51,13 @@ class ImageRule:
 class Environments:
     """The catalogue: a job that asks for one that it may not have waits without an instance."""
 
-    # One entry for each environment, beside those that libvirt.images name themselves.
-    entries: tuple[Environment, ...] = ()
+    entries: tuple[Environment, ...] = key(
+        (), "One entry for each environment, beside those that libvirt.images name themselves."
+    )
     # Read from the images.
-    rules: tuple[ImageRule, ...] = field(default=(), metadata={"ours": True})
+    rules: tuple[ImageRule, ...] = field(default=(), metadata=FILLED_IN)
     # The names of all images; none where the hosts' provider has no catalogue.
-    images: tuple[str, ...] = field(default=(), metadata={"ours": True})
+    images: tuple[str, ...] = field(default=(), metadata=FILLED_IN)
 
     def admit(self, jobs: Iterable[Job], refused: dict[str, str]) -> Iterator[Job]:
         """The jobs that count; the others are put into `refused` by id, with the reason."""

@@ -5,24 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from backfill.core.keys import key
+
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
     """What is known of the hours ahead: reservations, and starts that Slurm plans. In seconds."""
 
-    # No instance is made on a host that is known to be wanted again sooner: it could not pay back
-    # what its boot costs.
-    boot_pays_s: float = 300.0
-    # Nor is one made where, by its time limit, not even the shortest waiting job could end before:
-    # for ladders that cannot keep a job's work. Jobs without a limit never could.
-    whole_jobs: bool = False
-    # Nothing returns or moves to a host that is known to be wanted again sooner.
-    return_pays_s: float = 10.0
-    # Instances leave a host so long before its maintenance begins; what a ladder with `suspend`
-    # keeps in the host's memory goes to disk then, however long that rung would last otherwise.
-    clear_before_s: float = 0.0
-    # Leave a rung at once when the host is known, by time limits, to stay busy until after it.
-    foresee: bool = False
+    boot_pays_s: float = key(
+        300.0,
+        "No instance is made on a host that is known to be wanted again sooner: it could not pay back "
+        "what its boot costs.",
+        least=0,
+    )
+    whole_jobs: bool = key(
+        False,
+        "Nor is one made where, by its time limit, not even the shortest waiting job could end before: "
+        "for ladders that cannot keep a job's work. Jobs without a limit never could.",
+    )
+    return_pays_s: float = key(
+        10.0, "Nothing returns or moves to a host that is known to be wanted again sooner.", least=0
+    )
+    clear_before_s: float = key(
+        0.0,
+        "Instances leave a host so long before its maintenance begins; what a ladder with `suspend` "
+        "keeps in the host's memory goes to disk then, however long that rung would last otherwise.",
+    )
+    foresee: bool = key(
+        False, "Leave a rung at once when the host is known, by time limits, to stay busy until after it."
+    )
 
     def too_short(self, now_s: float, wanted_s: float | None, pays_s: float) -> str:
         """Say why a host that is wanted at `wanted_s` (None: not known) is not worth it, or ""."""

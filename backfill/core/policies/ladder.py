@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from backfill.core.keys import about, key
 from backfill.core.lifecycle import Rung
 
 
@@ -11,10 +12,10 @@ from backfill.core.lifecycle import Rung
 class RungRule:
     """One rung: it must have worked within `within_s`, and is left after `for_s` (seconds)."""
 
-    rung: Rung
-    within_s: float = 30.0
-    for_s: float | None = None  # null: stay until the host is free again
-    cpu_percent: int = 2  # what a throttled instance keeps of the time of its CPUs
+    rung: Rung = field(metadata=about("What is done.", but=(Rung.CANCEL,)))
+    within_s: float = key(30.0, "When it has not worked after this time, the next rung is taken.")
+    for_s: float | None = key(None, "null: stay until the host is free again")
+    cpu_percent: int = key(2, "what a throttled instance keeps of the time of its CPUs")
 
 
 DEFAULT_RUNGS = (

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backfill.core.keys import key
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:
     """Where a job's owner can read why it stood still, or waits."""
 
-    # Leave a sentence in the job's AdminComment (`scontrol show job`) when it is paused, goes on
-    # or starts anew. What others have written there stays, and so does the owner's Comment.
-    admin_comment: bool = True
-    # Where somebody's salloc or srun waits for the job, the same is printed there at that moment
-    # (`scontrol notify`). Batch jobs have no terminal, and their output is left alone.
-    terminal: bool = True
-    # A low-priority job that has waited for room so long is told why, in the same place; 0: never.
-    waiting_after_s: float = 600.0
-    # So many of them in a minute, those that wait longest first; each is one update in slurmctld.
-    waiting_per_min: int = 6
-    # A job hears of another reason only after this time, and of the same one never.
-    again_s: float = 3600.0
+    admin_comment: bool = key(
+        True,
+        "Leave a sentence in the job's AdminComment (`scontrol show job`) when it is paused, goes on "
+        "or starts anew. What others have written there stays, and so does the owner's Comment.",
+    )
+    terminal: bool = key(
+        True,
+        "Where somebody's salloc or srun waits for the job, the same is printed there at that moment "
+        "(`scontrol notify`). Batch jobs have no terminal, and their output is left alone.",
+    )
+    waiting_after_s: float = key(
+        600.0,
+        "A low-priority job that has waited for room so long is told why, in the same place; 0: never.",
+        least=0,
+    )
+    waiting_per_min: int = key(
+        6, "So many of them in a minute, those that wait longest first; each is one update in slurmctld."
+    )
+    again_s: float = key(
+        3600.0, "A job hears of another reason only after this time, and of the same one never."
+    )

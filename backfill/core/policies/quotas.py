@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backfill.core.cluster import Job
+from backfill.core.keys import about, key
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
     """A ceiling for the jobs that match everything that is given here."""
 
-    # CPUs on instances, running and asked for, at the same time.
-    cpus: int
-    # Whose jobs; what is left out matches all.
-    account: str = ""
-    # Of which user.
-    user: str = ""
-    # With which QOS.
-    qos: str = ""
+    cpus: int = field(metadata=about("CPUs on instances, running and asked for, at the same time.", least=0))
+    account: str = key("", "Whose jobs; what is left out matches all.")
+    user: str = key("", "Of which user.")
+    qos: str = key("", "With which QOS.")
 
     def covers(self, job: Job) -> bool:
         """Whether the job counts here."""
@@ -34,8 +31,7 @@ class Quota:
 class Quotas:
     """Ceilings for demand: a job beyond one waits without an instance being made for it."""
 
-    # Each ceiling holds by itself.
-    ceilings: tuple[Quota, ...] = ()
+    ceilings: tuple[Quota, ...] = key((), "Each ceiling holds by itself.")
 
     def admit(self, pending: Iterable[Job], running: Iterable[Job]) -> tuple[list[Job], dict[str, str]]:
         """The pending jobs that count, and for the others (by id) which ceiling is reached.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backfill.core.keys import key
 from backfill.core.readiness import ADDRESS, CLOCK, FILES, MUNGE, SALT, kind_of
 
 
@@ -11,25 +12,27 @@ from backfill.core.readiness import ADDRESS, CLOCK, FILES, MUNGE, SALT, kind_of
 class Readiness:
     """Times in seconds. A check that has not held within its time fails the node."""
 
-    # The guest's clock may be so far off the controller's, the error of measuring included.
-    clock_offset_s: float = 1.0
-    # The guest's clock is within clock_offset_s.
-    clock_within_s: float = 15.0
-    # A credential made at the controller is understood in the guest, and the other way round.
-    munge_within_s: float = 15.0
-    # Every file system that guests mount is mounted, and writable where it should be.
-    files_within_s: float = 60.0
-    # The address that the node was promised under.
-    address_within_s: float = 15.0
-    # Everything is as Salt's states say; only asked for where `salt.gate` is on.
-    salt_within_s: float = 120.0
-    # Between two tries.
-    retry_s: float = 0.5
-    # After so many failures in a row on one host, or of one image on any host, nothing more is
-    # made there for rest_s; then a single try decides.
-    break_after: int = 3
-    # How long nothing is made there then.
-    rest_s: float = 600.0
+    clock_offset_s: float = key(
+        1.0, "The guest's clock may be so far off the controller's, the error of measuring included."
+    )
+    clock_within_s: float = key(15.0, "The guest's clock is within clock_offset_s.")
+    munge_within_s: float = key(
+        15.0, "A credential made at the controller is understood in the guest, and the other way round."
+    )
+    files_within_s: float = key(
+        60.0, "Every file system that guests mount is mounted, and writable where it should be."
+    )
+    address_within_s: float = key(15.0, "The address that the node was promised under.")
+    salt_within_s: float = key(
+        120.0, "Everything is as Salt's states say; only asked for where `salt.gate` is on."
+    )
+    retry_s: float = key(0.5, "Between two tries.")
+    break_after: int = key(
+        3,
+        "After so many failures in a row on one host, or of one image on any host, nothing more is "
+        "made there for rest_s; then a single try decides.",
+    )
+    rest_s: float = key(600.0, "How long nothing is made there then.")
 
     def within_s(self, check: str) -> float:
         """How long a check may go on failing; 0 for what time cannot change."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
+from backfill.core.keys import key
+
 _UNASKED = "-auto"  # at the end of the id of a checkpoint that nobody ordered
 
 
@@ -17,22 +19,20 @@ _UNASKED = "-auto"  # at the end of the id of a checkpoint that nobody ordered
 class Saving:
     """When a checkpoint of running work is due: by Young and Daly. Times in seconds."""
 
-    # Whether running work is saved without anybody's order. For hosts that keep checkpoints.
-    automatic: bool = False
-    # So many jobs are stopped for it at the same time.
-    at_once: int = 1
-    # How long a checkpoint is taken to stop a job until its host's own rate has been learned.
-    cost_s: float = 30.0
-    # The time between two evictions that is assumed before any were seen.
-    expected_s: float = 86400.0
-    # How many evictions that assumption weighs.
-    weight: float = 1.0
-    # Never more often than this.
-    least_s: float = 300.0
-    # Never less often than this.
-    most_s: float = 86400.0
-    # How long one that nobody ordered is kept: longer than the time to the next one.
-    keep_s: float = 172800.0
+    automatic: bool = key(
+        False, "Whether running work is saved without anybody's order. For hosts that keep checkpoints."
+    )
+    at_once: int = key(1, "So many jobs are stopped for it at the same time.")
+    cost_s: float = key(
+        30.0, "How long a checkpoint is taken to stop a job until its host's own rate has been learned."
+    )
+    expected_s: float = key(86400.0, "The time between two evictions that is assumed before any were seen.")
+    weight: float = key(1.0, "How many evictions that assumption weighs.")
+    least_s: float = key(300.0, "Never more often than this.")
+    most_s: float = key(86400.0, "Never less often than this.")
+    keep_s: float = key(
+        172800.0, "How long one that nobody ordered is kept: longer than the time to the next one."
+    )
 
     def mean_to_eviction_s(self, exposed_s: float, evictions: int) -> float:
         """Expected time to the next eviction, after `evictions` in `exposed_s` of running."""

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backfill.core.keys import key
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Growing and shrinking. Times in seconds."""
 
-    # An instance without jobs is removed after this time.
-    idle_s: float = 300.0
-    # So many idle instances are kept although nobody needs them now.
-    warm: int = 0
-    # So many instances are begun in a minute at most; 0: no ramp.
-    grow_per_min: int = 0
-    # So many idle instances are let go in a minute at most; 0: no ramp.
-    shrink_per_min: int = 0
-    # When its owner wants a burst host's room back: jobs may go on for so long before a requeue.
-    reclaim_within_s: float = 600.0
-    # A guest that has not registered with Slurm after this time has failed.
-    boot_within_s: float = 180.0
-    # After a failed boot, wait this long; doubled with every further failure.
-    retry_after_s: float = 30.0
-    # After so many failures of one node a person has to look.
-    give_up_after: int = 3
+    idle_s: float = key(300.0, "An instance without jobs is removed after this time.", least=0)
+    warm: int = key(0, "So many idle instances are kept although nobody needs them now.")
+    grow_per_min: int = key(0, "So many instances are begun in a minute at most; 0: no ramp.")
+    shrink_per_min: int = key(0, "So many idle instances are let go in a minute at most; 0: no ramp.")
+    reclaim_within_s: float = key(
+        600.0, "When its owner wants a burst host's room back: jobs may go on for so long before a requeue."
+    )
+    boot_within_s: float = key(
+        180.0, "A guest that has not registered with Slurm after this time has failed."
+    )
+    retry_after_s: float = key(
+        30.0, "After a failed boot, wait this long; doubled with every further failure."
+    )
+    give_up_after: int = key(3, "After so many failures of one node a person has to look.")
 
     def backoff_s(self, failures: int) -> float:
         """How long to wait after the given number of failures, seconds."""

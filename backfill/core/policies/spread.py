@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 from zlib import crc32
 
+from backfill.core.keys import Option, key
 from backfill.core.quantities import Resources
 
 NO_FIGURES: Mapping[str, float] = MappingProxyType({})
 
 
-class Order(StrEnum):
+class Order(Option):
     """Ways to choose among hosts that all have room."""
 
-    FIRST_FIT = "first-fit"  # in the order of the policy file
-    SPREAD = "spread"  # the host with most free CPUs
-    RANDOM = "random"  # any, by `seed` alone: the same world gives the same host
-    BEST_FIT = "best-fit"  # the host with fewest free CPUs that is still enough
-    IDLE = "idle"  # the host that is least busy, as its hypervisor measures; then as spread
+    FIRST_FIT = "first-fit", "in the order of the policy file"
+    SPREAD = "spread", "the host with most free CPUs"
+    RANDOM = "random", "any, by `seed` alone: the same world gives the same host"
+    BEST_FIT = "best-fit", "the host with fewest free CPUs that is still enough"
+    IDLE = "idle", "the host that is least busy, as its hypervisor measures; then as spread"
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Choice of a host."""
 
-    order: Order = Order.SPREAD
-    # Another seed gives another order of random choices.
-    seed: int = 0
-    # So many CPUs of instances for each CPU of a host; memory is never promised twice.
-    cpu_overcommit: float = 1.0
+    order: Order = key(Order.SPREAD, "How a host is chosen among those with room.")
+    seed: int = key(0, "Another seed gives another order of random choices.")
+    cpu_overcommit: float = key(
+        1.0, "So many CPUs of instances for each CPU of a host; memory is never promised twice."
+    )
 
     def cpus(self, real: int) -> int:
         """CPUs that a host with `real` ones has to give."""

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from math import ceil
+
+from backfill.core.keys import Option, key
 
 _MINUTE_S = 60.0
 
 
-class Way(StrEnum):
+class Way(Option):
     """What is done for a job that stands still while Slurm's clock goes on for it."""
 
-    EXTEND = "extend"  # the stop is added to its time limit
-    MOVE = "move"  # the same, and it goes on elsewhere as soon as another host has room
-    REQUEUE = "requeue"  # it starts anew at once, unless it was submitted as --no-requeue
-    WAIT = "wait"  # nothing: its time limit runs, and Slurm may end it
+    EXTEND = "extend", "the stop is added to its time limit"
+    MOVE = "move", "the same, and it goes on elsewhere as soon as another host has room"
+    REQUEUE = "requeue", "it starts anew at once, unless it was submitted as --no-requeue"
+    WAIT = "wait", "nothing: its time limit runs, and Slurm may end it"
 
 
 @dataclass(frozen=True, slots=True)
 class Unsuspendable:
     """Jobs that Slurm will not suspend, as all components of heterogeneous jobs. In seconds."""
 
-    # What is done for them.
-    way: Way = Way.EXTEND
-    # A time limit is raised by so much at a time, and corrected to the length of the stop at its
-    # end.
-    slice_s: float = 3600.0
-    # It is raised while so much is left at least: the daemon may be away for as long.
-    ahead_s: float = 1800.0
+    way: Way = key(Way.EXTEND, "What is done for them.")
+    slice_s: float = key(
+        3600.0,
+        "A time limit is raised by so much at a time, and corrected to the length of the stop at its end.",
+    )
+    ahead_s: float = key(
+        1800.0, "It is raised while so much is left at least: the daemon may be away for as long."
+    )
 
     @property
     def raises(self) -> bool:

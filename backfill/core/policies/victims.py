@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
+from backfill.core.keys import Option, key
 from backfill.core.quantities import NOTHING, Resources
 
 
-class Extent(StrEnum):
+class Extent(Option):
     """How far a host is cleared for a job that got it."""
 
-    HOST = "host"  # every instance leaves
-    NEEDED = "needed"  # only as many as the job's CPUs and memory need; costs a look at Slurm
+    HOST = "host", "every instance leaves"
+    NEEDED = "needed", "only as many as the job's CPUs and memory need; costs a look at Slurm"
 
 
-class Prefer(StrEnum):
+class Prefer(Option):
     """What makes a better victim; a later one decides where the earlier ones are equal."""
 
-    PRIORITY = "priority"  # the lowest priority in Slurm
-    COST = "cost"  # the least work at stake, with memory_weight for what has to be kept
-    YOUNGEST = "youngest"  # what started last
-    PROGRESS = "progress"  # what is farthest from its end by its time limit
+    PRIORITY = "priority", "the lowest priority in Slurm"
+    COST = "cost", "the least work at stake, with memory_weight for what has to be kept"
+    YOUNGEST = "youngest", "what started last"
+    PROGRESS = "progress", "what is farthest from its end by its time limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,22 @@ class Candidate:
 class Victims:
     """Choice of victims, and protection of those who were victims before. Times in seconds."""
 
-    # How far a host is cleared.
-    extent: Extent = Extent.HOST
-    # What makes a better victim, the most important first.
-    order: tuple[Prefer, ...] = (Prefer.PRIORITY, Prefer.COST, Prefer.YOUNGEST)
-    # Core seconds that count as much as keeping one MB.
-    memory_weight: float = 0.0
-    # A job that has run for less than this is spared as long as others suffice.
-    min_run_s: float = 0.0
-    # A job that would end within this time is spared as long as others suffice.
-    nearly_done_s: float = 0.0
-    # A job pushed aside so often is spared as long as others suffice, and one that was started
-    # anew so often is never requeued again, but waits aside however long it takes. 0: never.
-    protect_after: int = 3
+    extent: Extent = key(Extent.HOST, "How far a host is cleared.")
+    order: tuple[Prefer, ...] = key(
+        (Prefer.PRIORITY, Prefer.COST, Prefer.YOUNGEST),
+        "What makes a better victim, the most important first.",
+    )
+    memory_weight: float = key(0.0, "Core seconds that count as much as keeping one MB.")
+    min_run_s: float = key(0.0, "A job that has run for less than this is spared as long as others suffice.")
+    nearly_done_s: float = key(
+        0.0, "A job that would end within this time is spared as long as others suffice."
+    )
+    protect_after: int = key(
+        3,
+        "A job pushed aside so often is spared as long as others suffice, and one that was started "
+        "anew so often is never requeued again, but waits aside however long it takes. 0: never.",
+        least=0,
+    )
 
     def choose(self, candidates: Iterable[Candidate], need: Resources, now_s: float) -> tuple[str, ...]:
         """A smallest sufficient set, best victims first; all of them where even that is too little.
