@@ -13,7 +13,7 @@ from backfill.core.actions import PauseInstance
 from backfill.core.cluster import Job, Node
 from backfill.core.condemn import clear
 from backfill.core.fleet import Instance, InstanceState
-from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
+from backfill.core.lifecycle import HeldJob, ManagedNode, NodeStop, Phase
 from backfill.core.plan import SetNode
 from backfill.core.plan_builder import PlanBuilder
 
@@ -111,7 +111,7 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
         now_s,
         reason=reason + unknown_runs(held),
         held=held,
-        rung_since_s=now_s,
+        stop=NodeStop(now_s) if phase is Phase.EVICTING else None,
     )
     unknown = "the policy file does not know its name" if address is None else ""
     if name not in builder.world.nodes:

@@ -9,10 +9,12 @@ What is not certain waits in its phase, with a refusal.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backfill.core.cluster import NodeBase
 from backfill.core.fence import Verdict
 from backfill.core.fleet import Instance, InstanceState
-from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase, Suspicion
+from backfill.core.lifecycle import Cause, Condemned, HeldJob, ManagedNode, Phase, Suspicion
 from backfill.core.notice import tell_requeued
 from backfill.core.plan_builder import PlanBuilder
 
@@ -47,8 +49,8 @@ def clear(
     if doubt:
         builder.refuse(node.name, _WHAT, f"{reason}; but {doubt}: it is waited for")
         return False
-    after = node.failures if failures is None else failures
-    builder.remove(node, reason, fail=fail, failures=after)
+    retry = node.retry if failures is None else replace(node.retry, failures=failures)
+    builder.remove(node, reason, fail=fail, retry=retry)
     return True
 
 
@@ -70,17 +72,12 @@ def condemn(
 ) -> bool:
     """Let a node go together with the work on it, once that is certain. Whether it goes now."""
     jobs = work_on(builder, node)
-    if not jobs and not node.proven_s:
+    if not jobs and node.proof.proven_s is None:
         return clear(builder, node, reason, fail=fail)  # it has never worked
     if not permitted(builder, node, cause, reason, jobs):
         return False
-    builder.remove(
-        node,
-        reason,
-        fail=fail,
-        condemned=cause if jobs else None,
-        condemned_s=(node.condemned_s if node.condemned else builder.now_s) if jobs else 0.0,
-    )
+    since_s = float(builder.now_s) if node.condemned is None else node.condemned.since_s
+    builder.remove(node, reason, fail=fail, condemned=Condemned(cause, since_s) if jobs else None)
     if jobs and not node.condemned:
         builder.count_condemned()
     return True
@@ -112,7 +109,7 @@ def permit(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) -
         return True
     if permitted(builder, node, cause, reason, work_on(builder, node)):
         builder.count_condemned()
-        builder.note(node, reason, condemned=cause, condemned_s=builder.now_s)
+        builder.note(node, reason, condemned=Condemned(cause, float(builder.now_s)))
     return False  # with the next plan, which follows at once
 
 
@@ -131,7 +128,10 @@ def _unsure(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) 
     if known is None or known.cause is not cause or known.since_s < since_s:
         known = Suspicion(cause, float(builder.now_s))
         builder.note(node, f"suspected, not believed yet: {reason}", suspicion=known)
-    elif read_s > max(known.since_s, known.read_s) and known.times < _READINGS:
+    elif (
+        read_s > (known.since_s if known.read_s is None else max(known.since_s, known.read_s))
+        and known.times < _READINGS
+    ):
         known = Suspicion(cause, known.since_s, read_s, known.times + 1)
         builder.note(node, f"read once more: {reason}", suspicion=known)
     if known.times >= _READINGS and read_s >= known.since_s + needed_s:

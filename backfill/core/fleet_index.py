@@ -104,10 +104,10 @@ class FleetIndex:
         if node.phase is Phase.DRAINING and (old is None or old.phase is not Phase.DRAINING):
             insort(self._left, node.since_s)
             del self._left[:-_REMEMBERED]
-        before = () if old is None else (old.host, old.target)
-        if before != (node.host, node.target):
+        before = () if old is None else old.hosts
+        if before != node.hosts:
             self._leave(node.name, before)
-            for host in filter(None, (node.host, node.target)):
+            for host in node.hosts:
                 self._managed_on.setdefault(host, set()).add(node.name)
         if old is None or old.phase is not node.phase:
             if old is not None:
@@ -135,7 +135,7 @@ class FleetIndex:
         if old is not None:
             del self.names[bisect_left(self.names, name)]
             self._phases[old.phase].discard(name)
-            self._leave(name, (old.host, old.target))
+            self._leave(name, old.hosts)
 
     def _leave(self, name: str, hosts: Iterable[str]) -> None:
         for host in hosts:

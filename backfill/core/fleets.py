@@ -35,10 +35,10 @@ class Fleet:
     image: str = ""
     method: CloneMethod | None = None
     members: tuple[str, ...] = ()
-    begun_s: float = 0.0  # its first member was begun
-    all_begun_s: float = 0.0  # its last member was begun for the first time
-    ready_s: float = 0.0  # its last member was ready
-    over_s: float = 0.0  # nothing of it was left
+    begun_s: float | None = None  # its first member was begun
+    all_begun_s: float | None = None  # its last member was begun for the first time
+    ready_s: float | None = None  # its last member was ready
+    over_s: float | None = None  # nothing of it was left
     retries: int = 0  # members that were begun anew
     reason: str = ""
 

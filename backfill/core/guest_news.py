@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 
 from backfill.core import changes as ch
 from backfill.core.cluster import Job
 from backfill.core.doubting import Doubting
-from backfill.core.lifecycle import HeldJob, ManagedNode
+from backfill.core.lifecycle import HeldJob, ManagedNode, kicked, probed, unconfirmed, woken
 
 
 class GuestNews(Doubting):
     """The part of the world that keeps such news; only `World.apply` calls these methods."""
 
     def _record_moved(self, node: ManagedNode) -> None:
-        for what in (node.name, node.host, node.target, "*managed"):
+        for what in (node.name, *node.hosts, "*managed"):
             self._touch(what)
         self.findings.rouse_node(node.name)
         self.findings.suspects.add(node.name)
@@ -40,27 +40,22 @@ class GuestNews(Doubting):
                 self._touch(f"phase {phase}")
 
     def _woken(self, change: ch.Woken) -> None:
-        self._note(change.name, change.generation, woken_s=change.at_s)
+        self._renew(change.name, change.generation, lambda node: woken(node, change.at_s))
 
     def _last_words(self, change: ch.LastWords) -> None:
         """Nothing is decided by it; it is kept in the journal."""
 
     def _probed(self, change: ch.Probed) -> None:
-        known = self.managed.get(change.name)
-        if known is not None:
-            stuck_s = (known.stuck_s or change.at_s) if change.stuck else 0.0
-            self._note(change.name, change.generation, probed_s=change.at_s, stuck_s=stuck_s)
+        self._renew(change.name, change.generation, lambda node: probed(node, change.at_s, change.stuck))
 
     def _kicked(self, change: ch.Kicked) -> None:
-        at_s = change.at_s  # a kick is a suspend too, and its signal may come late as well
-        fields = {"suspended_s": at_s, "probed_s": at_s, "stuck_s": 0.0}
-        self._note(change.name, change.generation, **fields)
+        self._renew(change.name, change.generation, lambda node: kicked(node, change.at_s))
 
-    def _note(self, name: str, generation: int, **values: object) -> None:
-        """Fields that are about one generation of a managed node; of another one: nothing."""
+    def _renew(self, name: str, generation: int, change: Callable[[ManagedNode], ManagedNode]) -> None:
+        """Change the record of one generation of a managed node; of another one: nothing."""
         known = self.managed.get(name)
         if known is not None and known.generation == generation:
-            node = replace(known, **values)  # type: ignore[arg-type]  # its own fields
+            node = change(known)
             self._fleet.managed[name] = node
             self._record_moved(node)
 
@@ -81,7 +76,8 @@ class GuestNews(Doubting):
             self._touch(name)
 
     def _count_destroyed(self, node: ManagedNode) -> None:
-        self._fleet.destroyed(node.name, node.generation, node.condemned_s)
+        if node.condemned is not None:
+            self._fleet.destroyed(node.name, node.generation, node.condemned.since_s)
         self._touch("*destroyed")
 
     def _destroyed(self, change: ch.Destroyed) -> None:
@@ -89,4 +85,4 @@ class GuestNews(Doubting):
         self._touch("*destroyed")
 
     def _unconfirmed(self, change: ch.Unconfirmed) -> None:
-        self._note(change.name, change.generation, unconfirmed=change.reason)
+        self._renew(change.name, change.generation, lambda node: unconfirmed(node, change.reason))

@@ -194,11 +194,7 @@ class Heed:
         """
         world = self._world
         half_s = world.now_s - policies.limits.stale_after_s / 2
-        leaving = {
-            host
-            for name in world.in_phase(Phase.REMOVING)
-            for host in (world.managed[name].host, world.managed[name].target)
-        }
+        leaving = {host for name in world.in_phase(Phase.REMOVING) for host in world.managed[name].hosts}
         told = self._hosts_s
         due = [
             r

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from backfill.core.findings import Finding, Findings, Notes
+from backfill.core.lifecycle import PARTS
 from backfill.core.now import Now
 
 if TYPE_CHECKING:
@@ -316,4 +318,14 @@ def _node_of(key: str) -> str:
 
 def plain_times(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a record with plain numbers where the present time was put in."""
-    return {name: float(v) if type(v) is Now else v for name, v in values.items()}
+    return {name: float(v) if type(v) is Now else _plain_part(v) for name, v in values.items()}
+
+
+def _plain_part(value: Any) -> Any:
+    """A part of a record with plain numbers in it."""
+    kind: Any = type(value)
+    if kind not in PARTS:
+        return value
+    given = {f.name: getattr(value, f.name) for f in fields(kind)}
+    late = {name: float(v) for name, v in given.items() if type(v) is Now}
+    return replace(value, **late) if late else value

@@ -65,15 +65,22 @@ class JobLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedSuspend:
+    """Slurm would not suspend a job that stands still: its time limit runs meanwhile."""
+
+    words: str  # Slurm's
+    since_s: float  # since when it stands still all the same
+    limits: tuple[JobLimit, ...] = ()  # its own, and those of its other components
+
+
+@dataclass(frozen=True, slots=True)
 class HeldJob:
     """A job frozen together with its instance: the fence compares Slurm's word with this."""
 
     id: str
     restarts: int
     ours: bool = True  # we suspended it in Slurm, or will; False: somebody else had, before us
-    refused: str = ""  # Slurm's words when it would not suspend it: its time limit runs meanwhile
-    stopped_s: float = 0.0  # since when that has been so, epoch seconds
-    limits: tuple[JobLimit, ...] = ()  # its own, and those of its other components
+    refused: RefusedSuspend | None = None
     # False: of which run of the job the copy is was lost with the journal; it waits as it is.
     sure: bool = True
 
@@ -102,13 +109,75 @@ class Suspicion:
 
     cause: Cause
     since_s: float
-    read_s: float = 0.0  # when the latest of these readings began
+    read_s: float | None = None  # when the latest of these readings began
     times: int = 0
 
 
 @dataclass(frozen=True, slots=True)
+class Condemned:
+    """The work on a node is given up. In REMOVING, or PARKED while its jobs go to the queue."""
+
+    cause: Cause
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStop:
+    """How a node is pushed aside, or drained: from DRAINING or EVICTING until it is READY again."""
+
+    since_s: float  # when the drain, or this rung, began
+    rung: int = 0  # index into the ladder
+    kind: Rung | None = None  # what that rung was; the ladder may change meanwhile
+    drained_s: float | None = None  # when it was first seen drained, and stopped where it is to be
+    doomed: bool = False  # once stopped it is not brought back: it is removed
+    target: str | None = None  # host it moves to
+
+
+@dataclass(frozen=True, slots=True)
+class JobCheck:
+    """Do its jobs go on after a stop? From PARKED until their processes were seen to."""
+
+    suspended_s: float  # when they were last suspended in Slurm
+    probed_s: float | None = None  # when their processes were last looked at
+    stuck_s: float | None = None  # since when they were all found stopped; None: they go on
+    kicked: tuple[str, ...] = ()  # jobs that we suspend for that reason, only to resume them
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProof:
+    """What a node has shown of itself since it was made."""
+
+    proven_s: float | None = None  # when it last proved itself
+    first_s: float | None = None  # when the first report of this phase came
+    report: GuestReport | None = None  # the last one
+    woken_s: float | None = None  # when clock and slurmd were last set right
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOrder:
+    """A checkpoint that was ordered and is not kept yet, or that is to be put back."""
+
+    id: str
+    members: tuple[str, ...]  # all nodes of the order
+    restoring: bool = False  # it is to be put back, not made
+    put_back: bool = False  # that has been done here
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What came to nothing, and when it is tried again."""
+
+    failures: int = 0  # boots in a row
+    returns: int = 0  # returns in a row
+    not_before_s: float | None = None  # of the next try of a boot, or of a return
+
+
+@dataclass(frozen=True, slots=True)
 class ManagedNode:
-    """A Slurm node that we own together with its instance. Times in epoch seconds."""
+    """A Slurm node that we own together with its instance. Times in epoch seconds.
+
+    A part that does not apply in the present phase is None, and so is a time that has not come.
+    """
 
     name: str
     address: str  # CIDR
@@ -119,45 +188,104 @@ class ManagedNode:
     created_s: float
     reason: str = ""
     held: tuple[HeldJob, ...] = ()
-    rung: int = 0  # index into the ladder while evicting, parked or moving
-    rung_kind: Rung | None = None  # what that rung was; the ladder may change meanwhile
-    rung_since_s: float = 0.0
-    target: str = ""  # host it moves to
-    proven_s: float = 0.0  # when it last proved itself; 0 before the first time
-    proof_s: float = 0.0  # when the first report of this phase came
-    report: GuestReport | None = None  # the last one
-    woken_s: float = 0.0  # when clock and slurmd were last set right after a stop
-    idle_since_s: float = 0.0  # since when no job was on it; 0 while one is
-    drained_s: float = 0.0  # when it was first seen stopped and drained, while evicting
-    suspended_s: float = 0.0  # when its jobs were last suspended in Slurm
-    probed_s: float = 0.0  # when its jobs' processes were last looked at
-    stuck_s: float = 0.0  # since when they were all found stopped; 0: they go on
-    kicked: tuple[str, ...] = ()  # jobs that we suspend for that reason, only to resume them
-    checkpoint: str = ""  # id of the checkpoint that was ordered and is not kept yet
-    checkpoint_s: float = 0.0  # when it was ordered
-    checkpoint_of: tuple[str, ...] = ()  # all nodes of that order
-    restoring: bool = False  # that checkpoint is to be put back, not made
-    put_back: bool = False  # that has been done here
-    failures: int = 0
-    not_before_s: float = 0.0  # of the next try of a boot, or of a return
-    returns: int = 0  # so many in a row came to nothing
-    evictions: int = 0
-    doomed: bool = False  # once stopped it is not brought back: it is removed
-    fail: bool = False  # removal counts as a failure
+    stop: NodeStop | None = None
+    check: JobCheck | None = None
+    proof: NodeProof = NodeProof()
+    order: CheckpointOrder | None = None
+    ordered_s: float | None = None  # when a checkpoint of it was last ordered
+    retry: Retry = Retry()
     suspicion: Suspicion | None = None
-    condemned: Cause | None = None  # why its work is destroyed
-    condemned_s: float = 0.0  # since when
-    unconfirmed: str = ""  # why that was not done: what Slurm or its hypervisor said at last
+    condemned: Condemned | None = None
+    # Why it was not destroyed: what Slurm or its hypervisor said when asked directly before.
+    unconfirmed: str | None = None
+    fail: bool = False  # removal counts as a failure
+    idle_since_s: float | None = None  # since when no job was on it; None while one is
+    evictions: int = 0
     fleet: str = ""  # id of the order of which it is a member
     image: str = ""  # master image; empty: that of the policy file
     devices: tuple[str, ...] = ()  # what it offers of that of which its host has few
 
+    @property
+    def stopping(self) -> NodeStop:
+        """Its stop; where no record of that exists, it began with the phase, at the first rung."""
+        return self.stop if self.stop is not None else NodeStop(self.since_s)
+
+    @property
+    def target(self) -> str | None:
+        """The host it moves to."""
+        return None if self.stop is None else self.stop.target
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Its host, and the one it moves to."""
+        target = self.target
+        return (self.host,) if target is None else (self.host, target)
+
+    @property
+    def doomed(self) -> bool:
+        """Return True if it is removed once it is stopped, and not brought back."""
+        return self.stop is not None and self.stop.doomed
+
+    @property
+    def woken_since(self) -> bool:
+        """Return True if its clock and slurmd were set right in this phase."""
+        return self.proof.woken_s is not None and self.proof.woken_s >= self.since_s
+
+
+# Of what the record of a node is made, so far as it has times of ours.
+PARTS = (ManagedNode, HeldJob, RefusedSuspend, NodeStop, JobCheck, NodeProof, Retry, Suspicion, Condemned)
+
 
 def inherit(node: ManagedNode, known: ManagedNode | None) -> ManagedNode:
     """The record with the report that the one before has: a report is never taken back."""
-    if known is None or known.generation != node.generation or node.report is not None:
+    if known is None or known.generation != node.generation or node.proof.report is not None:
         return node
-    return replace(node, report=known.report)
+    if known.proof.report is None:
+        return node
+    return with_report(node, known.proof.report)
+
+
+def with_report(node: ManagedNode, report: GuestReport | None) -> ManagedNode:
+    """The record with this report, or without one."""
+    return replace(node, proof=replace(node.proof, report=report))
+
+
+def woken(node: ManagedNode, at_s: float) -> ManagedNode:
+    """The record after its guest's clock was set and its slurmd told to register."""
+    return replace(node, proof=replace(node.proof, woken_s=at_s))
+
+
+def reported(node: ManagedNode, at_s: float, report: GuestReport) -> ManagedNode:
+    """The record after its guest proved itself, well or not."""
+    first_s = node.proof.first_s
+    if first_s is None or first_s <= node.since_s:
+        first_s = at_s
+    return replace(node, proof=replace(node.proof, first_s=first_s, report=report))
+
+
+def probed(node: ManagedNode, at_s: float, stuck: bool) -> ManagedNode:
+    """The record after its guest was looked into."""
+    check = node.check
+    if check is None:
+        return node  # that has been settled meanwhile
+    since_s = at_s if check.stuck_s is None else check.stuck_s
+    return replace(node, check=replace(check, probed_s=at_s, stuck_s=since_s if stuck else None))
+
+
+def kicked(node: ManagedNode, at_s: float) -> ManagedNode:
+    """The record after a job was suspended and resumed. Its signal may come late as well."""
+    jobs = () if node.check is None else node.check.kicked
+    return replace(node, check=JobCheck(at_s, probed_s=at_s, kicked=jobs))
+
+
+def unconfirmed(node: ManagedNode, reason: str) -> ManagedNode:
+    """The record after Slurm or its hypervisor did not bear out why its work was to end."""
+    return replace(node, unconfirmed=reason)
+
+
+def in_place(node: ManagedNode) -> ManagedNode:
+    """The record after the checkpoint that was ordered back was put in place here."""
+    return node if node.order is None else replace(node, order=replace(node.order, put_back=True))
 
 
 class InvalidTransitionError(AssertionError):

@@ -93,7 +93,7 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
     for instance in world.instances_on(host):
         regions[instance.devices_of] = instance.region_mb
         known = world.managed.get(instance.name)
-        booked = known is not None and host in (known.host, known.target)
+        booked = known is not None and host in known.hosts
         if not booked and instance.occupies_memory:
             left = left - instance.resources  # our books do not have it there, but it is
     return left - Resources(0, sum(regions.values()))

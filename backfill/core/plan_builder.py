@@ -16,7 +16,7 @@ from backfill.core.foresight import maintenance_s
 from backfill.core.guards import barred, stale
 from backfill.core.ledger import Operation
 from backfill.core.lens import Lens, plain_times
-from backfill.core.lifecycle import ABSENT, ManagedNode, Phase, check_transition
+from backfill.core.lifecycle import ABSENT, ManagedNode, NodeStop, Phase, check_transition
 from backfill.core.plan import Action, ForgetNode, Plan, Refusal, SetNode, key_of
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
@@ -149,7 +149,7 @@ class PlanBuilder:
 
     def remove(self, node: ManagedNode, reason: str, **fields: object) -> None:
         """Let the removal of `node` begin. For core/condemn.py alone, which knows what is lost."""
-        self._become(node, Phase.REMOVING, reason, unconfirmed="", **fields)
+        self._become(node, Phase.REMOVING, reason, unconfirmed=None, **fields)
 
     def _become(self, node: ManagedNode, phase: Phase, reason: str, **fields: object) -> None:
         self._trace.acted = True
@@ -160,10 +160,12 @@ class PlanBuilder:
         if node.name in self._set:
             return  # one step per node and plan: the next plan, which follows at once, goes on
         if phase is Phase.MOVING:
-            target = str(fields["target"])
-            if target in self.targets:
+            stop = fields["stop"]
+            assert isinstance(stop, NodeStop)
+            assert stop.target is not None, f"{node.name} moves nowhere"
+            if stop.target in self.targets:
                 return  # its room is given away: the next plan, which follows at once, sees that
-            self.targets.add(target)
+            self.targets.add(stop.target)
         elif phase is Phase.RETURNING:
             self.returning.append(node.host)
         self._set[node.name] = phase if phase is not node.phase else None
@@ -171,7 +173,7 @@ class PlanBuilder:
             fields.setdefault("since_s", self.now_s)
             fields.setdefault("suspicion", None)
             if phase not in ABSENT:
-                fields.update(condemned=None, condemned_s=0.0)
+                fields["condemned"] = None
         after = replace(node, phase=phase, reason=reason, **plain_times(fields))
         self.add(SetNode(after, reason))
 
@@ -239,7 +241,7 @@ class PlanBuilder:
 
     def rung_since(self, node: ManagedNode) -> float:
         """From when the deadline of this rung counts."""
-        return self.now_s if self.unread else max(node.rung_since_s, self.world.sighted_since_s)
+        return self.now_s if self.unread else max(node.stopping.since_s, self.world.sighted_since_s)
 
     def instance(self, node: ManagedNode) -> Instance | None:
         """The node's instance on the host where it should be."""

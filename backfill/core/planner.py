@@ -132,7 +132,7 @@ def _step(builder: PlanBuilder, node: ManagedNode) -> None:
     step = _STEPS.get(node.phase)
     if step is None:
         return
-    for host in filter(None, (node.host, node.target)):
+    for host in node.hosts:
         if host not in builder.world.hosts:
             _unknown(builder, node, host)
             return  # where it is, or whether it has arrived, cannot be known
@@ -153,7 +153,7 @@ def _state_unknown(builder: PlanBuilder, node: ManagedNode) -> bool:
 
     In one that has never worked no work can be lost: its boot ends, and is cleared, as any other.
     """
-    if node.phase is Phase.BOOTING or (node.fail and not node.proven_s and not node.held):
+    if node.phase is Phase.BOOTING or (node.fail and node.proof.proven_s is None and not node.held):
         return False
     for place in builder.world.places_of(node.name):
         if place.state is InstanceState.UNKNOWN:
@@ -256,7 +256,7 @@ def _unsure(builder: PlanBuilder, host: str) -> str:
         if instance.state is InstanceState.MIGRATING:
             return f"{instance.name} is just coming to {host}"  # by a call of an earlier daemon
     for node in builder.world.managed_on(host):
-        at_work = node.phase in _AT_WORK and node.proven_s and node.host == host
+        at_work = node.phase in _AT_WORK and node.proof.proven_s is not None and node.host == host
         if at_work and not builder.world.places_of(node.name):
             return f"{node.name} ran on {host}, which does not show it any more"
     known = builder.world.hosts.get(host)

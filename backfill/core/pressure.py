@@ -127,7 +127,7 @@ def candidate(world: World, policies: PolicySet, node: ManagedNode) -> Candidate
 def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRule:
     """The present rung of a node: one that would start its jobs anew spares the protected."""
     ladder = policies.ladder
-    place = ladder.place(node.rung, node.rung_kind)
+    place = 0 if node.stop is None else ladder.place(node.stop.rung, node.stop.kind)
     rule = ladder.rule(place)
     if rule.rung is not Rung.REQUEUE:
         return rule

@@ -38,7 +38,7 @@ class ReadyIndex:
     def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> bool:
         """A node looks like this now; tells whether that makes a difference here."""
         ready = ours is not None and ours.phase is Phase.READY
-        idle = ready and ours is not None and bool(ours.idle_since_s) and not ours.fleet
+        idle = ready and ours is not None and ours.idle_since_s is not None and not ours.fleet
         takes = ready and seen is not None and not seen.drained
         allocated = None
         if takes and seen is not None and ours is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backfill.core.condemn import clear
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, NodeStop, Phase
 from backfill.core.placement import count_on, room
 from backfill.core.plan_builder import PlanBuilder
 from backfill.core.quantities import Resources
@@ -26,7 +26,13 @@ def _fit(builder: PlanBuilder, host: str) -> None:
     too_many, why = _too_many(builder, host)
     can_go = [m for m in nodes if m.phase in (Phase.READY, Phase.BOOTING)]
     can_go.sort(
-        key=lambda m: (m.name not in named, m.phase is Phase.READY, not m.idle_since_s, -m.created_s, m.name)
+        key=lambda m: (
+            m.name not in named,
+            m.phase is Phase.READY,
+            m.idle_since_s is None,
+            -m.created_s,
+            m.name,
+        )
     )
     going = max(too_many - leaving, sum(1 for m in can_go if m.name in named))
     for node in can_go[: max(0, going)]:
@@ -34,7 +40,7 @@ def _fit(builder: PlanBuilder, host: str) -> None:
         if node.phase is Phase.BOOTING:
             clear(builder, node, reason)
         else:
-            builder.become(node, Phase.DRAINING, reason, drained_s=0.0, doomed=True)
+            builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s), doomed=True))
 
 
 def _named(builder: PlanBuilder, node: ManagedNode) -> str:

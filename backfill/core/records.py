@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Union
 
 from backfill.core import actions, changes, moves, plan
 from backfill.core.fleets import Fleet
-from backfill.core.lifecycle import HeldJob, ManagedNode, inherit
+from backfill.core.lifecycle import PARTS, ManagedNode, in_place, inherit, unconfirmed, with_report, woken
 
 Plain = dict[str, object]
 
@@ -86,9 +86,9 @@ def slim(step: S, known: ManagedNode | None) -> S:
     if not isinstance(step, changes.NodeManaged | plan.SetNode):
         return step
     node = step.node
-    if node.report is None or node != inherit(dataclasses.replace(node, report=None), known):
+    if node.proof.report is None or node != inherit(with_report(node, None), known):
         return step
-    return dataclasses.replace(step, node=dataclasses.replace(node, report=None))
+    return dataclasses.replace(step, node=with_report(node, None))
 
 
 _ALREADY_PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -209,21 +209,42 @@ def began(bodies: Iterable[Plain], now: changes.ClockRead) -> changes.ClockRead:
     return dataclasses.replace(now, began=True, moved_s=by_s)
 
 
+_KINDS: frozenset[type] = frozenset((*PARTS, Fleet))
+
+
+@cache
 def _moments(kind: type) -> tuple[str, ...]:
     """Fields on _s are moments; one that is a length of time says so: metadata={"span": True}."""
     found: Any = dataclasses.fields(kind)
     return tuple(f.name for f in found if f.name.endswith("_s") and not f.metadata.get("span"))
 
 
-_MOMENTS = {kind: _moments(kind) for kind in (ManagedNode, HeldJob, Fleet)}
-_TIMES = [name for name in _MOMENTS[ManagedNode] if name != "not_before_s"]
+_RecordT = TypeVar("_RecordT")
+
+
+def _each_moment(record: _RecordT, put: Callable[[str, float], float]) -> _RecordT:
+    """The record, and all of which it is made, with `put(name, moment)` for each of its moments."""
+    kind: Any = type(record)
+    after: dict[str, Any] = {}
+    for name in _names(kind):
+        value = getattr(record, name)
+        if type(value) in _KINDS:
+            after[name] = _each_moment(value, put)
+        elif isinstance(value, tuple) and value and type(value[0]) in _KINDS:
+            after[name] = tuple(_each_moment(one, put) for one in value)
+    for name in _moments(kind):
+        if (at_s := getattr(record, name)) is not None:
+            after[name] = put(name, at_s)
+    changed = {name: value for name, value in after.items() if value != getattr(record, name)}
+    made: Any = record
+    return typing.cast("_RecordT", dataclasses.replace(made, **changed) if changed else made)
 
 
 def _moved(change: changes.Change, by_s: float) -> changes.Change:
     """What was written in an older time, in the one that is `by_s` later."""
     match change:
         case changes.NodeManaged():
-            return changes.NodeManaged(_suspected_later(_later(change.node, by_s), by_s))
+            return changes.NodeManaged(_later(change.node, by_s))
         case changes.FleetSet():
             return changes.FleetSet(_later(change.fleet, by_s))
         case changes.HoldSet() | changes.MemoryWritten() | changes.Destroyed():
@@ -232,25 +253,9 @@ def _moved(change: changes.Change, by_s: float) -> changes.Change:
             return change
 
 
-_RecordT = TypeVar("_RecordT", ManagedNode, HeldJob, Fleet)
-
-
 def _later(record: _RecordT, by_s: float) -> _RecordT:
-    """All its moments; 0 stands for none."""
-    times: dict[str, Any] = {
-        name: at_s + by_s for name in _MOMENTS[type(record)] if (at_s := getattr(record, name))
-    }
-    if isinstance(record, ManagedNode):
-        times["held"] = tuple(_later(held, by_s) for held in record.held)
-    return dataclasses.replace(record, **times)
-
-
-def _suspected_later(node: ManagedNode, by_s: float) -> ManagedNode:
-    known = node.suspicion
-    if known is None:
-        return node
-    moved = dataclasses.replace(known, since_s=known.since_s + by_s, read_s=known.read_s + by_s)
-    return dataclasses.replace(node, suspicion=moved)
+    """The record with all its moments moved."""
+    return _each_moment(record, lambda _, at_s: at_s + by_s)
 
 
 def _by(now_s: float, change: changes.Change) -> changes.Change:
@@ -259,14 +264,26 @@ def _by(now_s: float, change: changes.Change) -> changes.Change:
         return dataclasses.replace(change, at_s=min(change.at_s, now_s))
     if not isinstance(change, changes.NodeManaged):
         return change
-    late = {name: at_s for name in _TIMES if (at_s := getattr(change.node, name)) > now_s}
-    if not late:
+    last_s = _latest(change.node)
+    if last_s <= now_s:
         return change
-    ahead_s = max(late.values()) - now_s
-    times: dict[str, Any] = {name: at_s - ahead_s for name, at_s in late.items()}
-    if change.node.not_before_s > now_s:
-        times["not_before_s"] = change.node.not_before_s - ahead_s
-    return changes.NodeManaged(dataclasses.replace(change.node, **times))
+    ahead_s = last_s - now_s
+    return changes.NodeManaged(
+        _each_moment(change.node, lambda _, at_s: at_s - ahead_s if at_s > now_s else at_s)
+    )
+
+
+def _latest(node: ManagedNode) -> float:
+    """The latest of its moments, but for the one that is to come: its next try."""
+    found: list[float] = []
+
+    def note(name: str, at_s: float) -> float:
+        if name != "not_before_s":
+            found.append(at_s)
+        return at_s
+
+    _each_moment(node, note)
+    return max(found)
 
 
 def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
@@ -308,9 +325,9 @@ def _clock(last: dict[str, changes.Change], change: changes.ClockSet | changes.C
 
 def _fold_destroyed(last: dict[str, changes.Change], change: changes.Change) -> None:
     """What was destroyed stays counted when its node is forgotten."""
-    if isinstance(change, changes.NodeManaged) and (cause := change.node.condemned) is not None:
+    if isinstance(change, changes.NodeManaged) and (found := change.node.condemned) is not None:
         node = change.node
-        change = changes.Destroyed(node.name, node.generation, node.condemned_s, cause)
+        change = changes.Destroyed(node.name, node.generation, found.since_s, found.cause)
     if isinstance(change, changes.Destroyed):
         last[f"destroyed {change.name} {change.generation} {change.at_s}"] = change
 
@@ -325,11 +342,11 @@ def _note(
         return
     match change:
         case changes.Woken():
-            node = dataclasses.replace(known.node, woken_s=change.at_s)
+            node = woken(known.node, change.at_s)
         case changes.CheckpointKept():
-            node = dataclasses.replace(known.node, checkpoint="", checkpoint_of=())
+            node = dataclasses.replace(known.node, order=None)
         case changes.Unconfirmed():
-            node = dataclasses.replace(known.node, unconfirmed=change.reason)
+            node = unconfirmed(known.node, change.reason)
         case _:
-            node = dataclasses.replace(known.node, put_back=True)
+            node = in_place(known.node)
     last[f"node {change.name}"] = changes.NodeManaged(node)

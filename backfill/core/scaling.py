@@ -7,7 +7,7 @@ from functools import partial
 
 from backfill.core.admission import MINUTE_S, not_admitted, open_rooms
 from backfill.core.cluster import Job
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, NodeStop, Phase, Retry
 from backfill.core.placement import DeviceNeed, pick
 from backfill.core.plan import SetNode
 from backfill.core.plan_builder import PlanBuilder
@@ -148,7 +148,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
         now_s,
         now_s,
         reason=reason,
-        failures=failures,
+        retry=Retry(failures),
         image=own_image(builder.policies, image),
         devices=(want.device,) if want.device else (),
     )
@@ -183,18 +183,20 @@ def _free_slots(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str, in
         elif _warns(builder, node):
             return  # the other names would only fail as well
         elif node.phase is Phase.FAILED:
-            yield name, address, node.failures
+            yield name, address, node.retry.failures
 
 
 def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether this node has failed so that nothing should be begun now under any name."""
-    if node.phase is Phase.FAILED and builder.now_s < node.not_before_s:
-        builder.wake_at(node.not_before_s)
+    next_s = node.retry.not_before_s
+    if node.phase is Phase.FAILED and next_s is not None and builder.now_s < next_s:
+        builder.wake_at(next_s)
         builder.refuse(node.name, "another try", node.reason)
         return True
     if node.phase is Phase.GIVEN_UP:
         builder.refuse(node.name, "another try", node.reason)
-        return all(node.since_s > other.proven_s for other in builder.world.managed.values())
+        proven = (other.proof.proven_s for other in builder.world.managed.values())
+        return all(proven_s is None or node.since_s > proven_s for proven_s in proven)
     # How long to wait after this failure is known as soon as it is cleared away.
     return _boot_just_failed(builder, node)
 
@@ -202,7 +204,7 @@ def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
 def _boot_just_failed(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether a boot has failed and is being cleared away, on a host where that can succeed."""
     host = builder.world.hosts.get(node.host)
-    clearing = node.phase is Phase.REMOVING and node.fail and not node.proven_s
+    clearing = node.phase is Phase.REMOVING and node.fail and node.proof.proven_s is None
     return clearing and host is not None and host.reachable
 
 
@@ -220,9 +222,9 @@ def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> N
     leaving = builder.world.fleet.left_since(builder.now_s - MINUTE_S) if scale.shrink_per_min else 0
     policies = builder.policies
     idle = [m for m in _idle(builder) if not any(serves(policies, m, want) for want in awaited)]
-    idle.sort(key=lambda m: (m.idle_since_s, m.name))
-    for node in idle[: max(0, len(idle) - (0 if in_need else scale.warm))]:
-        due_s = node.idle_since_s + scale.idle_s
+    since = sorted((m.idle_since_s, m.name, m) for m in idle if m.idle_since_s is not None)
+    for idle_since_s, _, node in since[: max(0, len(since) - (0 if in_need else scale.warm))]:
+        due_s = idle_since_s + scale.idle_s
         if builder.now_s < due_s:
             builder.wake_at(due_s)
             continue
@@ -240,4 +242,5 @@ def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> N
             return
         leaving += 1
         removing += 1
-        builder.become(node, Phase.DRAINING, f"idle for {scale.idle_s:.0f} s, nobody waits", drained_s=0.0)
+        reason = f"idle for {scale.idle_s:.0f} s, nobody waits"
+        builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s)))

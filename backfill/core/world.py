@@ -14,7 +14,7 @@ from backfill.core.fleet import InstanceState
 from backfill.core.fleets import FleetState
 from backfill.core.guest_news import GuestNews
 from backfill.core.ledger import HostAllocation, Source
-from backfill.core.lifecycle import ManagedNode, Phase, check_transition, inherit
+from backfill.core.lifecycle import ManagedNode, Phase, check_transition, in_place, inherit, reported
 from backfill.core.moves import Move
 from backfill.core.rates import WriteRate
 
@@ -293,16 +293,13 @@ class World(GuestNews):
             self._touch(host)
 
     def _proven(self, change: ch.Proven) -> None:
-        known = self.managed.get(change.name)
-        if known is not None:
-            first_s = known.proof_s if known.proof_s > known.since_s else change.at_s
-            self._note(change.name, change.generation, proof_s=first_s, report=change.report)
+        self._renew(change.name, change.generation, lambda node: reported(node, change.at_s, change.report))
 
     def _checkpoint_kept(self, change: ch.CheckpointKept) -> None:
-        self._note(change.name, change.generation, checkpoint="", checkpoint_of=())
+        self._renew(change.name, change.generation, lambda node: replace(node, order=None))
 
     def _checkpoint_put_back(self, change: ch.CheckpointPutBack) -> None:
-        self._note(change.name, change.generation, put_back=True)
+        self._renew(change.name, change.generation, in_place)
 
     def _memory_written(self, change: ch.MemoryWritten) -> None:
         known = self.rates.get(change.host, WriteRate())
@@ -328,8 +325,9 @@ def _tries_anew(before: ManagedNode, after: ManagedNode) -> bool:
     if after.phase is Phase.RETURNING:
         return before.phase is not Phase.RETURNING
     # No rung is left, and the last one is tried again.
-    stays = after.phase is before.phase and after.rung == before.rung
-    return stays and after.rung_since_s > before.rung_since_s
+    if after.phase is not before.phase or after.stop is None or before.stop is None:
+        return False
+    return after.stop.rung == before.stop.rung and after.stop.since_s > before.stop.since_s
 
 
 _NEVER = Source()

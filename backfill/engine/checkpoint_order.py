@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core.cluster import JobState
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import CheckpointOrder, ManagedNode, Phase
 from backfill.core.world import World
 
 
@@ -24,19 +24,18 @@ def checkpoint_order(world: World, job_id: str) -> tuple[str, list[ManagedNode]]
         node = world.managed.get(name)
         if node is None:
             raise CommandError(f"job {job_id} runs on {name}, which is no node of ours")
-        if node.phase is not Phase.READY or node.checkpoint:
+        if node.phase is not Phase.READY or node.order is not None:
             why = (
-                f"checkpoint {node.checkpoint} of it is under way"
-                if node.checkpoint
-                else (f"it is {node.phase}")
+                f"it is {node.phase}"
+                if node.order is None
+                else f"checkpoint {node.order.id} of it is under way"
             )
             raise CommandError(f"{name} cannot be stopped now: {why}; try again later")
         nodes.append(node)
     identity = f"{job_id}-{int(world.now_s)}"
     names = tuple(n.name for n in nodes)
-    return identity, [
-        replace(n, checkpoint=identity, checkpoint_s=world.now_s, checkpoint_of=names) for n in nodes
-    ]
+    order = CheckpointOrder(identity, names)
+    return identity, [replace(n, order=order, ordered_s=world.now_s) for n in nodes]
 
 
 def put_back_order(
@@ -62,14 +61,11 @@ def put_back_order(
         node = world.managed.get(name)
         if node is None or node.generation != generation:
             raise CommandError(f"{name} is not the instance that was kept")
-        if node.phase not in (Phase.READY, Phase.PARKED) or node.checkpoint:
+        if node.phase not in (Phase.READY, Phase.PARKED) or node.order is not None:
             raise CommandError(f"{name} is {node.phase}, or another order is under way; wait for it")
         nodes.append(node)
-    names = tuple(sorted(parts))
-    return [
-        replace(n, checkpoint=identity, checkpoint_s=world.now_s, checkpoint_of=names, restoring=True)
-        for n in nodes
-    ]
+    order = CheckpointOrder(identity, tuple(sorted(parts)), restoring=True)
+    return [replace(n, order=order, ordered_s=world.now_s) for n in nodes]
 
 
 def asked_checkpoint(world: World, body: dict[str, object]) -> tuple[str, list[ManagedNode]]:

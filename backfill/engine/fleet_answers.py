@@ -32,7 +32,7 @@ def fleet_told(world: World, fleet: Fleet, lacking: str = "") -> dict[str, objec
                 "host": node.host,
                 "address": node.address,
                 "phase": node.phase.value,
-                "ready_s": round(node.proven_s - fleet.ordered_s, 3) if node.proven_s else None,
+                "ready_s": _took(fleet.ordered_s, node.proof.proven_s),
             }
             for node in there
         ],
@@ -41,10 +41,10 @@ def fleet_told(world: World, fleet: Fleet, lacking: str = "") -> dict[str, objec
             "waited": _took(fleet.ordered_s, fleet.begun_s),
             "begun": _took(fleet.begun_s, fleet.all_begun_s),
             "made": _took(fleet.all_begun_s, fleet.ready_s),
-            "total": _took(fleet.ordered_s, fleet.ready_s or fleet.over_s),
+            "total": _took(fleet.ordered_s, fleet.over_s if fleet.ready_s is None else fleet.ready_s),
         },
     }
 
 
-def _took(start_s: float, end_s: float) -> float | None:
-    return round(end_s - start_s, 3) if start_s and end_s else None
+def _took(start_s: float | None, end_s: float | None) -> float | None:
+    return round(end_s - start_s, 3) if start_s is not None and end_s is not None else None

@@ -149,17 +149,17 @@ class Queries:
             "since_s": node.since_s,
             "reason": node.reason,
             "host": node.host,
-            "target": node.target,
+            "target": node.target or "",
             "address": node.address,
             "generation": node.generation,
             "slurm_state": seen.state_text if seen else "",
             "slurm_reason": seen.reason if seen else "",
             "jobs": [j.id for j in self._world.jobs_on(node.name)],
             "held": [asdict(h) for h in node.held],
-            "proven_s": node.proven_s,
-            "proof_s": node.proof_s,
+            "proven_s": node.proof.proven_s,
+            "proof_s": node.proof.first_s,
             "checks": [asdict(c) for c in self._checks(node)],
-            "failures": node.failures,
+            "failures": node.retry.failures,
             "evictions": node.evictions,
         }
 
@@ -170,10 +170,11 @@ class Queries:
         cpus, memory_mb = flavour.cpus, flavour.node_memory_mb
         seen = self._world.nodes.get(node.name)
         slurmd = () if seen is None else (judge_registration(seen, cpus, memory_mb),)
-        if node.report is None:
+        report = node.proof.report
+        if report is None:
             return slurmd
         offset_s = rules.clock_offset_s
-        return slurmd + judge_report(node.report, node.address, cpus, memory_mb, offset_s)
+        return slurmd + judge_report(report, node.address, cpus, memory_mb, offset_s)
 
     def _hosts(self, body: Body) -> Slices:
         hosts = [host for _, host in sorted(self._world.hosts.items())]

@@ -22,7 +22,7 @@ from backfill.core import changes as ch
 from backfill.core.actions import DriverAction, PauseInstance
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.guards import Limits
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.plan import Plan
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.quantities import Resources
@@ -173,7 +173,8 @@ class Bench:
             name, host_name = f"v{number}", f"n{number - 1}"
             tag = Tag("large", name, 1)
             seen = Instance(name, host_name, InstanceState.RUNNING, tag, Resources(2, 4000), 3000)
-            node = ManagedNode(name, f"{name}/8", host_name, 1, Phase.READY, now_s, now_s, proven_s=now_s)
+            proof = NodeProof(now_s)
+            node = ManagedNode(name, f"{name}/8", host_name, 1, Phase.READY, now_s, now_s, proof=proof)
             self.cycle.take([ch.NodeManaged(node), ch.InstanceSeen(seen, now_s)])
 
     def pass_time(self) -> None:

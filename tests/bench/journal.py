@@ -23,7 +23,7 @@ from backfill.core import changes as ch
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.guards import Limits
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.quantities import Resources
 from backfill.core.world import World
@@ -213,7 +213,7 @@ def _ready(site: Site) -> Iterator[ch.Change]:
                     _START_S - 7e4,
                     _START_S - 8e4,
                     reason="it has proven itself",
-                    proven_s=_START_S - 7e4,
+                    proof=NodeProof(_START_S - 7e4),
                 )
             )
 

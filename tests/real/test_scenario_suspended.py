@@ -50,7 +50,7 @@ def stopped(rig: DaemonRig, job: str) -> tuple[str, str, dict[str, Any]]:
     high = rig.high(host)
     rig.becomes(name, "parked")
     (held,) = rig.nodes()[name]["held"]
-    assert "heterogeneous" in held["refused"]
+    assert "heterogeneous" in held["refused"]["words"]
     return name, high, held
 
 

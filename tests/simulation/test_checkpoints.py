@@ -77,7 +77,7 @@ def test_instances_that_do_not_stop_together_are_not_kept() -> None:
     sim = run.sim
     sim.faults.fail("pause", UnreachableError("vn2", "silence"), subject="vn2", times=4)
     order(run, job)
-    run.until(lambda: not any(m.checkpoint for m in run.world.managed.values()), 30)
+    run.until(lambda: not any(m.order for m in run.world.managed.values()), 30)
     run.until(lambda: seen_running(run, job), 60)
     assert sim.provider.checkpoints() == ()
     run.until(lambda: sim.job(job).state is JobState.COMPLETED, 200)
@@ -162,7 +162,7 @@ def test_a_parallel_job_goes_on_from_its_checkpoint_on_all_nodes() -> None:
     run.until(lambda: len(replaced) == 2, 30)
     run.until(lambda: seen_running(run, job), 30)
     assert sorted(replaced) == [("vn1", True), ("vn2", True)]
-    assert not any(m.checkpoint or m.restoring or m.put_back for m in run.world.managed.values())
+    assert not any(m.order for m in run.world.managed.values())
     run.until(lambda: sim.job(job).state is JobState.COMPLETED, 100)
     assert sim.job(job).restarts == 0
     assert sim.audit() == []
@@ -176,7 +176,7 @@ def test_a_damaged_checkpoint_is_not_put_back_and_the_job_goes_on() -> None:
     run.until(lambda: len(sim.provider.checkpoints()) == 2, 30)
     sim.provider.damaged.add(identity)
     put_back(run, job, identity)
-    run.until(lambda: not any(m.checkpoint for m in run.world.managed.values()), 90)
+    run.until(lambda: not any(m.order for m in run.world.managed.values()), 90)
     run.until(lambda: seen_running(run, job), 30)
     run.until(lambda: sim.job(job).state is JobState.COMPLETED, 100)
     assert sim.job(job).restarts == 0

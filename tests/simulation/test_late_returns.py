@@ -84,11 +84,11 @@ def test_a_host_that_refuses_to_let_them_go_on_costs_nobody_his_work(
     run.run(240.0)
     assert untouched(sim, lows)
     assert phases(run, Phase.REMOVING) == set()
-    assert all(m.returns >= 1 for m in run.world.managed.values())
+    assert all(m.retry.returns >= 1 for m in run.world.managed.values())
     sim.faults.clear()
     run.until(lambda: ended(sim, *lows), 1500)
     assert untouched(sim, lows)
-    assert {m.returns for m in run.world.managed.values()} <= {0}
+    assert {m.retry.returns for m in run.world.managed.values()} <= {0}
     assert sim.audit() == []
 
 
@@ -117,12 +117,13 @@ def test_tries_get_rarer_and_the_count_begins_anew_when_one_succeeds() -> None:
         assert sim.next_s is not None
         sim.step_to(sim.next_s)
         node = run.world.managed["vn1"]
-        if node.returns > len(waits):
-            waits.append(node.not_before_s - node.since_s)
+        if node.retry.returns > len(waits):
+            assert node.retry.not_before_s is not None
+            waits.append(node.retry.not_before_s - node.since_s)
     assert waits == [15.0, 30.0, 50.0, 50.0]
     sim.faults.clear()
     run.until(lambda: run.world.managed["vn1"].phase is Phase.READY, 120)
-    assert run.world.managed["vn1"].returns == 0
+    assert run.world.managed["vn1"].retry.returns == 0
 
 
 def test_a_host_that_is_wanted_during_a_late_return_is_given_back() -> None:

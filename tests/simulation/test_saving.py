@@ -104,7 +104,7 @@ def test_jobs_are_saved_one_after_the_other() -> None:
 
     def watched() -> bool:
         nonlocal most
-        most = max(most, len({m.checkpoint for m in run.world.managed.values() if m.checkpoint}))
+        most = max(most, len({m.order.id for m in run.world.managed.values() if m.order}))
         told.update(r.reason for r in run.cycle.last.refusals if r.what == "a checkpoint")
         return all(done(sim, job) for job in jobs)
 

@@ -11,7 +11,7 @@ import pytest
 
 from backfill.core.cluster import JobState
 from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.lifecycle import Phase, RefusedSuspend, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.unsuspendable import Unsuspendable, Way
@@ -51,6 +51,13 @@ def stopped(
     return sim, run, low, high
 
 
+def held_back(run: Rehearsal) -> RefusedSuspend:
+    """The stop of the job that Slurm would not suspend."""
+    (held,) = run.world.managed["vn1"].held
+    assert held.refused is not None
+    return held.refused
+
+
 def refusals(run: Rehearsal, what: str) -> list[str]:
     return [r.reason for r in run.cycle.last.refusals if r.what == what]
 
@@ -71,14 +78,14 @@ def asked(run: Rehearsal, kind: str) -> list[dict[str, object]]:
 def test_the_stop_is_added_to_the_time_limit(error: DriverError) -> None:
     """It stands still for six times its limit, goes on, and has what it had, and not more."""
     sim, run, low, high = stopped(error=error)
-    held = run.world.managed["vn1"].held[0]
-    assert error.problem in held.refused
+    held = held_back(run)
+    assert error.problem in held.words
     assert any(error.problem in reason for reason in refusals(run, f"suspend of job {low}"))
     run.until(lambda: ended(sim, high), 4000)
     assert sim.job(low).state is JobState.RUNNING
     run.until(lambda: bool(phases(run, Phase.READY)), 60)
     assert len(asked(run, "LimitJob")) <= 3600 / QUICK.slice_s + 3
-    stop_s = sim.clock.now() - held.stopped_s
+    stop_s = sim.clock.now() - held.since_s
     assert 0 <= limit_s(sim, low) - LIMIT_S - stop_s < 90
     assert limit_s(sim, low) % 60 == 0
     run.until(lambda: "its time limit was raised by" in sim.slurm.admin_comment(low), 5)
@@ -123,10 +130,10 @@ def test_a_daemon_that_is_away_finds_the_job_alive() -> None:
         assert sim.job(low).state is JobState.RUNNING
         run.run(5.0)
         assert run.world.managed["vn1"].held[0].refused
-    held = run.world.managed["vn1"].held[0]
+    held = held_back(run)
     run.until(lambda: ended(sim, high), 4000)
     run.until(lambda: bool(phases(run, Phase.READY)), 60)
-    assert 0 <= limit_s(sim, low) - LIMIT_S - (sim.clock.now() - held.stopped_s) < 90
+    assert 0 <= limit_s(sim, low) - LIMIT_S - (sim.clock.now() - held.since_s) < 90
     run.until(lambda: ended(sim, low), 600)
     assert sim.job(low).restarts == 0
 
@@ -136,10 +143,10 @@ def test_an_update_of_which_the_outcome_was_lost_is_not_granted_twice() -> None:
     sim, run, low, high = stopped()
     lost = UnreachableError("slurmctld", "did not answer")
     sim.faults.fail("set_time_limit", lost, times=4, acts=True)
-    held = run.world.managed["vn1"].held[0]
+    held = held_back(run)
     run.until(lambda: ended(sim, high), 4000)
     run.until(lambda: bool(phases(run, Phase.READY)), 60)
-    assert 0 <= limit_s(sim, low) - LIMIT_S - (sim.clock.now() - held.stopped_s) < 90
+    assert 0 <= limit_s(sim, low) - LIMIT_S - (sim.clock.now() - held.since_s) < 90
     assert sim.audit() == []
 
 
@@ -147,7 +154,7 @@ def test_an_update_of_which_the_outcome_was_lost_is_not_granted_twice() -> None:
 def test_a_limit_that_somebody_else_sets_meanwhile_is_theirs(limit: float) -> None:
     """Lowered: the stop is added to that. Raised beyond ours: it stays as they said."""
     sim, run, low, high = stopped(high_s=900.0)
-    held = run.world.managed["vn1"].held[0]
+    held = held_back(run)
     run.run(1.0)
     sim.slurm.set_time_limit(low, limit)
     run.until(lambda: ended(sim, high), 4000)
@@ -155,7 +162,7 @@ def test_a_limit_that_somebody_else_sets_meanwhile_is_theirs(limit: float) -> No
     if limit > LIMIT_S:
         assert limit_s(sim, low) == limit
     else:
-        assert 0 <= limit_s(sim, low) - limit - (sim.clock.now() - held.stopped_s) < 90
+        assert 0 <= limit_s(sim, low) - limit - (sim.clock.now() - held.since_s) < 90
 
 
 def test_with_wait_its_time_runs_and_that_is_said() -> None:

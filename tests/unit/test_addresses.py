@@ -8,7 +8,7 @@ from backfill.core import changes as ch
 from backfill.core.actions import SetAddress
 from backfill.core.cluster import NOWHERE, Node, NodeBase
 from backfill.core.fleet import Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.planner import plan
 from backfill.core.quantities import Resources
 from backfill.core.world import World
@@ -24,7 +24,7 @@ def test_a_node_at_work_is_looked_for_at_its_own_address(address: str, wanted: l
     """A person or a reload may have changed it, and a crash of ours may have left it hidden."""
     world = World()
     world.apply(ch.Tick(NOW_S))
-    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, NOW_S, NOW_S, proven_s=NOW_S)
+    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, NOW_S, NOW_S, proof=NodeProof(NOW_S))
     world.apply(ch.NodeManaged(node))
     instance = Instance("vn1", "bm1", InstanceState.RUNNING, Tag("sim", "vn1", 1), Resources(1, 256))
     world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(2, 2000)), NOW_S))

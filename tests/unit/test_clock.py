@@ -8,7 +8,7 @@ import pytest
 
 from backfill.core.changes import NodeManaged
 from backfill.core.cluster import Job, JobState
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, NodeProof, Phase, Retry
 from backfill.core.records import encode, remembered
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.almanac import Almanac
@@ -213,12 +213,12 @@ def test_a_restarted_daemon_waits_for_no_moment_that_was_never_to_come() -> None
         Phase.RETURNING,
         now_s + year_s - 9,
         now_s - 500,
-        woken_s=now_s + year_s - 2,
-        not_before_s=now_s + year_s + 5,
+        proof=NodeProof(woken_s=now_s + year_s - 2),
+        retry=Retry(not_before_s=now_s + year_s + 5),
     )
     (change,) = remembered([encode(NodeManaged(node))], now_s)
     assert isinstance(change, NodeManaged)
     found = change.node
-    assert (found.since_s, found.woken_s, found.created_s) == (now_s - 7, now_s, now_s - 500)
-    assert found.not_before_s == now_s + 7
+    assert (found.since_s, found.proof.woken_s, found.created_s) == (now_s - 7, now_s, now_s - 500)
+    assert found.retry.not_before_s == now_s + 7
     assert remembered([encode(NodeManaged(found))], now_s) == [change]

@@ -11,7 +11,7 @@ import pytest
 from backfill.core import changes as ch
 from backfill.core.actions import CancelJob, DeleteInstance, RequeueJob
 from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Cause, HeldJob, Phase, Suspicion
+from backfill.core.lifecycle import Cause, Condemned, HeldJob, Phase, Suspicion
 from backfill.core.plan import SetNode
 from backfill.core.plan_builder import PlanBuilder
 from backfill.core.planner import plan
@@ -47,7 +47,7 @@ def test_what_was_destroyed_lately_is_counted_over_a_restart() -> None:
     told: list[ch.Change] = []
     for number, at_s in enumerate((NOW_S - 4000, NOW_S - 3000, NOW_S - 30)):
         node = replace(
-            PARKED, name=f"vn{number}", phase=Phase.REMOVING, condemned=Cause.STALE, condemned_s=at_s
+            PARKED, name=f"vn{number}", phase=Phase.REMOVING, condemned=Condemned(Cause.STALE, at_s)
         )
         told += [ch.NodeManaged(node), ch.NodeManaged(replace(node, reason="again"))]
         told.append(ch.NodeForgotten(node.name, node.generation))
@@ -67,7 +67,7 @@ def test_a_suspicion_survives_in_the_journal_and_old_journals_have_none() -> Non
     body = encode(ch.NodeManaged(PARKED))
     node = body["node"]
     assert isinstance(node, dict)
-    for name in ("suspicion", "condemned", "condemned_s", "unconfirmed", "returns"):
+    for name in ("suspicion", "condemned", "check", "order", "retry"):
         del node[name]
     (old,) = remembered([body])
     assert old == ch.NodeManaged(PARKED)
@@ -75,7 +75,7 @@ def test_a_suspicion_survives_in_the_journal_and_old_journals_have_none() -> Non
 
 def test_a_node_whose_end_was_not_confirmed_goes_back() -> None:
     """Nothing is destroyed, and the reason says who said otherwise."""
-    doomed = replace(PARKED, phase=Phase.REMOVING, condemned=Cause.ENDED, condemned_s=NOW_S, fail=True)
+    doomed = replace(PARKED, phase=Phase.REMOVING, condemned=Condemned(Cause.ENDED, NOW_S), fail=True)
     world = world_of(doomed, job("7"), job("8"))
     (delete,) = plan(world, POLICIES).actions
     assert isinstance(delete, DeleteInstance)
@@ -85,13 +85,13 @@ def test_a_node_whose_end_was_not_confirmed_goes_back() -> None:
     assert isinstance(step, SetNode)
     assert step.node.phase is Phase.EVICTING
     assert step.node.reason == "not destroyed: Slurm shows job 7 on it"
-    assert (step.node.condemned, step.node.unconfirmed, step.node.fail) == (None, "", False)
+    assert (step.node.condemned, step.node.unconfirmed, step.node.fail) == (None, None, False)
 
 
 @pytest.mark.parametrize("cause", [None, *Cause])
 def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(cause: Cause | None) -> None:
     """Not because a ladder, an owner of room, or a mistake let its node go."""
-    gone = replace(PARKED, phase=Phase.REMOVING, condemned=cause, condemned_s=NOW_S)
+    gone = replace(PARKED, phase=Phase.REMOVING, condemned=None if cause is None else Condemned(cause, NOW_S))
     jobs = [replace(job(name), requeue=False) for name in ("7", "8")]
     world = world_of(gone, *jobs, places={})
     found = plan(world, POLICIES)

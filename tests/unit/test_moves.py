@@ -7,7 +7,7 @@ import pytest
 from backfill.core.changes import ClockRead, ClockSet, FleetSet, HoldSet, NodeManaged
 from backfill.core.fleet import Checkpoint
 from backfill.core.fleets import Fleet, FleetState
-from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
+from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, RefusedSuspend, Retry
 from backfill.core.moves import Move, as_now, as_then, moved_s
 from backfill.core.policies.checkpoints import Checkpoints
 from backfill.core.records import began, encode, remembered
@@ -56,8 +56,8 @@ def test_all_that_a_restarted_daemon_remembers_is_moved_together() -> None:
         Phase.FAILED,
         NOW_S - 9,
         NOW_S - 500,
-        held=(HeldJob("7", 0, refused="no", stopped_s=NOW_S - 60), HeldJob("8", 0)),
-        not_before_s=NOW_S + 30,
+        held=(HeldJob("7", 0, refused=RefusedSuspend("no", NOW_S - 60)), HeldJob("8", 0)),
+        retry=Retry(not_before_s=NOW_S + 30),
     )
     fleet = Fleet("f", 2, FleetState.READY, NOW_S - 50, ready_s=NOW_S - 5)
     before = [
@@ -73,14 +73,14 @@ def test_all_that_a_restarted_daemon_remembers_is_moved_together() -> None:
     by_type = {type(change): change for change in found}
     moved = by_type[NodeManaged]
     assert isinstance(moved, NodeManaged)
-    assert (moved.node.since_s, moved.node.not_before_s) == (NOW_S + 21591.0, NOW_S + 21630.0)
-    assert moved.node.proven_s == 0.0
-    assert [held.stopped_s for held in moved.node.held] == [NOW_S + 21540.0, 0.0]
+    assert (moved.node.since_s, moved.node.retry.not_before_s) == (NOW_S + 21591.0, NOW_S + 21630.0)
+    assert moved.node.proof.proven_s is None
+    assert [h.refused.since_s for h in moved.node.held if h.refused] == [NOW_S + 21540.0]
     assert by_type[HoldSet] == HoldSet("bm1", NOW_S + 21593.0, True, "a disk")
     made = by_type[FleetSet]
     assert isinstance(made, FleetSet)
     assert (made.fleet.ordered_s, made.fleet.ready_s) == (NOW_S + 21550.0, NOW_S + 21595.0)
-    assert made.fleet.begun_s == 0.0
+    assert made.fleet.begun_s is None
     world = World()
     for change in found:
         world.apply(change)

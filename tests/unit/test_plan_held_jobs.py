@@ -10,7 +10,7 @@ from backfill.core import changes as ch
 from backfill.core.actions import CancelJob, DeleteNode, DownNode, DriverAction, RequeueJob, TellJob
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung
+from backfill.core.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase, Rung
 from backfill.core.plan import Plan, SetNode, key_of
 from backfill.core.planner import plan
 from backfill.core.policies.ladder import Ladder, RungRule
@@ -46,8 +46,7 @@ def world(state: InstanceState, phase: Phase | None, *jobs: Job) -> World:
             since_s,
             since_s,
             held=held,
-            rung_kind=Rung.PAUSE,
-            rung_since_s=since_s,
+            stop=NodeStop(since_s, kind=Rung.PAUSE),
         )
         made.apply(ch.NodeManaged(node))
     for at_s in (NOW_S - 20, NOW_S):
@@ -182,7 +181,7 @@ def test_the_owner_of_a_job_that_slurm_requeued_reads_that(phase: Phase, reason:
 def test_the_owner_of_a_job_that_is_ended_with_its_instance_reads_why() -> None:
     """Before it ends: afterwards slurmctld updates nothing of it."""
     lost = world(InstanceState.RUNNING, Phase.REMOVING, replace(low(7), requeue=False))
-    condemned = replace(lost.managed["vn1"], condemned=Cause.LOST, condemned_s=NOW_S)
+    condemned = replace(lost.managed["vn1"], condemned=Condemned(Cause.LOST, NOW_S))
     lost.apply(ch.NodeManaged(condemned))
     lost.apply(ch.InstanceGone("bm1", "vn1", NOW_S))
     actions = plan(lost, POLICIES).actions

@@ -10,7 +10,7 @@ from backfill.core import changes as ch
 from backfill.core.actions import DeleteInstance
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, Rung
+from backfill.core.lifecycle import HeldJob, ManagedNode, NodeProof, NodeStop, Phase, Rung
 from backfill.core.plan import AnswerClaim, Plan, SetNode
 from backfill.core.plan_builder import PlanBuilder
 from backfill.core.planner import occupied, plan
@@ -53,10 +53,8 @@ def world(phase: Phase | None, instance: Instance, *, base: NodeBase = NodeBase.
             NOW_S - DAY_S,
             NOW_S - DAY_S,
             held=(HeldJob("7", 0),),
-            proven_s=NOW_S - DAY_S,
-            rung_kind=Rung.SUSPEND,
-            rung_since_s=NOW_S - DAY_S,
-            target="bm1" if phase is Phase.MOVING else "",
+            proof=NodeProof(NOW_S - DAY_S),
+            stop=NodeStop(NOW_S - DAY_S, kind=Rung.SUSPEND, target="bm1" if phase is Phase.MOVING else None),
         )
         made.apply(ch.NodeManaged(node))
     job = Job("7", 7, "htc", JobState.SUSPENDED, nodes=("vn1",), requeue=True)
@@ -97,7 +95,7 @@ def test_an_orphan_is_neither_taken_over_nor_destroyed() -> None:
 def test_a_boot_that_never_worked_is_cleared_as_ever() -> None:
     """No work can be lost with it: it ends with its deadline, and its name is free again."""
     found = world(Phase.BOOTING, unknown())
-    found.apply(ch.NodeManaged(replace(found.managed["vn1"], proven_s=0.0, held=())))
+    found.apply(ch.NodeManaged(replace(found.managed["vn1"], proof=NodeProof(), held=())))
     found.apply(ch.JobSeen(replace(found.jobs["7"], state=JobState.COMPLETED), NOW_S))
     for at_s in range(int(NOW_S), int(NOW_S + POLICIES.scale.boot_within_s) + 30, 10):
         found.apply(ch.Tick(at_s))

@@ -8,7 +8,7 @@ import pytest
 
 from backfill.core import changes as ch
 from backfill.core.fleet import Flavour, Instance, InstanceState, Tag
-from backfill.core.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.lifecycle import ManagedNode, NodeStop, Phase, Rung
 from backfill.core.plan import SetNode
 from backfill.core.quantities import Resources
 from backfill.core.world import World
@@ -80,7 +80,7 @@ def test_a_stop_on_the_way_to_the_queue_is_no_pause() -> None:
     world, books = World(), ledger()
     seen(world, books, "n1", InstanceState.RUNNING, 10.0)
     step = evicting("n1")
-    books.step(20.0, replace(step, node=replace(step.node, rung_kind=Rung.REQUEUE)))
+    books.step(20.0, replace(step, node=replace(step.node, stop=NodeStop(20.0, kind=Rung.REQUEUE))))
     seen(world, books, "n1", InstanceState.PAUSED, 20.5)
     assert [(e.rung, e.vacated_s) for e in books.evictions] == [("requeue", 20.5)]
 

@@ -6,7 +6,7 @@ from backfill.core import changes as ch
 from backfill.core.actions import DriverAction, KickJob, ProbeJobs, ResumeJob
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import JobCheck, ManagedNode, Phase
 from backfill.core.plan import SetNode
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet, Priorities, Template
@@ -25,7 +25,8 @@ POLICIES = PolicySet(
 def back_at_work(state: JobState = JobState.RUNNING) -> World:
     """A node at work again, with the job that was suspended there."""
     world = World()
-    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, BACK_S, BACK_S, suspended_s=BACK_S - 2)
+    check = JobCheck(BACK_S - 2)
+    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, BACK_S, BACK_S, check=check)
     instance = Instance("vn1", "bm1", InstanceState.RUNNING, Tag("c", "vn1", 1), Resources(1, 256))
     job = Job("7", 7, "htc", state, nodes=("vn1",))
     world.apply(ch.NodeManaged(node))
@@ -72,7 +73,7 @@ def test_the_last_look_comes_after_the_last_late_signal() -> None:
     world = back_at_work()
     probe(world, 20.0, stuck=False)
     assert wanted(world, 24.0) == []
-    assert world.managed["vn1"].suspended_s
+    assert world.managed["vn1"].check is not None
     assert wanted(world, 25.1) == [ProbeJobs]
     probe(world, 25.2, stuck=True)
     assert wanted(world, 28.8) == [KickJob]
@@ -108,7 +109,7 @@ def test_a_job_found_stopped_last_is_never_called_well() -> None:
     world = back_at_work()
     probe(world, 24.0, stuck=True)
     assert wanted(world, 27.0) == [ProbeJobs]
-    assert world.managed["vn1"].suspended_s
+    assert world.managed["vn1"].check is not None
     assert wanted(world, 28.0) == [KickJob]
 
 

@@ -15,7 +15,7 @@ from backfill.core import changes as ch
 from backfill.core.breakers import IMAGE, follow, open_breaker, rest_ends_s
 from backfill.core.cluster import Node, NodeBase
 from backfill.core.fleet import Flavour
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.policies.readiness import Readiness
 from backfill.core.readiness import Fact, GuestReport, judge_registration, judge_report
 from backfill.core.records import decode, encode, remembered
@@ -112,10 +112,10 @@ def test_a_slurmd_is_held_to_what_was_promised() -> None:
 
 def test_the_last_report_is_kept_over_a_restart() -> None:
     """A daemon that starts anew knows from the journal what its nodes have proven."""
-    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, 5.0, 1.0, report=GOOD)
+    node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, 5.0, 1.0, proof=NodeProof(report=GOOD))
     (change,) = remembered([encode(ch.NodeManaged(node))])
     assert isinstance(change, ch.NodeManaged)
-    assert change.node.report == GOOD
+    assert change.node.proof.report == GOOD
     assert decode(encode(ch.Proven("vn1", 1, 5.0, GOOD))).report == GOOD
 
 
@@ -173,8 +173,9 @@ def test_a_node_that_takes_long_is_asked_less_often(tmp_path: Path) -> None:
 
         def often() -> bool:
             node = daemon.daemon.world.managed.get("vn1")
-            if node is not None and node.woken_s > max([0.0, *asked_s]):
-                asked_s.append(node.woken_s)
+            woken_s = None if node is None else node.proof.woken_s
+            if woken_s is not None and woken_s > max([0.0, *asked_s]):
+                asked_s.append(woken_s)
             return len(asked_s) >= 25
 
         daemon.until(often)

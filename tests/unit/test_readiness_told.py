@@ -45,7 +45,7 @@ class Ailing:
     def reported(self) -> bool:
         """Whether the first node's guest has been looked into."""
         node = self.daemon.daemon.world.managed.get("vn1")
-        return node is not None and node.report is not None
+        return node is not None and node.proof.report is not None
 
     def broken(self) -> bool:
         """Whether a breaker is open."""

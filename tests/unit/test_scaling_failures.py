@@ -5,7 +5,7 @@ from __future__ import annotations
 from backfill.core import changes as ch
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.plan import SetNode
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet, Priorities, Template
@@ -21,7 +21,7 @@ POLICIES = PolicySet(
 )
 
 
-def after_failure(*, proven_s: float = 0.0, reachable: bool = True) -> World:
+def after_failure(*, proven_s: float | None = None, reachable: bool = True) -> World:
     """vn1 on bm1 has failed and is being removed; a job waits, and bm2 has room."""
     world = World()
     world.apply(ch.Tick(NOW_S))
@@ -34,7 +34,7 @@ def after_failure(*, proven_s: float = 0.0, reachable: bool = True) -> World:
         NOW_S,
         NOW_S,
         reason="it did not register",
-        proven_s=proven_s,
+        proof=NodeProof(proven_s),
         fail=True,
     )
     world.apply(ch.NodeManaged(node))

@@ -10,7 +10,7 @@ from backfill.core import changes as ch
 from backfill.core.actions import DeleteInstance, DriverAction, MigrateInstance, RequeueJob, ThawInstance
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase
+from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, NodeStop, Phase
 from backfill.core.plan import AnswerClaim, Plan, SetNode
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet, Priorities, Template
@@ -146,7 +146,7 @@ def test_a_node_whose_host_left_the_policy_file_is_left_alone_and_named() -> Non
 
 def test_a_move_is_judged_only_when_both_hosts_were_read() -> None:
     """A daemon that starts in the middle of one: the instance may be at either end."""
-    moving = replace(PARKED, phase=Phase.MOVING, target="bm2")
+    moving = replace(PARKED, phase=Phase.MOVING, stop=NodeStop(NOW_S, target="bm2"))
     world = world_of(moving, job("7"), job("8"), hosts=("bm1",), places={})
     found = plan(world, POLICIES)
     assert found.actions == ()
@@ -157,7 +157,7 @@ def test_a_move_is_judged_only_when_both_hosts_were_read() -> None:
 
 def test_room_is_not_free_while_an_instance_arrives_by_a_call_that_nobody_remembers() -> None:
     """The daemon died during a move: the hypervisors go on with it, and the guest runs on there."""
-    moving = replace(PARKED, phase=Phase.MOVING, target="bm2", held=())
+    moving = replace(PARKED, phase=Phase.MOVING, stop=NodeStop(NOW_S, target="bm2"), held=())
     places = {"bm1": InstanceState.RUNNING, "bm2": InstanceState.MIGRATING}
     world = world_of(moving, job("7", JobState.RUNNING), places=places)
     world.apply(ch.Claimed("9", ("bm2",), NOW_S + 60, waiting=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backfill.core.actions import CreateInstance, CreateNode, DrainNode, MakeParent, UndrainNode
 from backfill.core.cluster import OUR_REASON, NodeBase
 from backfill.core.condemn import clear
@@ -11,7 +13,7 @@ from backfill.core.placement import room
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.readiness import judge_registration
 from backfill.core.steps.evict import begin_eviction
-from backfill.core.steps.prove import proven, sentence
+from backfill.core.steps.prove import proven, read_since_woken, sentence
 from backfill.core.wants import image_of
 
 _MINUTE_S = 60.0
@@ -36,7 +38,7 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     seen = builder.world.nodes.get(node.name)
     builder.watch(node.name)
-    if seen is not None and not seen.drained and node.woken_s < node.since_s:
+    if seen is not None and not seen.drained and not node.woken_since:
         # A crash came between making the node and draining it: it has not proven itself yet.
         builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} not proven yet"))
     if seen is None or seen.slurmd_start_s <= 0 or not seen.responding:
@@ -167,7 +169,7 @@ def prove(builder: PlanBuilder, node: ManagedNode) -> None:
     if not holds:
         return
     seen = builder.world.nodes[node.name]
-    if builder.world.node_read_s(node.name) < node.woken_s:
+    if not read_since_woken(builder, node):
         return  # what we know of the node is from before the proof
     if seen.drained_by_us:
         heard = seen.responding and 0 <= builder.now_s - seen.slurmd_start_s < _JUST_HEARD_S
@@ -179,8 +181,8 @@ def prove(builder: PlanBuilder, node: ManagedNode) -> None:
             node,
             Phase.READY,
             "registered and proven",
-            proven_s=builder.now_s,
-            failures=0,
+            proof=replace(node.proof, proven_s=float(builder.now_s)),
+            retry=replace(node.retry, failures=0),
             idle_since_s=builder.now_s,
         )
 
@@ -199,5 +201,5 @@ def _why_late(builder: PlanBuilder, node: ManagedNode) -> str:
 def _fail(builder: PlanBuilder, node: ManagedNode, problem: str, *, will_pass: bool = False) -> None:
     """`will_pass`: others may mend it at any time, so no person has to say that they have."""
     most = builder.policies.scale.give_up_after - 2
-    failures = min(node.failures, most) if will_pass else node.failures
+    failures = min(node.retry.failures, most) if will_pass else node.retry.failures
     clear(builder, node, problem, fail=True, failures=failures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from backfill.core.actions import RestoreInstance, ResumeJob, ThawInstance, UndrainNode
 from backfill.core.cluster import Job, JobState, Node, NodeBase
@@ -10,13 +11,13 @@ from backfill.core.condemn import forgotten, lost, stale
 from backfill.core.fence import judge
 from backfill.core.fleet import InstanceState
 from backfill.core.hiding import show
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, Phase, Retry
 from backfill.core.notice import NOT_OURS, tell, went_on
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.steps.devices import plugged_again
 from backfill.core.steps.evict import begin_eviction
-from backfill.core.steps.fellows import still, waits_for
-from backfill.core.steps.prove import ask_on, checks_of, proven, sentence
+from backfill.core.steps.fellows import still, stood_s, waits_for
+from backfill.core.steps.prove import ask_on, checks_of, proven, read_since_woken, sentence
 from backfill.core.steps.throttle import give_cpus
 from backfill.core.steps.unsuspended import settled, tell_back
 
@@ -83,7 +84,7 @@ def _running(builder: PlanBuilder, node: ManagedNode) -> None:
     if seen is None:
         forgotten(builder, node)
         return
-    heard = builder.world.node_read_s(node.name) >= node.woken_s and seen.responding
+    heard = read_since_woken(builder, node) and seen.responding
     if heard and plugged_again(builder, node):
         _let_go_on(builder, node, seen)
 
@@ -111,10 +112,10 @@ def _let_go_on(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
             Phase.READY,
             f"back; job {', '.join(sorted(waiting))} waits" if waiting else "back at work",
             held=tuple(h for h in node.held if h.id in waiting),
-            proven_s=builder.now_s,
-            idle_since_s=0.0,
-            returns=0,
-            not_before_s=0.0,
+            stop=None,
+            proof=replace(node.proof, proven_s=float(builder.now_s)),
+            idle_since_s=None,
+            retry=Retry(node.retry.failures),
         )
 
 
@@ -124,12 +125,12 @@ def _tell_owners(builder: PlanBuilder, node: ManagedNode, waiting: Collection[st
     held = [h for h in judge(node.name, node.held, jobs).keep if h.id not in waiting]
     for job in held:
         if job.refused and jobs[job.id].state is JobState.RUNNING:
-            tell_back(builder, node, job)
+            tell_back(builder, node, job.id, job.refused)
     kept = [h.id for h in held if not h.refused]
     others = [j for j in kept if jobs[j].state is JobState.SUSPENDED]
     tell(builder, node, others, NOT_OURS)
     gone_on = [j for j in kept if j not in others]
-    tell(builder, node, gone_on, went_on(builder.now_s - node.suspended_s))
+    tell(builder, node, gone_on, went_on(stood_s(builder, node)))
 
 
 def put_off(builder: PlanBuilder, node: ManagedNode, why: str) -> bool:
@@ -148,15 +149,14 @@ def put_off(builder: PlanBuilder, node: ManagedNode, why: str) -> bool:
     if going and kept and not _suspended(builder, node):
         builder.refuse(node.name, what, f"{why}; its jobs go on already")
         return False
-    wait_s = builder.policies.comeback.retry_after_s(node.returns + 1)
+    stop = node.stopping
+    wait_s = builder.policies.comeback.retry_after_s(node.retry.returns + 1)
     builder.become(
         node,
         Phase.EVICTING if going else Phase.PARKED,
         f"its return came to nothing: {why}",
-        returns=node.returns + 1,
-        not_before_s=builder.now_s + wait_s,
-        drained_s=0.0 if going else node.drained_s,
-        rung_since_s=builder.now_s,
+        retry=Retry(node.retry.failures, node.retry.returns + 1, builder.now_s + wait_s),
+        stop=replace(stop, since_s=float(builder.now_s), drained_s=None if going else stop.drained_s),
     )
     return True
 

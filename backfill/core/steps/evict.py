@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from backfill.core.actions import CancelMove, MigrateInstance, PauseInstance, SuspendJob
 from backfill.core.cluster import Job, JobState, Node
@@ -11,13 +12,13 @@ from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.hiding import hide
 from backfill.core.ledger import Operation
-from backfill.core.lifecycle import Cause, ManagedNode, Phase, Rung
+from backfill.core.lifecycle import Cause, JobCheck, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
 from backfill.core.placement import candidates, need_of, pick
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.steps.devices import unplug_first
 from backfill.core.steps.fellows import holding, others_drained
-from backfill.core.steps.rungs import next_rung, on_rung, past_the_last, rule_after
+from backfill.core.steps.rungs import first_rung, next_rung, past_the_last, rule_after
 from backfill.core.steps.taken import only_claimed, why_taken
 from backfill.core.steps.throttle import held_back, hold_back
 from backfill.core.steps.timing import drained, job_starts
@@ -41,18 +42,10 @@ def begin_eviction(builder: PlanBuilder, node: ManagedNode, doomed: bool = False
         reason = f"it was closed by hand: {by_hand}"
     elif node.name in builder.above_budget():
         reason = builder.budget_full()
-    elif node.checkpoint:
-        back = " back" if node.restoring else ""
-        reason = f"checkpoint {node.checkpoint} was ordered{back}"
-    builder.become(
-        node,
-        Phase.EVICTING,
-        reason,
-        drained_s=0.0,
-        doomed=doomed or node.doomed,
-        target="",
-        **on_rung(builder, 0),
-    )
+    elif node.order is not None:
+        back = " back" if node.order.restoring else ""
+        reason = f"checkpoint {node.order.id} was ordered{back}"
+    builder.become(node, Phase.EVICTING, reason, stop=first_rung(builder, doomed=doomed or node.doomed))
 
 
 def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -65,7 +58,7 @@ def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
     if lost(builder, node, instance):
         return
     if not builder.stopped(instance):
-        if instance.throttled and builder.rule(node).rung is Rung.THROTTLE and not node.checkpoint:
+        if instance.throttled and builder.rule(node).rung is Rung.THROTTLE and node.order is None:
             held_back(builder, node)
             return
         if not _stays(builder, node):
@@ -89,10 +82,11 @@ def _stays(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether it need not leave a host that was given back; one whose return has just come to
     nothing stands still there all the same."""
     free = builder.host_is_free(node.host) and node.name not in builder.world.closed
-    if not free or node.checkpoint:
+    if not free or node.order is not None:
         return False
-    if builder.now_s < node.not_before_s:
-        builder.wake_at(node.not_before_s)
+    next_s = node.retry.not_before_s
+    if next_s is not None and builder.now_s < next_s:
+        builder.wake_at(next_s)
         _stand_still(builder, node, Rung.PAUSE)
         return True
     if node.doomed or builder.budget_full():
@@ -119,9 +113,9 @@ def stop(builder: PlanBuilder, node: ManagedNode) -> None:
         _stop_unwritten(builder, node, rule.rung)
         return
     match rule.rung:
-        case Rung.THROTTLE if not node.checkpoint:
+        case Rung.THROTTLE if node.order is None:
             progress = hold_back(builder, node)
-        case _ if node.checkpoint or rule.rung in (Rung.PAUSE, Rung.SUSPEND):
+        case _ if node.order is not None or rule.rung in (Rung.PAUSE, Rung.SUSPEND):
             progress = _stand_still(builder, node, rule.rung)
         case Rung.MIGRATE:
             _migrate_away(builder, node)
@@ -145,12 +139,12 @@ def _go_on_trying(builder: PlanBuilder, node: ManagedNode, why: str, limit_s: fl
     reason = f"no rung of the ladder has stopped it, {why}; that is tried again"
     builder.refuse(node.name, "its host's release", "; ".join([reason, *failed[-1:]]))
     if builder.now_s >= limit_s:
-        builder.note(node, node.reason, rung_since_s=builder.now_s)
+        builder.note(node, node.reason, stop=replace(node.stopping, since_s=float(builder.now_s)))
 
 
 def _stop_unwritten(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> None:
     """What may be done while nothing can be written: the host is wanted all the same."""
-    if rung is Rung.THROTTLE and not node.checkpoint:
+    if rung is Rung.THROTTLE and node.order is None:
         hold_back(builder, node)
     else:
         builder.do(PauseInstance(node.name, node.generation, node.host, node.reason))
@@ -177,7 +171,7 @@ def _stand_still(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> Progres
     if any(move.running for move in _moves_of(builder, node)):
         # A move keeps a pause away: until it is over it must not be disturbed.
         builder.do(CancelMove(node.name, node.generation, node.host, node.reason))
-    if node.checkpoint or (rung is Rung.SUSPEND and not node.doomed):
+    if node.order is not None or (rung is Rung.SUSPEND and not node.doomed):
         progress = unplug_first(builder, node)
         if progress is not None:
             return progress
@@ -200,7 +194,9 @@ def _migrate_away(builder: PlanBuilder, node: ManagedNode) -> None:
         climb(builder, node, failed[-1].problem if failed else "no other host has room")
         return
     target = pick(builder.world, builder.policies, rooms)
-    builder.become(node, Phase.MOVING, f"{node.reason}; {target} has room", target=target)
+    builder.become(
+        node, Phase.MOVING, f"{node.reason}; {target} has room", stop=replace(node.stopping, target=target)
+    )
 
 
 def _moves_of(builder: PlanBuilder, node: ManagedNode) -> list[Operation]:
@@ -212,7 +208,7 @@ def _moves_of(builder: PlanBuilder, node: ManagedNode) -> list[Operation]:
 def climb(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
     """Go on to the next rung of the ladder."""
     after = rule_after(builder, node).rung
-    builder.note(node, f"{why}; next rung: {after}", **next_rung(builder, node))
+    builder.note(node, f"{why}; next rung: {after}", stop=next_rung(builder, node))
 
 
 def _tell_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -227,10 +223,12 @@ def _tell_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     if not drained(builder, node, seen):
         return
-    if node.drained_s == 0.0:
-        builder.note(node, "stopped and drained", drained_s=builder.now_s)
+    drained_s = node.stopping.drained_s
+    if drained_s is None:
+        stop = replace(node.stopping, drained_s=float(builder.now_s))
+        builder.note(node, "stopped and drained", stop=stop)
         return
-    if builder.world.node_read_s(node.name) <= node.drained_s:
+    if builder.world.node_read_s(node.name) <= drained_s:
         return  # a job may have been given to the node just before the drain: look once more
     _suspend_in_slurm(builder, node, seen)
 
@@ -250,7 +248,7 @@ def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> No
     if not jobs:
         _without_jobs(builder, node)
         return
-    put_off = builder.now_s < node.not_before_s
+    put_off = node.retry.not_before_s is not None and builder.now_s < node.retry.not_before_s
     tell(builder, node, (h.id for h in held if h.ours), _PUT_OFF if put_off else _PAUSED)
     tell_stopped(builder, node, held)
     builder.become(
@@ -258,10 +256,9 @@ def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> No
         Phase.PARKED,
         node.reason,
         held=tuple(h for h in held if h.id in {j.id for j in jobs}),
-        suspended_s=builder.now_s,
-        stuck_s=0.0,
-        doomed=False,
-        evictions=node.evictions + (not node.checkpoint and not put_off),
+        check=JobCheck(float(builder.now_s), kicked=node.check.kicked if node.check else ()),
+        stop=replace(node.stopping, doomed=False),
+        evictions=node.evictions + (node.order is None and not put_off),
     )
 
 

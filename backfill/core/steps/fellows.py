@@ -103,6 +103,12 @@ def waits_for(builder: PlanBuilder, node: ManagedNode) -> str:
     return ""
 
 
+def stood_s(builder: PlanBuilder, node: ManagedNode) -> float:
+    """For how long its jobs have stood still."""
+    since_s = node.since_s if node.check is None else node.check.suspended_s
+    return builder.now_s - since_s
+
+
 def go_on_together(builder: PlanBuilder, node: ManagedNode) -> None:
     """A ready node whose jobs waited for other nodes of theirs: when all run again, they go on."""
     left = []
@@ -130,4 +136,4 @@ def _tell_once(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
     others = fellows(builder, node, job)
     all_ready = others and all(m.phase is Phase.READY for m in others)
     if job.active and all_ready and node.name < min(m.name for m in others):
-        tell(builder, node, (job.id,), went_on(builder.now_s - node.suspended_s))
+        tell(builder, node, (job.id,), went_on(stood_s(builder, node)))

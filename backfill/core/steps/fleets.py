@@ -9,7 +9,7 @@ from backfill.core.admission import full, open_rooms, too_soon
 from backfill.core.condemn import clear
 from backfill.core.fleets import Fleet, FleetState
 from backfill.core.guards import may_create
-from backfill.core.lifecycle import ABSENT, ManagedNode, Phase
+from backfill.core.lifecycle import ABSENT, ManagedNode, NodeStop, Phase, Retry
 from backfill.core.placement import candidates, pick, room
 from backfill.core.plan import SetFleet, SetNode
 from backfill.core.plan_builder import PlanBuilder
@@ -57,7 +57,10 @@ def _grow(builder: PlanBuilder, fleet: Fleet) -> None:
     failed = [m for m in there if m.phase is Phase.FAILED]
     if len(fleet.members) < fleet.size or failed:
         _begin_one(builder, fleet, failed)
-    elif all(m.proven_s and m.phase not in ABSENT for m in there) and len(there) == fleet.size:
+    elif (
+        all(m.proof.proven_s is not None and m.phase not in ABSENT for m in there)
+        and len(there) == fleet.size
+    ):
         _set(builder, fleet, "every member takes jobs", state=FleetState.READY, ready_s=builder.now_s)
 
 
@@ -65,7 +68,7 @@ def _hopeless(builder: PlanBuilder, fleet: Fleet, there: list[ManagedNode]) -> s
     """Say why not all of it will ever be, or return an empty text."""
     for node in there:
         if node.phase is Phase.GIVEN_UP:
-            return f"{node.name} failed {node.failures} times, the last time: {node.reason}"
+            return f"{node.name} failed {node.retry.failures} times, the last time: {node.reason}"
     known = {node.name for node in there}
     lost = [name for name in fleet.members if name not in known]
     if lost:
@@ -74,10 +77,11 @@ def _hopeless(builder: PlanBuilder, fleet: Fleet, there: list[ManagedNode]) -> s
     # So long that every member could fail as often as it may.
     longest_s = scale.boot_within_s + scale.backoff_s(scale.give_up_after)
     within_s = scale.give_up_after * longest_s
-    if fleet.all_begun_s and builder.now_s >= fleet.all_begun_s + within_s:
+    if fleet.all_begun_s is None:
+        return ""
+    if builder.now_s >= fleet.all_begun_s + within_s:
         return f"it was not complete within {within_s:.0f} s"
-    if fleet.all_begun_s:
-        builder.wake_at(fleet.all_begun_s + within_s)
+    builder.wake_at(fleet.all_begun_s + within_s)
     return ""
 
 
@@ -134,16 +138,17 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
             f"{free[0]} was begun",
             state=FleetState.MAKING,
             members=(*fleet.members, free[0]),
-            begun_s=fleet.begun_s or builder.now_s,
-            all_begun_s=builder.now_s if last else 0.0,
+            begun_s=builder.now_s if fleet.begun_s is None else fleet.begun_s,
+            all_begun_s=builder.now_s if last else None,
         )
         return
     for node in failed:
-        if builder.now_s >= node.not_before_s:
-            _begin(builder, fleet, node.name, node.address, host, node.failures)
+        next_s = node.retry.not_before_s
+        if next_s is None or builder.now_s >= next_s:
+            _begin(builder, fleet, node.name, node.address, host, node.retry.failures)
             _set(builder, fleet, f"{node.name} is tried again", retries=fleet.retries + 1)
             return
-        builder.wake_at(node.not_before_s)
+        builder.wake_at(next_s)
 
 
 def _free_names(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str]]:
@@ -170,7 +175,7 @@ def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: st
         now_s,
         now_s,
         reason=reason,
-        failures=failures,
+        retry=Retry(failures),
         fleet=fleet.id,
         image=own_image(builder.policies, _image(builder, fleet)),
     )
@@ -200,9 +205,9 @@ def _shrink(builder: PlanBuilder, fleet: Fleet) -> None:
         elif node.phase is Phase.BOOTING:
             busy += 1
             clear(builder, node, f"{fleet.id} goes: {fleet.reason}")
-        elif node.idle_since_s:
+        elif node.idle_since_s is not None:
             busy += 1
-            builder.become(node, Phase.DRAINING, f"{fleet.id} goes", drained_s=0.0)
+            builder.become(node, Phase.DRAINING, f"{fleet.id} goes", stop=NodeStop(float(builder.now_s)))
         else:
             builder.refuse(node.name, "removal", "a job runs on it; its fleet waits for that")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from backfill.core.actions import DrainNode, MigrateInstance, RequeueJob
 from backfill.core.adopting import unsure
@@ -20,6 +21,7 @@ from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.unsuspendable import Way
 from backfill.core.steps.evict import climb, suspend_jobs
 from backfill.core.steps.fellows import being_requeued, taken_over
+from backfill.core.steps.prove import unwoken
 from backfill.core.steps.put_back import step_ordered
 from backfill.core.steps.rungs import next_rung, rule_after
 from backfill.core.steps.taken import only_claimed, unsafe
@@ -51,8 +53,8 @@ def _keep(builder: PlanBuilder, node: ManagedNode, instance: Instance, kept: tup
     if doubt:
         builder.refuse(node.name, f"return to {node.host}", doubt)
         _put_right(builder, node, kept)
-    elif node.checkpoint:
-        step_ordered(builder, node, instance)
+    elif node.order is not None:
+        step_ordered(builder, node, node.order, instance)
     elif not _go_back(builder, node) and not _put_right(builder, node, kept):
         _wait_aside(builder, node, instance, way(builder, kept))
 
@@ -89,7 +91,7 @@ def _suspend_again(builder: PlanBuilder, node: ManagedNode, seen: Node, going: S
 
 def _wait_aside(builder: PlanBuilder, node: ManagedNode, instance: Instance, unsuspended: Way | None) -> None:
     """Its own host is busy: go on elsewhere, or by the ladder."""
-    if builder.now_s < node.not_before_s and builder.host_is_free(node.host):
+    if waits_to_return(builder, node) and builder.host_is_free(node.host):
         return  # its host is not what it waits for
     if unsuspended is Way.REQUEUE:
         _give_to_queue(builder, node)
@@ -109,7 +111,7 @@ def _not_stopped(builder: PlanBuilder, node: ManagedNode, instance: Instance | N
     if lost(builder, node, instance) or instance is None:
         return
     if instance.state is InstanceState.RUNNING:
-        builder.become(node, Phase.RETURNING, "its instance was found running", woken_s=0.0)
+        builder.become(node, Phase.RETURNING, "its instance was found running", proof=unwoken(node))
 
 
 def _pardoned(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -117,10 +119,11 @@ def _pardoned(builder: PlanBuilder, node: ManagedNode) -> bool:
     if node.condemned is None or builder.busy_with(node):
         return False
     free = builder.host_is_free(node.host) and not builder.budget_full()
-    if not node.unconfirmed and (not free or node.name in builder.world.closed):
+    said_no = node.unconfirmed
+    if said_no is None and (not free or node.name in builder.world.closed):
         return False
-    why = f"not given back to the queue: {node.unconfirmed}" if node.unconfirmed else node.reason
-    builder.note(node, why, condemned=None, condemned_s=0.0, unconfirmed="")
+    why = node.reason if said_no is None else f"not given back to the queue: {said_no}"
+    builder.note(node, why, condemned=None, unconfirmed=None)
     return True
 
 
@@ -140,17 +143,24 @@ def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
     if reason:
         builder.refuse(node.name, f"return to {node.host}", reason)
         return False
-    builder.become(node, Phase.RETURNING, f"host {node.host} is free again", woken_s=0.0)
+    builder.become(node, Phase.RETURNING, f"host {node.host} is free again", proof=unwoken(node))
     return True
+
+
+def waits_to_return(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if a return of it came to nothing, and it is too early for the next one."""
+    next_s = node.retry.not_before_s
+    return next_s is not None and builder.now_s < next_s
 
 
 def put_off_until(builder: PlanBuilder, node: ManagedNode) -> str:
     """Say why its return is not tried again yet, or return an empty text."""
-    if builder.now_s >= node.not_before_s:
+    next_s, returns = node.retry.not_before_s, node.retry.returns
+    if next_s is None or builder.now_s >= next_s:
         return ""
-    builder.wake_at(node.not_before_s)
-    tries = f"{node.returns} in a row" if node.returns > 1 else "once"
-    wait_s = builder.policies.comeback.retry_after_s(max(1, node.returns))
+    builder.wake_at(next_s)
+    tries = f"{returns} in a row" if returns > 1 else "once"
+    wait_s = builder.policies.comeback.retry_after_s(max(1, returns))
     return f"that came to nothing {tries}, and is tried again after {wait_s:.0f} s: {node.reason}"
 
 
@@ -184,7 +194,12 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
     if operation is not None and (operation.final or builder.now_s < operation.not_before_s):
         builder.refuse(node.name, f"move to {target}", operation.problem)
         return False
-    builder.become(node, Phase.MOVING, f"host {target} has room, {node.host} is busy", target=target)
+    builder.become(
+        node,
+        Phase.MOVING,
+        f"host {target} has room, {node.host} is busy",
+        stop=replace(node.stopping, target=target),
+    )
     return True
 
 
@@ -209,10 +224,10 @@ def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
         return
     if rule.for_s is None:
         return
-    if builder.now_s >= node.rung_since_s + rule.for_s:
+    if builder.now_s >= node.stopping.since_s + rule.for_s:
         climb(builder, node, f"{rule.for_s:g} s of {rule.rung} are over")
     else:
-        builder.wake_at(node.rung_since_s + rule.for_s)
+        builder.wake_at(node.stopping.since_s + rule.for_s)
 
 
 def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> str:
@@ -224,7 +239,7 @@ def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> str:
         return danger
     world = builder.world
     free_s = free_again_s(world, node.host)
-    over_s = None if rule.for_s is None else node.rung_since_s + rule.for_s
+    over_s = None if rule.for_s is None else node.stopping.since_s + rule.for_s
     if builder.policies.gaps.pointless(over_s, free_s):
         return f"{node.host} is busy, by its jobs' limits, until after {rule.rung} is over"
     if rule_after(builder, node).rung is Rung.REQUEUE:
@@ -239,7 +254,7 @@ def _suspend(builder: PlanBuilder, node: ManagedNode) -> None:
     rule = builder.rule(node)
     reason = f"stood still for long: its memory goes to disk ({node.reason})"
     progress = suspend(builder, node, reason)
-    builder.wake_at(node.rung_since_s + rule.within_s)
+    builder.wake_at(node.stopping.since_s + rule.within_s)
     if progress is Progress.FINAL:
         climb(builder, node, kept_in_memory(builder.instance(node)) or "suspend did not work")
 
@@ -282,27 +297,31 @@ def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, reason: str) -> boo
 def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
     """Wait for the migration; look at both hosts, not at the error, to know where it is."""
     places = [i for i in builder.world.places_of(node.name) if i.tag.generation == node.generation]
-    action = MigrateInstance(node.name, node.generation, node.host, node.target, f"{node.target} has room")
+    target = node.target
+    if target is None:
+        builder.become(node, _back_phase(builder, node), "nobody knows where it was to move")
+        return
+    action = MigrateInstance(node.name, node.generation, node.host, target, f"{target} has room")
     if _too_slow(builder, node):
         return
     if builder.world.running(_key(builder, action)) or builder.world.in_doubt(node.name):
         return
     at = {i.host: i for i in places if i.state is not InstanceState.MIGRATING}
-    if node.target in at and node.host not in at:
-        _arrived(builder, node, at[node.target])
+    if target in at and node.host not in at:
+        _arrived(builder, node, at[target])
         return
     operation = builder.operation(action)
     if operation is not None:
         builder.become(
             node,
             _back_phase(builder, node),
-            f"the move to {node.target} failed: {operation.problem}",
-            target="",
+            f"the move to {target} failed: {operation.problem}",
+            stop=replace(node.stopping, target=None),
         )
         return
-    if builder.taken(node.target):
-        reason = f"{node.target} was taken before the move began"
-        builder.become(node, _back_phase(builder, node), reason, target="")
+    if builder.taken(target):
+        reason = f"{target} was taken before the move began"
+        builder.become(node, _back_phase(builder, node), reason, stop=replace(node.stopping, target=None))
         return
     builder.do(action)
 
@@ -318,22 +337,23 @@ def _too_slow(builder: PlanBuilder, node: ManagedNode) -> bool:
     builder.wake_at(limit_s)
     if builder.now_s < limit_s:
         return False
-    builder.become(
-        node, Phase.EVICTING, f"the move to {node.target} is too slow", target="", **next_rung(builder, node)
-    )
+    stop = replace(next_rung(builder, node), target=None)
+    builder.become(node, Phase.EVICTING, f"the move to {node.target} is too slow", stop=stop)
     return True
 
 
 def _arrived(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
-    host = node.target
+    host = instance.host
+    stop = replace(node.stopping, target=None)
     if builder.taken(host):
         phase = Phase.PARKED if builder.stopped(instance) else Phase.EVICTING
         # Somebody waits for this host already: there is no time for one more move.
         moved = phase is Phase.EVICTING and builder.rule(node).rung is Rung.MIGRATE
-        further = next_rung(builder, node) if moved else {}
-        builder.become(node, phase, f"{host} was taken meanwhile", host=host, target="", **further)
+        if moved:
+            stop = replace(next_rung(builder, node), target=None)
+        builder.become(node, phase, f"{host} was taken meanwhile", host=host, stop=stop)
         return
-    builder.become(node, Phase.RETURNING, f"moved to {host}", host=host, target="", woken_s=0.0)
+    builder.become(node, Phase.RETURNING, f"moved to {host}", host=host, stop=stop, proof=unwoken(node))
 
 
 def _back_phase(builder: PlanBuilder, node: ManagedNode) -> Phase:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backfill.core.actions import WakeInstance
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.readiness import Check, judge_report
 
@@ -13,10 +15,11 @@ _PATIENCE = 0.1
 
 def checks_of(builder: PlanBuilder, node: ManagedNode) -> tuple[Check, ...]:
     """What the node's last report proves; nothing where its provider cannot look inside."""
-    if node.report is None:
+    report = node.proof.report
+    if report is None:
         return ()
     flavour, rules = builder.policies.instances.flavour, builder.policies.readiness
-    return judge_report(node.report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s)
+    return judge_report(report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s)
 
 
 def proven(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool = True) -> tuple[bool, str]:
@@ -25,12 +28,12 @@ def proven(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool 
     (False, "") while it is under way: the caller comes back with the next plan. `register`: its
     slurmd is to report to Slurm with the first try.
     """
-    if node.woken_s < node.since_s:
+    if not node.woken_since:
         return False, _ask(builder, node, reason, register)
     failing = [c for c in checks_of(builder, node) if not c.ok]
     if not failing:
         return True, ""
-    began_s = max(node.proof_s, builder.world.sighted_since_s)
+    began_s = _began_s(builder, node)
     for check in failing:
         limit_s = began_s + builder.policies.readiness.within_s(check.name)
         if builder.now_s >= limit_s:
@@ -40,18 +43,36 @@ def proven(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool 
     return False, _ask_again(builder, node, failing[0], began_s)
 
 
+def _began_s(builder: PlanBuilder, node: ManagedNode) -> float:
+    """From when the limits of its proof count."""
+    first_s, sighted_s = node.proof.first_s, builder.world.sighted_since_s
+    return sighted_s if first_s is None else max(first_s, sighted_s)
+
+
+def read_since_woken(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if Slurm's picture of the node is of after its clock and slurmd were set right."""
+    woken_s = node.proof.woken_s
+    return woken_s is None or builder.world.node_read_s(node.name) >= woken_s
+
+
+def unwoken(node: ManagedNode) -> NodeProof:
+    """Its proof when it is to be woken once more."""
+    return replace(node.proof, woken_s=None)
+
+
 def ask_on(builder: PlanBuilder, node: ManagedNode) -> None:
     """Ask again although it is late, as the caller can do nothing else with the node."""
     for check in checks_of(builder, node):
         if not check.ok:
-            _ask_again(builder, node, check, max(node.proof_s, builder.world.sighted_since_s))
+            _ask_again(builder, node, check, _began_s(builder, node))
             return
 
 
 def _ask_again(builder: PlanBuilder, node: ManagedNode, check: Check, began_s: float) -> str:
     """Each try costs the guest some of the CPU that it needs to become ready."""
-    pause_s = max(builder.policies.readiness.retry_s, (node.woken_s - began_s) * _PATIENCE)
-    again_s = node.woken_s + pause_s
+    woken_s = node.since_s if node.proof.woken_s is None else node.proof.woken_s
+    pause_s = max(builder.policies.readiness.retry_s, (woken_s - began_s) * _PATIENCE)
+    again_s = woken_s + pause_s
     builder.wake_at(again_s)
     if builder.now_s < again_s:
         return ""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from backfill.core.actions import DrainNode, KickJob, ProbeJobs, ResumeJob, UndrainNode, WakeInstance
 from backfill.core.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.condemn import condemn, forgotten, lost, work_on
 from backfill.core.hiding import show
-from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, Phase
+from backfill.core.lifecycle import Cause, HeldJob, JobCheck, ManagedNode, Phase
 from backfill.core.liveness import silent_too_long
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.steps.devices import see_to_devices
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.fellows import go_on_together, waits_for
-from backfill.core.steps.rungs import on_rung
+from backfill.core.steps.prove import unwoken
+from backfill.core.steps.rungs import first_rung
 from backfill.core.steps.saving import save_in_time
 from backfill.core.steps.throttle import give_cpus
 
@@ -34,7 +36,7 @@ _CALLS = 2  # into a guest that Slurm does not hear, before nobody does
 
 def step_ready(builder: PlanBuilder, node: ManagedNode) -> None:
     """Watch over one node that takes jobs."""
-    if builder.must_leave(node) or node.checkpoint:
+    if builder.must_leave(node) or node.order is not None:
         begin_eviction(builder, node)
         return
     if not builder.world.hosts[node.host].reachable:
@@ -75,29 +77,30 @@ def _stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool
     Opened to others now, the node would get a second job onto the CPUs of the one that is
     suspended; and nobody else would let that one go on. So its return is done from the beginning.
     """
-    if not seen.drained_by_us or node.held or node.kicked:
+    if not seen.drained_by_us or node.held or (node.check is not None and node.check.kicked):
         return False
     jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
     if all(job.state is not JobState.SUSPENDED for job in jobs):
         return False
     held = tuple(HeldJob(job.id, job.restarts) for job in jobs)
     reason = "Slurm shows a stop of ours that the journal does not know"
-    fields = on_rung(builder, 0)
-    builder.become(node, Phase.EVICTING, reason, held=held, woken_s=0.0, drained_s=0.0, target="", **fields)
+    stop = first_rung(builder)
+    builder.become(node, Phase.EVICTING, reason, held=held, proof=unwoken(node), stop=stop)
     return True
 
 
 def _see_to_jobs(builder: PlanBuilder, node: ManagedNode, waiting: str) -> None:
     if node.held:
         go_on_together(builder, node)
-    elif node.suspended_s:
-        _prove_jobs(builder, node)
+    elif node.check is not None:
+        _prove_jobs(builder, node, node.check)
     busy = bool(builder.world.jobs_on(node.name))
-    if busy and node.idle_since_s:
-        builder.note(node, "a job runs on it", idle_since_s=0.0)
-    elif not busy and not node.idle_since_s:
+    idle = node.idle_since_s is not None
+    if busy and idle:
+        builder.note(node, "a job runs on it", idle_since_s=None)
+    elif not busy and not idle:
         builder.note(node, "no job is left on it", idle_since_s=builder.now_s)
-    if busy and not node.idle_since_s and not node.suspended_s and not waiting:
+    if busy and not idle and node.check is None and not waiting:
         save_in_time(builder, node)
 
 
@@ -118,7 +121,8 @@ def _silent(builder: PlanBuilder, node: ManagedNode) -> None:
         builder.refuse(node.name, "removal", reason)
         return
     wake = WakeInstance(node.name, node.generation, node.host, "does its guest answer?")
-    if node.woken_s <= world.silent[node.name]:
+    woken_s = node.proof.woken_s
+    if woken_s is None or woken_s <= world.silent[node.name]:
         progress, tried = builder.do(wake), builder.operation(wake)
         failed = tried is not None and (progress is Progress.FINAL or tried.attempts >= _CALLS)
         if failed and tried is not None:
@@ -148,49 +152,50 @@ def _in_service(builder: PlanBuilder, node: ManagedNode, seen: Node, waiting: st
         builder.do(UndrainNode(node.name, node.generation, "it is ready", node.host))
 
 
-def _prove_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
+def _prove_jobs(builder: PlanBuilder, node: ManagedNode, check: JobCheck) -> None:
     """Soon after a return: see in the guest that its jobs go on, and kick them if they do not."""
     jobs = builder.world.jobs_on(node.name)
     if not jobs:
-        builder.note(node, "no job is left on it", suspended_s=0.0, stuck_s=0.0)
+        builder.note(node, "no job is left on it", check=None)
         return
-    if _half_kicked(builder, node, jobs):
+    if _half_kicked(builder, node, check, jobs):
         return
     if not any(job.state is JobState.RUNNING for job in jobs):
         kept = any(job.state is JobState.SUSPENDED for job in jobs)
         why = "others keep its jobs suspended" if kept else "none of its jobs runs any more"
-        builder.note(node, why, suspended_s=0.0, stuck_s=0.0)
+        builder.note(node, why, check=None)
         return
-    if node.stuck_s and builder.now_s >= node.stuck_s + _SETTLES_S:
-        _kick(builder, node, jobs)
+    stuck = check.stuck_s is not None
+    if check.stuck_s is not None and builder.now_s >= check.stuck_s + _SETTLES_S:
+        _kick(builder, node, check, jobs)
         return
-    over_s = node.suspended_s + _LATE_SIGNAL_S
-    if not node.stuck_s and node.probed_s > over_s:
-        builder.note(node, "its jobs go on", suspended_s=0.0, kicked=())
+    looked_s = node.since_s if check.probed_s is None else max(check.probed_s, node.since_s)
+    over_s = check.suspended_s + _LATE_SIGNAL_S
+    if not stuck and check.probed_s is not None and check.probed_s > over_s:
+        builder.note(node, "its jobs go on", check=None)
         return
-    looked_s = max(node.probed_s, node.since_s)
     # A look costs a call into the guest, and what is late gets less likely with time.
-    well_s = 0.0 if node.stuck_s else (looked_s - node.since_s) * _PROBE_LESS_OFTEN
+    well_s = 0.0 if stuck else (looked_s - node.since_s) * _PROBE_LESS_OFTEN
     due_s = looked_s + max(_PROBE_EVERY_S, well_s)
     builder.wake_at(due_s)
     if builder.now_s >= due_s:
         builder.do(ProbeJobs(node.name, node.generation, node.host, "do its jobs go on?"))
 
 
-def _kick(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> None:
+def _kick(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterable[Job]) -> None:
     """Let stopped processes go on. What is suspended only for that is noted before the call."""
     stuck = [job for job in jobs if job.state is JobState.RUNNING and job.active]
-    kicked = tuple(dict.fromkeys((*node.kicked, *(job.id for job in stuck))))
-    if kicked != node.kicked:
-        builder.note(node, "its processes stand still", kicked=kicked)
+    kicked = tuple(dict.fromkeys((*check.kicked, *(job.id for job in stuck))))
+    if kicked != check.kicked:
+        builder.note(node, "its processes stand still", check=replace(check, kicked=kicked))
     for job in stuck:
         reason = "its processes stand still although Slurm shows it as running"
         builder.do(KickJob(node.name, node.generation, job.id, reason))
 
 
-def _half_kicked(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> bool:
+def _half_kicked(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterable[Job]) -> bool:
     """Whether a kick got no further than the suspend, as when the daemon died in it; it goes on."""
-    left = [j for j in jobs if j.state is JobState.SUSPENDED and j.id in node.kicked]
+    left = [j for j in jobs if j.state is JobState.SUSPENDED and j.id in check.kicked]
     for job in left if not builder.busy_with(node) else ():
         reason = "it was suspended only to let its processes go on"
         builder.do(ResumeJob(node.name, node.generation, job.id, reason))

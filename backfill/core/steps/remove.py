@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backfill.core.actions import (
     CancelJob,
     DeleteInstance,
@@ -14,11 +16,11 @@ from backfill.core.actions import (
 from backfill.core.adopting import stop_where_wanted
 from backfill.core.cluster import OUR_REASON, Job, NodeBase
 from backfill.core.condemn import COPY_IS_LOST, clear, condemn, forgotten, work_on
-from backfill.core.lifecycle import Cause, ManagedNode, Phase
+from backfill.core.lifecycle import Cause, ManagedNode, Phase, Retry
 from backfill.core.notice import tell
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.steps.evict import begin_eviction
-from backfill.core.steps.rungs import on_rung
+from backfill.core.steps.rungs import first_rung
 from backfill.core.steps.unsuspended import give_back
 
 
@@ -37,10 +39,12 @@ def step_draining(builder: PlanBuilder, node: ManagedNode) -> None:
     if not seen.drained:
         builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
         return
-    if node.drained_s == 0.0:
-        builder.note(node, node.reason, drained_s=builder.now_s)
+    drained_s = node.stopping.drained_s
+    if drained_s is None:
+        stop = replace(node.stopping, drained_s=float(builder.now_s))
+        builder.note(node, node.reason, stop=stop)
         return
-    if builder.world.node_read_s(node.name) <= node.drained_s:
+    if builder.world.node_read_s(node.name) <= drained_s:
         return  # a job may have come just before the drain: look once more
     if builder.world.jobs_on(node.name):
         _with_jobs(builder, node)
@@ -53,7 +57,7 @@ def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
     if not node.doomed:
         reason = "a job came just before the drain"
         builder.do(UndrainNode(node.name, node.generation, reason, node.host))
-        builder.become(node, Phase.READY, reason, idle_since_s=0.0)
+        builder.become(node, Phase.READY, reason, stop=None, idle_since_s=None)
         return
     limit_s = builder.since(node) + builder.policies.scale.reclaim_within_s
     builder.wake_at(limit_s)
@@ -69,8 +73,8 @@ def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
 
 def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
     """Destroy the instance first, so that no copy can run on; then clear Slurm of the node."""
-    if node.unconfirmed:
-        _spared(builder, node)
+    if node.unconfirmed is not None:
+        _spared(builder, node, node.unconfirmed)
         return
     give_back(builder, node)
     if _given_up(builder, node) or _instance_left(builder, node) or builder.blind:
@@ -102,17 +106,10 @@ def _not_deleted(builder: PlanBuilder, node: ManagedNode) -> bool:
     return builder.do(delete) is not Progress.FINAL
 
 
-def _spared(builder: PlanBuilder, node: ManagedNode) -> None:
+def _spared(builder: PlanBuilder, node: ManagedNode, said: str) -> None:
     """Asked directly before, Slurm or its hypervisor did not bear out why it should go."""
     builder.become(
-        node,
-        Phase.EVICTING,
-        f"not destroyed: {node.unconfirmed}",
-        unconfirmed="",
-        fail=False,
-        doomed=False,
-        drained_s=0.0,
-        **on_rung(builder, 0),
+        node, Phase.EVICTING, f"not destroyed: {said}", unconfirmed=None, fail=False, stop=first_rung(builder)
     )
 
 
@@ -125,7 +122,7 @@ def lost_with(builder: PlanBuilder, host: str) -> bool:
 def _given_up(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Forget what the node has on hosts that are off for good; whether that goes on."""
     world = builder.world
-    for host in filter(None, (node.host, node.target)):
+    for host in node.hosts:
         seen_s = world.seen_s("instance", f"{host}/{node.name}")
         if lost_with(builder, host) and seen_s < node.since_s:
             reason = f"{host} is off for good: {world.off[host]}"
@@ -138,17 +135,12 @@ def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Delete it wherever it is seen; true while anything of it may still be there."""
     places = builder.world.places_of(node.name)
     for place in places:
-        last_words = node.fail and node.proven_s == 0.0
-        held = work_on(builder, node) if node.condemned else ()
+        last_words = node.fail and node.proof.proven_s is None
+        cause = None if node.condemned is None else node.condemned.cause
+        held = () if cause is None else work_on(builder, node)
         progress = builder.do(
             DeleteInstance(
-                node.name,
-                node.generation,
-                place.host,
-                node.reason,
-                last_words,
-                cause=node.condemned,
-                held=held,
+                node.name, node.generation, place.host, node.reason, last_words, cause=cause, held=held
             )
         )
         if progress not in (Progress.BEGUN, Progress.RUNNING):
@@ -162,7 +154,7 @@ def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
 def _unsure(builder: PlanBuilder, node: ManagedNode) -> str:
     """Say which host has not been seen without the instance since the removal began."""
     world = builder.world
-    for name in filter(None, (node.host, node.target)):
+    for name in node.hosts:
         host = world.hosts[name]
         if lost_with(builder, name):
             continue
@@ -201,7 +193,7 @@ def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
     reason = f"its instance is gone: {node.reason}"
     host = "" if lost_with(builder, node.host) else node.host
     if not job.requeue:
-        if node.condemned not in COPY_IS_LOST:
+        if node.condemned is None or node.condemned.cause not in COPY_IS_LOST:
             why = f"job {job.id} was submitted as --no-requeue, and nothing shows its copy as lost"
             builder.refuse(node.name, "removal", why)
             return
@@ -226,14 +218,13 @@ def _over(builder: PlanBuilder, node: ManagedNode) -> None:
         builder.forget(node, node.reason)
         return
     scale = builder.policies.scale
-    failures = node.failures + 1
+    failures = node.retry.failures + 1
     if failures >= scale.give_up_after:
         builder.become(
             node,
             Phase.GIVEN_UP,
             f"given up after {failures} failures: {node.reason}",
-            failures=failures,
-            held=(),
+            **_nothing_left(Retry(failures)),
         )
         return
     wait_s = scale.backoff_s(failures)
@@ -241,7 +232,9 @@ def _over(builder: PlanBuilder, node: ManagedNode) -> None:
         node,
         Phase.FAILED,
         f"failure {failures} of {scale.give_up_after}, next try in {wait_s:.0f} s: {node.reason}",
-        failures=failures,
-        not_before_s=builder.now_s + wait_s,
-        held=(),
+        **_nothing_left(Retry(failures, not_before_s=builder.now_s + wait_s)),
     )
+
+
+def _nothing_left(retry: Retry) -> dict[str, object]:
+    return {"held": (), "stop": None, "check": None, "order": None, "retry": retry}

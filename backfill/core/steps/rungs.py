@@ -1,21 +1,25 @@
-"""Which rung of the ladder a node is on, and the next one, as fields of its record."""
+"""Which rung of the ladder a node is on, and the next one, as the stop in its record."""
 
 from __future__ import annotations
 
-from backfill.core.lifecycle import ManagedNode
+from dataclasses import replace
+
+from backfill.core.lifecycle import ManagedNode, NodeStop
 from backfill.core.plan_builder import PlanBuilder
 from backfill.core.policies.ladder import RungRule
 
 
-def on_rung(builder: PlanBuilder, index: int) -> dict[str, object]:
-    """On the `index`-th rung from now on."""
+def first_rung(builder: PlanBuilder, *, doomed: bool = False) -> NodeStop:
+    """A stop that begins now."""
+    kind = builder.policies.ladder.rule(0).rung
+    return NodeStop(float(builder.now_s), kind=kind, doomed=doomed)
+
+
+def next_rung(builder: PlanBuilder, node: ManagedNode) -> NodeStop:
+    """Its stop, one rung further than now."""
+    index = _place(builder, node) + 1
     kind = builder.policies.ladder.rule(index).rung
-    return {"rung": index, "rung_kind": kind, "rung_since_s": builder.now_s}
-
-
-def next_rung(builder: PlanBuilder, node: ManagedNode) -> dict[str, object]:
-    """One rung further than now."""
-    return on_rung(builder, _place(builder, node) + 1)
+    return replace(node.stopping, since_s=float(builder.now_s), rung=index, kind=kind)
 
 
 def rule_after(builder: PlanBuilder, node: ManagedNode) -> RungRule:
@@ -29,4 +33,5 @@ def past_the_last(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _place(builder: PlanBuilder, node: ManagedNode) -> int:
-    return builder.policies.ladder.place(node.rung, node.rung_kind)
+    stop = node.stopping
+    return builder.policies.ladder.place(stop.rung, stop.kind)

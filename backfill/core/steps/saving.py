@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backfill.core.cluster import Job, JobState
 from backfill.core.foresight import end_s
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import CheckpointOrder, ManagedNode, Phase
 from backfill.core.plan_builder import PlanBuilder
 
 
@@ -24,7 +24,7 @@ def save_in_time(builder: PlanBuilder, node: ManagedNode) -> None:
     job = jobs[0]
     if job.state is not JobState.RUNNING or node.name != min(job.nodes):
         return
-    last_s = max(job.start_s, node.checkpoint_s)
+    last_s = _last_s(job, node)
     cost_s = _cost_s(builder, node)
     due_s = rules.due_s(last_s, cost_s, last_s - node.created_s, node.evictions)
     over_s = end_s(job)
@@ -49,7 +49,7 @@ def _order(builder: PlanBuilder, job: Job) -> None:
     if len(members) < len(nodes):
         builder.refuse(f"job {job.id}", "a checkpoint", "not all of its nodes are ready nodes of ours")
         return
-    under_way = {m.checkpoint for m in world.managed.values() if m.checkpoint} | builder.checkpoints
+    under_way = {m.order.id for m in world.managed.values() if m.order} | builder.checkpoints
     if len(under_way) >= at_once:
         builder.refuse(f"job {job.id}", "a checkpoint", f"saving.at_once = {at_once} is reached")
         return
@@ -58,8 +58,14 @@ def _order(builder: PlanBuilder, job: Job) -> None:
     names = tuple(node.name for node in members)
     for node in members:
         reason = f"checkpoint {identity}: the last one is {_age(builder, job, node)} old"
-        builder.note(node, reason, checkpoint=identity, checkpoint_s=builder.now_s, checkpoint_of=names)
+        order = CheckpointOrder(identity, names)
+        builder.note(node, reason, order=order, ordered_s=builder.now_s)
 
 
 def _age(builder: PlanBuilder, job: Job, node: ManagedNode) -> str:
-    return f"{builder.now_s - max(job.start_s, node.checkpoint_s):.0f} s"
+    return f"{builder.now_s - _last_s(job, node):.0f} s"
+
+
+def _last_s(job: Job, node: ManagedNode) -> float:
+    """Since when there is anything that is in no checkpoint."""
+    return job.start_s if node.ordered_s is None else max(job.start_s, node.ordered_s)

@@ -43,7 +43,8 @@ def unsafe(builder: PlanBuilder, node: ManagedNode) -> str:
     if not builder.left(node.host):
         return ""
     rule, ladder = builder.rule(node), builder.policies.ladder
-    later = ladder.rungs[ladder.place(node.rung, node.rung_kind) + 1 :]
+    stop = node.stopping
+    later = ladder.rungs[ladder.place(stop.rung, stop.kind) + 1 :]
     if rule.rung not in _IN_MEMORY or all(after.rung is not Rung.SUSPEND for after in later):
         return ""
     return f"what is in the memory of {node.host} may not outlast its maintenance"

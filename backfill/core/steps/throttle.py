@@ -8,6 +8,7 @@ from backfill.core.fleet import Instance
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.placement import closed
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.steps.prove import unwoken
 from backfill.core.steps.rungs import next_rung
 from backfill.core.steps.taken import unsafe, why_taken
 from backfill.core.steps.timing import drained
@@ -55,7 +56,7 @@ def step_throttled(builder: PlanBuilder, node: ManagedNode) -> None:
         builder.refuse(node.name, "all of its CPUs", busy)
         _wait(builder, node)
     else:
-        builder.become(node, Phase.RETURNING, f"host {node.host} is free again", woken_s=0.0)
+        builder.become(node, Phase.RETURNING, f"host {node.host} is free again", proof=unwoken(node))
 
 
 def _wanted(builder: PlanBuilder, node: ManagedNode) -> str:
@@ -75,7 +76,7 @@ def _wait(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     if rule.for_s is None or rule.rung is not Rung.THROTTLE:
         return
-    over_s = node.rung_since_s + rule.for_s
+    over_s = node.stopping.since_s + rule.for_s
     if builder.now_s >= over_s:
         _climb(builder, node, f"{rule.for_s:g} s of {rule.rung} are over")
     else:
@@ -84,4 +85,4 @@ def _wait(builder: PlanBuilder, node: ManagedNode) -> None:
 
 def _climb(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
     reason = f"{node.reason}; {why}"
-    builder.become(node, Phase.EVICTING, reason, **next_rung(builder, node))
+    builder.become(node, Phase.EVICTING, reason, stop=next_rung(builder, node))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from backfill.core.actions import KeepCheckpoint, SuspendInstance
 from backfill.core.fence import judge
 from backfill.core.fleet import Checkpoint, Instance, InstanceState
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.lifecycle import CheckpointOrder, ManagedNode, Phase
 from backfill.core.plan import key_of
 from backfill.core.plan_builder import PlanBuilder, Progress
 
@@ -64,42 +64,46 @@ def _expected_s(builder: PlanBuilder, node: ManagedNode) -> float:
     return (rate.predict_s(_used_mb(builder, node.name)) or 0.0) if rate is not None else 0.0
 
 
-def keep_checkpoint(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
+def keep_checkpoint(
+    builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, instance: Instance
+) -> None:
     """The order of a checkpoint: all members stand still, then memory to disk, then keep it."""
-    members = _members(builder, node)
-    late_s = max(m.drained_s for m in members) - node.checkpoint_s
+    members = _members(builder, order)
+    ordered_s = node.since_s if node.ordered_s is None else node.ordered_s
+    drained = [s for m in members if (s := m.stopping.drained_s) is not None]
+    late_s = max(drained, default=ordered_s) - ordered_s
     window_s = builder.policies.checkpoints.window_s
     stopped = all(_stopped(builder, m) for m in members)
-    if late_s > window_s or (not stopped and builder.now_s > node.checkpoint_s + window_s):
-        _no_checkpoint(builder, node, f"its nodes did not all stop within {window_s:g} s")
+    if late_s > window_s or (not stopped and builder.now_s > ordered_s + window_s):
+        _no_checkpoint(builder, node, order, f"its nodes did not all stop within {window_s:g} s")
         return
     if not stopped:
-        builder.wake_at(node.checkpoint_s + window_s)
+        builder.wake_at(ordered_s + window_s)
         return
     if instance.state is InstanceState.PAUSED:
-        if suspend(builder, node, f"for checkpoint {node.checkpoint}") is Progress.FINAL:
+        if suspend(builder, node, f"for checkpoint {order.id}") is Progress.FINAL:
             why = kept_in_memory(instance) or "its memory could not be written"
-            _no_checkpoint(builder, node, why)
+            _no_checkpoint(builder, node, order, why)
         return
     action = KeepCheckpoint(
         node.name,
         node.generation,
         node.host,
-        _wanted(builder, node, members),
+        _wanted(builder, node, order, members),
         builder.policies.checkpoints.quota_mb,
-        f"checkpoint {node.checkpoint} was ordered",
+        f"checkpoint {order.id} was ordered",
     )
     operation = builder.operation(action)
     if operation is not None and operation.problem and not operation.running:
-        _no_checkpoint(builder, node, operation.problem)
+        _no_checkpoint(builder, node, order, operation.problem)
         return
     builder.do(action)
 
 
-def _members(builder: PlanBuilder, node: ManagedNode) -> list[ManagedNode]:
-    """All nodes of the same order that have not got theirs yet, this one included."""
+def _members(builder: PlanBuilder, order: CheckpointOrder) -> list[ManagedNode]:
+    """All nodes of the order that have not got theirs yet."""
     managed = builder.world.managed.values()
-    return [m for m in managed if m.checkpoint == node.checkpoint]
+    return [m for m in managed if m.order is not None and m.order.id == order.id]
 
 
 def _stopped(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -108,11 +112,13 @@ def _stopped(builder: PlanBuilder, node: ManagedNode) -> bool:
     return still and node.phase is Phase.PARKED
 
 
-def _wanted(builder: PlanBuilder, node: ManagedNode, members: list[ManagedNode]) -> Checkpoint:
+def _wanted(
+    builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, members: list[ManagedNode]
+) -> Checkpoint:
     held, policies = judge(node.name, node.held, builder.world.jobs).keep[0], builder.policies
-    names = sorted({*node.checkpoint_of, *(m.name for m in members)})
+    names = sorted({*order.members, *(m.name for m in members)})
     return Checkpoint(
-        id=node.checkpoint,
+        id=order.id,
         name=node.name,
         job=held.id,
         restarts=held.restarts,
@@ -120,10 +126,10 @@ def _wanted(builder: PlanBuilder, node: ManagedNode, members: list[ManagedNode])
         host=node.host,
         members=tuple(names),
         created_s=float(builder.now_s),
-        expires_s=builder.now_s + policies.saving.kept_s(node.checkpoint, policies.checkpoints.keep_s),
+        expires_s=builder.now_s + policies.saving.kept_s(order.id, policies.checkpoints.keep_s),
     )
 
 
-def _no_checkpoint(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
+def _no_checkpoint(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, why: str) -> None:
     """It is given up and the instance goes back to work; the story tells why."""
-    builder.note(node, f"no checkpoint {node.checkpoint}: {why}", checkpoint="", checkpoint_of=())
+    builder.note(node, f"no checkpoint {order.id}: {why}", order=None)

@@ -10,7 +10,7 @@ from itertools import count
 from backfill.core.actions import LimitJob, SuspendJob
 from backfill.core.cluster import Job, JobState
 from backfill.core.foresight import end_s
-from backfill.core.lifecycle import HeldJob, JobLimit, ManagedNode, Phase
+from backfill.core.lifecycle import HeldJob, JobLimit, ManagedNode, Phase, RefusedSuspend
 from backfill.core.notice import tell
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.unsuspendable import Way, next_minute_s, whole_minutes_s
@@ -49,9 +49,10 @@ def _refused(builder: PlanBuilder, node: ManagedNode, held: HeldJob, job: Job, w
     beside = next(_held_elsewhere(builder, node, whole), None)
     if beside is not None:  # the job as a whole has stood still since then
         _, first = beside
-        return replace(held, ours=False, refused=words, stopped_s=first.stopped_s, limits=first.limits)
+        return replace(held, ours=False, refused=replace(first, words=words))
     limits = [JobLimit(j.id, j.time_limit_s) for j in whole if j.time_limit_s is not None]
-    return replace(held, ours=False, refused=words, stopped_s=node.rung_since_s, limits=tuple(limits))
+    refused = RefusedSuspend(words, node.stopping.since_s, tuple(limits))
+    return replace(held, ours=False, refused=refused)
 
 
 def _components(builder: PlanBuilder, job: Job) -> Iterator[Job]:
@@ -70,7 +71,7 @@ def _components(builder: PlanBuilder, job: Job) -> Iterator[Job]:
 
 def _held_elsewhere(
     builder: PlanBuilder, node: ManagedNode, whole: Iterable[Job]
-) -> Iterator[tuple[ManagedNode, HeldJob]]:
+) -> Iterator[tuple[ManagedNode, RefusedSuspend]]:
     """Other nodes of ours on which a part of the job stands still, and as what it is held there."""
     for job in whole:
         for name in job.nodes:
@@ -78,8 +79,9 @@ def _held_elsewhere(
             if other is None or name == node.name:
                 continue
             for held in other.held:
-                if (held.id, held.restarts) == (job.id, job.restarts) and held.limits:
-                    yield other, held
+                same = (held.id, held.restarts) == (job.id, job.restarts)
+                if same and held.refused is not None and held.refused.limits:
+                    yield other, held.refused
 
 
 def way(builder: PlanBuilder, kept: Iterable[HeldJob]) -> Way | None:
@@ -91,38 +93,43 @@ def keep_alive(builder: PlanBuilder, node: ManagedNode, kept: Iterable[HeldJob])
     """Say which jobs Slurm will not suspend, and keep their time limits ahead of the stop."""
     rule = builder.policies.unsuspendable
     for held in kept:
-        if not held.refused:
+        if held.refused is None:
             continue
-        reason = f"Slurm will not ({held.refused}); {_WHAT[rule.way]} (unsuspendable.way)"
+        reason = f"Slurm will not ({held.refused.words}); {_WHAT[rule.way]} (unsuspendable.way)"
         builder.refuse(node.name, f"suspend of job {held.id}", reason)
         if rule.raises and not builder.blind:
-            for limit in held.limits:
-                _raise(builder, node, held, limit)
+            for limit in held.refused.limits:
+                _raise(builder, node, held, held.refused, limit)
 
 
-def _raise(builder: PlanBuilder, node: ManagedNode, held: HeldJob, limit: JobLimit) -> None:
+def _raise(
+    builder: PlanBuilder, node: ManagedNode, held: HeldJob, refused: RefusedSuspend, limit: JobLimit
+) -> None:
     rule = builder.policies.unsuspendable
     job = builder.world.jobs.get(limit.id)
     over_s = None if job is None or not job.active else end_s(job)
     if job is None or job.time_limit_s is None or over_s is None:
         return
     if job.time_limit_s < limit.limit_s:
-        _lowered(builder, node, held, limit, job.time_limit_s)
+        less = replace(limit, limit_s=job.time_limit_s)
+        limits = tuple(less if one == limit else one for one in refused.limits)
+        _lowered(builder, node, held, replace(refused, limits=limits), limit.id)
         return
     base_s = over_s - job.time_limit_s + limit.limit_s
-    changes_s = partial(rule.changes_s, held.stopped_s, base_s)
+    changes_s = partial(rule.changes_s, refused.since_s, base_s)
     now_s = builder.world.plain_now_s(changes_s)
     builder.wake_at(changes_s(now_s))
-    wanted_s = limit.limit_s + rule.raised_s(held.stopped_s, base_s, now_s)
+    wanted_s = limit.limit_s + rule.raised_s(refused.since_s, base_s, now_s)
     if job.time_limit_s < wanted_s:
         _set(builder, node, job, wanted_s, "it stands still, and Slurm's clock goes on")
 
 
-def _lowered(builder: PlanBuilder, node: ManagedNode, held: HeldJob, limit: JobLimit, seen_s: float) -> None:
+def _lowered(
+    builder: PlanBuilder, node: ManagedNode, held: HeldJob, refused: RefusedSuspend, job_id: str
+) -> None:
     """Somebody else gave it less than it had: that is what it has from now on, besides the stop."""
-    limits = tuple(replace(one, limit_s=seen_s) if one == limit else one for one in held.limits)
-    jobs = tuple(replace(h, limits=limits) if h == held else h for h in node.held)
-    builder.note(node, f"somebody lowered the time limit of job {limit.id}", held=jobs)
+    jobs = tuple(replace(h, refused=refused) if h == held else h for h in node.held)
+    builder.note(node, f"somebody lowered the time limit of job {job_id}", held=jobs)
 
 
 def _set(builder: PlanBuilder, node: ManagedNode, job: Job, limit_s: float, reason: str) -> Progress:
@@ -141,26 +148,26 @@ def settled(builder: PlanBuilder, node: ManagedNode, kept: Sequence[HeldJob]) ->
     """
     done = True
     for held in kept:
-        done = (not held.refused or _settle(builder, node, held)) and done
+        done = (held.refused is None or _settle(builder, node, held.id, held.refused)) and done
     return done
 
 
-def _settle(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> bool:
+def _settle(builder: PlanBuilder, node: ManagedNode, job_id: str, refused: RefusedSuspend) -> bool:
     rule = builder.policies.unsuspendable
-    job = builder.world.jobs.get(held.id)
+    job = builder.world.jobs.get(job_id)
     if not rule.raises or job is None:
         return True
     beside = _held_elsewhere(builder, node, _components(builder, job))
     if any(other.phase is not Phase.RETURNING for other, _ in beside):
         return True
-    now_s = builder.world.plain_now_s(lambda now_s: next_minute_s(held.stopped_s, now_s))
+    now_s = builder.world.plain_now_s(lambda now_s: next_minute_s(refused.since_s, now_s))
     done = True
-    for limit in held.limits:
+    for limit in refused.limits:
         part = builder.world.jobs.get(limit.id)
         if part is None or not part.active or part.time_limit_s is None:
             continue
-        most_s = limit.limit_s + rule.raised_s(held.stopped_s, 0.0, now_s)
-        wanted_s = limit.limit_s + whole_minutes_s(held.stopped_s, now_s)
+        most_s = limit.limit_s + rule.raised_s(refused.since_s, 0.0, now_s)
+        wanted_s = limit.limit_s + whole_minutes_s(refused.since_s, now_s)
         if part.time_limit_s == wanted_s or not limit.limit_s <= part.time_limit_s <= most_s:
             continue  # somebody else has said otherwise meanwhile
         progress = _set(builder, node, part, wanted_s, "so long it has stood still")
@@ -177,23 +184,23 @@ def tell_stopped(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[HeldJob
             tell(builder, node, (held.id,), text)
 
 
-def tell_back(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> None:
+def tell_back(builder: PlanBuilder, node: ManagedNode, job_id: str, refused: RefusedSuspend) -> None:
     """Tell the owner that the job goes on, and how much time it has."""
-    job = builder.world.jobs[held.id]
-    before_s = next((limit.limit_s for limit in held.limits if limit.id == held.id), None)
-    text = f"went on after a stop of {builder.now_s - held.stopped_s:.0f} s"
+    job = builder.world.jobs[job_id]
+    before_s = next((limit.limit_s for limit in refused.limits if limit.id == job_id), None)
+    text = f"went on after a stop of {builder.now_s - refused.since_s:.0f} s"
     more_s = 0.0 if before_s is None else (job.time_limit_s or before_s) - before_s
     if more_s > 0.0:
         text += f"; its time limit was raised by {more_s / 60:.0f} min"
     elif before_s is not None:
         text += "; its time limit ran meanwhile"
-    tell(builder, node, (held.id,), text)
+    tell(builder, node, (job_id,), text)
 
 
 def give_back(builder: PlanBuilder, node: ManagedNode) -> None:
     """A job that is back in the queue has its own time limit again: ours may fit no partition."""
     for held in node.held:
-        for limit in held.limits:
+        for limit in () if held.refused is None else held.refused.limits:
             job = builder.world.jobs.get(limit.id)
             if job is None or job.state is not JobState.PENDING or job.time_limit_s is None:
                 continue

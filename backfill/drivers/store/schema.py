@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,11 @@ _PACKED = """
     ALTER TABLE record ADD COLUMN packed BLOB;
     UPDATE record SET type = coalesce(json_extract(body, '$.t'), '');
     CREATE INDEX record_lasting ON record (id) WHERE lasting = 1;
+"""
+
+# What came with version 3. Up to which id records are of an older version (`migrations.migrated`).
+_WRITTEN = """
+    CREATE TABLE written (version INTEGER PRIMARY KEY, last_id INTEGER NOT NULL) STRICT;
 """
 
 
@@ -100,8 +106,22 @@ def _migrate(db: sqlite3.Connection) -> None:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         for statement in _PACKED.split(";")[:-1] if version < 2 else ():
             db.execute(statement)
+        if version < 3:
+            db.execute(_WRITTEN)
+        if version < VERSION:
+            db.execute("INSERT INTO written SELECT ?, coalesce(max(id), 0) FROM record", (version,))
         db.executemany("UPDATE record SET lasting = 1 WHERE lasting = 0 AND type = ?", lasting)
         db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def versions(db: sqlite3.Connection) -> list[tuple[int, int]]:
+    """Pairs (last id, version) for records of older versions, ascending by id."""
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    found: list[tuple[int, int]] = []
+    if version >= 3:
+        query = "SELECT last_id, version FROM written ORDER BY last_id"
+        found = [(int(last), int(number)) for last, number in db.execute(query)]
+    return found if version == VERSION else [*found, (sys.maxsize, version)]
 
 
 def _check(path: Path) -> int:

@@ -8,12 +8,22 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from backfill.core.records import REMEMBERED
 from backfill.drivers.store.codec import packed, record, unpack
+from backfill.drivers.store.migrations import migrated
 from backfill.drivers.store.pruning import prune
-from backfill.drivers.store.schema import MOVE_AWAY, build, connect, open_checked, sqlite_trouble, transaction
+from backfill.drivers.store.schema import (
+    MOVE_AWAY,
+    build,
+    connect,
+    open_checked,
+    sqlite_trouble,
+    transaction,
+    versions,
+)
 from backfill.ports.errors import BadOutputError, BusyError, NotFoundError, RefusedError
 from backfill.ports.storage import Record, Window
 
@@ -38,6 +48,7 @@ class JournalReader:
             )
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = open_checked(self.path, writable=False)
+        self._older = versions(self._db)
 
     def read(
         self, after_id: int = 0, subject: str | None = None, types: Collection[str] = ()
@@ -70,7 +81,7 @@ class JournalReader:
             with closing(connect(self.path, "ro")) as db:
                 for number, at_s, kind, about, stored in db.execute(query, (*values, most)):
                     body = self._text(stored)
-                    found.append(record(number, at_s, kind, about, body))
+                    found.append(self._as_now(record(number, at_s, kind, about, body)))
                     size += len(body)
                     if size >= most_bytes:
                         break
@@ -95,10 +106,16 @@ class JournalReader:
                 page = db.execute(query, (after_id, last_id, *wanted)).fetchall()
             for row in page:
                 number, at_s, kind, about, stored = row
-                yield record(number, at_s, kind, about, self._text(stored))
+                yield self._as_now(record(number, at_s, kind, about, self._text(stored)))
             if len(page) < _PAGE:
                 return
             after_id = page[-1][0]
+
+    def _as_now(self, found: Record) -> Record:
+        for last_id, version in self._older:
+            if found.id <= last_id:
+                return replace(found, body=migrated(found.body, version))
+        return found
 
     def _text(self, stored: bytes | str) -> str:
         try:
@@ -136,6 +153,7 @@ class SqliteJournal(JournalReader):
                 build(self.path)
             self._lock = threading.Lock()
             self._db = open_checked(self.path, writable=True)
+            self._older = versions(self._db)
         except BaseException:
             os.close(self._guard)
             raise

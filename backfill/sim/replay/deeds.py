@@ -37,7 +37,7 @@ class Deeds:
 def _order(world: World, name: str) -> str:
     """An admin's order that gives up what is on the node, or an empty text."""
     node = world.managed.get(name)
-    hosts = {h for h in (node.host, node.target) if h} if node is not None else set()
+    hosts = set(node.hosts) if node is not None else set()
     for host in sorted(hosts):
         if host in world.off:
             return f"{host} is off for good: {world.off[host]}"

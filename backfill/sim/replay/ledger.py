@@ -150,8 +150,8 @@ class Ledger:
             if node.phase is Phase.EVICTING:
                 key = (node.host, node.name)  # also one that is still being made there
                 self._asked.setdefault(key, at_s)
-                if node.rung_kind is not None:
-                    self._kinds[key] = node.rung_kind
+                if node.stopping.kind is not None:
+                    self._kinds[key] = node.stopping.kind
             elif node.phase in _NOT_ASKED:
                 self._asked.pop((node.host, node.name), None)
         else:

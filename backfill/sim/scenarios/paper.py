@@ -95,6 +95,6 @@ def _provisions(outcome: Outcome) -> Iterator[float]:
         assert isinstance(change, ch.NodeManaged)
         node = change.node
         first = node.phase is Phase.READY and (node.name, node.generation) not in known
-        if first and node.proven_s == node.since_s and node.proven_s:
+        if first and node.proof.proven_s == node.since_s:
             known.add((node.name, node.generation))
             yield node.since_s - node.created_s

@@ -274,7 +274,7 @@ class _Reader:
     def _stands(self, name: str, rung: Rung) -> None:
         """On its way back a restored instance stands still as well: then no rung did it."""
         node = self._nodes.get(name)
-        if node is not None and node.phase in _GIVING_WAY and node.rung_kind is rung:
+        if node is not None and node.phase in _GIVING_WAY and node.stopping.kind is rung:
             self._book(node, rung)
 
     def _job(self, job: Job) -> None:

@@ -78,7 +78,9 @@ def _held(node: Entry) -> list[str]:
     if node["phase"] != "ready":
         stop = "suspended in Slurm with the instance, nothing is lost"
     told = [f"{wording.jobs(ours)}: {stop}"] if ours else []
-    told += [f"{wording.jobs([h['id']])}: Slurm will not suspend it ({h['refused']})" for h in refused]
+    told += [
+        f"{wording.jobs([h['id']])}: Slurm will not suspend it ({h['refused']['words']})" for h in refused
+    ]
     if others:
         told.append(f"{wording.jobs(others)}: suspended before by somebody else, who resumes it")
     return told

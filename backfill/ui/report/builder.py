@@ -369,7 +369,7 @@ class TimelineBuilder:
     def _kind(self, node: ManagedNode) -> Kind:
         match node.phase:
             case Phase.READY:
-                return Kind.IDLE if node.idle_since_s else Kind.WORKING
+                return Kind.WORKING if node.idle_since_s is None else Kind.IDLE
             case Phase.PARKED:
                 on_disk = self._states.get(node.name) is InstanceState.SUSPENDED
                 return Kind.ON_DISK if on_disk else Kind.PAUSED
