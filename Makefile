@@ -4,7 +4,7 @@ PY := .venv/bin/python
 UV := $(or $(shell command -v uv),$(or $(BACKFILL_CACHE),/var/cache/backfill)/uv/bin/uv)
 # The real tests and the demo need root and apt; what needs neither uses this smaller set-up.
 .PHONY: help demo test check unit sim real bench lab setup setup-browser venv lock format docs clean soak search
-.PHONY: days
+.PHONY: days packages
 
 help:
 	@echo "make demo            the whole story on real parts (simulated where that is impossible)"
@@ -16,6 +16,7 @@ help:
 	@echo "make soak            long tests: a real pause of twenty minutes and the like, random input"
 	@echo "make days DAYS=...   so many random simulated days full of accidents; SEED=... lives the same again"
 	@echo "make bench NAME=...  one benchmark: $(notdir $(basename $(filter-out %/rig.py,$(wildcard tests/bench/*.py))))"
+	@echo "make packages        wheel, zipapp, .deb, .rpm and the list of parts, into dist/"
 	@echo "make docs            write the pages that are generated from the code"
 
 demo:
@@ -77,6 +78,10 @@ bench: setup
 	@test -f "tests/bench/$(NAME).py" || { echo "make bench NAME=...: no benchmark '$(NAME)' in tests/bench" >&2; exit 2; }
 	@$(PY) -m tests.bench.$(NAME)
 
+# What people install, into dist/. Some of it: WHAT="wheel deb12"
+packages: setup
+	@$(PY) packaging/build.py $(WHAT)
+
 docs: venv
 	$(PY) -m backfill.config.reference >docs/policy.md
 	$(PY) -m backfill.ui.reference >docs/cli.md
@@ -85,6 +90,10 @@ docs: venv
 lock:
 	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --group dev --generate-hashes --no-header \
 		--no-annotate --python-version 3.11 -o requirements.lock
+	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --generate-hashes --no-header \
+		--no-annotate --python-version 3.11 -c requirements.lock -o requirements.site.lock
+	$(UV) pip compile -q --group package --generate-hashes --no-header --no-annotate --python-version 3.11 \
+		-o requirements.package.lock
 	$(UV) pip compile -q --group salt --generate-hashes --no-header --no-annotate --python-version 3.11 \
 		-o requirements.salt.lock
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from backfill.ui.command_line import COMMANDS, GROUPS, SCENARIO, Command, build_parser, command_parsers
 from backfill.ui.parser import MEANINGS
 
-_HEAD = """\
+HEAD = """\
 # Commands of `backfill`
 
 <!-- Made by `python -m backfill.ui.reference > docs/cli.md`; change the parser, not this page. -->
@@ -25,7 +25,7 @@ ask; what changes something (`evict`, `reclaim`, `retry`, `poke`, fleets, checkp
 
 def page() -> str:
     """The whole page as Markdown."""
-    parts = [_HEAD, "\n## Exit status\n\n| status | meaning |\n|---|---|\n"]
+    parts = [HEAD, "\n## Exit status\n\n| status | meaning |\n|---|---|\n"]
     parts += [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS]
     for group in GROUPS:
         parts.append(f"\n## To {group}\n" if group != "help" else "\n## Help\n")
@@ -58,15 +58,20 @@ def _verbs(title: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _arguments(title: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    shown = [a for a in parser._actions if a.dest != "help" and a.help != argparse.SUPPRESS]
+    shown = shown_arguments(parser)
     options = [a for a in shown if a.option_strings and f" {a.option_strings[-1]}" not in title]
     places = [a for a in shown if not a.option_strings]
-    line = [title, *(_in_usage(a) for a in (*options, *places))]
+    line = [title, *(in_usage(a) for a in (*options, *places))]
     yield f"\n```\n{' '.join(line)}\n```\n"
     if options or places:
         yield "\n| argument | meaning |\n|---|---|\n"
     for action in (*places, *options):
-        yield f"| {_cell(_name(action))} | {(action.help or '').replace('|', chr(92) + '|')} |\n"
+        yield f"| {_cell(name_of(action))} | {(action.help or '').replace('|', chr(92) + '|')} |\n"
+
+
+def shown_arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the arguments that people are told of, in the parser's order."""
+    return [a for a in parser._actions if a.dest != "help" and a.help != argparse.SUPPRESS]
 
 
 def _cell(text: str) -> str:
@@ -84,14 +89,16 @@ def _value(action: argparse.Action) -> str:
     return action.dest.upper()
 
 
-def _name(action: argparse.Action) -> str:
+def name_of(action: argparse.Action) -> str:
+    """Return how an argument is written in a list: its options and what stands for its value."""
     value = _value(action)
     if not action.option_strings:
         return value
     return ", ".join(action.option_strings) + (f" {value}" if value else "")
 
 
-def _in_usage(action: argparse.Action) -> str:
+def in_usage(action: argparse.Action) -> str:
+    """Return how an argument stands in the line of usage."""
     value = _value(action)
     if not action.option_strings:
         return {"?": f"[{value}]", "+": f"{value} …", "*": f"[{value} …]"}.get(str(action.nargs), value)
