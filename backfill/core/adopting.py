@@ -16,6 +16,8 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.lifecycle import HeldJob, ManagedNode, NodeStop, Phase
 from backfill.core.plan import SetNode
 from backfill.core.plan_builder import PlanBuilder
+from backfill.core.refusals import Code, Goal, Reason, Words, because
+from backfill.core.sentences import sentence
 
 # An instance with our tag of which no record exists is left alone for so long: its record may be
 # on its way, when another daemon is just being replaced by this one.
@@ -60,17 +62,15 @@ def newer(builder: PlanBuilder, node: ManagedNode) -> Instance | None:
 
 def catch_up(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """The books are behind: what they say of this name is over, and the instance follows it."""
-    behind = (
-        f"the journal knows generation {node.generation} of it, but {instance.host} has generation "
-        f"{instance.tag.generation}: the journal is behind"
-    )
+    found, known = instance.tag.generation, node.generation
+    behind = because(Code.JOURNAL_BEHIND, host=instance.host, known=known, generation=found)
     if builder.blind or builder.unread:
-        builder.refuse(node.name, "any step", behind)
+        builder.refuse(node.name, Goal.ANY_STEP, behind)
         stop_where_wanted(builder, instance)
     elif instance.state is InstanceState.UNKNOWN:
-        builder.refuse(node.name, "taking it over", f"{behind}; {instance.problem}")
+        builder.refuse(node.name, Goal.TAKE_OVER, behind.plus(said=Words(instance.problem)))
     else:
-        _take_over(builder, instance, f"taken over: {behind}")
+        _take_over(builder, instance, f"taken over: {sentence(behind)}")
 
 
 def adopt(builder: PlanBuilder, instance: Instance) -> None:
@@ -95,9 +95,7 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
     address = dict(zip(template.names, template.addresses, strict=False)).get(name)
     active = [job.id for job in builder.world.jobs_on(name) if job.active]
     if address is None and active:
-        unnamed = f"the policy file does not name it any more, but job {', '.join(active)} is on it"
-        remedy = "name it in instances again until that has ended"
-        builder.refuse(name, "taking it over", f"{unnamed}; {remedy}")
+        builder.refuse(name, Goal.TAKE_OVER, because(Code.NOT_NAMED_BUSY, jobs=tuple(active)))
         return
     phase = Phase.EVICTING if builder.stopped(instance) else Phase.READY
     held, now_s = _frozen_in(builder, instance), float(builder.now_s)
@@ -109,27 +107,27 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
         phase,
         now_s,
         now_s,
-        reason=reason + unknown_runs(held),
+        reason="; ".join([reason, *map(sentence, unknown_runs(held))]),
         held=held,
         stop=NodeStop(now_s) if phase is Phase.EVICTING else None,
     )
-    unknown = "the policy file does not know its name" if address is None else ""
+    unknown = because(Code.NOT_NAMED) if address is None else None
     if name not in builder.world.nodes:
-        unknown = "Slurm does not know its node"
+        unknown = because(Code.NOT_IN_SLURM)
     if unknown:
         _let_go(builder, node, unknown)
     else:
         builder.add(SetNode(node, node.reason))
 
 
-def _let_go(builder: PlanBuilder, node: ManagedNode, unknown: str) -> None:
+def _let_go(builder: PlanBuilder, node: ManagedNode, unknown: Reason) -> None:
     """Nobody knows its node: it goes when that has been so for long, and no job may be on it."""
     due_s = builder.world.first_seen_s(node.host, node.name) + builder.policies.limits.missing_s
     builder.wake_at(due_s)
     if builder.now_s < due_s:
-        builder.refuse(node.name, "taking it over", unknown)
+        builder.refuse(node.name, Goal.TAKE_OVER, unknown)
     else:
-        clear(builder, node, f"{node.reason}; {unknown}")
+        clear(builder, node, f"{node.reason}; {sentence(unknown)}")
 
 
 def _frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
@@ -146,22 +144,16 @@ def _frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
     return (*known, *(HeldJob(j.id, j.restarts, sure=not j.restarts) for j in here))
 
 
-def unknown_runs(held: Iterable[HeldJob]) -> str:
-    """Say of which jobs nobody knows whether the stopped copy is of their present run, or "".
+def unknown_runs(held: Iterable[HeldJob]) -> tuple[Reason, ...]:
+    """Return of which jobs nobody knows whether the stopped copy is of their present run.
 
     What was held is forgotten with the journal, and Slurm may have requeued a job since.
     """
-    return "".join(
-        f"; whether its copy of job {h.id} is of that job's restart {h.restarts} cannot be known"
-        for h in held
-        if not h.sure
-    )
+    return tuple(because(Code.RUN_UNKNOWN, job=h.id, restarts=h.restarts) for h in held if not h.sure)
 
 
-def unsure(held: Sequence[HeldJob]) -> str:
-    """Say why a stopped instance may neither go on nor be destroyed, or return an empty text."""
-    unknown = unknown_runs(held).removeprefix("; ")
-    if not unknown:
-        return ""
-    jobs = " ".join(h.id for h in held if not h.sure)
-    return f"{unknown}; to give the copy up and start anew: scontrol requeue {jobs}"
+def unsure(held: Sequence[HeldJob]) -> Reason | None:
+    """Return why a stopped instance may neither go on nor be destroyed, if that is so."""
+    unknown = unknown_runs(held)
+    jobs = tuple(h.id for h in held if not h.sure)
+    return because(Code.COPY_UNSURE, jobs=jobs, runs=unknown) if unknown else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.policies.readiness import Readiness
+from backfill.core.refusals import Code, Reason, Words, because
 
 if TYPE_CHECKING:
     from backfill.core.picture import Picture
@@ -48,23 +49,22 @@ def follow(
     return names
 
 
-def open_breaker(world: Picture, name: str, rules: Readiness, hosts: Iterable[str]) -> str:
-    """Say why nothing may be made on host `name` (or of the IMAGE) now, or return an empty text.
+def open_breaker(world: Picture, name: str, rules: Readiness, hosts: Iterable[str]) -> Reason | None:
+    """Return why nothing may be made on host `name` (or of the IMAGE) now, if nothing may.
 
     The image is to blame only when more than one host has failed with it.
     """
     streak = world.streaks.get(name)
     if streak is None or streak.count < rules.break_after:
-        return ""
+        return None
     if name == IMAGE and sum(h in world.streaks for h in hosts) < 2:
-        return ""
+        return None
     if world.now_s >= streak.last_s + rules.rest_s:
-        return ""
-    what = f"host {name}" if name else "the image on several hosts"
-    return (
-        f"{streak.count} instances in a row failed on {what}, so none is made there for "
-        f"{rules.rest_s:.0f} s; the last: {streak.problem}"
-    )
+        return None
+    last = Words(streak.problem)
+    if name == IMAGE:
+        return because(Code.IMAGE_FAILS, count=streak.count, rest_s=rules.rest_s, said=last)
+    return because(Code.HOST_FAILS, host=name, count=streak.count, rest_s=rules.rest_s, said=last)
 
 
 def rest_ends_s(world: Picture, rules: Readiness) -> float:

@@ -17,9 +17,10 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.lifecycle import Cause, Condemned, HeldJob, ManagedNode, Phase, Suspicion
 from backfill.core.notice import tell_requeued
 from backfill.core.plan_builder import PlanBuilder
+from backfill.core.refusals import Code, Goal, Reason, because, limit
+from backfill.core.sentences import sentence
 
 _READINGS = 3  # that have to agree, begun after the first finding
-_WHAT = "removal"
 
 # By a person's word or the policy file's: there is nothing to read.
 _ORDERS = frozenset({Cause.LADDER, Cause.RECLAIMED, Cause.HOST_OFF})
@@ -47,24 +48,24 @@ def clear(
     builder.accused.add(node.name)
     doubt = _doubt(builder, node)
     if doubt:
-        builder.refuse(node.name, _WHAT, f"{reason}; but {doubt}: it is waited for")
+        builder.refuse(node.name, Goal.REMOVAL, doubt.after(reason))
         return False
     retry = node.retry if failures is None else replace(node.retry, failures=failures)
     builder.remove(node, reason, fail=fail, retry=retry)
     return True
 
 
-def _doubt(builder: PlanBuilder, node: ManagedNode) -> str:
-    """Say what may be lost with it after all, or return an empty text."""
+def _doubt(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return what may be lost with it after all, if anything."""
     jobs = work_on(builder, node)
     if jobs:
-        return f"job {', '.join(held.id for held in jobs)} may be on it"
+        return because(Code.MAY_HAVE_JOBS, jobs=tuple(held.id for held in jobs))
     seen = builder.world.nodes.get(node.name)
     if seen is None or builder.world.jobs_on(node.name) or "COMPLETING" in seen.flags:
-        return ""
+        return None
     if seen.base in (NodeBase.ALLOCATED, NodeBase.MIXED):
-        return f"Slurm shows it as {seen.state_text} and no job on it"
-    return ""
+        return because(Code.SHOWN_BUSY, state=seen.state_text)
+    return None
 
 
 def condemn(
@@ -91,15 +92,15 @@ def permitted(
     if node.condemned is not None:
         return True  # it was decided before, and is only carried out
     if builder.blind and cause is not Cause.HOST_OFF:
-        builder.refuse(node.name, _WHAT, f"{reason}; {builder.blind}")
+        builder.refuse(node.name, Goal.REMOVAL, builder.blind.after(reason))
         return False
     unsure = _unsure(builder, node, cause, reason)
     if unsure:
-        builder.refuse(node.name, _WHAT, f"{reason}; {unsure}")
+        builder.refuse(node.name, Goal.REMOVAL, unsure.after(reason))
         return False
     full = _full(builder) if jobs else _many(builder)
     if full:
-        builder.refuse(node.name, _WHAT, f"{reason}; {full}")
+        builder.refuse(node.name, Goal.REMOVAL, full.after(reason))
     return not full
 
 
@@ -116,10 +117,10 @@ def permit(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) -
 # --- certainty ---------------------------------------------------------------------------------
 
 
-def _unsure(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) -> str:
-    """Say what is missing for certainty, or return an empty text. Counts the readings."""
+def _unsure(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) -> Reason | None:
+    """Return what is missing for certainty, if anything. Counts the readings."""
     if cause in _ORDERS or cause in _OURS:
-        return ""
+        return None
     world, known = builder.world, node.suspicion
     source = node.host if cause in _BY_HOST else "slurm"
     since_s = world.sighted_since_s if source == "slurm" else 0.0
@@ -135,8 +136,8 @@ def _unsure(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) 
         known = Suspicion(cause, known.since_s, read_s, known.times + 1)
         builder.note(node, f"read once more: {reason}", suspicion=known)
     if known.times >= _READINGS and read_s >= known.since_s + needed_s:
-        return ""
-    return f"this is believed when {_READINGS} readings of {source} say the same, for {needed_s:.0f} s"
+        return None
+    return because(Code.READ_MORE_OFTEN, source=source, readings=_READINGS, needed_s=needed_s)
 
 
 def _needed_s(builder: PlanBuilder, node: ManagedNode, cause: Cause) -> float:
@@ -161,40 +162,40 @@ def _needed_s(builder: PlanBuilder, node: ManagedNode, cause: Cause) -> float:
     return limits.missing_s if long else limits.sure_after_s
 
 
-def old_copy(builder: PlanBuilder, instance: Instance) -> str:
-    """Say why a copy of an earlier generation is not destroyed yet, or return an empty text."""
+def old_copy(builder: PlanBuilder, instance: Instance) -> Reason | None:
+    """Return why a copy of an earlier generation is not destroyed yet, if it is not."""
     world, limits = builder.world, builder.policies.limits
     first_s = world.first_seen_s(instance.host, instance.name)
     if world.source_read_s(instance.host) < first_s + limits.sure_after_s:
-        return f"this is believed when {instance.host} shows it for {limits.sure_after_s:.0f} s"
-    return ""
+        return because(Code.SEEN_LONGER, host=instance.host, needed_s=limits.sure_after_s)
+    return None
 
 
 # --- caps --------------------------------------------------------------------------------------
 
 
-def _full(builder: PlanBuilder) -> str:
-    """Say which limit keeps more work from being destroyed now, or return an empty text."""
+def _full(builder: PlanBuilder) -> Reason | None:
+    """Return which limit keeps more work from being destroyed now, if one does."""
     limits, world = builder.policies.limits, builder.world
     windows = (
-        ("destroys_per_min", limits.destroys_per_min, 60.0),
-        ("destroys_per_hour", limits.destroys_per_hour, 3600.0),
+        ("limits.destroys_per_min", limits.destroys_per_min, 60.0),
+        ("limits.destroys_per_hour", limits.destroys_per_hour, 3600.0),
     )
     for key, most, within_s in windows:
         if world.destroyed_lately(within_s) + builder.condemned >= most:
             first_s = world.destroyed_after_s(builder.now_s - within_s)
             if first_s is not None:
                 builder.wake_at(first_s + within_s)
-            return f"limits.{key} = {most} is reached"
-    return ""
+            return limit(key, most)
+    return None
 
 
-def _many(builder: PlanBuilder) -> str:
-    """The same of instances without work."""
+def _many(builder: PlanBuilder) -> Reason | None:
+    """Return the same of instances without work."""
     most = builder.policies.limits.removals_at_once
     if builder.world.count_in(Phase.REMOVING) + builder.becoming(Phase.REMOVING) >= most:
-        return f"limits.removals_at_once = {most} is reached"
-    return ""
+        return limit("limits.removals_at_once", most)
+    return None
 
 
 # --- what is found -----------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def lost(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> 
         if found is not None:
             builder.note(node, f"found on {found.host}", host=found.host)
             return True
-    condemn(builder, node, _how_lost(instance), problem, fail=True)
+    condemn(builder, node, _how_lost(instance), sentence(problem), fail=True)
     return True
 
 
@@ -225,7 +226,7 @@ def stale(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:
     """Deal with a copy that Slurm's word makes stale; whether it is one."""
     if not verdict.stale:
         return False
-    if condemn(builder, node, Cause.STALE, f"{verdict.stale}: the copy here is destroyed"):
+    if condemn(builder, node, Cause.STALE, f"{sentence(verdict.stale)}: the copy here is destroyed"):
         tell_requeued(builder, node)
     return True
 
@@ -245,8 +246,7 @@ def forgotten(builder: PlanBuilder, node: ManagedNode, *, fail: bool = True) -> 
     jobs = [job.id for job in builder.world.jobs_on(node.name) if job.active]
     if jobs:
         builder.accused.add(node.name)
-        reason = f"Slurm does not show it, but job {', '.join(jobs)} on it: this is not believed"
-        builder.refuse(node.name, "care", reason)
+        builder.refuse(node.name, Goal.CARE, because(Code.HIDDEN_BUSY, jobs=tuple(jobs)))
         return
     reason = "Slurm does not show it any more: somebody deleted it there"
     condemn(builder, node, Cause.FORGOTTEN, reason, fail=fail)

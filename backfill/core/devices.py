@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from backfill.core.keys import Option
+from backfill.core.refusals import Code, Reason, because
 
 
 class Sharing(Option):
@@ -69,8 +70,8 @@ def region_id(cluster: str, job: str, host: str) -> str:
 
 def allocate(
     wanted: Wanted, pool: Iterable[VirtualFunction], held: Iterable[Holding], sharing: Sharing, cluster: str
-) -> Holding | str:
-    """What the instance gets, or a sentence that says why it gets nothing.
+) -> Holding | Reason:
+    """Return what the instance gets, or why it gets nothing.
 
     All or nothing: a job that expects a device must not start without it. The same question again
     has the same answer.
@@ -81,7 +82,7 @@ def allocate(
         return (
             known
             if _fits(known, wanted)
-            else (f"{wanted.instance} holds devices for job {known.job} on {known.host} already")
+            else because(Code.DEVICES_HELD, job=known.job, host=known.host, instance=known.instance)
         )
     there = [h for h in holdings if h.host == wanted.host]
     refusal = _refusal(wanted, there, sharing)
@@ -91,10 +92,8 @@ def allocate(
     every = sorted(vf.address for vf in pool if vf.host == wanted.host)
     free = [address for address in every if address not in taken]
     if len(free) < wanted.functions:
-        return (
-            f"{wanted.host} has {len(free)} of {len(every)} virtual functions free, "
-            f"{wanted.functions} are asked for"
-        )
+        counts = {"free": len(free), "every": len(every), "functions": wanted.functions}
+        return because(Code.FUNCTIONS_FREE, host=wanted.host, **counts)
     region = region_id(cluster, wanted.job, wanted.host) if wanted.region_mb else ""
     return Holding(
         wanted.instance,
@@ -116,14 +115,14 @@ def _fits(known: Holding, wanted: Wanted) -> bool:
     )
 
 
-def _refusal(wanted: Wanted, there: list[Holding], sharing: Sharing) -> str:
+def _refusal(wanted: Wanted, there: list[Holding], sharing: Sharing) -> Reason | None:
     others = [h for h in there if h.job != wanted.job]
     if sharing is Sharing.ONE_JOB and others:
-        return f"job {others[0].job} holds the devices of {wanted.host}"
+        return because(Code.DEVICES_HELD, job=others[0].job, host=wanted.host)
     strangers = [h for h in there if h.owner != wanted.owner]
     if sharing is Sharing.ONE_OWNER and strangers:
-        return f"{strangers[0].owner} holds devices of {wanted.host}"
+        return because(Code.DEVICES_TAKEN, holder=strangers[0].owner, host=wanted.host)
     sizes = {h.region_mb for h in there if h.job == wanted.job and h.region} - {wanted.region_mb}
     if wanted.region_mb and sizes:
-        return f"job {wanted.job} shares {sizes.pop()} MB on {wanted.host} already"
-    return ""
+        return because(Code.SHARED_OTHERWISE, job=wanted.job, host=wanted.host, region_mb=sizes.pop())
+    return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from backfill.core.cluster import ENDED, Job
 from backfill.core.lifecycle import HeldJob
+from backfill.core.refusals import Code, Reason, because
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class Verdict:
     """`keep`: held jobs that Slurm still holds here. `stale`: why the copy must be destroyed."""
 
     keep: tuple[HeldJob, ...]
-    stale: str = ""
+    stale: Reason | None = None
 
 
 def judge(node: str, held: Iterable[HeldJob], jobs: Mapping[str, Job]) -> Verdict:
@@ -29,13 +30,10 @@ def judge(node: str, held: Iterable[HeldJob], jobs: Mapping[str, Job]) -> Verdic
         if job is None or (job.state in ENDED and job.restarts == frozen.restarts):
             continue
         if job.restarts != frozen.restarts:
-            return Verdict(
-                (),
-                f"Slurm has requeued job {job.id} (restart {job.restarts}, "
-                f"the copy here is of restart {frozen.restarts})",
-            )
+            counts = {"restarts": job.restarts, "copied": frozen.restarts}
+            return Verdict((), because(Code.COPY_REQUEUED, job=job.id, **counts))
         if not job.active or node not in job.nodes:
-            where = ", ".join(job.nodes) or "no node"
-            return Verdict((), f"Slurm shows job {job.id} as {job.state.value} on {where}")
+            nodes = job.nodes or ("no node",)
+            return Verdict((), because(Code.COPY_ELSEWHERE, job=job.id, state=job.state.value, nodes=nodes))
         keep.append(frozen)
     return Verdict(tuple(keep))

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from backfill.core.lens import Lens
-    from backfill.core.plan import Plan, Refusal
+    from backfill.core.plan import Plan
     from backfill.core.policy import PolicySet
+    from backfill.core.refusals import Goal, Refusal
     from backfill.core.world import World
 
-Refusals = dict[tuple[str, str], "Refusal"]
+Refusals = dict[tuple[str, "Goal", str], "Refusal"]
 
 
 @dataclass(slots=True, eq=False)

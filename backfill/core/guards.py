@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from backfill.core.keys import key
 from backfill.core.lifecycle import ABSENT, Phase
+from backfill.core.refusals import Code, Reason, Words, because, limit
 from backfill.core.world import World
 
 _PRESENT = tuple(phase for phase in Phase if phase not in ABSENT)
@@ -43,33 +44,34 @@ class Limits:
     keep_memory_mb: int = key(0, "Memory of each host that instances never take.")
 
 
-def stale(world: World, source: str, limits: Limits) -> str:
-    """Say why our picture of `source` may not be acted upon, or return an empty text."""
+def stale(world: World, source: str, limits: Limits) -> Reason | None:
+    """Return why our picture of `source` may not be acted upon, if it may not."""
     if world.fresh(source, limits.stale_after_s):
-        return ""
+        return None
     seen = world.sources.get(source)
     if seen is None or seen.seen_s == 0.0:
         problem = seen.problem if seen is not None else ""
-        return f"{source} has not been read yet" + (f" ({problem})" if problem else "")
-    return f"our picture of {source} is {world.now_s - seen.seen_s:.0f} s old" + (
-        f" ({seen.problem})" if seen.problem else ""
-    )
+        return because(Code.NEVER_READ, source=source, said=Words(problem))
+    return because(Code.STALE, source=source, age_s=world.now_s - seen.seen_s, said=Words(seen.problem))
 
 
-def barred(world: World) -> str:
-    """Say why we may do no more than give hosts back, or return an empty text."""
-    return "; ".join(f"{by}: {problem}" for by, problem in sorted(world.barred.items()))
+def barred(world: World) -> Reason | None:
+    """Return why we may do no more than give hosts back, if that is so."""
+    if not world.barred:
+        return None
+    said = "; ".join(f"{by}: {problem}" for by, problem in sorted(world.barred.items()))
+    return because(Code.BARRED, by=tuple(sorted(world.barred)), said=Words(said))
 
 
-def may_create(world: World, limits: Limits, parents_starting: int = 0) -> str:
-    """Say why no further instance may be made now, or return an empty text.
+def may_create(world: World, limits: Limits, parents_starting: int = 0) -> Reason | None:
+    """Return why no further instance may be made now, if none may.
 
     `parents_starting`: the number of parents that are being made; each is a boot as well.
     """
     if world.count_in(*_PRESENT) >= limits.max_instances:
-        return f"limits.max_instances = {limits.max_instances} is reached"
+        return limit("limits.max_instances", limits.max_instances)
     if world.count_in(Phase.BOOTING) + parents_starting >= limits.boots_at_once:
-        return f"limits.boots_at_once = {limits.boots_at_once} is reached"
+        return limit("limits.boots_at_once", limits.boots_at_once)
     if world.created_lately(3600.0) >= limits.creates_per_hour:
-        return f"limits.creates_per_hour = {limits.creates_per_hour} is reached"
-    return ""
+        return limit("limits.creates_per_hour", limits.creates_per_hour)
+    return None

@@ -6,6 +6,7 @@ from backfill.core.actions import DownNode
 from backfill.core.cluster import OUR_REASON
 from backfill.core.lifecycle import Phase
 from backfill.core.plan_builder import PlanBuilder
+from backfill.core.refusals import Code, Goal, because
 
 
 def plan_liveness(builder: PlanBuilder) -> None:
@@ -22,13 +23,10 @@ def plan_liveness(builder: PlanBuilder) -> None:
                 dead.append(name)
     most = rule.most(len(builder.world.nodes)) if dead else 0
     if len(dead) > most:
-        reason = (
-            f"{len(dead)} of {len(builder.world.nodes)} nodes are silent at once, more than "
-            f"liveness.at_most_percent allows ({most}): this looks like a broken network; "
-            "if they are dead, set them DOWN by hand"
-        )
+        every = len(builder.world.nodes)
+        broken = because(Code.BROKEN_NETWORK, count=len(dead), every=every, most=most)
         for name in dead:
-            builder.refuse(name, "setting it DOWN", reason)
+            builder.refuse(name, Goal.SET_DOWN, broken)
         return
     for name in dead:
         node = builder.world.managed.get(name)

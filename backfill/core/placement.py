@@ -16,6 +16,7 @@ from backfill.core.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
 from backfill.core.quantities import NOTHING, Resources
+from backfill.core.refusals import Code, Reason, Words, because, limit
 from backfill.core.world import World
 
 # PLANNED is among them only where it is not known for when.
@@ -25,47 +26,47 @@ _HOLDING = ON_CPU | {Phase.EVICTING, Phase.THROTTLED, Phase.MOVING}
 _KEPT = _HOLDING | {Phase.PARKED}
 
 
-def closed(world: World, host: str, limits: Limits) -> str:
-    """Say why no instance may come to `host` now, or return an empty text."""
+def closed(world: World, host: str, limits: Limits) -> Reason | None:
+    """Return why no instance may come to `host` now, if none may."""
     known = world.hosts.get(host)
     if known is None:
-        return f"{host} has not been seen yet"
+        return because(Code.HOST_UNSEEN, host=host)
     if not known.reachable:
-        return f"{host} cannot be reached: {known.problem}"
+        return because(Code.HOST_UNREACHABLE, host=host, said=Words(known.problem))
     old = stale(world, host, limits)
     if old:
         return old
     if host in world.closed:
-        return f"{host} was closed by hand: {world.closed[host]}"
+        return because(Code.CLOSED, subject=host, said=Words(world.closed[host]))
     takers = world.takers(host)
     if takers:
-        return f"{host} was given to job {', '.join(takers)}"
+        return because(Code.HOST_TAKEN, host=host, jobs=tuple(takers))
     return _shut(world, host, known.node)
 
 
-def _shut(world: World, host: str, node_name: str | None) -> str:
-    """Say why the host's own Slurm node forbids company, or return an empty text."""
+def _shut(world: World, host: str, node_name: str | None) -> Reason | None:
+    """Return why the host's own Slurm node forbids company, if it does."""
     if node_name is None:
-        return ""
+        return None
     node = world.nodes.get(node_name)
     if node is None:
-        return f"Slurm does not know {node_name}, the node of host {host}"
+        return because(Code.NODE_UNKNOWN, host=host, node=node_name)
     planned = "PLANNED" in node.flags and not node.planned_s
     if node.base is not NodeBase.IDLE or node.drained or planned or node.flags & _SHUT_FLAGS:
-        why = f" ({node.reason})" if node.reason else ""
-        return f"Slurm shows {node_name} as {node.state_text}{why}"
-    return ""
+        said = Words(node.reason)
+        return because(Code.NODE_SHUT, node=node_name, state=node.state_text, said=said)
+    return None
 
 
-def too_short(world: World, host: str, policies: PolicySet, pays_s: float) -> str:
-    """Say why the time until the host is wanted again is not worth it, or return an empty text."""
+def too_short(world: World, host: str, policies: PolicySet, pays_s: float) -> Reason | None:
+    """Return why the time until the host is wanted again is not worth it, if it is not."""
     node = node_of(world, host)
     if node is None or not (node.planned_s or node.maintenance_s):
-        return ""  # nothing is known, which is so nearly always
+        return None  # nothing is known, which is so nearly always
     if node.maintenance_s and world.now_s >= policies.gaps.clear_at_s(node.maintenance_s):
-        return f"{host} is left for its maintenance"
+        return because(Code.HOST_MAINTENANCE, host=host)
     why = policies.gaps.too_short(world.now_s, wanted_again_s(node), pays_s)
-    return f"{host} is no gap worth it: {why}" if why else ""
+    return because(Code.GAP, host=host, why=why) if why else None
 
 
 def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> Resources:
@@ -138,8 +139,8 @@ def need_of(world: World, policies: PolicySet, node: ManagedNode) -> DeviceNeed:
     )
 
 
-def _forbidden(world: World, policies: PolicySet, host: str, need: DeviceNeed) -> str:
-    """Say why the host may not lend devices to one more node, or return an empty text."""
+def _forbidden(world: World, policies: PolicySet, host: str, need: DeviceNeed) -> Reason | None:
+    """Return why the host may not lend devices to one more node, if it may not."""
     few = _too_few(world, policies, host, need.functions)
     if few or need.sharing is Sharing.ANYONE:
         return few
@@ -149,30 +150,31 @@ def _forbidden(world: World, policies: PolicySet, host: str, need: DeviceNeed) -
         offers = node.devices and node.phase not in ABSENT
         if (held_for and held_for != need.job) or (offers and not held_for):
             if need.sharing is Sharing.ONE_JOB:
-                return f"devices of {host} are for one job at a time, and {node.name} has some"
+                return because(Code.DEVICES_ONE_JOB, host=host, node=node.name)
             owners = {job.user for job in world.jobs_on(node.name)}
             if not need.owner or owners - {need.owner}:
-                return f"devices of {host} are for one user at a time, and {node.name} has some"
-    return ""
+                return because(Code.DEVICES_ONE_USER, host=host, node=node.name)
+    return None
 
 
-def no_memory(world: World, host: str, job: str, region_mb: int, left: Resources) -> str:
-    """Say why the host has no memory for what a job is to share there, or return an empty text."""
+def no_memory(world: World, host: str, job: str, region_mb: int, left: Resources) -> Reason | None:
+    """Return why the host has no memory for what a job is to share there, if it has none."""
     if not region_mb or region_mb <= left.memory_mb:
-        return ""
+        return None
     if job and any(i.devices_of == job and i.region_mb for i in world.instances_on(host)):
-        return ""  # it has its fellows' already
-    return f"{host} has {max(0, left.memory_mb)} MB left, {region_mb} MB are to be shared there"
+        return None  # it has its fellows' already
+    left_mb = max(0, left.memory_mb)
+    return because(Code.SHARED_MEMORY, host=host, left_mb=left_mb, region_mb=region_mb)
 
 
-def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> str:
-    """Say why the host cannot give so many more virtual functions, or return an empty text."""
+def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> Reason | None:
+    """Return why the host cannot give so many more virtual functions, if it cannot."""
     every = world.hosts[host].functions
     used = sum(functions_of(world, policies, host, node) for node in world.managed_on(host))
     if functions <= every - used:
-        return ""
+        return None
     free = max(0, every - used)
-    return f"{host} has {free} of {every} virtual functions for others, {functions} are needed"
+    return because(Code.DEVICES_FEW, host=host, free=free, every=every, functions=functions)
 
 
 def _there(instance: Instance, shape: Resources) -> Resources:
@@ -184,8 +186,8 @@ def _there(instance: Instance, shape: Resources) -> Resources:
 
 def crowded(
     world: World, node: ManagedNode, instance: Instance | None, policies: PolicySet, given: int
-) -> str:
-    """Say that others have taken the room of a stopped node meanwhile, or return an empty text.
+) -> Reason | None:
+    """Return that others have taken the room of a stopped node meanwhile, if they have.
 
     `given`: to so many other stopped nodes their room there is just being given back.
     """
@@ -195,8 +197,19 @@ def crowded(
     # The memory of one that is paused is its own already, however little is left.
     has_memory = instance is not None and instance.occupies_memory
     if shape.cpus <= left.cpus and (has_memory or shape.memory_mb <= left.memory_mb):
-        return ""
-    return f"{node.host} has {left} left, an instance takes {shape}"
+        return None
+    return _no_room(node.host, left, shape)
+
+
+def _no_room(host: str, left: Resources, shape: Resources) -> Reason:
+    return because(
+        Code.HOST_FULL,
+        host=host,
+        left_cpus=left.cpus,
+        left_memory_mb=left.memory_mb,
+        cpus=shape.cpus,
+        memory_mb=shape.memory_mb,
+    )
 
 
 def count_on(world: World, host: str) -> int:
@@ -209,17 +222,18 @@ def booting_on(world: World, host: str) -> int:
     return sum(1 for m in world.managed_on(host) if m.phase is Phase.BOOTING)
 
 
-def _enough(world: World, host: str, policies: PolicySet) -> str:
-    """Say why no further instance may come however much room there is, or return an empty text."""
+def _enough(world: World, host: str, policies: PolicySet) -> Reason | None:
+    """Return why no further instance may come however much room there is, if none may."""
     count, most = count_on(world, host), policies.limits.max_per_host
     if count >= most:
-        return f"limits.max_per_host = {most} is reached on {host}"
+        return limit("limits.max_per_host", most, host)
     if booting_on(world, host) >= policies.cloning.at_once_per_host:
         most = policies.cloning.at_once_per_host
-        return f"cloning.at_once_per_host = {most} is reached on {host}"
+        return limit("cloning.at_once_per_host", most, host)
     if host in world.kept and count >= world.kept[host][0]:
-        return f"only {world.kept[host][0]} may stay on {host}: {world.kept[host][1]}"
-    return ""
+        keep, said = world.kept[host]
+        return because(Code.HOST_KEEPS, host=host, most=keep, said=Words(said))
+    return None
 
 
 def candidates(
@@ -228,7 +242,7 @@ def candidates(
     pays_s: float,
     skip: frozenset[str] = frozenset(),
     need: DeviceNeed = NO_DEVICES,
-) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
+) -> tuple[list[tuple[str, Resources]], dict[str, Reason]]:
     """Hosts with room for one more instance, and for every other host why not.
 
     `pays_s`: for so long the host must not be wanted again, as far as that is known.
@@ -259,21 +273,21 @@ def pick(world: World, policies: PolicySet, rooms: Sequence[tuple[str, Resources
 
 def _rooms(
     policies: PolicySet, pays_s: float, world: World
-) -> tuple[list[tuple[str, Resources]], dict[str, str]]:
+) -> tuple[list[tuple[str, Resources]], dict[str, Reason]]:
     """The same of all hosts: worked out anew only for those about which something has changed."""
     rooms: list[tuple[str, Resources]] = []
-    why_not: dict[str, str] = {}
+    why_not: dict[str, Reason] = {}
     for host in policies.hosts:
         look = partial(_look, policies, pays_s, host)
         found = world.keep(f"room {host} {pays_s}", look)
-        if isinstance(found, str):
+        if isinstance(found, Reason):
             why_not[host] = found
         else:
             rooms.append((host, found))
     return rooms, why_not
 
 
-def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Resources | str:
+def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Resources | Reason:
     """What is left on the host, or why no instance may come to it."""
     reason = closed(world, host, policies.limits)
     if not reason:
@@ -284,4 +298,4 @@ def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Resour
     if reason:
         return reason
     shape, left = policies.instances.flavour.resources, room(world, host, policies)
-    return left if shape.fits(left) else f"{host} has {left} left, an instance takes {shape}"
+    return left if shape.fits(left) else _no_room(host, left, shape)

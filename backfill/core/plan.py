@@ -30,6 +30,7 @@ from backfill.core.actions import (
 )
 from backfill.core.fleets import Fleet
 from backfill.core.lifecycle import ManagedNode
+from backfill.core.refusals import Refusal as Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +76,6 @@ class EndClaim:
 
 
 Action = DriverAction | SetNode | ForgetNode | SetFleet | AnswerClaim | EndClaim
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Something that was wanted and is not done, and why. `subject`: node, host, job, `cluster`."""
-
-    subject: str
-    what: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.subject}: {self.what} refused: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from backfill.core.guards import barred, stale
 from backfill.core.ledger import Operation
 from backfill.core.lens import Lens, plain_times
 from backfill.core.lifecycle import ABSENT, ManagedNode, NodeStop, Phase, check_transition
-from backfill.core.plan import Action, ForgetNode, Plan, Refusal, SetNode, key_of
+from backfill.core.plan import Action, ForgetNode, Plan, SetNode, key_of
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
+from backfill.core.refusals import Code, Goal, Reason, Refusal, Words, because, refusal
 from backfill.core.world import World
 
 T = TypeVar("T")
@@ -56,14 +57,14 @@ class PlanBuilder:
         self.checkpoints: set[str] = set()  # that this plan orders
         self.accused: set[str] = set()  # nodes against whose work something was found
         self._condemned = 0  # nodes whose work this plan gives up
-        self._refusals: dict[tuple[str, str], Refusal] = {}
+        self._refusals: dict[tuple[str, Goal, str], Refusal] = {}
         self._watch: set[str] = set()
         self._wake_at_s: float | None = None
         self._findings: Findings | None = None
         self._lens: Lens | None = None
         self._trace = Trace()
         if self.barred:  # it is said also where nothing is wanted now
-            self.refuse("cluster", "any change", self.barred)
+            self.refuse("cluster", Goal.ANY_CHANGE, self.barred)
 
     @property
     def now_s(self) -> float:
@@ -121,10 +122,10 @@ class PlanBuilder:
             self.wake_at(operation.not_before_s)
             return Progress.WAITING
         if self.barred and not unwritten_too(action):
-            self.refuse("cluster", "any change", self.barred)
+            self.refuse("cluster", Goal.ANY_CHANGE, self.barred)
             return Progress.REFUSED
         if self.blind and not isinstance(action, SAFE_WHEN_BLIND):
-            self.refuse("cluster", "any change", self.blind)
+            self.refuse("cluster", Goal.ANY_CHANGE, self.blind)
             return Progress.REFUSED
         self._trace.acted = True
         self._keys.add(key)
@@ -155,7 +156,7 @@ class PlanBuilder:
         self._trace.acted = True
         check_transition(node, phase)
         if self.barred and phase not in (node.phase, Phase.EVICTING):
-            self.refuse(node.name, f"to be {phase}", self.barred)
+            self.refuse(node.name, Goal.PHASE, self.barred, about=phase.value)
             return
         if node.name in self._set:
             return  # one step per node and plan: the next plan, which follows at once, goes on
@@ -209,10 +210,10 @@ class PlanBuilder:
         """Drop the record of a node of which nothing is left."""
         self.add(ForgetNode(node.name, reason, node.generation))
 
-    def refuse(self, subject: str, what: str, reason: str) -> None:
+    def refuse(self, subject: str, wanted: Goal, why: Reason, about: str = "") -> None:
         """Say that something wanted is not done; once per subject and thing."""
-        refusal = Refusal(subject, what, reason)
-        self._refusals[subject, what] = self._trace.refusals[subject, what] = refusal
+        refused = refusal(subject, wanted, why, about)
+        self._refusals[refused.key] = self._trace.refusals[refused.key] = refused
 
     def watch(self, *nodes: str) -> None:
         """Look at these Slurm nodes again at once: their next change is awaited."""
@@ -231,7 +232,8 @@ class PlanBuilder:
         self._trace = Trace()
         for name, source in self.world.sources.items():
             if source.odd_s:
-                self.refuse("cluster" if name == "slurm" else name, "belief", source.problem)
+                subject = "cluster" if name == "slurm" else name
+                self.refuse(subject, Goal.BELIEF, because(Code.NOT_BELIEVED, said=Words(source.problem)))
         refusals = tuple(self._refusals.values())
         return Plan(tuple(self._actions), refusals, frozenset(self._watch), self._wake_at_s)
 
@@ -261,19 +263,19 @@ class PlanBuilder:
         """Whether a call about this node is still in flight."""
         return self.world.busy(node.name)
 
-    def broken(self, node: ManagedNode, instance: Instance | None) -> str:
-        """Say how the instance is lost, or return an empty text.
+    def broken(self, node: ManagedNode, instance: Instance | None) -> Reason | None:
+        """Return how the instance is lost, if it is.
 
         While a call about it is in flight it may look like anything, and on a host that cannot be
         reached nothing is known.
         """
         if self.busy_with(node) or not self.world.hosts[node.host].reachable:
-            return ""
+            return None
         if instance is None:
-            return f"its instance is gone from {node.host}"
+            return because(Code.INSTANCE_GONE, host=node.host)
         if instance.state in (InstanceState.OFF, InstanceState.CRASHED):
-            return f"its guest is {instance.state} on {node.host}"
-        return "somebody has started its guest anew, by hand" if instance.restarted else ""
+            return because(Code.INSTANCE_OFF, host=node.host, state=instance.state.value)
+        return because(Code.INSTANCE_RESTARTED) if instance.restarted else None
 
     def taken(self, host: str) -> tuple[str, ...]:
         """Ids of the jobs to which Slurm gave the host, or what else takes it as a whole."""
@@ -309,13 +311,13 @@ class PlanBuilder:
         self.wake_at(pressure.budgets_change_s(self.world, policies))
         return self.world.keep("above budget", lambda world: pressure.above_budget(world, policies))
 
-    def budget_full(self) -> str:
-        """Say why a budget lets no further instance work now, or return an empty text."""
+    def budget_full(self) -> Reason | None:
+        """Return why a budget lets no further instance work now, if it does not."""
         most = pressure.most_instances(self.world, self.policies)
         if most is None or pressure.on_cpu(self.world) < most:
-            return ""
+            return None
         self.wake_at(pressure.budgets_change_s(self.world, self.policies))
-        return f"a budget allows {most} instances at this hour"
+        return because(Code.BUDGET, most=most)
 
     def rule(self, node: ManagedNode) -> RungRule:
         """The present rung of a node: one that would start its jobs anew spares the protected."""

@@ -16,7 +16,9 @@ from backfill.core.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.plan_builder import PlanBuilder
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.pressure import fits_beside
+from backfill.core.refusals import Code, Goal, Reason, Words, because
 from backfill.core.scaling import plan_scale
+from backfill.core.sentences import sentences
 from backfill.core.steps.boot import step_booting
 from backfill.core.steps.comeback import step_returning
 from backfill.core.steps.devices import lacking
@@ -157,22 +159,22 @@ def _state_unknown(builder: PlanBuilder, node: ManagedNode) -> bool:
         return False
     for place in builder.world.places_of(node.name):
         if place.state is InstanceState.UNKNOWN:
-            what = f"what became of it on {place.host} is not known"
-            builder.refuse(node.name, "any step", f"{what}: {place.problem}")
+            builder.refuse(node.name, Goal.ANY_STEP, _not_known(place))
             return True
         if place.problem:
-            builder.refuse(node.name, "work as usual", place.problem)
+            odd = because(Code.INSTANCE_ODD, said=Words(place.problem))
+            builder.refuse(node.name, Goal.WORK_AS_USUAL, odd)
     return False
+
+
+def _not_known(place: Instance) -> Reason:
+    return because(Code.INSTANCE_UNKNOWN, host=place.host, said=Words(place.problem))
 
 
 def _unknown(builder: PlanBuilder, node: ManagedNode, host: str) -> None:
     """Its host was not read since the start; one that the policy file lacks never will be."""
     if host not in builder.policies.hosts:
-        reason = (
-            f"the policy file does not name its host {host} any more, so that nobody looks there; "
-            "name the host again until the node is gone"
-        )
-        builder.refuse(node.name, "any step", reason)
+        builder.refuse(node.name, Goal.ANY_STEP, because(Code.HOST_NOT_NAMED, host=host))
 
 
 # --- claims ------------------------------------------------------------------------------------
@@ -195,10 +197,10 @@ def _step_claim(builder: PlanBuilder, claim: HostAllocation) -> None:
     limit_s = claim.since_s + builder.policies.answer_within_s
     builder.wake_at(limit_s)
     if not busy:
-        why = "no instance uses the hosts" if claim.hosts else "nothing is awaited in its nodes"
-        builder.add(AnswerClaim(claim.job_id, True, why))
+        free = "no instance uses the hosts" if claim.hosts else "nothing is awaited in its nodes"
+        builder.add(AnswerClaim(claim.job_id, True, free))
     elif builder.now_s >= limit_s:
-        builder.add(AnswerClaim(claim.job_id, False, "; ".join(busy)))
+        builder.add(AnswerClaim(claim.job_id, False, sentences(busy)))
 
 
 def _over(builder: PlanBuilder, claim: HostAllocation) -> bool:
@@ -231,38 +233,40 @@ def _torn(world: World, node: str) -> bool:
     return given and not world.jobs_on(node)
 
 
-def occupied(builder: PlanBuilder, host: str) -> str:
-    """Say why the host's room is not proven free, or return an empty text."""
+def occupied(builder: PlanBuilder, host: str) -> Reason | None:
+    """Return why the host's room is not proven free, if it is not."""
     unsure = _unsure(builder, host)
     if unsure or fits_beside(builder.world, builder.policies, host):
         return unsure
     if builder.world.parents_starting(host):
-        return f"a parent of clones is being made on {host}"
+        return because(Code.PARENT_IN_MAKING, host=host)
     for instance in builder.world.instances_on(host):
         if instance.state is InstanceState.UNKNOWN and instance.occupies_memory:
-            return f"it is not known whether {instance.name} runs on {host}: {instance.problem}"
+            said = Words(instance.problem)
+            return because(Code.MAY_RUN, instance=instance.name, host=host, said=said)
         if instance.occupies_cpu:
-            return f"{instance.name} still runs on {host}"
+            return because(Code.STILL_RUNS, instance=instance.name, host=host)
         if builder.policies.proof is Proof.MEMORY and instance.occupies_memory:
-            return f"{instance.name} still holds memory of {host}"
-    return ""
+            return because(Code.STILL_IN_MEMORY, instance=instance.name, host=host)
+    return None
 
 
-def _unsure(builder: PlanBuilder, host: str) -> str:
-    """Say why it cannot be known what is on the host, or return an empty text."""
+def _unsure(builder: PlanBuilder, host: str) -> Reason | None:
+    """Return why it cannot be known what is on the host, if it cannot."""
     if builder.world.arriving(host):
-        return f"an instance is just coming to {host}"
+        return because(Code.ARRIVING, host=host)
     for instance in builder.world.instances_on(host):
         if instance.state is InstanceState.MIGRATING:
-            return f"{instance.name} is just coming to {host}"  # by a call of an earlier daemon
+            # By a call of an earlier daemon.
+            return because(Code.COMING, instance=instance.name, host=host)
     for node in builder.world.managed_on(host):
         at_work = node.phase in _AT_WORK and node.proof.proven_s is not None and node.host == host
         if at_work and not builder.world.places_of(node.name):
-            return f"{node.name} ran on {host}, which does not show it any more"
+            return because(Code.NOT_SHOWN, node=node.name, host=host)
     known = builder.world.hosts.get(host)
     if known is not None and not known.reachable and _may_carry(builder.world, host):
-        return f"{host} cannot be reached: {known.problem}"
-    return ""
+        return because(Code.HOST_UNREACHABLE, host=host, said=Words(known.problem))
+    return None
 
 
 def _may_carry(world: World, host: str) -> bool:
@@ -321,7 +325,7 @@ def _destroy_old(builder: PlanBuilder, instance: Instance) -> None:
         builder.do(PauseInstance(name, generation, host, reason))
     problem = old_copy(builder, instance)
     if problem:
-        builder.refuse(name, "removal", f"{reason}; {problem}")
+        builder.refuse(name, Goal.REMOVAL, problem.after(reason))
         return
     builder.do(DeleteInstance(name, generation, host, reason, cause=Cause.OLD))
 
@@ -330,5 +334,4 @@ def _unknown_orphan(builder: PlanBuilder, name: str) -> None:
     """Say that it is neither taken over nor destroyed until it is known what it is."""
     for place in builder.world.places_of(name):
         if place.state is InstanceState.UNKNOWN and name not in builder.world.managed:
-            what = f"what became of it on {place.host} is not known"
-            builder.refuse(name, "taking it over", f"{what}: {place.problem}")
+            builder.refuse(name, Goal.TAKE_OVER, _not_known(place))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, Union
 from backfill.core import actions, changes, moves, plan
 from backfill.core.fleets import Fleet
 from backfill.core.lifecycle import PARTS, ManagedNode, in_place, inherit, unconfirmed, with_report, woken
+from backfill.core.refusals import Detail, Reason, Refusal, older
 
 Plain = dict[str, object]
 
@@ -118,6 +119,8 @@ def _plain(value: object) -> object:
 def decode(body: Plain) -> Any:
     """The inverse of `encode`. Raises ValueError for data that no version of ours has written."""
     kind = _TYPES.get(str(body.get("t")))
+    if kind is Refusal and "code" not in body:
+        return older(*(str(body[name]) for name in ("subject", "what", "reason")))
     if kind is None:
         raise ValueError(f"the journal names an unknown kind of entry: {body.get('t')!r}")
     return _build(kind)({k: v for k, v in body.items() if k != "t"})
@@ -128,6 +131,8 @@ def _build(kind: type) -> Callable[[Any], Any]:
     """A function that makes a `kind` out of plain data."""
     hints = typing.get_type_hints(kind)
     readers = {f.name: _reader(hints[f.name]) for f in dataclasses.fields(kind)}
+    if kind is Detail:
+        readers["value"] = _fact
 
     def build(data: Any) -> Any:
         # Fields that a later version dropped are ignored; new ones take their defaults.
@@ -156,6 +161,13 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _fact(value: Any) -> Any:
+    """The value of a fact: a plain one, a reason, or several of either."""
+    if isinstance(value, list):
+        return tuple(_fact(one) for one in value)
+    return _build(Reason)(value) if isinstance(value, dict) else value
 
 
 # Changes that no observation can bring back: a restarted daemon takes them from the journal.

@@ -15,6 +15,7 @@ from backfill.core.policies.demand import Need
 from backfill.core.policy import PolicySet
 from backfill.core.pressure import budgets_change_s, most_disruptions
 from backfill.core.reclaim import plan_reclaim
+from backfill.core.refusals import Code, Goal, Reason, Words, because, limit
 from backfill.core.wants import Want, own_image, serves, want_of_all, wants
 from backfill.core.world import World
 
@@ -28,13 +29,9 @@ def plan_scale(builder: PlanBuilder) -> None:
     wanted = _wanted(builder)
     for job_id in (job_id for want in wanted for job_id in want.need.misfits):
         flavour = policies.instances.flavour
-        builder.refuse(
-            f"job {job_id}",
-            "an instance",
-            f"it wants more than one instance offers ({flavour.cpus} CPUs, "
-            f"{flavour.node_memory_mb} MB on one node), or more than demand.max_nodes = "
-            f"{policies.demand.max_nodes} nodes",
-        )
+        cpus, memory_mb, nodes = flavour.cpus, flavour.node_memory_mb, policies.demand.max_nodes
+        too_big = because(Code.JOB_TOO_BIG, cpus=cpus, memory_mb=memory_mb, nodes=nodes)
+        builder.refuse(f"job {job_id}", Goal.INSTANCE, too_big)
     short = [want for want in wanted if want.lacking > 0]
     if not short and _idle_count(builder) < policies.scale.warm:
         _grow(builder, wanted[-1])
@@ -82,16 +79,16 @@ def _admitted(builder: PlanBuilder) -> Iterable[Job]:
     quotas, world = builder.policies.quotas, builder.world
     waiting: Iterable[Job] = waiting_low(world, builder.policies)
     if builder.policies.environments.entries:
-        unwelcome: dict[str, str] = {}
+        unwelcome: dict[str, Reason] = {}
         waiting = list(builder.policies.environments.admit(waiting, unwelcome))
         for job_id, reason in unwelcome.items():
-            builder.refuse(f"job {job_id}", "an instance", reason)
+            builder.refuse(f"job {job_id}", Goal.INSTANCE, reason)
     if not quotas.ceilings:
         return waiting
     running = {j.id: j for m in world.managed.values() for j in world.jobs_on(m.name) if j.active}
     admitted, refused = quotas.admit(waiting, running.values())
     for job_id, reason in refused.items():
-        builder.refuse(f"job {job_id}", "an instance", reason)
+        builder.refuse(f"job {job_id}", Goal.INSTANCE, reason)
     return admitted
 
 
@@ -111,27 +108,27 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     if want.lacking <= 0:
         reason = f"scale.warm = {builder.policies.scale.warm} idle instances are wanted"
     image = want.image or builder.policies.instances.image
-    what = f"a new instance of {want.image}" if want.image else "a new instance"
+    what, about = (Goal.NEW_INSTANCE_OF, want.image) if want.image else (Goal.NEW_INSTANCE, "")
     if want.device:
-        what = f"a new instance with {want.device}"
+        what, about = Goal.NEW_INSTANCE_WITH, want.device
     device = (want.device,)
     # The instances of a job over several nodes may share a host.
     sharing = policies.devices.sharing(device if want.need.nodes <= 1 else ())
     functions, region_mb = policies.devices.functions(device), policies.devices.region_mb(device[0])
     needed = DeviceNeed(functions, region_mb, sharing, owner=want.owner)
-    limit = not_admitted(builder, image) or _ramp(builder)
-    if limit:
-        builder.refuse("cluster", what, limit)
+    bar = not_admitted(builder, image) or _ramp(builder)
+    if bar:
+        builder.refuse("cluster", what, bar, about)
         return False
     shortest_s = want.need.shortest_s if want.need.jobs else 0.0
     rooms, why_not = open_rooms(builder, shortest_s, needed)
     if not rooms:
         for host, why in why_not.items():
-            builder.refuse(host, what, why)
+            builder.refuse(host, what, why, about)
         return False
     slot = next(_free_slots(builder, image), None)
     if slot is None:
-        builder.refuse("cluster", what, "no name is left in instances.names")
+        builder.refuse("cluster", what, because(Code.NO_NAME), about)
         return False
     host = pick(builder.world, builder.policies, rooms)
     if host in builder.targets:
@@ -156,15 +153,15 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     return True
 
 
-def _ramp(builder: PlanBuilder) -> str:
-    """Say why the ramp lets no further instance begin now, or return an empty text."""
+def _ramp(builder: PlanBuilder) -> Reason | None:
+    """Return why the ramp lets no further instance begin now, if it lets none."""
     scale, world = builder.policies.scale, builder.world
     if not scale.grow_per_min:
-        return ""
-    why = scale.ramp(scale.grow_per_min, world.created_lately(MINUTE_S))
+        return None
+    why = scale.may_grow(world.created_lately(MINUTE_S))
     if why:
         builder.wake_at(world.fleet.created_back_s(scale.grow_per_min) + MINUTE_S)
-    return f"scale.grow_per_min: {why}" if why else ""
+    return why
 
 
 def _free_slots(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str, int]]:
@@ -191,10 +188,10 @@ def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
     next_s = node.retry.not_before_s
     if node.phase is Phase.FAILED and next_s is not None and builder.now_s < next_s:
         builder.wake_at(next_s)
-        builder.refuse(node.name, "another try", node.reason)
+        builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(node.reason)))
         return True
     if node.phase is Phase.GIVEN_UP:
-        builder.refuse(node.name, "another try", node.reason)
+        builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(node.reason)))
         proven = (other.proof.proven_s for other in builder.world.managed.values())
         return all(proven_s is None or node.since_s > proven_s for proven_s in proven)
     # How long to wait after this failure is known as soon as it is cleared away.
@@ -229,15 +226,16 @@ def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> N
             builder.wake_at(due_s)
             continue
         if removing >= limits.removals_at_once:
-            builder.refuse(node.name, "removal", f"limits.removals_at_once = {removing} is reached")
+            at_once = limit("limits.removals_at_once", limits.removals_at_once)
+            builder.refuse(node.name, Goal.REMOVAL, at_once)
             return
         if most is not None and removing >= most:
-            builder.refuse(node.name, "removal", f"a budget allows {most} at the same time now")
+            builder.refuse(node.name, Goal.REMOVAL, because(Code.BUDGET_DISRUPTIONS, most=most))
             builder.wake_at(budgets_change_s(builder.world, builder.policies))
             return
-        slow = scale.ramp(scale.shrink_per_min, leaving)
+        slow = scale.may_shrink(leaving)
         if slow:
-            builder.refuse(node.name, "removal", f"scale.shrink_per_min: {slow}")
+            builder.refuse(node.name, Goal.REMOVAL, slow)
             builder.wake_at(builder.world.fleet.left_back_s(scale.shrink_per_min) + MINUTE_S)
             return
         leaving += 1

@@ -6,18 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from heapq import nsmallest
 
 from backfill.core.actions import TellJob
 from backfill.core.cluster import OUR_REASON, Job, JobState
 from backfill.core.guards import stale
-from backfill.core.plan import Refusal
 from backfill.core.policy import PolicySet
+from backfill.core.refusals import Aside, Code, Goal, Reason, Refusal, because
 from backfill.core.scaling import waiting_low
+from backfill.core.sentences import sentence
 from backfill.core.world import World
 
-NEW_INSTANCE = "a new instance"
 _LONGEST = 300
 
 
@@ -26,7 +25,7 @@ class Told:
     """What a job's owner was told, and when (epoch seconds)."""
 
     at_s: float
-    reason: str
+    reason: Reason
     text: str = ""
 
 
@@ -61,9 +60,9 @@ def _told_now(
 ) -> tuple[list[TellJob], dict[str, Told]]:
     """The sentences for those who wait, `most` at most."""
     notice = policies.notice
-    own = {r.subject.removeprefix("job "): r.reason for r in refusals if r.what == "an instance"}
+    own = {r.subject.removeprefix("job "): r.reason for r in refusals if r.wanted is Goal.INSTANCE}
     common = _common(refusals)
-    if not own and not common:
+    if not own and common is None:
         return [], dict(told)
     jobs = _patient(world, policies)
     kept = {target: said for target, said in told.items() if target in jobs}
@@ -75,7 +74,7 @@ def _told_now(
             due.append((max(job.submit_s, job.eligible_s), job.raw_id, target, reason))
     words = []
     for _, _, target, reason in nsmallest(most, due):
-        text = _sentence(world.now_s - world.ahead_s, reason)
+        text = _sentence(world.now_s - world.ahead_s, sentence(reason))
         kept[target] = Told(world.now_s, reason, text)
         aloud = notice.terminal and jobs[target].interactive
         words.append(TellJob("", 0, target, text, "its owner may ask", aloud=aloud))
@@ -93,16 +92,9 @@ def _begun_of(world: World, told: Mapping[str, Told]) -> list[str]:
     return [target for target in told if target in begun]
 
 
-def _known(now_s: float, again_s: float, last: Told, reason: str) -> bool:
-    """Whether its owner knows: told the same, other numbers aside, or told not long ago."""
-    if now_s - last.at_s < again_s or last.reason == reason:
-        return True
-    return _gist(last.reason) == _gist(reason)
-
-
-@lru_cache(1000)
-def _gist(reason: str) -> str:
-    return "".join(c for c in reason if not c.isdigit())
+def _known(now_s: float, again_s: float, last: Told, reason: Reason) -> bool:
+    """Return True if its owner knows: told the same, other numbers aside, or told not long ago."""
+    return now_s - last.at_s < again_s or last.reason.gist == reason.gist
 
 
 def _sentence(clock_s: float, reason: str) -> str:
@@ -151,17 +143,20 @@ def _begun(jobs: Iterable[Job]) -> Iterator[str]:
             yield head
 
 
-def _common(refusals: Sequence[Refusal]) -> str:
-    """Why no further instance is made for anybody; empty where one is on its way, or might be."""
-    found = [r for r in refusals if r.what == NEW_INSTANCE]
-    for refusal in found:
-        if refusal.subject == "cluster":
-            return refusal.reason
+def _common(refusals: Sequence[Refusal]) -> Reason | None:
+    """Return why no further instance is made for anybody; None: one is on its way, or might be."""
+    found = [r for r in refusals if r.wanted is Goal.NEW_INSTANCE]
+    for refused in found:
+        if refused.subject == "cluster":
+            return refused.reason
     if not found:
-        return ""
-    # A host's reason mostly names the host: without names and numbers many are the same.
-    gists = Counter(_gist(r.reason.replace(r.subject, "")) for r in found)
-    gist = gists.most_common(1)[0][0]
-    example = next(r for r in found if _gist(r.reason.replace(r.subject, "")) == gist)
-    hosts = f"none of {len(found)} hosts" if len(found) > 1 else "no host"
-    return f"{hosts} has room for another instance ({example.subject}: {example.reason})"
+        return None
+    code = Counter(r.code for r in found).most_common(1)[0][0]
+    example = next(r for r in found if r.code is code)
+    return because(
+        Code.NO_HOST_FOR_MORE,
+        hosts=len(found),
+        kind=code.value,
+        host=Aside(example.subject),
+        why=Aside(example.reason),
+    )

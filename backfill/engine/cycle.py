@@ -17,7 +17,6 @@ from backfill.core.plan import (
     EndClaim,
     ForgetNode,
     Plan,
-    Refusal,
     SetFleet,
     SetNode,
     key_of,
@@ -27,6 +26,8 @@ from backfill.core.plan import (
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet
 from backfill.core.records import REMEMBERED, encode_briefly, slim
+from backfill.core.refusals import Goal, Refusal
+from backfill.core.sentences import line
 from backfill.core.world import World
 from backfill.engine.narrate import sentence
 from backfill.ports.errors import DriverError
@@ -71,7 +72,7 @@ class Cycle:
         self._records: list[Record] = []
         self.unwritten = ""  # why the journal cannot be written now
         self._failed_s = self._said_s = 0.0
-        self._refused: dict[tuple[str, str], Refusal] = {}
+        self._refused: dict[tuple[str, Goal, str], Refusal] = {}
         self._heed = Heed(world)
         self._quiet: dict[object, ch.Change] = {}  # the latest of each kind
         self._read: dict[str, ch.SourceSeen] = {}  # the latest of each host
@@ -207,13 +208,12 @@ class Cycle:
         _LOG.info("%s", sentence(step))
 
     def _note_refusals(self, refusals: Sequence[Refusal]) -> None:
-        """Journal and log a refusal when it is new or its reason changed, not in every cycle."""
-        now = {(r.subject, r.what): r for r in refusals}
+        """Journal and log a refusal when it is new or says something new, not in every cycle."""
+        now = {r.key: r for r in refusals}
         for key, refusal in now.items():
-            known = self._refused.get(key)
-            if known is None or _differ(known.reason, refusal.reason):
+            if refusal.is_news_after(self._refused.get(key)):
                 self._records.append(_record(self.world.now_s, "refusal", refusal))
-                _LOG.info("%s", refusal)
+                _LOG.info("%s", line(refusal))
         self._refused = now
 
     def _flush(self) -> bool:
@@ -253,16 +253,6 @@ class Cycle:
             kept = [r for r in self._records if r.kind != "change" or r.body["t"] in REMEMBERED]
             gap: dict[str, object] = {"event": "gap", "why": "too much to be kept: " + problem}
             self._records = [*kept[-_MOST_UNWRITTEN:], Record(now_s, "daemon", "cluster", gap)]
-
-
-def _differ(one: str, other: str) -> bool:
-    """Whether two reasons differ in more than their numbers: '12 s old' is as '13 s old'."""
-    return one != other and _gist(one) != _gist(other)
-
-
-def _gist(reason: str) -> str:
-    """A reason without its numbers."""
-    return "".join(c for c in reason if not c.isdigit())
 
 
 def _kind(change: ch.Tick | ch.SourceSeen | ch.NodesRead) -> object:

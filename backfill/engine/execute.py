@@ -10,6 +10,7 @@ from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.adopting import unknown_runs
 from backfill.core.fence import judge
+from backfill.core.sentences import sentence, sentences
 from backfill.engine.abandoning import abandon
 from backfill.engine.clone_parents import change_parents
 from backfill.engine.confirm import end_job, spared
@@ -262,9 +263,9 @@ def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
     jobs = outside.manager.read_jobs([h.id for h in action.held]) if action.held else {}
     verdict = judge(action.name, action.held, jobs)
     if verdict.stale:
-        raise RefusedError(action.name, f"not thawed: {verdict.stale}")
+        raise RefusedError(action.name, f"not thawed: {sentence(verdict.stale)}")
     if doubt := unknown_runs(verdict.keep):
-        raise RefusedError(action.name, f"not thawed: {doubt.removeprefix('; ')}")
+        raise RefusedError(action.name, f"not thawed: {sentences(doubt)}")
     if action.held and not verdict.keep:
         raise RefusedError(action.name, "not thawed: Slurm holds none of its jobs any more")
     # While it still stands still: from its first moment on slurmctld may ask who it is.

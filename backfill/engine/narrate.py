@@ -7,8 +7,10 @@ import re
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.cluster import NOWHERE
-from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, Refusal, SetFleet, SetNode
+from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, SetFleet, SetNode
 from backfill.core.records import decode
+from backfill.core.refusals import Refusal
+from backfill.core.sentences import line
 from backfill.core.world import World
 from backfill.ports.storage import Record
 
@@ -78,7 +80,7 @@ def story_line(record: Record) -> str:
         case "refusal":
             refusal = decode(record.body)
             assert isinstance(refusal, Refusal)
-            return str(refusal)
+            return line(refusal)
         case "change":
             return _change(decode(record.body))
         case "clock":

@@ -13,6 +13,8 @@ from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.planner import plan
 from backfill.core.readiness import Check, judge_registration, judge_report
 from backfill.core.records import encode
+from backfill.core.refusals import Refusal
+from backfill.core.sentences import goal, line, why
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.commands import Body, Commands
@@ -133,7 +135,7 @@ class Queries:
             **told,
             "sources": {str(s["name"]): s["source"] for s in seen},
             "claims": (yield from _in_slices(claims, asdict)),
-            "refusals": (yield from _in_slices(refusals, encode)),
+            "refusals": (yield from _in_slices(refusals, _refused)),
             "operations": (yield from _in_slices(operations, asdict)),
         }
 
@@ -221,7 +223,7 @@ class Queries:
         yield
         return {
             "actions": (yield from _in_slices(builder.actions, _told(sentence))),
-            "refusals": (yield from _in_slices(builder.refusals, _told(str))),
+            "refusals": (yield from _in_slices(builder.refusals, _refused)),
             "under_way": (yield from _in_slices(under_way, asdict)),
             "awaited": sorted(builder.watch),
         }
@@ -236,7 +238,7 @@ class Queries:
         refusals = self._daemon.cycle.last.refusals
         names = {subject, f"job {subject}"}
         fleet = world.fleets.get(subject)
-        lacking = next((r.reason for r in reversed(refusals) if r.subject == subject), "")
+        lacking = next((why(r) for r in reversed(refusals) if r.subject == subject), "")
         return {
             "subject": subject,
             "clock": clock_told(world),
@@ -246,7 +248,7 @@ class Queries:
             "fleet": fleet_told(world, fleet, lacking) if fleet else None,
             "slurm": node.state_text if node else None,
             "refusals": [
-                {**encode(r), "sentence": str(r)}
+                _refused(r)
                 for r in refusals
                 if r.subject in names
                 or (job is not None and (r.subject == "cluster" or r.subject in world.hosts))
@@ -265,7 +267,7 @@ class Queries:
 
     def _fleets(self, body: Body) -> Slices:
         now_s, fleets = self._world.now_s, fleets_in_order(self._world)
-        lacking = {r.subject: r.reason for r in self._daemon.cycle.last.refusals}
+        lacking = {r.subject: why(r) for r in self._daemon.cycle.last.refusals}
         told = _in_slices(fleets, lambda f: fleet_told(self._world, f, lacking.get(f.id, "")))
         return {"now_s": now_s, "fleets": (yield from told)}
 
@@ -298,6 +300,12 @@ class Queries:
 
 
 _Item = TypeVar("_Item")
+
+
+def _refused(refusal: Refusal) -> Body:
+    """As plain data, with the words for people."""
+    said = {"what": goal(refusal), "reason": why(refusal), "sentence": line(refusal)}
+    return {**encode(refusal), **said}
 
 
 def _told(tell: Callable[[Any], str]) -> Callable[[Any], Body]:

@@ -7,6 +7,7 @@ from collections import Counter
 from backfill.core.guards import barred
 from backfill.core.plan import Plan
 from backfill.core.quantities import counted
+from backfill.core.sentences import sentence, why
 from backfill.core.world import World
 
 
@@ -23,8 +24,8 @@ def summary(world: World, plan: Plan) -> str:
     phases = Counter(m.phase.value for m in world.managed.values())
     phased = ", ".join(f"{n} {phase}" for phase, n in sorted(phases.items()))
     parts.append(counted(len(world.managed), "instance") + (f": {phased}" if phased else ""))
-    if world.barred:
-        parts.insert(0, f"only hosts are given back, nothing else is done: {barred(world)}")
+    if bar := barred(world):
+        parts.insert(0, f"only hosts are given back, nothing else is done: {sentence(bar)}")
     working = sum(1 for o in world.operations.values() if o.running)
     if working:
         parts.append(f"{counted(working, 'operation')} under way")
@@ -34,5 +35,5 @@ def summary(world: World, plan: Plan) -> str:
     elif slurm.problem:
         parts.append(f"Slurm: {slurm.problem}")
     if plan.refusals:
-        parts.append(f"refused: {plan.refusals[0].reason}")
+        parts.append(f"refused: {why(plan.refusals[0])}")
     return "; ".join(parts)

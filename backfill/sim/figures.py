@@ -17,6 +17,7 @@ from backfill.core.measures import (
     job_measures,
     paired_delay,
 )
+from backfill.core.sentences import goal, why
 from backfill.sim.replay.ledger import counts_of
 from backfill.sim.replay.policy_replay import Run
 from backfill.sim.replay.trace_cluster import JobTale
@@ -57,10 +58,8 @@ def summary(run: Run, reference: Run) -> Summary:
     ledger, window = run.ledger, run.ledger.window
     high = [tale for tale in run.tales if tale.high]
     low = [tale for tale in run.tales if not tale.high]
-    refusals: dict[str, int] = {}
-    for (what, gist), count in run.refusals.items():
-        text = f"{what.split(' to ')[0]}: {gist}"
-        refusals[text] = refusals.get(text, 0) + count
+    examples = {kind: f"{goal(one)}: {why(one)}" for kind, one in run.examples.items()}
+    refusals = {examples[kind]: count for kind, count in run.refusals.items()}
     return Summary(
         window_s=window.end_s - window.start_s,
         harvest=run.harvest,

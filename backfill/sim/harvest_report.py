@@ -77,7 +77,7 @@ def text_lines(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
 def _refusals(one: Played) -> Iterator[str]:
     found = list(one.summary.refusals.items())
     if found:
-        yield f"most often refused by {one.name}:"
+        yield f"most often refused by {one.name}, with an example each:"
     for text, count in found[:_MOST_REFUSALS]:
         yield f"  {count:>6} x {' '.join(text.split())}"
 

@@ -18,6 +18,7 @@ from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Order, Spread
 from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.sentences import why
 from backfill.drivers.libvirt.connection.domain_xml import mac_address
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
@@ -189,7 +190,7 @@ def test_orders_wait_for_room_in_order() -> None:
     site.run.run(60.0)
     assert site.fleet(first).state is FleetState.READY
     assert site.fleet(second).state is FleetState.WAITING
-    assert any("there is room for only 2 of" in r.reason for r in site.run.cycle.last.refusals)
+    assert any("there is room for only 2 of" in why(r) for r in site.run.cycle.last.refusals)
     site.feed(leaving(site.run.world, first))
     site.run.until(lambda: site.fleet(second).state is FleetState.READY, 400)
 

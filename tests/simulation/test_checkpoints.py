@@ -14,6 +14,8 @@ from backfill.core.policies.checkpoints import Checkpoints
 from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
+from backfill.core.refusals import Goal
+from backfill.core.sentences import why as why_not
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.checkpoint_order import CommandError, checkpoint_order, put_back_order
 from backfill.ports.errors import UnreachableError
@@ -124,7 +126,7 @@ def test_suspends_take_turns_at_the_disk() -> None:
             o for o in run.world.operations.values() if o.running and o.key.startswith("SuspendInstance")
         ]
         seen.add(len(writing))
-        told.update(r.reason for r in run.cycle.last.refusals if r.what == "suspend")
+        told.update(why_not(r) for r in run.cycle.last.refusals if r.wanted is Goal.SUSPEND)
         names = [f"vn{i}" for i in range(1, 5)]
         return all(sim.instance(n).state is InstanceState.SUSPENDED for n in names)
 

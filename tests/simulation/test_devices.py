@@ -10,6 +10,7 @@ from backfill.core.policies.demand import Demand
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -93,7 +94,8 @@ def test_a_function_belongs_to_one_job_and_the_other_waits_for_it() -> None:
     one, two = (sim.submit("htc", length, features="vf") for length in (30.0, 60.0))
     run.until(lambda: running(sim, one) or running(sim, two), 100)
     first, second = (one, two) if running(sim, one) else (two, one)
-    run.until(lambda: "0 of 1 virtual functions for others" in str(run.cycle.last.refusals), 30)
+    text = "0 of 1 virtual functions for others"
+    run.until(lambda: any(text in why(r) for r in run.cycle.last.refusals), 30)
     while not ended(sim, first):
         sim.step_to(sim.now_s + 0.5)
         assert not running(sim, second) or ended(sim, first)
@@ -117,7 +119,7 @@ def test_devices_of_a_host_that_are_for_one_job_are_waited_for_in_the_queue() ->
         going = [job for job in jobs if running(sim, job)]
         assert len(going) <= 1
         assert all(plugged(sim, job) for job in going)
-        said.update(refusal.reason for refusal in run.cycle.last.refusals)
+        said.update(why(refusal) for refusal in run.cycle.last.refusals)
     assert "devices of bm1 are for one job at a time, and vn1 has some" in said
     assert sim.audit() == []
 
@@ -180,8 +182,8 @@ def test_a_job_whose_function_is_gone_is_told_and_gets_it_when_it_is_there_again
     second = sim.submit("htc", 90.0, features="vf")
     run.until(lambda: running(sim, second), 100)
     assert not held(sim)
-    run.until(lambda: any(second in r.what for r in run.cycle.last.refusals), 30)
-    assert "0 of 0 virtual functions free" in str(run.cycle.last.refusals)
+    run.until(lambda: any(second == r.about for r in run.cycle.last.refusals), 30)
+    assert any("0 of 0 virtual functions free" in why(r) for r in run.cycle.last.refusals)
     sim.provider.functions += lost
     run.until(lambda: plugged(sim, second), 60)
     run.until(lambda: ended(sim, second) and not held(sim), 400)

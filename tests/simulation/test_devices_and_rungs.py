@@ -5,6 +5,7 @@ from __future__ import annotations
 from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError
 from tests.simulation.device_cluster import RULES, functions, held, plugged
@@ -70,7 +71,7 @@ def test_what_was_paused_with_a_device_takes_the_next_rung_that_it_can_take() ->
     said: set[str] = set()
 
     def gone() -> bool:
-        said.update(r.reason for r in run.cycle.last.refusals if r.subject == name)
+        said.update(why(r) for r in run.cycle.last.refusals if r.subject == name)
         assert not phases(run, Phase.MOVING)
         assert plugged(sim, job) or sim.job(job).restarts
         return sim.job(job).restarts == 1

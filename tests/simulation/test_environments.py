@@ -7,6 +7,7 @@ from collections import Counter
 from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.environments import Environment, Environments, ImageRule
 from backfill.core.policies.scale import Scale
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, one_host, play, policies, running
@@ -66,7 +67,7 @@ def test_an_image_has_its_own_rate_and_its_own_limit() -> None:
     for _ in range(6):
         sim.submit("htc", 400.0, features="cms")
     assert begun(run, sim, 3) == [2, 4, 4]
-    assert any("image cms-7 may have 4 CPUs" in r.reason for r in run.cycle.last.refusals)
+    assert any("image cms-7 may have 4 CPUs" in why(r) for r in run.cycle.last.refusals)
     plain = [sim.submit("htc", 30.0) for _ in range(4)]
     run.until(lambda: running(sim, *plain), 30)
     assert images(run) == {"cms-7": 4, "": 4}

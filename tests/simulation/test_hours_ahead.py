@@ -9,6 +9,7 @@ from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running, taken_once
 
@@ -21,7 +22,7 @@ def test_nothing_is_made_where_slurm_will_want_the_host_soon() -> None:
     jobs = [sim.submit("htc", 60.0) for _ in range(5)]
     run.run(60)
     assert {m.host for m in run.world.managed.values()} == {"bm2"}
-    assert any("no gap worth it" in r.reason for r in run.cycle.last.refusals)
+    assert any("no gap worth it" in why(r) for r in run.cycle.last.refusals)
     run.until(lambda: ended(sim, *jobs), 600)
 
 
@@ -81,7 +82,7 @@ def test_work_does_not_return_for_a_moment() -> None:
     run.run(50)
     assert ended(sim, high)
     assert phases(run, Phase.PARKED)
-    assert any("no gap worth it" in r.reason for r in run.cycle.last.refusals)
+    assert any("no gap worth it" in why(r) for r in run.cycle.last.refusals)
     sim.slurm.announce(host)
     run.until(lambda: ended(sim, low), 300)
     assert sim.audit() == []

@@ -13,6 +13,7 @@ from backfill.core.cluster import Job, JobState
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.scale import Scale
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -134,7 +135,7 @@ def test_where_nobody_knows_the_run_the_instance_waits_as_it_is() -> None:
     run.run(3600.0)
     assert _phases(run) == ["parked"]
     assert day.sim.job(low).state is JobState.SUSPENDED
-    refused = [r.reason for r in run.cycle.last.refusals if "cannot be known" in r.reason]
+    refused = [why(r) for r in run.cycle.last.refusals if "cannot be known" in why(r)]
     assert any(f"scontrol requeue {low}" in reason for reason in refused)
     run.kill()
     run.start()  # and it is not forgotten by a restart
@@ -182,7 +183,7 @@ def test_a_job_on_an_instance_that_the_policy_file_does_not_name_is_kept() -> No
     rules = replace(day.run.policies, instances=fewer)
     run = Rehearsal(day.sim, rules, MemoryJournal())
     run.run(120.0)
-    assert any(r.subject == name and "name it in" in r.reason for r in run.cycle.last.refusals)
+    assert any(r.subject == name and "name it in" in why(r) for r in run.cycle.last.refusals)
     run.run(600.0)
     assert all(day.sim.job(j).state is JobState.COMPLETED for j in lows)
     assert sum(day.sim.job(j).restarts for j in lows) == 0

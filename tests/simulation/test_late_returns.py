@@ -13,6 +13,8 @@ from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.readiness import Fact
+from backfill.core.refusals import Goal
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -56,7 +58,7 @@ def test_file_systems_that_are_out_cost_nobody_his_work(ladder: Ladder, requeue:
         run.run(5.0)
         assert untouched(sim, lows)
         assert not phases(run, Phase.REMOVING)
-        said |= {r.reason for r in run.cycle.last.refusals if r.what.startswith("return to")}
+        said |= {why(r) for r in run.cycle.last.refusals if r.wanted is Goal.RETURN_TO}
     assert any("came to nothing" in why and "stale file handle" in why for why in said)
     sim.provider.ailments.clear()
     run.until(lambda: ended(sim, *lows), 1500)
@@ -156,7 +158,7 @@ def test_what_cannot_be_stopped_is_not_destroyed_for_it(requeue: bool) -> None:
     run.run(40.0)
     assert run.world.managed["vn1"].phase is Phase.EVICTING
     assert any(
-        "no rung of the ladder has stopped it" in r.reason and "monitor" in r.reason
+        "no rung of the ladder has stopped it" in why(r) and "monitor" in why(r)
         for r in run.cycle.last.refusals
     )
     sim.faults.clear()
@@ -173,7 +175,7 @@ def test_who_goes_on_while_its_return_is_late_is_released_in_the_end() -> None:
     for low in lows:
         sim.slurm.resume_job(low)
     run.run(200.0)
-    said = {r.reason for r in run.cycle.last.refusals}
+    said = {why(r) for r in run.cycle.last.refusals}
     assert any("its jobs go on already" in why for why in said)
     sim.start_file_server()
     run.until(lambda: len(phases(run, Phase.READY)) == 4, 60)

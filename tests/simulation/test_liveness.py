@@ -8,6 +8,8 @@ from backfill.core.cluster import JobState, NodeBase
 from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.liveness import Liveness
+from backfill.core.refusals import Goal
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import UnreachableError
@@ -65,7 +67,7 @@ def test_many_silent_nodes_are_no_dead_nodes() -> None:
     sim.cut_node("bm2")
     run.run(1000.0)
     assert {base(sim, host) for host in ("bm1", "bm2")} == {NodeBase.IDLE}
-    refused = {r.subject: r.reason for r in run.cycle.last.refusals if r.what == "setting it DOWN"}
+    refused = {r.subject: why(r) for r in run.cycle.last.refusals if r.wanted is Goal.SET_DOWN}
     assert set(refused) == {"bm1", "bm2"}
     assert "looks like a broken network" in refused["bm1"]
 
@@ -115,7 +117,7 @@ def test_a_guest_that_slurm_alone_does_not_hear_keeps_its_work() -> None:
     run.run(400.0)
     assert run.world.managed[name].phase is Phase.READY
     assert any(
-        r.subject == name and "its guest answers its hypervisor" in r.reason for r in run.cycle.last.refusals
+        r.subject == name and "its guest answers its hypervisor" in why(r) for r in run.cycle.last.refusals
     )
     sim.cut_node(name, connected=True)
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 700)

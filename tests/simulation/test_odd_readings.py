@@ -14,6 +14,8 @@ from backfill.core.guards import Limits
 from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
+from backfill.core.refusals import Goal
+from backfill.core.sentences import why
 from backfill.drivers.simulated.hypervisor.hardware import SimInstance
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.provider import HostObservation
@@ -53,7 +55,7 @@ def instances(sim: SimulatedWorld) -> list[SimInstance]:
 
 def told(run: Rehearsal, subject: str) -> str:
     """What is not believed of it now."""
-    found = [r.reason for r in run.cycle.last.refusals if r.subject == subject]
+    found = [why(r) for r in run.cycle.last.refusals if r.subject == subject]
     return "; ".join(reason for reason in found if "not believed" in reason)
 
 
@@ -192,7 +194,7 @@ def test_the_caps_hold_over_a_restart_of_the_daemon() -> None:
     run.run(30.0)
     assert run.world.destroyed_lately(3600.0) == 3
     assert sum(len(host.instances) for host in sim.hosts.values()) == len(lows) - 3
-    assert any("limits.destroys_per_hour = 3 is reached" in r.reason for r in run.cycle.last.refusals)
+    assert any("limits.destroys_per_hour = 3 is reached" in why(r) for r in run.cycle.last.refusals)
 
 
 def test_slurm_is_asked_again_directly_before_a_copy_is_destroyed() -> None:
@@ -237,7 +239,7 @@ def test_a_hook_alone_destroys_nothing() -> None:
     run.cycle.take([Claimed("999", ("bm1", "bm2"), sim.now_s, waiting=True)])
     run.cycle.decide()
     run.until(lambda: all(i.state is InstanceState.PAUSED for i in instances(sim)), 5)
-    said = {r.reason for r in run.cycle.last.refusals if r.what in ("removal", "requeue")}
+    said = {why(r) for r in run.cycle.last.refusals if r.wanted in (Goal.REMOVAL, Goal.REQUEUE)}
     assert any("a hook says that bm1 was given to job 999" in reason for reason in said)
     run.until(lambda: ended(sim, *lows), 300)
     assert intact(sim, lows)

@@ -11,6 +11,7 @@ from backfill.core.cluster import JobState
 from backfill.core.guards import Limits
 from backfill.core.lifecycle import HeldJob, Phase
 from backfill.core.policies.scale import Scale
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -70,7 +71,7 @@ def test_nodes_that_slurm_has_forgotten_go_a_few_at_a_time() -> None:
         assert sim.next_s is not None
         sim.step_to(sim.next_s)
         most = max(most, len(phases(run, Phase.REMOVING)))
-        said |= {refusal.reason for refusal in run.cycle.last.refusals}
+        said |= {why(refusal) for refusal in run.cycle.last.refusals}
     assert most == 3
     assert any("limits.removals_at_once = 3" in reason for reason in said)
     again = [sim.submit("htc", 30.0) for _ in range(12)]

@@ -15,6 +15,8 @@ from backfill.core.policies.environments import Environments, ImageRule
 from backfill.core.policy import PolicySet
 from backfill.core.quantities import Resources
 from backfill.core.records import decode
+from backfill.core.refusals import Code, Goal
+from backfill.core.sentences import why
 from backfill.core.world import World
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import DriverError
@@ -79,7 +81,7 @@ def test_a_bad_image_is_not_tried_again_and_again() -> None:
     run = play(sim, policies(environments=WARM, hosts=("bm1",)))
     run.run(3600)
     assert 2 <= len(made(run)) <= 12
-    assert any("its first clone was bad" in r.reason for r in run.cycle.last.refusals)
+    assert any("its first clone was bad" in why(r) for r in run.cycle.last.refusals)
 
 
 def test_making_one_counts_as_a_boot() -> None:
@@ -159,5 +161,5 @@ def test_without_room_none_is_made() -> None:
     found = plan(world, policies(environments=WARM, hosts=("bm1",)), from_scratch=True)
     assert found.actions == ()
     (refusal,) = (r for r in found.refusals if r.subject == "bm1")
-    assert refusal.what == "a parent of default"
-    assert "an instance takes" in refusal.reason
+    assert refusal.key == ("bm1", Goal.PARENT, "default")
+    assert refusal.code is Code.HOST_FULL

@@ -13,6 +13,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Extent, Prefer, Victims
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, ready, running
 
@@ -123,7 +124,7 @@ def test_a_quota_bounds_what_is_made_for_an_account() -> None:
     astro = [sim.submit("htc", 60.0, account="astro") for _ in range(5)]
     run.run(40)
     assert len(run.world.managed) == 2
-    assert any("quota of 2 CPUs" in r.reason for r in run.cycle.last.refusals)
+    assert any("quota of 2 CPUs" in why(r) for r in run.cycle.last.refusals)
     run.until(lambda: ended(sim, *astro), 600)
 
 

@@ -13,6 +13,7 @@ from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
+from backfill.core.sentences import why
 from backfill.drivers.simulated.slurm.model import Reservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
@@ -147,7 +148,7 @@ def test_demand_looks_as_far_ahead_as_jobs_are_long(limit_s: float, *, whole_job
     low = sim.submit("htc", 20.0, time_limit_s=limit_s)
     run.run(30.0)
     assert bool(run.world.managed) is made
-    refused = [r.reason for r in run.cycle.last.refusals if r.subject == "bm1"]
+    refused = [why(r) for r in run.cycle.last.refusals if r.subject == "bm1"]
     assert any("less than 160 s" in reason for reason in refused) is not made
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 600)
     assert (sim.job(low).start_s < over_s) is made

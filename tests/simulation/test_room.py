@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from backfill.core.lifecycle import Phase
 from backfill.core.policies.comeback import Comeback
+from backfill.core.sentences import why
 from tests.simulation.policy_cluster import (
     ended,
     one_host,
@@ -43,6 +44,6 @@ def test_work_returns_one_by_one_to_a_host_that_has_shrunk() -> None:
     run.until(lambda: ended(sim, high), 60)
     run.run(20)
     assert len(phases(run, Phase.PARKED)) == ready(run) == 1
-    assert any("an instance takes" in r.reason for r in run.cycle.last.refusals)
+    assert any("an instance takes" in why(r) for r in run.cycle.last.refusals)
     run.until(lambda: ended(sim, *low), 900)
     assert sim.audit() == []

@@ -10,6 +10,8 @@ from backfill.core.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.saving import Saving, daly_s
 from backfill.core.policy import PolicySet
+from backfill.core.refusals import Goal
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -105,7 +107,7 @@ def test_jobs_are_saved_one_after_the_other() -> None:
     def watched() -> bool:
         nonlocal most
         most = max(most, len({m.order.id for m in run.world.managed.values() if m.order}))
-        told.update(r.reason for r in run.cycle.last.refusals if r.what == "a checkpoint")
+        told.update(why(r) for r in run.cycle.last.refusals if r.wanted is Goal.CHECKPOINT)
         return all(done(sim, job) for job in jobs)
 
     run.until(watched, 2000)

@@ -12,6 +12,8 @@ from backfill.core.cluster import JobState
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
+from backfill.core.refusals import Goal
+from backfill.core.sentences import why
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
@@ -109,7 +111,7 @@ def test_what_an_admin_suspended_is_not_started_anew_by_the_ladder() -> None:
     run.run(20.0)
     assert sim.job(ours).restarts == 1
     assert (sim.job(theirs).state, sim.job(theirs).restarts) == (JobState.SUSPENDED, 0)
-    assert any("somebody else suspended it" in r.reason for r in run.cycle.last.refusals)
+    assert any("somebody else suspended it" in why(r) for r in run.cycle.last.refusals)
     run.until(lambda: ended(sim, high), 100)
     sim.slurm.resume_job(theirs)
     run.until(lambda: ended(sim, theirs, ours), 900)
@@ -173,7 +175,7 @@ def test_the_other_node_of_a_stopped_job_takes_no_second_job() -> None:
     other = sim.submit("htc", 30.0)
     run.run(30.0)
     assert sim.job(other).state is JobState.PENDING
-    assert any(r.reason == "job 1 waits for vn1" for r in run.cycle.last.refusals)
+    assert any(why(r) == "job 1 waits for vn1" for r in run.cycle.last.refusals)
     run.until(lambda: ended(sim, high), 60)
     run.until(lambda: running(sim, low), 30)
     run.until(lambda: ended(sim, low, other), 900)
@@ -209,7 +211,7 @@ def test_both_nodes_pushed_aside_go_on_together(first: str) -> None:
     assert sim.job(low).state is JobState.SUSPENDED
     assert drained(sim) == {"vn1", "vn2"}
     (back,) = phases(run, Phase.READY)
-    assert any(r.subject == back and r.what == f"job {low} going on" for r in run.cycle.last.refusals)
+    assert any(r.key == (back, Goal.JOB_GOES_ON, low) for r in run.cycle.last.refusals)
     assert run.world.managed[back].held
     run.until(lambda: ended(sim, highs[1]), 300)
     run.until(lambda: running(sim, low), 30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.sentences import why
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import ended, one_host, play, policies, running
 
@@ -27,7 +28,7 @@ def suspended() -> tuple[Rehearsal, str, str, str]:
 
 
 def said_of(run: Rehearsal, name: str) -> str:
-    return " ".join(r.reason for r in run.cycle.last.refusals if r.subject == name)
+    return " ".join(why(r) for r in run.cycle.last.refusals if r.subject == name)
 
 
 def test_a_saved_instance_that_cannot_be_read_is_kept() -> None:

@@ -16,6 +16,8 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.unsuspendable import Unsuspendable, Way
 from backfill.core.policy import PolicySet
+from backfill.core.refusals import Goal
+from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
@@ -58,8 +60,9 @@ def held_back(run: Rehearsal) -> RefusedSuspend:
     return held.refused
 
 
-def refusals(run: Rehearsal, what: str) -> list[str]:
-    return [r.reason for r in run.cycle.last.refusals if r.what == what]
+def refusals(run: Rehearsal, job: str) -> list[str]:
+    found = run.cycle.last.refusals
+    return [why(r) for r in found if r.wanted is Goal.SUSPEND_JOB and r.about == job]
 
 
 def limit_s(sim: SimulatedWorld, job: str) -> float:
@@ -80,7 +83,7 @@ def test_the_stop_is_added_to_the_time_limit(error: DriverError) -> None:
     sim, run, low, high = stopped(error=error)
     held = held_back(run)
     assert error.problem in held.words
-    assert any(error.problem in reason for reason in refusals(run, f"suspend of job {low}"))
+    assert any(error.problem in reason for reason in refusals(run, low))
     run.until(lambda: ended(sim, high), 4000)
     assert sim.job(low).state is JobState.RUNNING
     run.until(lambda: bool(phases(run, Phase.READY)), 60)
@@ -169,7 +172,7 @@ def test_with_wait_its_time_runs_and_that_is_said() -> None:
     """The site wants it so: Slurm ends the job at its limit, and nobody said otherwise."""
     sim, run, low, _ = stopped(Unsuspendable(way=Way.WAIT))
     run.run(5.0)
-    assert any("its time limit runs" in reason for reason in refusals(run, f"suspend of job {low}"))
+    assert any("its time limit runs" in reason for reason in refusals(run, low))
     assert "its time limit runs meanwhile" in sim.slurm.admin_comment(low)
     run.until(lambda: sim.job(low).state is JobState.TIMEOUT, 700)
     assert asked(run, "LimitJob") == []

@@ -16,6 +16,7 @@ from backfill.core.plan import SetNode
 from backfill.core.plan_builder import PlanBuilder
 from backfill.core.planner import plan
 from backfill.core.records import encode, remembered
+from backfill.core.sentences import why
 from backfill.core.world import World
 from tests.unit.test_stops import NOW_S, PARKED, POLICIES, job, world_of
 
@@ -99,7 +100,7 @@ def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(c
     assert not [a for a in found.actions if isinstance(a, RequeueJob)]
     if cause in (None, Cause.LADDER, Cause.RECLAIMED):
         assert cancelled == []
-        assert any("submitted as --no-requeue" in r.reason for r in found.refusals)
+        assert any("submitted as --no-requeue" in why(r) for r in found.refusals)
     else:
         assert {(a.job_id, a.restarts, a.host) for a in cancelled} == {("7", 0, "bm1"), ("8", 0, "bm1")}
 

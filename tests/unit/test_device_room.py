@@ -13,6 +13,8 @@ from backfill.core.placement import DeviceNeed, candidates, functions_of, need_o
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.quantities import Resources
+from backfill.core.refusals import Code, Reason, because
+from backfill.core.sentences import sentence
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -56,7 +58,7 @@ def add(
     return node
 
 
-def open_to(world: World, functions: int) -> dict[str, str]:
+def open_to(world: World, functions: int) -> dict[str, Reason]:
     """Hosts that cannot give so many functions, and why."""
     return candidates(world, POLICIES, 0.0, need=DeviceNeed(functions))[1]
 
@@ -66,9 +68,10 @@ def test_functions_are_spoken_for_by_what_is_offered_and_by_what_is_held() -> No
     world = two_hosts()
     add(world, "vn1", ("vf",))
     assert list(open_to(world, 2)) == ["bm2"]
-    assert open_to(world, 3)["bm1"] == "bm1 has 2 of 3 virtual functions for others, 3 are needed"
+    few = sentence(open_to(world, 3)["bm1"])
+    assert few == "bm1 has 2 of 3 virtual functions for others, 3 are needed"
     add(world, "vn2", (), devices_of="7", functions=2)
-    assert "0 of 3" in open_to(world, 1)["bm1"]
+    assert "0 of 3" in sentence(open_to(world, 1)["bm1"])
     assert open_to(world, 0) == {}
 
 
@@ -83,7 +86,7 @@ def test_what_is_for_one_job_does_not_move_to_where_another_job_has_some() -> No
     assert candidates(world, own, 0.0, frozenset({"bm1"}), need)[1] == {}
     add(world, "vn3", ("shm",), host="bm2")
     (why,) = candidates(world, own, 0.0, frozenset({"bm1"}), need)[1].values()
-    assert why == "devices of bm2 are for one job at a time, and vn3 has some"
+    assert why == because(Code.DEVICES_ONE_JOB, host="bm2", node="vn3")
     assert candidates(world, own, 0.0, frozenset({"bm1"}), DeviceNeed())[1] == {}
 
 
@@ -114,7 +117,7 @@ def test_a_region_goes_only_where_there_is_memory_for_it() -> None:
     world = two_hosts()
     need = DeviceNeed(region_mb=7745, job="7")
     (why, _) = candidates(world, POLICIES, 0.0, need=need)[1].values()
-    assert why == "bm1 has 7744 MB left, 7745 MB are to be shared there"
+    assert sentence(why) == "bm1 has 7744 MB left, 7745 MB are to be shared there"
     assert candidates(world, POLICIES, 0.0, need=replace(need, region_mb=7744))[1] == {}
     add(world, "vn1", devices_of="7", region_mb=64)
     assert list(candidates(world, POLICIES, 0.0, need=need)[1]) == ["bm2"]

@@ -11,6 +11,8 @@ import pytest
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
+from backfill.core.refusals import Code, Reason, because
+from backfill.core.sentences import sentence
 from backfill.drivers.libvirt.devices.book import DeviceBook
 from backfill.drivers.libvirt.devices.device_xml import (
     free_port,
@@ -142,7 +144,7 @@ def test_the_book_survives_and_goes_with_the_instance(tmp_path: Path) -> None:
         store.home(name).mkdir(parents=True)
     pool = [VirtualFunction("bm1", "0000:3b:02.1")]
 
-    def choose(name: str) -> Callable[[list[Holding]], Holding | str]:
+    def choose(name: str) -> Callable[[list[Holding]], Holding | Reason]:
         wanted = Wanted(name, "bm1", "7", "ann", functions=1)
         return lambda held: allocate(wanted, pool, held, Sharing.ANYONE, "c1")
 
@@ -150,7 +152,9 @@ def test_the_book_survives_and_goes_with_the_instance(tmp_path: Path) -> None:
     assert isinstance(given, Holding)
     book = DeviceBook(store)
     assert book.of("vn1") == given
-    assert book.decide("vn2", choose("vn2")) == ("bm1 has 0 of 1 virtual functions free, 1 are asked for")
+    free = because(Code.FUNCTIONS_FREE, host="bm1", free=0, every=1, functions=1)
+    assert book.decide("vn2", choose("vn2")) == free
+    assert sentence(free) == "bm1 has 0 of 1 virtual functions free, 1 are asked for"
     assert book.of("vn2") is None
     store.remove("vn1")
     assert isinstance(book.decide("vn2", choose("vn2")), Holding)
@@ -213,8 +217,8 @@ def test_the_three_ways_of_sharing(sharing: Sharing, job: str, owner: str, refus
     assert isinstance(first, Holding)
     second = allocate(Wanted("vn2", "bm1", job, owner, 1, 4), pool, [first], sharing, "c1")
     if refused:
-        assert isinstance(second, str)
-        assert refused in second
+        assert isinstance(second, Reason)
+        assert refused in sentence(second)
     else:
         assert isinstance(second, Holding)
         assert second.region != first.region

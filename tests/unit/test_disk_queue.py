@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.rates import WriteRate
+from backfill.core.refusals import Code, because
 
 
 def test_the_end_of_a_suspend_is_predicted_from_earlier_ones() -> None:
@@ -21,7 +22,8 @@ def test_the_end_of_a_suspend_is_predicted_from_earlier_ones() -> None:
 def test_big_ones_take_turns_and_small_ones_go_together() -> None:
     """The limit of the host and that of all hosts; what is bigger than both goes alone."""
     queue = DiskQueue(host_mb=1000, all_mb=1500)
-    assert queue.refusal(200, 800, 800) == ""
-    assert "host_mb = 1000" in queue.refusal(300, 800, 800)
-    assert "all_mb = 1500" in queue.refusal(300, 0, 1300)
-    assert queue.refusal(9000, 0, 0) == ""
+    assert queue.refusal(200, 800, 800) is None
+    here, everywhere = queue.refusal(300, 800, 800), queue.refusal(300, 0, 1300)
+    assert here == because(Code.DISK_QUEUE, key="disk_queue.host_mb", most=1000)
+    assert everywhere == because(Code.DISK_QUEUE, key="disk_queue.all_mb", most=1500)
+    assert queue.refusal(9000, 0, 0) is None

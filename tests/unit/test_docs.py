@@ -195,6 +195,9 @@ _VARIES = re.compile(
 )
 
 
+_BRACKETS = str.maketrans("", "", "[]")  # round a part that is left out where there is nothing to say
+
+
 @cache
 def sources() -> str:
     """Every piece of text in the code, one per line."""
@@ -202,7 +205,7 @@ def sources() -> str:
     for path in (ROOT / "backfill").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                pieces.add(node.value)
+                pieces.add(node.value.translate(_BRACKETS))
     return "\n".join([*pieces, (ROOT / "backfill/drivers/slurm/hooks/hook.c").read_text()])
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from backfill.core.cluster import Job, JobState
 from backfill.core.policies.environments import Environment, Environments
+from backfill.core.refusals import Reason
+from backfill.core.sentences import sentence
 from backfill.ui.cli import main
 from backfill.ui.parser import BAD_DATA, NO, OK
 
@@ -54,10 +56,10 @@ def job(user: str, account: str, features: str) -> Job:
 def test_only_those_who_may_get_an_environment(user: str, account: str, features: str, allowed: bool) -> None:
     """By user or by account; what is not asked for is not looked at."""
     why = CATALOGUE.refusal(job(user, account, features))
-    assert (why == "") is allowed
+    assert (why is None) is allowed
     if why:
-        assert "it is for user ada, account hep" in why
-    refused: dict[str, str] = {}
+        assert "it is for user ada, account hep" in sentence(why)
+    refused: dict[str, Reason] = {}
     assert bool(list(CATALOGUE.admit([job(user, account, features)], refused))) is allowed
     assert bool(refused) is not allowed
 

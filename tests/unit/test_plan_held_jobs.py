@@ -16,6 +16,7 @@ from backfill.core.planner import plan
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.quantities import Resources
+from backfill.core.sentences import why
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -121,7 +122,7 @@ def test_a_node_that_is_not_shown_but_has_a_job_is_left_alone() -> None:
     odd.apply(ch.NodeGone("vn1", NOW_S))
     made = plan(odd, POLICIES)
     assert [a for a in made.actions if isinstance(a, DriverAction | SetNode)] == []
-    assert any("but job 7 on it: this is not believed" in r.reason for r in made.refusals)
+    assert any("but job 7 on it: this is not believed" in why(r) for r in made.refusals)
     odd.apply(ch.JobGone("7", NOW_S))
     made = plan(odd, POLICIES)
     assert phase_of(made) is Phase.READY
@@ -144,7 +145,7 @@ def test_a_job_that_cannot_be_requeued_takes_its_node_down_once() -> None:
     left.apply(ch.NodeSeen(replace(DRAINED, base=NodeBase.DOWN), NOW_S))
     made = plan(left, POLICIES)
     assert made.actions == ()
-    assert [r.reason for r in made.refusals if r.subject == "vn1"] == ["job 7 is still seen there"]
+    assert [why(r) for r in made.refusals if r.subject == "vn1"] == ["job 7 is still seen there"]
     left.apply(ch.JobGone("7", NOW_S))
     (last,) = plan(left, POLICIES).actions
     assert isinstance(last, DeleteNode)

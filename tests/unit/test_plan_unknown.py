@@ -18,6 +18,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities, Proof, Template
 from backfill.core.quantities import Resources
 from backfill.core.records import decode, encode
+from backfill.core.sentences import why
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -72,7 +73,7 @@ def world(phase: Phase | None, instance: Instance, *, base: NodeBase = NodeBase.
 
 
 def reasons(made: Plan) -> list[str]:
-    return [refusal.reason for refusal in made.refusals if refusal.subject == "vn1"]
+    return [why(refusal) for refusal in made.refusals if refusal.subject == "vn1"]
 
 
 @pytest.mark.parametrize("phase", AT_WORK)
@@ -112,7 +113,7 @@ def test_a_boot_that_never_worked_is_cleared_as_ever() -> None:
 def test_its_room_is_free_only_where_nothing_of_it_runs(rss_mb: int | None, free: bool) -> None:
     """What the hypervisor shows without a process takes nothing; of any other nobody knows."""
     found = world(Phase.PARKED, unknown(rss_mb))
-    assert (occupied(PlanBuilder(found, POLICIES), "bm1") == "") is free
+    assert (occupied(PlanBuilder(found, POLICIES), "bm1") is None) is free
     found.apply(ch.Claimed("9", ("bm1",), NOW_S, waiting=True))
     answers = [a for a in plan(found, POLICIES).actions if isinstance(a, AnswerClaim)]
     assert [answer.ok for answer in answers] == [True] * free

@@ -23,6 +23,8 @@ from backfill.core.policies.saving import Saving, daly_s, young_s
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Candidate, Prefer, Victims
 from backfill.core.quantities import NOTHING, Resources
+from backfill.core.refusals import Code, because
+from backfill.core.sentences import sentence
 from backfill.core.world import World
 
 NOW = 100_000.0
@@ -133,10 +135,12 @@ def test_a_chosen_set_suffices_and_nobody_in_it_is_superfluous(
 def test_a_gap_is_worth_it_when_it_is_long_enough_or_not_known_to_end() -> None:
     """What is not known is no reason; what is known is told with its figures."""
     gaps = Gaps()
-    assert gaps.too_short(NOW, None, 600.0) == ""
-    assert gaps.too_short(NOW, NOW + 600.0, 600.0) == ""
-    assert "in 300 s" in gaps.too_short(NOW, NOW + 300.0, 600.0)
-    assert gaps.too_short(NOW, NOW - 1.0, 600.0) == "Slurm means to use it now"
+    assert gaps.too_short(NOW, None, 600.0) is None
+    assert gaps.too_short(NOW, NOW + 600.0, 600.0) is None
+    soon = because(Code.WANTED_SOON, wanted_in_s=300.0, pays_s=600.0)
+    assert gaps.too_short(NOW, NOW + 300.0, 600.0) == soon
+    assert sentence(soon) == "Slurm wants it again in 300 s: less than 600 s"
+    assert gaps.too_short(NOW, NOW - 1.0, 600.0) == because(Code.WANTED_NOW)
 
 
 def test_a_rung_is_pointless_only_when_asked_to_look_ahead() -> None:
@@ -257,7 +261,9 @@ def test_a_quota_counts_what_runs_and_what_waits() -> None:
     ]
     admitted, refused = rule.admit(pending, [job(9, cpus=3, account="astro")])
     assert [j.id for j in admitted] == ["2", "3", "5"]
-    assert refused == dict.fromkeys(("1", "4"), "the quota of 8 CPUs for account astro is reached")
+    reached = because(Code.QUOTA, cpus=8, whose="account astro")
+    assert refused == dict.fromkeys(("1", "4"), reached)
+    assert sentence(reached) == "the quota of 8 CPUs for account astro is reached"
 
 
 def test_every_array_task_that_waits_for_room_counts_and_no_throttled_one() -> None:
@@ -285,6 +291,9 @@ def test_a_job_that_may_begin_soon_counts_ahead() -> None:
 
 def test_a_ramp_says_when_it_is_full() -> None:
     """0 is no ramp."""
-    assert Scale().ramp(0, 99) == ""
-    assert Scale().ramp(4, 3) == ""
-    assert "4 in the last minute" in Scale().ramp(4, 4)
+    assert Scale().may_grow(99) is None
+    assert Scale(grow_per_min=4).may_grow(3) is None
+    full = because(Code.RAMP, key="scale.grow_per_min", count=4, most=4)
+    assert Scale(grow_per_min=4).may_grow(4) == full
+    assert "4 in the last minute" in sentence(full)
+    assert Scale(shrink_per_min=4).may_shrink(4) is not None

@@ -19,6 +19,8 @@ from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.policies.readiness import Readiness
 from backfill.core.readiness import Fact, GuestReport, judge_registration, judge_report
 from backfill.core.records import decode, encode, remembered
+from backfill.core.refusals import Code
+from backfill.core.sentences import sentence, why
 from backfill.core.world import World
 from tests.unit.living_daemon import LivingDaemon, living, policies
 
@@ -132,7 +134,7 @@ def ailing(directory: Path, rules: Readiness, *facts: Fact) -> Iterator[LivingDa
 
 
 def refused(daemon: LivingDaemon, text: str) -> bool:
-    return any(text in r.reason for r in daemon.daemon.cycle.last.refusals)
+    return any(text in why(r) for r in daemon.daemon.cycle.last.refusals)
 
 
 def released(daemon: LivingDaemon) -> bool:
@@ -205,16 +207,18 @@ def test_a_host_that_fails_again_and_again_rests() -> None:
     world = World()
     for _ in range(2):
         step(world, "bm1", Phase.REMOVING)
-    assert open_breaker(world, "bm1", REST, HOSTS) == ""
+    assert open_breaker(world, "bm1", REST, HOSTS) is None
     step(world, "bm1", Phase.REMOVING)
     why = open_breaker(world, "bm1", REST, HOSTS)
-    assert why.startswith("3 instances in a row failed on host bm1")
-    assert why.endswith("clock is not proven")
+    assert why is not None
+    assert why.code is Code.HOST_FAILS
+    assert sentence(why).startswith("3 instances in a row failed on host bm1")
+    assert sentence(why).endswith("clock is not proven")
     assert rest_ends_s(world, REST) == 600.0
-    assert open_breaker(world, "bm2", REST, HOSTS) == ""
-    assert open_breaker(world, IMAGE, REST, HOSTS) == ""
+    assert open_breaker(world, "bm2", REST, HOSTS) is None
+    assert open_breaker(world, IMAGE, REST, HOSTS) is None
     world.apply(ch.Tick(600.0))
-    assert open_breaker(world, "bm1", REST, HOSTS) == ""
+    assert open_breaker(world, "bm1", REST, HOSTS) is None
 
 
 def test_an_image_that_fails_everywhere_rests() -> None:
@@ -222,7 +226,9 @@ def test_an_image_that_fails_everywhere_rests() -> None:
     world = World()
     for host in ("bm1", "bm2", "bm1"):
         step(world, host, Phase.REMOVING)
-    assert "the image on several hosts" in open_breaker(world, IMAGE, REST, HOSTS)
+    why = open_breaker(world, IMAGE, REST, HOSTS)
+    assert why is not None
+    assert why.code is Code.IMAGE_FAILS
 
 
 def test_one_success_closes_the_breaker() -> None:
@@ -231,6 +237,6 @@ def test_one_success_closes_the_breaker() -> None:
     step(world, "bm1", Phase.REMOVING)
     step(world, "bm2", Phase.REMOVING)
     step(world, "bm1", Phase.READY)
-    assert open_breaker(world, "bm1", rules, HOSTS) == ""
-    assert open_breaker(world, IMAGE, rules, HOSTS) == ""
+    assert open_breaker(world, "bm1", rules, HOSTS) is None
+    assert open_breaker(world, IMAGE, rules, HOSTS) is None
     assert open_breaker(world, "bm2", rules, HOSTS)

@@ -12,6 +12,7 @@ import pytest
 from backfill.core.lifecycle import Phase
 from backfill.core.policies.readiness import Readiness
 from backfill.core.readiness import Fact
+from backfill.core.sentences import why
 from backfill.ui.cli import main
 from tests.unit.living_daemon import LivingDaemon, living, policies
 
@@ -50,7 +51,7 @@ class Ailing:
     def broken(self) -> bool:
         """Whether a breaker is open."""
         refusals = self.daemon.daemon.cycle.last.refusals
-        return any("instances in a row failed" in r.reason for r in refusals)
+        return any("instances in a row failed" in why(r) for r in refusals)
 
 
 @pytest.fixture

@@ -10,11 +10,14 @@ from backfill.core import changes as ch
 from backfill.core.actions import DeleteInstance, DriverAction, MigrateInstance, RequeueJob, ThawInstance
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, NodeStop, Phase
+from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, NodeStop, Phase, Rung
 from backfill.core.plan import AnswerClaim, Plan, SetNode
 from backfill.core.planner import plan
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.quantities import Resources
+from backfill.core.refusals import Code, Goal
+from backfill.core.sentences import why
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -141,7 +144,7 @@ def test_a_node_whose_host_left_the_policy_file_is_left_alone_and_named() -> Non
     found = plan(world, POLICIES)
     assert found.actions == ()
     (refusal,) = [r for r in found.refusals if r.subject == "vn1"]
-    assert "does not name its host bm3 any more" in refusal.reason
+    assert "does not name its host bm3 any more" in why(refusal)
 
 
 def test_a_move_is_judged_only_when_both_hosts_were_read() -> None:
@@ -165,3 +168,22 @@ def test_room_is_not_free_while_an_instance_arrives_by_a_call_that_nobody_rememb
     world.apply(ch.InstanceGone("bm2", "vn1", NOW_S + 61))
     (answer,) = [a for a in plan(world, POLICIES).actions if isinstance(a, AnswerClaim)]
     assert answer.ok
+
+
+def test_a_node_that_no_host_takes_tells_why_of_each() -> None:
+    """Of three hosts each has a reason of its own, and none is lost: one refusal names them all."""
+    ladder = Ladder((RungRule(Rung.PAUSE, for_s=None), RungRule(Rung.MIGRATE)))
+    wide = replace(POLICIES, hosts=("bm1", "bm2", "bm3", "bm4"), ladder=ladder)
+    world = world_of(PARKED, job("7"), job("8"), hosts=wide.hosts)
+    world.apply(ch.Claimed("9", ("bm1",), NOW_S + 60, waiting=False))
+    world.apply(ch.Claimed("10", ("bm2",), NOW_S + 60, waiting=False))
+    world.apply(ch.HoldSet("bm3", NOW_S + 60, True, "a new fan"))
+    world.apply(ch.NodeSeen(Node("bm4", NodeBase.DOWN, cpus=4), NOW_S + 60))
+    world.apply(ch.Tick(NOW_S + 3600))
+    for source in ("slurm", *wide.hosts):
+        world.apply(ch.SourceSeen(source, NOW_S + 3600))
+    (refused,) = [r for r in plan(world, wide).refusals if r.key == ("vn1", Goal.MOVE, "")]
+    assert refused.code is Code.NO_HOST
+    assert why(refused) == (
+        "bm2 was given to job 10; bm3 was closed by hand: a new fan; Slurm shows bm4 as DOWN"
+    )

@@ -8,9 +8,10 @@ from dataclasses import replace
 from backfill.core import changes as ch
 from backfill.core.actions import TellJob
 from backfill.core.cluster import Job, JobState
-from backfill.core.plan import Refusal
 from backfill.core.policies.notice import Notice
 from backfill.core.policy import PolicySet
+from backfill.core.refusals import Code, Goal, Refusal, because, limit, refusal
+from backfill.core.sentences import sentence
 from backfill.core.waiting import Told, tell_waiting
 from backfill.core.world import World
 from backfill.drivers.store.memory import MemoryJournal
@@ -19,7 +20,7 @@ from backfill.engine.waiting import EVERY_S, WaitingRoom
 from tests.unit.living_daemon import policies
 
 NOW_S = 1_000_000.0
-FULL = (Refusal("cluster", "a new instance", "limits.max_instances = 2 is reached"),)
+FULL = (refusal("cluster", Goal.NEW_INSTANCE, limit("limits.max_instances", 2)),)
 SAID = "backfill: as of 1970-01-12 13:46 UTC it waits: limits.max_instances = 2 is reached"
 
 
@@ -88,23 +89,25 @@ def test_only_low_jobs_that_wait_for_room_long_enough_are_told() -> None:
 
 def test_the_jobs_own_reason_goes_before_that_of_all() -> None:
     """One that could never run here is told so, and not that there is no room at present."""
-    own = Refusal("job 1", "an instance", "it wants more than one instance offers")
+    too_big = because(Code.JOB_TOO_BIG, cpus=1, memory_mb=256, nodes=1)
+    own = refusal("job 1", Goal.INSTANCE, too_big)
     said = told([job(1), job(2)], [own, *FULL])
-    assert said["1"].endswith("it waits: it wants more than one instance offers")
+    assert said["1"].endswith(f"it waits: {sentence(too_big)}")
     assert said["2"] == SAID
 
 
 def test_where_hosts_are_the_reason_the_commonest_is_told() -> None:
     """One sentence for many hosts; none at all while an instance may be on its way."""
-    hosts = [Refusal(f"bm{n}", "a new instance", f"job {n} has bm{n}") for n in range(1, 4)] + [
-        Refusal("bm4", "a new instance", "bm4 cannot be reached")
+    taken = [because(Code.HOST_TAKEN, host=f"bm{n}", jobs=(str(n),)) for n in range(1, 4)]
+    hosts = [refusal(f"bm{n}", Goal.NEW_INSTANCE, why) for n, why in enumerate(taken, 1)] + [
+        refusal("bm4", Goal.NEW_INSTANCE, because(Code.HOST_UNREACHABLE, host="bm4"))
     ]
     (said,) = told([job(1)], hosts).values()
-    expected = "none of 4 hosts has room for another instance (bm1: job 1 has bm1)"
+    expected = "none of 4 hosts has room for another instance (bm1: bm1 was given to job 1)"
     assert said.endswith(f"it waits: {expected}")
     (said,) = told([job(1)], hosts[:1]).values()
     assert "no host has room" in said
-    assert told([job(1)], [Refusal("vn1", "removal", "a budget")]) == {}
+    assert told([job(1)], [refusal("vn1", Goal.REMOVAL, because(Code.BUDGET, most=1))]) == {}
 
 
 def test_an_array_is_told_as_one_and_never_taken_apart() -> None:
@@ -122,8 +125,8 @@ def test_another_reason_is_told_later_and_the_same_one_never() -> None:
     """Numbers that change make no other reason; who has started is forgotten."""
     world = world_of([job(1)])
     _, known = tell_waiting(world, policies(), FULL, {})
-    more = [replace(FULL[0], reason="limits.max_instances = 3 is reached")]
-    other = [replace(FULL[0], reason="no name is left in instances.names")]
+    more = [refusal("cluster", Goal.NEW_INSTANCE, limit("limits.max_instances", 3))]
+    other = [refusal("cluster", Goal.NEW_INSTANCE, because(Code.NO_NAME))]
     world.apply(ch.Tick(NOW_S + 30))
     assert tell_waiting(world, policies(), other, known)[0] == []
     later = world_of([job(1)], NOW_S + 3601)

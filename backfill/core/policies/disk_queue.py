@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backfill.core.keys import key
+from backfill.core.refusals import Code, Reason, because
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +20,13 @@ class DiskQueue:
     host_mb: int = key(4096, "Memory in use of the instances that are written from one host at once, MB.")
     all_mb: int = key(16384, "The same from all hosts, which share the directory.")
 
-    def refusal(self, more_mb: int, here_mb: int, everywhere_mb: int) -> str:
-        """Say why `more_mb` may not begin beside what is under way, or return an empty text.
+    def refusal(self, more_mb: int, here_mb: int, everywhere_mb: int) -> Reason | None:
+        """Return why `more_mb` may not begin beside what is under way, if it may not.
 
         What is bigger than the limit goes alone.
         """
         if here_mb and here_mb + more_mb > self.host_mb:
-            return f"disk_queue.host_mb = {self.host_mb} MB would be exceeded"
+            return because(Code.DISK_QUEUE, key="disk_queue.host_mb", most=self.host_mb)
         if everywhere_mb and everywhere_mb + more_mb > self.all_mb:
-            return f"disk_queue.all_mb = {self.all_mb} MB would be exceeded"
-        return ""
+            return because(Code.DISK_QUEUE, key="disk_queue.all_mb", most=self.all_mb)
+        return None

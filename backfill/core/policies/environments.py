@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from backfill.core.cluster import Job
 from backfill.core.keys import FILLED_IN, about, key
+from backfill.core.refusals import Code, Reason, because
 
 # Slurm's constraints join names by & | [ ] ( ) * , and counts (sbatch(1), --constraint).
 _NAMES = re.compile(r"[A-Za-z0-9_.-]+")
@@ -59,7 +60,7 @@ class Environments:
     # The names of all images; none where the hosts' provider has no catalogue.
     images: tuple[str, ...] = field(default=(), metadata=FILLED_IN)
 
-    def admit(self, jobs: Iterable[Job], refused: dict[str, str]) -> Iterator[Job]:
+    def admit(self, jobs: Iterable[Job], refused: dict[str, Reason]) -> Iterator[Job]:
         """The jobs that count; the others are put into `refused` by id, with the reason."""
         for job in jobs:
             why = self.refusal(job)
@@ -68,18 +69,20 @@ class Environments:
             else:
                 yield job
 
-    def refusal(self, job: Job) -> str:
-        """Say why the job may not have what it asks for, or return an empty text."""
+    def refusal(self, job: Job) -> Reason | None:
+        """Return why the job may not have what it asks for, if it may not."""
         wanted = set(_NAMES.findall(job.features))
         for entry in self.entries:
             if entry.name in wanted and entry.refuses(job.user, job.account):
-                return f"user {job.user} of account {job.account or '(none)'} {self.whose(entry)}"
-        return ""
+                account, allowed = job.account or "(none)", _allowed(entry)
+                return because(
+                    Code.ENVIRONMENT, user=job.user, account=account, environment=entry.name, allowed=allowed
+                )
+        return None
 
     def whose(self, entry: Environment) -> str:
         """The end of a sentence about somebody who may not have it."""
-        allowed = [*(f"user {name}" for name in entry.users), *(f"account {name}" for name in entry.accounts)]
-        return f"may not have environment {entry.name}: it is for {', '.join(allowed)}"
+        return f"may not have environment {entry.name}: it is for {', '.join(_allowed(entry))}"
 
     @property
     def particular(self) -> bool:
@@ -125,3 +128,7 @@ class Environments:
     def image_for(self, name: str) -> str:
         """The image for which a node's name is reserved, or an empty text."""
         return next((rule.name for rule in self.rules if name in rule.names), "")
+
+
+def _allowed(entry: Environment) -> tuple[str, ...]:
+    return (*(f"user {name}" for name in entry.users), *(f"account {name}" for name in entry.accounts))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from backfill.core.keys import key
+from backfill.core.refusals import Code, Reason, because
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,14 @@ class Gaps:
         False, "Leave a rung at once when the host is known, by time limits, to stay busy until after it."
     )
 
-    def too_short(self, now_s: float, wanted_s: float | None, pays_s: float) -> str:
-        """Say why a host that is wanted at `wanted_s` (None: not known) is not worth it, or ""."""
+    def too_short(self, now_s: float, wanted_s: float | None, pays_s: float) -> Reason | None:
+        """Return why a host that is wanted at `wanted_s` (None: not known) is not worth it."""
         if wanted_s is None or wanted_s - now_s >= pays_s:
-            return ""
+            return None
         if wanted_s <= now_s:
-            return "Slurm means to use it now"
-        less = "no waiting job has a time limit" if pays_s == inf else f"less than {pays_s:.0f} s"
-        return f"Slurm wants it again in {wanted_s - now_s:.0f} s: {less}"
+            return because(Code.WANTED_NOW)
+        soon = because(Code.WANTED_SOON, wanted_in_s=wanted_s - now_s)
+        return soon if pays_s == inf else soon.plus(pays_s=pays_s)
 
     def pays_s(self, shortest_s: float) -> float:
         """How long a host must not be wanted for an instance there to pay.

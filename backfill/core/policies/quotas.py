@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from backfill.core.cluster import Job
 from backfill.core.keys import about, key
+from backfill.core.refusals import Code, Reason, because
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Quotas:
 
     ceilings: tuple[Quota, ...] = key((), "Each ceiling holds by itself.")
 
-    def admit(self, pending: Iterable[Job], running: Iterable[Job]) -> tuple[list[Job], dict[str, str]]:
+    def admit(self, pending: Iterable[Job], running: Iterable[Job]) -> tuple[list[Job], dict[str, Reason]]:
         """The pending jobs that count, and for the others (by id) which ceiling is reached.
 
         Those that Slurm would start first are admitted first: by priority, then as they came.
@@ -42,14 +43,14 @@ class Quotas:
         for job in running:
             self._add(used, job)
         admitted: list[Job] = []
-        refused: dict[str, str] = {}
+        refused: dict[str, Reason] = {}
         for job in sorted(pending, key=lambda j: (-j.priority, j.submit_s, j.raw_id, j.id)):
             full = self._full(used, job)
             if full is None:
                 self._add(used, job)
                 admitted.append(job)
             else:
-                refused[job.id] = f"the quota of {full.cpus} CPUs for {full} is reached"
+                refused[job.id] = because(Code.QUOTA, cpus=full.cpus, whose=str(full))
         return admitted, refused
 
     def _add(self, used: list[int], job: Job) -> None:

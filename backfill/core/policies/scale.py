@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backfill.core.keys import key
+from backfill.core.refusals import Code, Reason, because
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,16 @@ class Scale:
         """How long to wait after the given number of failures, seconds."""
         return float(self.retry_after_s * 2 ** max(0, failures - 1))
 
-    def ramp(self, per_min: int, last_minute: int) -> str:
-        """Say why no further step may be made now, after so many in the last minute, or ""."""
-        if per_min == 0 or last_minute < per_min:
-            return ""
-        return f"{last_minute} in the last minute, and the ramp allows {per_min}"
+    def may_grow(self, last_minute: int) -> Reason | None:
+        """Return why no further instance may begin, after so many in the last minute."""
+        return _ramp("scale.grow_per_min", self.grow_per_min, last_minute)
+
+    def may_shrink(self, last_minute: int) -> Reason | None:
+        """Return why no further instance may go, after so many in the last minute."""
+        return _ramp("scale.shrink_per_min", self.shrink_per_min, last_minute)
+
+
+def _ramp(key: str, per_min: int, last_minute: int) -> Reason | None:
+    if per_min == 0 or last_minute < per_min:
+        return None
+    return because(Code.RAMP, key=key, count=last_minute, most=per_min)

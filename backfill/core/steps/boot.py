@@ -12,8 +12,9 @@ from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import room
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.readiness import judge_registration
+from backfill.core.sentences import sentence
 from backfill.core.steps.evict import begin_eviction
-from backfill.core.steps.prove import proven, read_since_woken, sentence
+from backfill.core.steps.prove import not_proven, proven, read_since_woken
 from backfill.core.wants import image_of
 
 _MINUTE_S = 60.0
@@ -46,7 +47,7 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
     flavour = builder.policies.instances.flavour
     registered = judge_registration(seen, flavour.cpus, flavour.node_memory_mb)
     if not registered.ok:
-        _fail(builder, node, sentence(registered))
+        _fail(builder, node, sentence(not_proven(registered)))
         return
     prove(builder, node)
 
@@ -73,9 +74,9 @@ def _found_no_room(builder: PlanBuilder, node: ManagedNode) -> bool:
 def _fails_to_make(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Ask for node and instance where they are missing; true when that cannot work any more."""
     instance = builder.instance(node)
-    problem = builder.broken(node, instance) if instance is not None else ""
+    problem = builder.broken(node, instance) if instance is not None else None
     if problem:
-        _fail(builder, node, f"{problem}, while booting")
+        _fail(builder, node, f"{sentence(problem)}, while booting")
         return True
     return any(_fails(builder, node, action) for action in _missing(builder, node, instance))
 
@@ -165,7 +166,7 @@ def prove(builder: PlanBuilder, node: ManagedNode) -> None:
     """
     holds, problem = proven(builder, node, "let it prove itself", register=False)
     if problem:
-        _fail(builder, node, problem)
+        _fail(builder, node, sentence(problem))
     if not holds:
         return
     seen = builder.world.nodes[node.name]

@@ -14,10 +14,12 @@ from backfill.core.hiding import show
 from backfill.core.lifecycle import ManagedNode, Phase, Retry
 from backfill.core.notice import NOT_OURS, tell, went_on
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.refusals import Code, Goal, because
+from backfill.core.sentences import sentence
 from backfill.core.steps.devices import plugged_again
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.fellows import still, stood_s, waits_for
-from backfill.core.steps.prove import ask_on, checks_of, proven, read_since_woken, sentence
+from backfill.core.steps.prove import ask_on, checks_of, not_proven, proven, read_since_woken
 from backfill.core.steps.throttle import give_cpus
 from backfill.core.steps.unsuspended import settled, tell_back
 
@@ -75,7 +77,7 @@ def _running(builder: PlanBuilder, node: ManagedNode) -> None:
     if not show(builder, node):
         return
     holds, problem = proven(builder, node, "its clock stood still")
-    if problem and not put_off(builder, node, problem):
+    if problem and not put_off(builder, node, sentence(problem)):
         ask_on(builder, node)
     if not holds:
         return
@@ -139,15 +141,14 @@ def put_off(builder: PlanBuilder, node: ManagedNode, why: str) -> bool:
     Nothing is lost by that. One whose jobs go on already stays as it is, and so does one of which
     a call is still under way: what comes of that decides.
     """
-    what = "its return"
     instance = builder.instance(node)
     going = instance is not None and instance.state is InstanceState.RUNNING
     if builder.busy_with(node) or not (builder.stopped(instance) or going):
-        builder.refuse(node.name, what, f"{why}; it is waited for")
+        builder.refuse(node.name, Goal.RETURN, because(Code.UNDER_WAY).after(why))
         return False
     kept = judge(node.name, node.held, builder.world.jobs).keep
     if going and kept and not _suspended(builder, node):
-        builder.refuse(node.name, what, f"{why}; its jobs go on already")
+        builder.refuse(node.name, Goal.RETURN, because(Code.JOBS_GO_ON).after(why))
         return False
     stop = node.stopping
     wait_s = builder.policies.comeback.retry_after_s(node.retry.returns + 1)
@@ -171,5 +172,5 @@ def _suspended(builder: PlanBuilder, node: ManagedNode) -> list[Job]:
 def _why_late(builder: PlanBuilder, node: ManagedNode, late: str) -> str:
     """What kept it, as far as anything has failed."""
     problems = [o.problem for o in builder.world.operations_of(node.name) if o.problem]
-    failing = [sentence(check) for check in checks_of(builder, node) if not check.ok]
+    failing = [sentence(not_proven(check)) for check in checks_of(builder, node) if not check.ok]
     return "; ".join([late, *(problems or failing)[-1:]])

@@ -11,6 +11,7 @@ from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import no_memory, room
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.devices import DeviceRule
+from backfill.core.refusals import Code, Goal, Reason, Words, because, call_failed
 
 _CALLS = tuple(f"{kind.__name__}:" for kind in (HoldDevices, PlugDevices))
 _TRIES = 3  # to plug devices before a job goes on without
@@ -34,7 +35,8 @@ def see_to_devices(builder: PlanBuilder, node: ManagedNode, instance: Instance) 
             _plug(builder, node, job.id)
             return
         if holder:
-            builder.refuse(node.name, f"devices for job {job.id}", f"job {holder} holds them there")
+            held = because(Code.DEVICES_HELD, job=holder, host=node.host)
+            builder.refuse(node.name, Goal.DEVICES, held, job.id)
             continue
         _hold(builder, node, job, rule)
         return
@@ -53,7 +55,7 @@ def unplug_first(builder: PlanBuilder, node: ManagedNode) -> Progress | None:
     action = UnplugDevices(node.name, node.generation, node.host, reason)
     failed = builder.operation(action)
     if failed is not None and failed.since_s >= node.since_s and not failed.running:
-        builder.refuse(node.name, "to unplug its devices", failed.problem)
+        builder.refuse(node.name, Goal.UNPLUG, call_failed(failed.problem))
         return None
     return builder.do(action)
 
@@ -75,44 +77,45 @@ def _plug(builder: PlanBuilder, node: ManagedNode, job_id: str) -> bool:
     progress, failed = builder.do(action), builder.operation(action)
     if failed is None or not failed.problem:
         return False
-    builder.refuse(node.name, f"devices for job {job_id}", failed.problem)
+    builder.refuse(node.name, Goal.DEVICES, call_failed(failed.problem), job_id)
     return progress is Progress.FINAL or failed.attempts >= _TRIES
 
 
-def lacking(builder: PlanBuilder, name: str, claim: HostAllocation) -> str:
-    """Say which devices are still awaited on a node where a job begins, or return an empty text.
+def lacking(builder: PlanBuilder, name: str, claim: HostAllocation) -> Reason | None:
+    """Return which devices are still awaited on a node where a job begins, if any are.
 
     A hook holds the job's start until then: its programs find their devices at once.
     """
     world, devices = builder.world, builder.policies.devices
     node, known = world.managed.get(name), world.jobs.get(claim.job_id)
     if node is None or node.phase not in (Phase.READY, Phase.DRAINING):
-        return ""  # nothing is plugged there now
+        return None  # nothing is plugged there now
     if known is not None and devices.asked(known) is None:
-        return ""
+        return None
     # A hook knows an array task or a component of a heterogeneous job by its raw number only.
     here = [j for j in world.jobs_on(name) if claim.job_id in (j.id, str(j.raw_id))]
     if not here:
         builder.watch(name)
         seen = world.node_read_s(name) > claim.since_s  # then it has left already
-        return "" if seen else f"Slurm has not shown job {claim.job_id} on {name} yet"
+        return None if seen else because(Code.JOB_NOT_SHOWN, job=claim.job_id, node=name)
     rule, instance = devices.asked(here[0]), world.instances.get((node.host, name))
     there = instance is not None and instance.devices_of == here[0].id and instance.plugged
     if rule is None or there:
-        return ""
+        return None
     problems = [o.problem for o in world.operations_of(name) if o.key.startswith(_CALLS)]
-    return f"{name} has no {rule.name} yet" + "".join(f": {p}" for p in problems[-1:] if p)
+    said = Words(problems[-1] if problems else "")
+    return because(Code.NO_DEVICES_YET, node=name, device=rule.name, said=said)
 
 
 def _hold(builder: PlanBuilder, node: ManagedNode, job: Job, rule: DeviceRule) -> None:
     left = room(builder.world, node.host, builder.policies)
     full = no_memory(builder.world, node.host, job.id, rule.region_mb, left)
     if full:
-        builder.refuse(node.name, f"devices for job {job.id}", full)
+        builder.refuse(node.name, Goal.DEVICES, full, job.id)
         return
     wanted = Wanted(node.name, node.host, job.id, job.user, rule.functions, rule.region_mb)
     reason = f"job {job.id} asks for {rule.name}"
     action = HoldDevices(node.name, node.generation, node.host, wanted, rule.sharing, reason)
     progress, failed = builder.do(action), builder.operation(action)
     if failed is not None and progress in (Progress.WAITING, Progress.FINAL):
-        builder.refuse(node.name, f"devices for job {job.id}", failed.problem)
+        builder.refuse(node.name, Goal.DEVICES, call_failed(failed.problem), job.id)

@@ -16,6 +16,8 @@ from backfill.core.lifecycle import Cause, JobCheck, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
 from backfill.core.placement import candidates, need_of, pick
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.refusals import Code, Goal, Words, because
+from backfill.core.sentences import sentence
 from backfill.core.steps.devices import unplug_first
 from backfill.core.steps.fellows import holding, others_drained
 from backfill.core.steps.rungs import first_rung, next_rung, past_the_last, rule_after
@@ -37,11 +39,11 @@ def begin_eviction(builder: PlanBuilder, node: ManagedNode, doomed: bool = False
     by_hand = builder.world.closed.get(node.name, "")
     reason = "its instance was found stopped"
     if taken:
-        reason = f"host {node.host} {taken}"
+        reason = f"host {sentence(taken)}"
     elif by_hand:
         reason = f"it was closed by hand: {by_hand}"
-    elif node.name in builder.above_budget():
-        reason = builder.budget_full()
+    elif node.name in builder.above_budget() and (budget := builder.budget_full()):
+        reason = sentence(budget)
     elif node.order is not None:
         back = " back" if node.order.restoring else ""
         reason = f"checkpoint {node.order.id} was ordered{back}"
@@ -128,16 +130,17 @@ def stop(builder: PlanBuilder, node: ManagedNode) -> None:
     if progress is Progress.FINAL or overdue:
         why = f"{rule.rung} did not work within {rule.within_s:g} s"
         if past_the_last(builder, node):
-            _go_on_trying(builder, node, why, limit_s)
+            _go_on_trying(builder, node, limit_s)
         else:
             climb(builder, node, why)
 
 
-def _go_on_trying(builder: PlanBuilder, node: ManagedNode, why: str, limit_s: float) -> None:
+def _go_on_trying(builder: PlanBuilder, node: ManagedNode, limit_s: float) -> None:
     """No rung has worked: its work is not thrown away for that, and its stop is tried on and on."""
     failed = [o.problem for o in builder.world.operations_of(node.name) if o.problem]
-    reason = f"no rung of the ladder has stopped it, {why}; that is tried again"
-    builder.refuse(node.name, "its host's release", "; ".join([reason, *failed[-1:]]))
+    rule, said = builder.rule(node), Words(failed[-1] if failed else "")
+    why = because(Code.NO_RUNG_WORKED, rung=rule.rung.value, within_s=rule.within_s, said=said)
+    builder.refuse(node.name, Goal.HOST_RELEASE, why)
     if builder.now_s >= limit_s:
         builder.note(node, node.reason, stop=replace(node.stopping, since_s=float(builder.now_s)))
 
@@ -161,7 +164,7 @@ def _given_up(builder: PlanBuilder, node: ManagedNode, why: str) -> bool:
     """Whether its work is lost for its host now, as the ladder says."""
     unsure = only_claimed(builder, node)
     if unsure:
-        builder.refuse(node.name, "removal", f"{why}; {unsure}")
+        builder.refuse(node.name, Goal.REMOVAL, unsure.after(why))
         return False
     return condemn(builder, node, Cause.LADDER, why)
 

@@ -10,6 +10,7 @@ from backfill.core.cluster import OUR_REASON, Job, JobState
 from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
 from backfill.core.notice import tell, went_on
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.refusals import Code, Goal, Reason, because
 
 _REQUEUE = f"{RequeueJob.__name__}:"
 
@@ -95,12 +96,12 @@ def being_requeued(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
     return bool(names) and not names.isdisjoint(builder.under_way(_REQUEUE, node.name))
 
 
-def waits_for(builder: PlanBuilder, node: ManagedNode) -> str:
-    """Say for which other node a suspended job here waits; until then the node takes no other."""
+def waits_for(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return for which other node a suspended job here waits; until then the node takes no other."""
     for job in builder.world.jobs_on(node.name):
         if job.active and (others := fellows(builder, node, job)):
-            return f"job {job.id} waits for {', '.join(m.name for m in others)}"
-    return ""
+            return because(Code.JOB_WAITS, job=job.id, nodes=tuple(m.name for m in others))
+    return None
 
 
 def stood_s(builder: PlanBuilder, node: ManagedNode) -> float:
@@ -122,8 +123,8 @@ def go_on_together(builder: PlanBuilder, node: ManagedNode) -> None:
         left.append(held)
         others = still(builder, node, job)
         if others:
-            reason = f"{', '.join(others)} of the same job still stands still"
-            builder.refuse(node.name, f"job {job.id} going on", reason)
+            stand = because(Code.FELLOWS_STAND, nodes=others)
+            builder.refuse(node.name, Goal.JOB_GOES_ON, stand, job.id)
         else:
             reason = "all of its instances run again"
             builder.do(ResumeJob(node.name, node.generation, job.id, reason))

@@ -13,6 +13,8 @@ from backfill.core.lifecycle import ABSENT, ManagedNode, NodeStop, Phase, Retry
 from backfill.core.placement import candidates, pick, room
 from backfill.core.plan import SetFleet, SetNode
 from backfill.core.plan_builder import PlanBuilder
+from backfill.core.refusals import Code, Goal, Reason, Words, because, no_host
+from backfill.core.sentences import sentence
 from backfill.core.wants import own_image
 
 _OVER = (Phase.FAILED, Phase.GIVEN_UP)
@@ -28,7 +30,7 @@ def plan_fleets(builder: PlanBuilder) -> None:
             if first:
                 _grow(builder, fleet)
             else:
-                builder.refuse(fleet.id, "first member", "an order that came before it is made")
+                builder.refuse(fleet.id, Goal.FIRST_MEMBER, because(Code.EARLIER_ORDER))
             first = False
         elif not fleet.settled:
             _shrink(builder, fleet)
@@ -47,12 +49,12 @@ def _grow(builder: PlanBuilder, fleet: Fleet) -> None:
     there = members(builder, fleet)
     problem = _hopeless(builder, fleet, there)
     if problem:
-        _set(builder, fleet, problem, state=FleetState.UNDOING)
+        _set(builder, fleet, sentence(problem), state=FleetState.UNDOING)
         return
     if fleet.state is FleetState.WAITING:
         lacking = _lacking(builder, fleet)
         if lacking:
-            builder.refuse(fleet.id, "first member", lacking)
+            builder.refuse(fleet.id, Goal.FIRST_MEMBER, lacking)
             return
     failed = [m for m in there if m.phase is Phase.FAILED]
     if len(fleet.members) < fleet.size or failed:
@@ -64,46 +66,47 @@ def _grow(builder: PlanBuilder, fleet: Fleet) -> None:
         _set(builder, fleet, "every member takes jobs", state=FleetState.READY, ready_s=builder.now_s)
 
 
-def _hopeless(builder: PlanBuilder, fleet: Fleet, there: list[ManagedNode]) -> str:
-    """Say why not all of it will ever be, or return an empty text."""
+def _hopeless(builder: PlanBuilder, fleet: Fleet, there: list[ManagedNode]) -> Reason | None:
+    """Return why not all of it will ever be, if it will not."""
     for node in there:
         if node.phase is Phase.GIVEN_UP:
-            return f"{node.name} failed {node.retry.failures} times, the last time: {node.reason}"
+            failures, said = node.retry.failures, Words(node.reason)
+            return because(Code.MEMBER_GIVEN_UP, node=node.name, failures=failures, said=said)
     known = {node.name for node in there}
     lost = [name for name in fleet.members if name not in known]
     if lost:
-        return f"{lost[0]} was removed before the fleet was complete"
+        return because(Code.MEMBER_REMOVED, node=lost[0])
     scale = builder.policies.scale
     # So long that every member could fail as often as it may.
     longest_s = scale.boot_within_s + scale.backoff_s(scale.give_up_after)
     within_s = scale.give_up_after * longest_s
     if fleet.all_begun_s is None:
-        return ""
+        return None
     if builder.now_s >= fleet.all_begun_s + within_s:
-        return f"it was not complete within {within_s:.0f} s"
+        return because(Code.FLEET_LATE, within_s=within_s)
     builder.wake_at(fleet.all_begun_s + within_s)
-    return ""
+    return None
 
 
 def _image(builder: PlanBuilder, fleet: Fleet) -> str:
     return fleet.image or builder.policies.instances.image
 
 
-def _lacking(builder: PlanBuilder, fleet: Fleet) -> str:
-    """Say what is missing now to make all of it, or return an empty text."""
+def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
+    """Return what is missing now to make all of it, if anything."""
     size, image = fleet.size, _image(builder, fleet)
     limit = full(builder, image, size)
     if limit:
         return limit
     names = sum(1 for _ in _free_names(builder, image))
     if names < size:
-        return f"only {names} of {size} names are free in instances.names"
+        return because(Code.FEW_NAMES, names=names, size=size)
     rooms, why_not = candidates(builder.world, builder.policies, builder.policies.gaps.boot_pays_s)
     places = sum(_places(builder, host) for host, _ in rooms)
     if places < size:
-        closed = "".join(f"; {why}" for why in why_not.values())
-        return f"there is room for only {places} of {size} now{closed}"
-    return ""
+        few = because(Code.FEW_PLACES, places=places, size=size)
+        return few.plus(why=no_host(why_not.values())) if why_not else few
+    return None
 
 
 def _places(builder: PlanBuilder, host: str) -> int:
@@ -120,7 +123,7 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
     limit = may_create(builder.world, builder.policies.limits) or too_soon(builder, image)
     rooms, why_not = open_rooms(builder)
     if limit or not rooms:
-        builder.refuse(fleet.id, "further member", limit or "; ".join(why_not.values()))
+        builder.refuse(fleet.id, Goal.FURTHER_MEMBER, limit or no_host(why_not.values()))
         return
     host = pick(builder.world, builder.policies, rooms)
     if host in builder.targets:
@@ -128,7 +131,7 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
     if len(fleet.members) < fleet.size:
         free = next(_free_names(builder, image), None)
         if free is None:
-            builder.refuse(fleet.id, "further member", "no name is left in instances.names")
+            builder.refuse(fleet.id, Goal.FURTHER_MEMBER, because(Code.NO_NAME))
             return
         _begin(builder, fleet, *free, host, 0)
         last = len(fleet.members) + 1 == fleet.size
@@ -209,7 +212,7 @@ def _shrink(builder: PlanBuilder, fleet: Fleet) -> None:
             busy += 1
             builder.become(node, Phase.DRAINING, f"{fleet.id} goes", stop=NodeStop(float(builder.now_s)))
         else:
-            builder.refuse(node.name, "removal", "a job runs on it; its fleet waits for that")
+            builder.refuse(node.name, Goal.REMOVAL, because(Code.JOB_RUNS))
 
 
 def _set(builder: PlanBuilder, fleet: Fleet, reason: str, **fields: object) -> None:

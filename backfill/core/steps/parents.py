@@ -9,6 +9,8 @@ from backfill.core.guards import may_create
 from backfill.core.placement import candidates
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.cloning import Choice
+from backfill.core.refusals import Goal, call_failed
+from backfill.core.sentences import sentence
 from backfill.core.steps.taken import why_taken
 
 
@@ -31,7 +33,7 @@ def step_parents(builder: PlanBuilder, host: str) -> None:
     taken = why_taken(builder, host)
     if taken:
         if world.parents_starting(host):
-            builder.do(CancelParents(host, 0, f"{host} {taken}"))
+            builder.do(CancelParents(host, 0, sentence(taken)))
         return
     flavour = builder.policies.instances.flavour
     for rule in builder.policies.environments.rules:
@@ -43,16 +45,15 @@ def step_parents(builder: PlanBuilder, host: str) -> None:
 def _make(builder: PlanBuilder, host: str, image: str) -> None:
     """A parent is made where, and when, an instance could be."""
     world, policies = builder.world, builder.policies
-    what = f"a parent of {image}"
     if world.parents_starting(host):
         return
     begun = sum(world.parents_starting(other) for other in policies.hosts)
     limit = may_create(world, policies.limits, begun)
     if not limit:
         rooms, why_not = candidates(world, policies, policies.gaps.boot_pays_s)
-        limit = "" if any(name == host for name, _ in rooms) else why_not[host]
+        limit = None if any(name == host for name, _ in rooms) else why_not[host]
     if limit:
-        builder.refuse(host, what, limit)
+        builder.refuse(host, Goal.PARENT, limit, image)
         return
     action = MakeParent(host, 0, image, policies.instances.flavour, f"{image} keeps one ready")
     failed = builder.operation(action)
@@ -60,8 +61,8 @@ def _make(builder: PlanBuilder, host: str, image: str) -> None:
         # As long as after as many failures of one instance: each try boots a guest.
         again_s = failed.since_s + policies.scale.backoff_s(failed.attempts)
         if builder.now_s < again_s:
-            builder.refuse(host, what, failed.problem)
+            builder.refuse(host, Goal.PARENT, call_failed(failed.problem), image)
             builder.wake_at(again_s)
             return
     if builder.do(action) is Progress.FINAL and failed is not None:
-        builder.refuse(host, what, failed.problem)
+        builder.refuse(host, Goal.PARENT, call_failed(failed.problem), image)

@@ -19,6 +19,8 @@ from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.unsuspendable import Way
+from backfill.core.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
+from backfill.core.sentences import sentence
 from backfill.core.steps.evict import climb, suspend_jobs
 from backfill.core.steps.fellows import being_requeued, taken_over
 from backfill.core.steps.prove import unwoken
@@ -51,7 +53,7 @@ def _keep(builder: PlanBuilder, node: ManagedNode, instance: Instance, kept: tup
     keep_alive(builder, node, kept)
     doubt = unsure(kept)
     if doubt:
-        builder.refuse(node.name, f"return to {node.host}", doubt)
+        builder.refuse(node.name, Goal.RETURN_TO, doubt, node.host)
         _put_right(builder, node, kept)
     elif node.order is not None:
         step_ordered(builder, node, node.order, instance)
@@ -81,11 +83,8 @@ def _suspend_again(builder: PlanBuilder, node: ManagedNode, seen: Node, going: S
         builder.note(node, f"job {', '.join(j.id for j in going)} was resumed by others", held=held)
         return
     for job in going:
-        reason = (
-            "somebody resumed it in Slurm, but its instance stands still: it is suspended again, "
-            f"and goes on when {node.host} is free"
-        )
-        builder.refuse(node.name, f"job {job.id} going on", reason)
+        resumed = because(Code.JOB_RESUMED, host=node.host)
+        builder.refuse(node.name, Goal.JOB_GOES_ON, resumed, job.id)
     suspend_jobs(builder, node, seen, going)
 
 
@@ -98,9 +97,9 @@ def _wait_aside(builder: PlanBuilder, node: ManagedNode, instance: Instance, uns
         return
     movable = builder.policies.ladder.migrates or unsuspended is Way.MOVE
     movable = movable and node.name not in builder.world.closed
-    kept = kept_in_memory(instance) if movable else ""
+    kept = kept_in_memory(instance) if movable else None
     if kept:
-        builder.refuse(node.name, "move", kept)
+        builder.refuse(node.name, Goal.MOVE, kept)
     elif movable and _move(builder, node, at_once=unsuspended is Way.MOVE):
         return
     _climb(builder, node, instance)
@@ -139,9 +138,9 @@ def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
     given = builder.returning.count(node.host)
     reason = reason or crowded(world, node, builder.instance(node), policies, given)
     if not reason and node.name in builder.world.closed:
-        reason = f"{node.name} was closed by hand: {builder.world.closed[node.name]}"
+        reason = because(Code.CLOSED, subject=node.name, said=Words(builder.world.closed[node.name]))
     if reason:
-        builder.refuse(node.name, f"return to {node.host}", reason)
+        builder.refuse(node.name, Goal.RETURN_TO, reason, node.host)
         return False
     builder.become(node, Phase.RETURNING, f"host {node.host} is free again", proof=unwoken(node))
     return True
@@ -153,27 +152,26 @@ def waits_to_return(builder: PlanBuilder, node: ManagedNode) -> bool:
     return next_s is not None and builder.now_s < next_s
 
 
-def put_off_until(builder: PlanBuilder, node: ManagedNode) -> str:
-    """Say why its return is not tried again yet, or return an empty text."""
+def put_off_until(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return why its return is not tried again yet, if it is not."""
     next_s, returns = node.retry.not_before_s, node.retry.returns
     if next_s is None or builder.now_s >= next_s:
-        return ""
+        return None
     builder.wake_at(next_s)
-    tries = f"{returns} in a row" if returns > 1 else "once"
     wait_s = builder.policies.comeback.retry_after_s(max(1, returns))
-    return f"that came to nothing {tries}, and is tried again after {wait_s:.0f} s: {node.reason}"
+    return because(Code.CAME_TO_NOTHING, times=returns, wait_s=wait_s, said=Words(node.reason))
 
 
-def _unsettled(builder: PlanBuilder, node: ManagedNode) -> str:
-    """Say since when too short a time the host has been free, or return an empty text."""
+def _unsettled(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return that the host has been free for too short a time, if that is so."""
     settle_s = builder.policies.comeback.settle_s
     if not settle_s:
-        return ""
+        return None
     due_s = free_since_s(builder.world, node.host) + settle_s
     if builder.now_s >= due_s:
-        return ""
+        return None
     builder.wake_at(due_s)
-    return f"{node.host} has not been free for comeback.settle_s = {settle_s:g} s yet"
+    return because(Code.HOST_UNSETTLED, host=node.host, settle_s=settle_s)
 
 
 def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> bool:
@@ -186,13 +184,12 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
     need = need_of(builder.world, builder.policies, node)
     rooms, why_not = candidates(builder.world, builder.policies, pays_s, frozenset({node.host}), need)
     if not rooms or full:
-        for reason in [full] if full else why_not.values():
-            builder.refuse(node.name, "move", reason)
+        builder.refuse(node.name, Goal.MOVE, full or no_host(why_not.values()))
         return False
     target = pick(builder.world, builder.policies, rooms)
     operation = builder.operation(MigrateInstance(node.name, node.generation, node.host, target, ""))
     if operation is not None and (operation.final or builder.now_s < operation.not_before_s):
-        builder.refuse(node.name, f"move to {target}", operation.problem)
+        builder.refuse(node.name, Goal.MOVE_TO, call_failed(operation.problem), target)
         return False
     builder.become(
         node,
@@ -211,7 +208,8 @@ def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
             _suspend(builder, node)
             return
         case Rung.MIGRATE:
-            climb(builder, node, kept_in_memory(instance) or "no other host has room")
+            kept = kept_in_memory(instance)
+            climb(builder, node, sentence(kept) if kept else "no other host has room")
             return
         case Rung.REQUEUE | Rung.CANCEL:
             _give_to_queue(builder, node)
@@ -220,7 +218,7 @@ def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
             pass
     hopeless = _hopeless(builder, node, rule)
     if hopeless:
-        climb(builder, node, hopeless)
+        climb(builder, node, sentence(hopeless))
         return
     if rule.for_s is None:
         return
@@ -230,10 +228,10 @@ def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
         builder.wake_at(node.stopping.since_s + rule.for_s)
 
 
-def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> str:
-    """Say why to wait on here would be in vain, as far as the hours ahead are known, or ""."""
+def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> Reason | None:
+    """Return why to wait on here would be in vain, as far as the hours ahead are known."""
     if not builder.taken(node.host):
-        return ""
+        return None
     danger = unsafe(builder, node)
     if danger:
         return danger
@@ -241,13 +239,13 @@ def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> str:
     free_s = free_again_s(world, node.host)
     over_s = None if rule.for_s is None else node.stopping.since_s + rule.for_s
     if builder.policies.gaps.pointless(over_s, free_s):
-        return f"{node.host} is busy, by its jobs' limits, until after {rule.rung} is over"
+        return because(Code.HOST_BUSY_LONG, host=node.host, rung=rule.rung.value)
     if rule_after(builder, node).rung is Rung.REQUEUE:
-        return ""  # to start anew takes longer still
+        return None  # to start anew takes longer still
     for job in (world.jobs[held.id] for held in judge(node.name, node.held, world.jobs).keep):
         if late(builder.now_s, left_s([job], node.since_s), free_s, job.deadline_s):
-            return f"job {job.id} would miss its deadline if it waited for {node.host}"
-    return ""
+            return because(Code.DEADLINE, job=job.id, host=node.host)
+    return None
 
 
 def _suspend(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -256,7 +254,8 @@ def _suspend(builder: PlanBuilder, node: ManagedNode) -> None:
     progress = suspend(builder, node, reason)
     builder.wake_at(node.stopping.since_s + rule.within_s)
     if progress is Progress.FINAL:
-        climb(builder, node, kept_in_memory(builder.instance(node)) or "suspend did not work")
+        kept = kept_in_memory(builder.instance(node))
+        climb(builder, node, sentence(kept) if kept else "suspend did not work")
 
 
 def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -265,11 +264,10 @@ def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
     for held in kept:
         job = builder.world.jobs.get(held.id)
         if job is None or not job.requeue:
-            builder.refuse(node.name, f"requeue of job {held.id}", "it was submitted as --no-requeue")
+            builder.refuse(node.name, Goal.REQUEUE_JOB, because(Code.NO_REQUEUE), held.id)
             return  # never lose a job that cannot start again: it stays suspended
         if not held.ours and job.state is JobState.SUSPENDED:
-            reason = "somebody else suspended it: requeued it would begin at once"
-            builder.refuse(node.name, f"requeue of job {held.id}", reason)
+            builder.refuse(node.name, Goal.REQUEUE_JOB, because(Code.SUSPENDED_BY_OTHERS), held.id)
             return
         if being_requeued(builder, node, job):
             return  # once more would end the new run that may have begun
@@ -283,13 +281,13 @@ def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
         text = "starts anew: it stood still for as long as the policy allows"
         tell(builder, node, (h.id for h in kept), text)
     elif all(p is Progress.FINAL for p in begun):
-        builder.refuse(node.name, "requeue", "Slurm refuses to requeue its jobs")
+        builder.refuse(node.name, Goal.REQUEUE, because(Code.SLURM_REFUSES))
 
 
 def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, reason: str) -> bool:
     unsure = only_claimed(builder, node)
     if unsure:
-        builder.refuse(node.name, "requeue", f"{reason}; {unsure}")
+        builder.refuse(node.name, Goal.REQUEUE, unsure.after(reason))
         return False
     return permit(builder, node, Cause.LADDER, reason)
 

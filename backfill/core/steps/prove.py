@@ -8,6 +8,7 @@ from backfill.core.actions import WakeInstance
 from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.readiness import Check, judge_report
+from backfill.core.refusals import Code, Goal, Reason, Words, because, call_failed
 
 # A node that has been waited for is asked again after this part of that time.
 _PATIENCE = 0.1
@@ -22,24 +23,26 @@ def checks_of(builder: PlanBuilder, node: ManagedNode) -> tuple[Check, ...]:
     return judge_report(report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s)
 
 
-def proven(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool = True) -> tuple[bool, str]:
-    """Drive the proof of this phase: (True, "") when it holds, (False, why) when it has failed.
+def proven(
+    builder: PlanBuilder, node: ManagedNode, reason: str, register: bool = True
+) -> tuple[bool, Reason | None]:
+    """Drive the proof of this phase: (True, None) when it holds, (False, why) when it has failed.
 
-    (False, "") while it is under way: the caller comes back with the next plan. `register`: its
+    (False, None) while it is under way: the caller comes back with the next plan. `register`: its
     slurmd is to report to Slurm with the first try.
     """
     if not node.woken_since:
         return False, _ask(builder, node, reason, register)
     failing = [c for c in checks_of(builder, node) if not c.ok]
     if not failing:
-        return True, ""
+        return True, None
     began_s = _began_s(builder, node)
     for check in failing:
         limit_s = began_s + builder.policies.readiness.within_s(check.name)
         if builder.now_s >= limit_s:
-            return False, sentence(check)
+            return False, not_proven(check)
         builder.wake_at(limit_s)
-    builder.refuse(node.name, "release", sentence(failing[0]))
+    builder.refuse(node.name, Goal.RELEASE, not_proven(failing[0]))
     return False, _ask_again(builder, node, failing[0], began_s)
 
 
@@ -68,28 +71,28 @@ def ask_on(builder: PlanBuilder, node: ManagedNode) -> None:
             return
 
 
-def _ask_again(builder: PlanBuilder, node: ManagedNode, check: Check, began_s: float) -> str:
+def _ask_again(builder: PlanBuilder, node: ManagedNode, check: Check, began_s: float) -> Reason | None:
     """Each try costs the guest some of the CPU that it needs to become ready."""
     woken_s = node.since_s if node.proof.woken_s is None else node.proof.woken_s
     pause_s = max(builder.policies.readiness.retry_s, (woken_s - began_s) * _PATIENCE)
     again_s = woken_s + pause_s
     builder.wake_at(again_s)
     if builder.now_s < again_s:
-        return ""
+        return None
     return _ask(builder, node, f"again: {check.name}", register=False)
 
 
-def _ask(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool) -> str:
-    """Ask the guest; what is wrong for ever comes back as text."""
+def _ask(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool) -> Reason | None:
+    """Ask the guest; return what is wrong for ever."""
     stood = node.phase is Phase.RETURNING
     wake = WakeInstance(node.name, node.generation, node.host, reason, register, stood)
     if builder.do(wake) is not Progress.FINAL:
-        return ""
+        return None
     operation = builder.operation(wake)
-    return operation.problem if operation else "its clock could not be set"
+    return call_failed(operation.problem if operation else "its clock could not be set")
 
 
-def sentence(check: Check) -> str:
+def not_proven(check: Check) -> Reason:
     """What a check found wrong, and what to do."""
-    remedy = f"; {check.remedy}" if check.remedy else ""
-    return f"{check.name} is not proven: {check.sentence}{remedy}"
+    said, remedy = Words(check.sentence), Words(check.remedy)
+    return because(Code.NOT_PROVEN, check=check.name, said=said, remedy=remedy)

@@ -12,6 +12,8 @@ from backfill.core.hiding import show
 from backfill.core.lifecycle import Cause, HeldJob, JobCheck, ManagedNode, Phase
 from backfill.core.liveness import silent_too_long
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.refusals import Code, Goal, Reason, Words, because
+from backfill.core.sentences import sentence
 from backfill.core.steps.devices import see_to_devices
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.fellows import go_on_together, waits_for
@@ -39,8 +41,10 @@ def step_ready(builder: PlanBuilder, node: ManagedNode) -> None:
     if builder.must_leave(node) or node.order is not None:
         begin_eviction(builder, node)
         return
-    if not builder.world.hosts[node.host].reachable:
-        builder.refuse(node.name, "care", f"host {node.host} cannot be reached")
+    host = builder.world.hosts[node.host]
+    if not host.reachable:
+        lost_host = because(Code.HOST_UNREACHABLE, host=host.name, said=Words(host.problem))
+        builder.refuse(node.name, Goal.CARE, lost_host)
         return
     instance = builder.instance(node)
     if lost(builder, node, instance):
@@ -89,7 +93,7 @@ def _stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool
     return True
 
 
-def _see_to_jobs(builder: PlanBuilder, node: ManagedNode, waiting: str) -> None:
+def _see_to_jobs(builder: PlanBuilder, node: ManagedNode, waiting: Reason | None) -> None:
     if node.held:
         go_on_together(builder, node)
     elif node.check is not None:
@@ -116,9 +120,8 @@ def _silent(builder: PlanBuilder, node: ManagedNode) -> None:
         condemn(builder, node, Cause.SILENT, problem, fail=True)
         return
     if len(world.silent) > most:
-        count = len(world.silent)
-        reason = f"{problem}, but {count} nodes do not: this looks like a broken network"
-        builder.refuse(node.name, "removal", reason)
+        many = because(Code.MANY_SILENT, silent_s=rule.down_after_s, count=len(world.silent))
+        builder.refuse(node.name, Goal.REMOVAL, many)
         return
     wake = WakeInstance(node.name, node.generation, node.host, "does its guest answer?")
     woken_s = node.proof.woken_s
@@ -129,11 +132,10 @@ def _silent(builder: PlanBuilder, node: ManagedNode) -> None:
             why = f"{problem}, nor its hypervisor: {tried.problem}"
             condemn(builder, node, Cause.SILENT, why, fail=True)
         return
-    reason = f"{problem}, but its guest answers its hypervisor: see to the network between them"
-    builder.refuse(node.name, "removal", reason)
+    builder.refuse(node.name, Goal.REMOVAL, because(Code.GUEST_ANSWERS, silent_s=rule.down_after_s))
 
 
-def _in_service(builder: PlanBuilder, node: ManagedNode, seen: Node, waiting: str) -> None:
+def _in_service(builder: PlanBuilder, node: ManagedNode, seen: Node, waiting: Reason | None) -> None:
     """Undo what a crash in the middle of a return may have left: hidden, or drained by us.
 
     And what others may have done: its address is ours to say. While a job of it waits for another
@@ -141,13 +143,14 @@ def _in_service(builder: PlanBuilder, node: ManagedNode, seen: Node, waiting: st
     """
     show(builder, node)
     if waiting:
-        builder.refuse(node.name, "new jobs", waiting)
+        builder.refuse(node.name, Goal.NEW_JOBS, waiting)
         if not seen.drained:
-            builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {waiting}"))
+            builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {sentence(waiting)}"))
     elif node.held:
         pass  # its job goes on first
     elif seen.drained_by_others:
-        builder.refuse(node.name, "undrain", f"somebody else drained it: {seen.reason}")
+        drained = because(Code.DRAINED_BY_OTHERS, said=Words(seen.reason))
+        builder.refuse(node.name, Goal.UNDRAIN, drained)
     elif seen.drained_by_us:
         builder.do(UndrainNode(node.name, node.generation, "it is ready", node.host))
 

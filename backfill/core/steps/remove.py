@@ -19,6 +19,7 @@ from backfill.core.condemn import COPY_IS_LOST, clear, condemn, forgotten, work_
 from backfill.core.lifecycle import Cause, ManagedNode, Phase, Retry
 from backfill.core.notice import tell
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.refusals import Code, Goal, Reason, Words, because
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.rungs import first_rung
 from backfill.core.steps.unsuspended import give_back
@@ -65,8 +66,7 @@ def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     fixed = [j.id for j in builder.world.jobs_on(node.name) if not j.requeue]
     if fixed:
-        reason = f"job {', '.join(fixed)} was submitted as --no-requeue: it is waited for"
-        builder.refuse(node.name, "removal", reason)
+        builder.refuse(node.name, Goal.REMOVAL, because(Code.NO_REQUEUE_AWAITED, jobs=tuple(fixed)))
         return
     condemn(builder, node, Cause.RECLAIMED, f"{node.reason}; its jobs start anew elsewhere")
 
@@ -82,7 +82,7 @@ def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
     unsure = _unsure(builder, node)
     if unsure:
         # Its jobs must not start elsewhere, nor its name be used again, while a copy may run on.
-        builder.refuse(node.name, "removal", f"{unsure}: its instance may still be there")
+        builder.refuse(node.name, Goal.REMOVAL, unsure)
         return
     seen = builder.world.nodes.get(node.name)
     if seen is not None:
@@ -151,22 +151,22 @@ def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
     return any(o.running and o.host for o in builder.world.operations_of(node.name))
 
 
-def _unsure(builder: PlanBuilder, node: ManagedNode) -> str:
-    """Say which host has not been seen without the instance since the removal began."""
+def _unsure(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return which host has not been seen without the instance since the removal began."""
     world = builder.world
     for name in node.hosts:
         host = world.hosts[name]
         if lost_with(builder, name):
             continue
         if not host.reachable:
-            return f"{name} cannot be reached ({host.problem})"
+            return because(Code.MAY_BE_THERE, host=name, said=Words(host.problem))
         source = world.sources.get(name)
         read_s = max(
             source.seen_s if source is not None else 0.0, world.seen_s("instance", f"{name}/{node.name}")
         )
         if read_s < node.since_s:
-            return f"{name} has not been read since"
-    return ""
+            return because(Code.UNREAD_SINCE, host=name)
+    return None
 
 
 def _leave_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -194,8 +194,7 @@ def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
     host = "" if lost_with(builder, node.host) else node.host
     if not job.requeue:
         if node.condemned is None or node.condemned.cause not in COPY_IS_LOST:
-            why = f"job {job.id} was submitted as --no-requeue, and nothing shows its copy as lost"
-            builder.refuse(node.name, "removal", why)
+            builder.refuse(node.name, Goal.REMOVAL, because(Code.NO_REQUEUE_UNLOST, job=job.id))
             return
         end = CancelJob(node.name, node.generation, job.id, reason, job.restarts, host)
         if builder.do(end) is Progress.BEGUN:
@@ -207,7 +206,7 @@ def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
         tell(builder, node, (job.id,), f"starts anew: {reason}")
     elif progress is Progress.FINAL:
         if builder.world.nodes[node.name].base is NodeBase.DOWN:
-            builder.refuse(node.name, "removal", f"job {job.id} is still seen there")
+            builder.refuse(node.name, Goal.REMOVAL, because(Code.JOB_STILL_SEEN, job=job.id))
             return  # it had ended, or ends with its node: the next reading shows that
         builder.do(DownNode(node.name, node.generation, f"{OUR_REASON} {reason}"))
 

@@ -6,6 +6,7 @@ from backfill.core.cluster import Job, JobState
 from backfill.core.foresight import end_s
 from backfill.core.lifecycle import CheckpointOrder, ManagedNode, Phase
 from backfill.core.plan_builder import PlanBuilder
+from backfill.core.refusals import Code, Goal, because, limit
 
 
 def save_in_time(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -19,7 +20,7 @@ def save_in_time(builder: PlanBuilder, node: ManagedNode) -> None:
     if not rules.automatic or not jobs:
         return
     if len(jobs) > 1:
-        builder.refuse(node.name, "a checkpoint", f"{len(jobs)} jobs run on it: one alone is saved")
+        builder.refuse(node.name, Goal.CHECKPOINT, because(Code.SEVERAL_JOBS, count=len(jobs)))
         return
     job = jobs[0]
     if job.state is not JobState.RUNNING or node.name != min(job.nodes):
@@ -47,11 +48,11 @@ def _order(builder: PlanBuilder, job: Job) -> None:
     nodes = [world.managed.get(name) for name in job.nodes]
     members = [node for node in nodes if node is not None and node.phase is Phase.READY]
     if len(members) < len(nodes):
-        builder.refuse(f"job {job.id}", "a checkpoint", "not all of its nodes are ready nodes of ours")
+        builder.refuse(f"job {job.id}", Goal.CHECKPOINT, because(Code.NODES_NOT_READY))
         return
     under_way = {m.order.id for m in world.managed.values() if m.order} | builder.checkpoints
     if len(under_way) >= at_once:
-        builder.refuse(f"job {job.id}", "a checkpoint", f"saving.at_once = {at_once} is reached")
+        builder.refuse(f"job {job.id}", Goal.CHECKPOINT, limit("saving.at_once", at_once))
         return
     identity = builder.policies.saving.identity(job.id, builder.now_s)
     builder.checkpoints.add(identity)

@@ -8,6 +8,8 @@ from backfill.core.fleet import Instance
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.placement import closed
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.refusals import Code, Goal, Reason, Words, because
+from backfill.core.sentences import sentence
 from backfill.core.steps.prove import unwoken
 from backfill.core.steps.rungs import next_rung
 from backfill.core.steps.taken import unsafe, why_taken
@@ -53,18 +55,18 @@ def step_throttled(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     busy = _wanted(builder, node)
     if busy:
-        builder.refuse(node.name, "all of its CPUs", busy)
+        builder.refuse(node.name, Goal.ALL_CPUS, busy)
         _wait(builder, node)
     else:
         builder.become(node, Phase.RETURNING, f"host {node.host} is free again", proof=unwoken(node))
 
 
-def _wanted(builder: PlanBuilder, node: ManagedNode) -> str:
-    """Say what keeps its CPUs from it: all that would throttle it again; empty: nothing."""
-    busy = closed(builder.world, node.host, builder.policies.limits)
-    if not busy and builder.taken(node.host):
-        busy = f"{node.host} {why_taken(builder, node.host)}"
-    return busy or builder.world.closed.get(node.name, "") or builder.budget_full()
+def _wanted(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return what keeps its CPUs from it, if anything: all that would throttle it again."""
+    busy = closed(builder.world, node.host, builder.policies.limits) or why_taken(builder, node.host)
+    if not busy and node.name in builder.world.closed:
+        busy = because(Code.CLOSED, subject=node.name, said=Words(builder.world.closed[node.name]))
+    return busy or builder.budget_full()
 
 
 def _wait(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -72,7 +74,7 @@ def _wait(builder: PlanBuilder, node: ManagedNode) -> None:
     rule = builder.rule(node)
     danger = unsafe(builder, node)
     if danger:
-        _climb(builder, node, danger)
+        _climb(builder, node, sentence(danger))
         return
     if rule.for_s is None or rule.rung is not Rung.THROTTLE:
         return

@@ -8,26 +8,28 @@ from backfill.core.fleet import Checkpoint, Instance, InstanceState
 from backfill.core.lifecycle import CheckpointOrder, ManagedNode, Phase
 from backfill.core.plan import key_of
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.refusals import Aside, Code, Goal, Reason, because
+from backfill.core.sentences import sentence
 
 _KIND = f"{SuspendInstance.__name__}:"
 _STILL = (InstanceState.PAUSED, InstanceState.SUSPENDED)
 
 
-def kept_in_memory(instance: Instance | None) -> str:
-    """Say why an instance that stands still can neither be saved nor moved, or return "".
+def kept_in_memory(instance: Instance | None) -> Reason | None:
+    """Return why an instance that stands still can neither be saved nor moved, if it cannot.
 
     To let go of devices its guest would have to run, on a host that others were given.
     """
     if instance is None or instance.state is not InstanceState.PAUSED or not instance.plugged:
-        return ""
-    return f"a guest that stands still cannot let go of the devices of job {instance.devices_of}"
+        return None
+    return because(Code.HOLDS_DEVICES, job=instance.devices_of)
 
 
 def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
     """Write the instance's memory to disk when it is its turn."""
     kept = kept_in_memory(builder.instance(node))
     if kept:
-        builder.refuse(node.name, "suspend", kept)
+        builder.refuse(node.name, Goal.SUSPEND, kept)
         return Progress.FINAL
     world, queue = builder.world, builder.policies.disk_queue
     expected_s = _expected_s(builder, node)
@@ -38,8 +40,8 @@ def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
     here_mb = sum(mb for name, mb in writing.items() if _is_on(builder, name, node.host))
     refusal = queue.refusal(_used_mb(builder, node.name), here_mb, sum(writing.values()))
     if refusal:
-        others = ", ".join(sorted(writing))
-        builder.refuse(node.name, "suspend", f"{refusal}: {others} first")
+        others = Aside(tuple(sorted(writing)))
+        builder.refuse(node.name, Goal.SUSPEND, refusal.plus(others=others))
         return Progress.WAITING
     return builder.do(action)
 
@@ -82,7 +84,8 @@ def keep_checkpoint(
         return
     if instance.state is InstanceState.PAUSED:
         if suspend(builder, node, f"for checkpoint {order.id}") is Progress.FINAL:
-            why = kept_in_memory(instance) or "its memory could not be written"
+            kept = kept_in_memory(instance)
+            why = sentence(kept) if kept else "its memory could not be written"
             _no_checkpoint(builder, node, order, why)
         return
     action = KeepCheckpoint(

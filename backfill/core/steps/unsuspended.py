@@ -14,15 +14,11 @@ from backfill.core.lifecycle import HeldJob, JobLimit, ManagedNode, Phase, Refus
 from backfill.core.notice import tell
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.unsuspendable import Way, next_minute_s, whole_minutes_s
+from backfill.core.refusals import Code, Goal, Words, because, call_failed
+from backfill.core.sentences import instead
 
 # Slurm says of most jobs for good that it will not; of others it may only seem so at first.
 _TRIES = 6
-_WHAT = {
-    Way.EXTEND: "its time limit is raised by the time for which it stands still",
-    Way.MOVE: "it goes on at another host when one has room; its time limit is raised meanwhile",
-    Way.REQUEUE: "it starts anew",
-    Way.WAIT: "its time limit runs meanwhile",
-}
 
 
 def note_refused(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> bool:
@@ -33,7 +29,7 @@ def note_refused(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -
         if operation is None or operation.running:
             continue
         if not operation.final and operation.attempts < _TRIES:
-            builder.refuse(node.name, f"suspend of job {job.id}", operation.problem)
+            builder.refuse(node.name, Goal.SUSPEND_JOB, call_failed(operation.problem), job.id)
             continue
         held = [_refused(builder, node, h, job, operation.problem) for h in held]
     if tuple(held) == node.held:
@@ -95,8 +91,8 @@ def keep_alive(builder: PlanBuilder, node: ManagedNode, kept: Iterable[HeldJob])
     for held in kept:
         if held.refused is None:
             continue
-        reason = f"Slurm will not ({held.refused.words}); {_WHAT[rule.way]} (unsuspendable.way)"
-        builder.refuse(node.name, f"suspend of job {held.id}", reason)
+        reason = because(Code.WILL_NOT_SUSPEND, said=Words(held.refused.words), way=rule.way.value)
+        builder.refuse(node.name, Goal.SUSPEND_JOB, reason, held.id)
         if rule.raises and not builder.blind:
             for limit in held.refused.limits:
                 _raise(builder, node, held, held.refused, limit)
@@ -137,7 +133,7 @@ def _set(builder: PlanBuilder, node: ManagedNode, job: Job, limit_s: float, reas
     progress = builder.do(action)
     operation = builder.operation(action)
     if operation is not None and operation.problem:
-        builder.refuse(node.name, f"the time limit of job {job.id}", operation.problem)
+        builder.refuse(node.name, Goal.JOB_LIMIT, call_failed(operation.problem), job.id)
     return progress
 
 
@@ -177,7 +173,7 @@ def _settle(builder: PlanBuilder, node: ManagedNode, job_id: str, refused: Refus
 
 def tell_stopped(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[HeldJob]) -> None:
     """Tell the owners what becomes of jobs that Slurm will not suspend."""
-    what = _WHAT[builder.policies.unsuspendable.way]
+    what = instead(builder.policies.unsuspendable.way)
     for held in jobs:
         if held.refused:
             text = f"stands still, because its node's hardware is needed; {what}"

@@ -15,6 +15,7 @@ from backfill.core.lifecycle import Phase
 from backfill.core.measures import Harvest
 from backfill.core.policies.victims import Extent
 from backfill.core.policy import PolicySet
+from backfill.core.refusals import Code, Goal, Refusal
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.drivers.simulated.slurm.model import SimJob
@@ -85,8 +86,9 @@ class Run:
     ledger: Ledger
     harvest: Harvest
     withdrawn: int
-    refusals: dict[tuple[str, str], int]
+    refusals: dict[tuple[Goal, Code], int]
     capacity: int = 0  # processors
+    examples: dict[tuple[Goal, Code], Refusal] = field(default_factory=dict)  # of the refusals
 
     def high_starts(self) -> dict[Hashable, float]:
         """When the script of each high-priority job began, by its index in the trace."""
@@ -217,10 +219,12 @@ class _Replay:
             self._step(60.0, float("inf"))
         self._judge()
         tales = tuple(self.sim.tales.values())
-        refusals = self.daemon.cycle.refusals
+        cycle = self.daemon.cycle
         harvest = self.ledger.harvest(self.setting.cluster.processors)
         capacity = self.setting.cluster.processors
-        return Run(self.policies, tales, self.ledger, harvest, withdrawn, refusals, capacity)
+        return Run(
+            self.policies, tales, self.ledger, harvest, withdrawn, cycle.refusals, capacity, cycle.examples
+        )
 
     def _step(self, by_s: float, end_s: float) -> None:
         self.sim.step_to(min(self.sim.now_s + by_s, end_s))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
-from backfill.core.plan import Action, AnswerClaim, Refusal, subject_of
+from backfill.core.plan import Action, AnswerClaim, subject_of
 from backfill.core.policy import PolicySet
+from backfill.core.refusals import Code, Goal, Refusal
 from backfill.core.world import World
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
 from backfill.engine.narrate import sentence
 
 _KEPT_STEPS = 20_000
-_NUMBERS = re.compile(r"\d+")
 
 
 class ReplayCycle(Cycle):
@@ -31,9 +30,10 @@ class ReplayCycle(Cycle):
     ) -> None:
         super().__init__(world, policies, MemoryJournal(), start, answer)
         self.steps: deque[tuple[float, Action]] = deque(maxlen=_KEPT_STEPS)
-        self.refusals: dict[tuple[str, str], int] = {}  # how often, by what and why, without numbers
+        self.refusals: dict[tuple[Goal, Code], int] = {}  # how often, by what and why
+        self.examples: dict[tuple[Goal, Code], Refusal] = {}  # the first of each
         self.on_step: Callable[[float, Action], None] = lambda at_s, step: None
-        self._told: dict[tuple[str, str], Refusal] = {}
+        self._told: set[tuple[str, Goal, str]] = set()
 
     def _apply(self, change: ch.Change) -> None:
         self.world.apply(change)
@@ -47,12 +47,13 @@ class ReplayCycle(Cycle):
 
     def _note_refusals(self, refusals: Iterable[Refusal]) -> None:
         """Count a refusal when it begins, not in every cycle."""
-        now = {(r.subject, r.what): r for r in refusals}
+        now = {r.key: r for r in refusals}
         for key, refusal in now.items():
             if key not in self._told:
-                gist = (_NUMBERS.sub("N", refusal.what), _NUMBERS.sub("N", refusal.reason))
-                self.refusals[gist] = self.refusals.get(gist, 0) + 1
-        self._told = now
+                kind = (refusal.wanted, refusal.code)
+                self.refusals[kind] = self.refusals.get(kind, 0) + 1
+                self.examples.setdefault(kind, refusal)
+        self._told = set(now)
 
     def story(self, subject: str, until_s: float) -> list[str]:
         """The latest steps about a node or job, one sentence each with its time."""

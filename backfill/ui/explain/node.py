@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from backfill.core.quantities import counted
+from backfill.core.refusals import Code
 from backfill.ui import wording
 from backfill.ui.client import Answer
 from backfill.ui.explain.picture import Entry, Explanation, Picture, refused
@@ -51,7 +52,7 @@ def explain_node(answer: Answer, picture: Picture) -> Explanation:
     made.add("doing", *(wording.operation(o, picture.now_s) for o in answer["operations"]))
     made.add("awaited", *_AWAITED.get(phase, _nothing)(node, picture))
     refused(made, answer["refusals"], name)
-    if any(r["reason"].startswith(f"{name} was closed by hand") for r in answer["refusals"]):
+    if any(r["code"] == Code.CLOSED.value and name in _subjects(r) for r in answer["refusals"]):
         made.add("change", f"`backfill evict {name} --undo` opens it again")
     made.add("change", *_CHANGES.get(phase, _nothing)(node, picture))
     if node["failures"]:
@@ -59,6 +60,11 @@ def explain_node(answer: Answer, picture: Picture) -> Explanation:
     if node["evictions"]:
         made.add("past", f"pushed aside {counted(node['evictions'], 'time')} so far")
     return made
+
+
+def _subjects(refusal: Entry) -> list[str]:
+    """Whom the reason of a refusal names as its subject."""
+    return [str(fact["value"]) for fact in refusal["facts"] if fact["name"] == "subject"]
 
 
 def _jobs(node: Entry) -> str:

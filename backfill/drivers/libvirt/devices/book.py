@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from backfill.core.devices import Holding
+from backfill.core.refusals import Reason
 from backfill.drivers.libvirt.store import Store, folders_in, read_text
 from backfill.ports.errors import NotFoundError, UnreadableError
 
@@ -36,7 +37,7 @@ class DeviceBook:
         """What one instance holds."""
         return self._read(self._store.home(name) / _NAME)
 
-    def decide(self, name: str, choose: Callable[[list[Holding]], Holding | str]) -> Holding | str:
+    def decide(self, name: str, choose: Callable[[list[Holding]], Holding | Reason]) -> Holding | Reason:
         """Let `choose` see what is held and write down what it gives; nobody else decides now."""
         with self._alone():
             given = choose(self.all())

@@ -8,6 +8,8 @@ import time
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.fleet import InstanceState
+from backfill.core.refusals import Reason
+from backfill.core.sentences import sentence
 from backfill.drivers.libvirt.devices.device_xml import free_port, hostdev_xml, present_in, shmem_xml
 from backfill.drivers.libvirt.pool import Pool
 from backfill.ports.errors import BusyError, DriverError, NoCapacityError, UnreachableError
@@ -27,8 +29,8 @@ def hold(pool: Pool, wanted: Wanted, sharing: Sharing) -> Holding:
     given = pool.devices.decide(
         wanted.instance, lambda held: allocate(wanted, functions, held, sharing, pool.config.cluster)
     )
-    if isinstance(given, str):
-        raise NoCapacityError(wanted.instance, given)
+    if isinstance(given, Reason):
+        raise NoCapacityError(wanted.instance, sentence(given))
     return _plugged(pool, wanted.host, wanted.instance)
 
 
@@ -73,8 +75,8 @@ def _move_holding(pool: Pool, old: Holding, host: str) -> Holding:
             pool.config.cluster,
         ),
     )
-    if isinstance(given, str):
-        raise NoCapacityError(old.instance, given)
+    if isinstance(given, Reason):
+        raise NoCapacityError(old.instance, sentence(given))
     return given
 
 
@@ -87,7 +89,7 @@ def room_for(pool: Pool, host: str, name: str) -> str:
     functions = pool.on(host).virtual_functions() if old.functions else []
     others = [h for h in pool.devices.all() if h.instance != name]
     given = allocate(wanted, functions, others, Sharing.ANYONE, pool.config.cluster)
-    return given if isinstance(given, str) else ""
+    return sentence(given) if isinstance(given, Reason) else ""
 
 
 def unplug(pool: Pool, host: str, name: str) -> None:

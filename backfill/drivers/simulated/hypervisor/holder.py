@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.fleet import Host, Instance, InstanceState
+from backfill.core.refusals import Reason
+from backfill.core.sentences import sentence
 from backfill.drivers.simulated.hypervisor.hardware import SimHost, SimInstance
 from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError, RefusedError
 
@@ -45,8 +47,8 @@ class SimulatedHolder:
 
     def _allocate(self, wanted: Wanted, sharing: Sharing) -> None:
         given = allocate(wanted, self.functions, self._held.values(), sharing, self._cluster)
-        if isinstance(given, str):
-            raise NoCapacityError(wanted.instance, given)
+        if isinstance(given, Reason):
+            raise NoCapacityError(wanted.instance, sentence(given))
         self._held[wanted.instance] = given
 
     def give_back(self, host: str, name: str) -> None:
@@ -83,7 +85,7 @@ class SimulatedHolder:
             return ""
         others = [h for h in self._held.values() if h.instance != name]
         given = allocate(_elsewhere(old, host), self.functions, others, Sharing.ANYONE, self._cluster)
-        return given if isinstance(given, str) else ""
+        return sentence(given) if isinstance(given, Reason) else ""
 
     def _shown(self, instance: SimInstance) -> Instance:
         """As anybody sees it, with what it holds."""
