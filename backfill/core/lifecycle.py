@@ -32,11 +32,11 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.EVICTING: frozenset({Phase.THROTTLED, Phase.PARKED, Phase.MOVING, Phase.RETURNING, Phase.REMOVING}),
     Phase.THROTTLED: frozenset({Phase.EVICTING, Phase.RETURNING, Phase.REMOVING}),
     Phase.PARKED: frozenset({Phase.MOVING, Phase.RETURNING, Phase.REMOVING}),
-    Phase.MOVING: frozenset({Phase.PARKED, Phase.RETURNING, Phase.EVICTING, Phase.REMOVING}),
+    Phase.MOVING: frozenset({Phase.PARKED, Phase.RETURNING, Phase.EVICTING}),
     Phase.RETURNING: frozenset({Phase.READY, Phase.EVICTING, Phase.PARKED, Phase.REMOVING}),
     Phase.REMOVING: frozenset({Phase.FAILED, Phase.GIVEN_UP, Phase.EVICTING}),
-    Phase.FAILED: frozenset({Phase.BOOTING, Phase.GIVEN_UP}),
-    Phase.GIVEN_UP: frozenset({Phase.BOOTING}),
+    Phase.FAILED: frozenset({Phase.BOOTING}),  # with the next generation
+    Phase.GIVEN_UP: frozenset(),  # a person has its record dropped
 }
 
 # Phases in which the instance may be using its host's CPUs with our consent.
