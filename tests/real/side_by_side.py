@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 GATE = "real and not soak"
 # How long each group took on some machine, for the order of the first run in a checkout.
 _TYPICAL = Path(__file__).with_name("durations.json")
+_UNKNOWN_S = 120.0
 # So many files are always at work, whatever else the machine does; and so many at most. In between,
 # another one begins while processors idle: too many at once would make each other late.
 LEAST, MOST = 4, 8
@@ -41,6 +42,8 @@ _LIMIT_S = 3600.0
 _USES_CLOUD = re.compile(r"\b(clouds|tenant|running_cloud|cloud_entered)\b")
 _ONLY_SOAK = re.compile(r"^pytestmark = \[[^\]]*\bsoak\b", re.MULTILINE)
 _CLOUD = "cloud"
+# Whose files take turns in one cloud; each has a cloud of its own, which costs half a minute.
+CLOUDS = 2
 _NOTHING_COLLECTED = 5
 _END_S = 60.0
 _KEPT = "kept"
@@ -68,29 +71,46 @@ class Running:
         return (self.home / "output").read_text(errors="replace")
 
 
-def groups(files: Iterable[Path], marks: str = "") -> list[Group]:
-    """Each file by itself; but the users of the one test cloud take turns in it."""
+def groups(
+    files: Iterable[Path], marks: str = "", durations: Mapping[str, float] | None = None
+) -> list[Group]:
+    """Each file by itself; but the users of a test cloud take turns in one of `CLOUDS`."""
     found: list[Group] = []
-    cloud: list[str] = []
+    cloud: list[Path] = []
     for file in files:
         text = file.read_text()
         if "pytest.mark.real" not in text or ("not soak" in marks and _ONLY_SOAK.search(text)):
             continue
         if _USES_CLOUD.search(text):
-            cloud.append(str(file))
+            cloud.append(file)
         else:
-            found.append(Group(file.stem.removeprefix("test_"), (str(file),)))
-    if cloud:
-        found.append(Group(_CLOUD, tuple(cloud)))
-    return found
+            found.append(Group(_name(file), (str(file),)))
+    return found + _dealt(cloud, durations or {})
+
+
+def _dealt(files: Sequence[Path], durations: Mapping[str, float]) -> list[Group]:
+    """The longest file first, always to the cloud that has least to do; one cloud if it is given."""
+    clouds = 1 if "BACKFILL_TEST_CLOUD" in os.environ else CLOUDS
+    shares: list[tuple[float, list[str]]] = [(0.0, []) for _ in range(min(clouds, len(files)))]
+    for file in sorted(files, key=lambda one: durations.get(_name(one), 0.0), reverse=True):
+        load_s, share = min(shares, key=lambda one: one[0])
+        shares.remove((load_s, share))
+        shares.append((load_s + durations.get(_name(file), 0.0), [*share, str(file)]))
+    shares.sort(key=lambda one: one[0], reverse=True)
+    names = (_CLOUD if at == 1 else f"{_CLOUD}_{at}" for at in range(1, CLOUDS + 1))
+    return [Group(name, tuple(sorted(share))) for name, (_, share) in zip(names, shares, strict=False)]
+
+
+def _name(file: Path) -> str:
+    return file.stem.removeprefix("test_")
 
 
 def in_order(found: Sequence[Group], durations: Mapping[str, float]) -> list[Group]:
-    """Longest first; of what is not known the longest text first, before all else."""
+    """Longest first; of what is not known, which is rarely the longest, the longest text first."""
 
     def key(group: Group) -> tuple[float, int]:
         size = sum((ROOT / file).stat().st_size for file in group.files)
-        return durations.get(group.name, float("inf")), size
+        return durations.get(group.name, _UNKNOWN_S), size
 
     return sorted(found, key=key, reverse=True)
 
@@ -379,7 +399,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:
-        failed = play(side, groups(files, given.marks), room)
+        failed = play(side, groups(files, given.marks, _remembered(given.marks)), room)
     except KeyboardInterrupt:
         side.kill()
         sweep(home)

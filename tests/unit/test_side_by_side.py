@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.real.side_by_side import ROOT, Group, Meter, Room, groups, in_order
 
 REAL = "import pytest\npytestmark = pytest.mark.real\n"
@@ -17,7 +19,10 @@ def written(folder: Path, **texts: str) -> list[Path]:
     return files
 
 
-def test_users_of_the_one_cloud_take_turns_and_all_others_are_by_themselves(tmp_path: Path) -> None:
+def test_users_of_a_cloud_take_turns_in_two_and_all_others_are_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BACKFILL_TEST_CLOUD", raising=False)
     files = written(
         tmp_path,
         plain="def test_nothing_real() -> None: ...",
@@ -25,12 +30,25 @@ def test_users_of_the_one_cloud_take_turns_and_all_others_are_by_themselves(tmp_
         stuck=REAL + "def test_it(tenant: TenantRig) -> None: ...",
         room=REAL + "from tests.real.cloud_rig import running_cloud",
         guests=REAL + "from tests.real.cloud_rig import cloud_with_guests",
+        faults=REAL + "def test_it(clouds: Path) -> None: ...",
     )
-    assert groups(files) == [
-        Group("lab", (str(files[1]),)),
-        Group("guests", (str(files[4]),)),
-        Group("cloud", (str(files[2]), str(files[3]))),
+    apart = [Group("lab", (str(files[1]),)), Group("guests", (str(files[4]),))]
+    durations = {"faults": 90.0, "room": 60.0, "stuck": 50.0}
+    assert groups(files, durations=durations) == [
+        *apart,
+        Group("cloud", (str(files[3]), str(files[2]))),
+        Group("cloud_2", (str(files[5]),)),
     ]
+    assert groups(files[:3]) == [apart[0], Group("cloud", (str(files[2]),))]
+
+
+def test_who_names_a_cloud_that_is_up_has_all_its_users_take_turns_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_TEST_CLOUD", "mine")
+    users = dict.fromkeys(("a", "b"), REAL + "def test_it(tenant: TenantRig) -> None: ...")
+    files = written(tmp_path, **users)
+    assert groups(files) == [Group("cloud", tuple(map(str, files)))]
 
 
 def test_every_file_with_a_real_test_is_in_exactly_one_group() -> None:
@@ -41,10 +59,10 @@ def test_every_file_with_a_real_test_is_in_exactly_one_group() -> None:
     assert len({group.name for group in found}) == len(found) > 20
 
 
-def test_the_longest_begin_first_and_what_is_not_known_before_them(tmp_path: Path) -> None:
+def test_the_longest_begin_first_and_what_is_not_known_after_them(tmp_path: Path) -> None:
     files = written(tmp_path, quick=REAL, slow=REAL, new=REAL, big=REAL + "#" * 1000)
-    order = in_order(groups(files), {"quick": 3.0, "slow": 90.0})
-    assert [group.name for group in order] == ["big", "new", "slow", "quick"]
+    order = in_order(groups(files), {"quick": 3.0, "slow": 900.0})
+    assert [group.name for group in order] == ["slow", "big", "new", "quick"]
 
 
 def test_files_of_long_tests_alone_are_not_begun_in_the_gate(tmp_path: Path) -> None:
