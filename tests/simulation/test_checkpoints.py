@@ -73,6 +73,38 @@ def test_a_parallel_job_is_kept_as_of_one_moment_and_goes_on() -> None:
     assert sim.audit() == []
 
 
+def seen_before_it_is_back(run: Rehearsal, call: str) -> list[str]:
+    """The steps from now on; each such call's effect is read, and decided on, before it is back."""
+    steps: list[str] = []
+
+    def look(what: str) -> bool:
+        steps.append(what)
+        if what.startswith(f"effect {call}:"):
+            run._read_all()
+            run._decide()
+            steps.append(f"back {call}")
+        return False
+
+    run.on_step = look
+    return steps
+
+
+def test_what_is_seen_on_disk_is_kept_when_the_call_that_wrote_it_is_back() -> None:
+    """Until then the driver lets nobody else at the instance: the order would come to nothing."""
+    run, job = on_one_host(60.0)
+    steps = seen_before_it_is_back(run, "SuspendInstance")
+    identity = order(run, job)
+    run.until(lambda: len(run.sim.provider.checkpoints()) == 1, 30)
+    assert steps.index("back SuspendInstance") < steps.index(f"intent KeepCheckpoint:vn1:1:{identity}")
+    run.until(lambda: seen_running(run, job), 30)
+    steps.clear()
+    put_back(run, job, identity)
+    run.until(lambda: any(step.startswith("effect PutBackCheckpoint") for step in steps), 30)
+    assert steps.index("back SuspendInstance") < steps.index(f"intent PutBackCheckpoint:vn1:1:{identity}")
+    run.until(lambda: run.sim.job(job).state is JobState.COMPLETED, 100)
+    assert run.sim.audit() == []
+
+
 def test_instances_that_do_not_stop_together_are_not_kept() -> None:
     """The one that could be stopped goes back to work; nothing half is kept."""
     run, job = on_two_nodes(checkpoints=Checkpoints(window_s=2.0))

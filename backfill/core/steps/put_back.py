@@ -37,6 +37,8 @@ def put_back(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, in
         return
     if instance.state is InstanceState.PAUSED:
         _to_rest(builder, node, order)
+    elif builder.busy_with(node):
+        return  # it is seen on disk before the call that wrote it is back, which keeps it until then
     elif not order.put_back and all(_at_rest(builder, m) for m in fellows):
         _replace(builder, node, order, fellows)
 

@@ -88,6 +88,8 @@ def keep_checkpoint(
             why = sentence(kept) if kept else "its memory could not be written"
             _no_checkpoint(builder, node, order, why)
         return
+    if builder.busy_with(node):
+        return  # it is seen on disk before the call that wrote it is back, which keeps it until then
     action = KeepCheckpoint(
         node.name,
         node.generation,
