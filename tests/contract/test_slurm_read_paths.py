@@ -33,7 +33,7 @@ class Scene:
 
 # Debian 12's machine has no slurmrestd; the roots of the other releases have.
 WAYS = [
-    (release, way)
+    pytest.param(release, way, marks=pytest.mark.soak if release in RELEASES[1:-1] else ())
     for release in RELEASES
     for way in ("text", "json", "rest")
     if way != "rest" or release in SUITES

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from backfill.core.cluster import NodeBase
 from backfill.drivers.slurm.conf.files import replace_file
 from backfill.drivers.slurm.conf.managed import EMPTY, Method, Wanted, parse, render
@@ -20,7 +18,6 @@ from backfill.drivers.slurm.conf.transaction import Place, Slurm, Transactions
 from backfill.drivers.slurm.reading.reader import SlurmReader
 from backfill.lab.cluster import Lab
 from backfill.lab.layout import user_ids
-from backfill.lab.roots import RELEASES
 from backfill.lab.spec import SLURM_USER
 from backfill.ports.workload import WorkloadManager
 from tests.real.slurm_lab import RealRig, commands_of, manager_of, slurm_lab
@@ -28,10 +25,6 @@ from tests.real.slurm_lab import RealRig, commands_of, manager_of, slurm_lab
 # The power-saving thread usually looks every ten seconds.
 _QUICK = "SlurmctldParameters=enable_configless,power_save_interval=1,power_save_min_interval=0"
 RESTART = "import sys; from backfill.lab.cluster import Lab; Lab.attach(sys.argv[1]).restart('slurmctld')"
-
-
-# On which the managed file is tried: the way of the middle one is that of the newest.
-CONF_RELEASES = [RELEASES[0], pytest.param(RELEASES[1], marks=pytest.mark.soak), RELEASES[2]]
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from backfill.drivers.slurm.conf.managed import LineState, Method, NodeLine, Wan
 from backfill.lab.roots import RELEASES
 from backfill.ports.errors import BusyError, DriverError, RefusedError
 from tests.contract.workload_rig import REASON, await_state, job, node, running, spec
-from tests.real.conf_lab import CONF_RELEASES, ConfRig, conf_lab, transactions_of
+from tests.real.conf_lab import ConfRig, conf_lab, transactions_of
+from tests.real.releases import OLDEST_AND_NEWEST
 
 pytestmark = pytest.mark.real
 _ROOT = Path(backfill.__file__).parents[1]
@@ -35,7 +36,7 @@ transactions_of(Lab.attach(sys.argv[1]), at=at).apply(lambda m: m.with_nodes(lin
 """
 
 
-@pytest.fixture(scope="module", params=CONF_RELEASES)
+@pytest.fixture(scope="module", params=OLDEST_AND_NEWEST)
 def cluster(request: pytest.FixtureRequest) -> Iterator[ConfRig]:
     with conf_lab("slurm-conf", release=request.param) as lab:
         yield ConfRig.by(lab, Method.CONF)

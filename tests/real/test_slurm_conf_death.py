@@ -15,12 +15,13 @@ from backfill.lab.roots import RELEASES
 from backfill.ports.errors import DriverError
 from backfill.ports.workload import WorkloadManager
 from tests.contract.workload_rig import REASON, await_state, node, running, spec
-from tests.real.conf_lab import CONF_RELEASES, ConfRig, conf_lab, transactions_of
+from tests.real.conf_lab import ConfRig, conf_lab, transactions_of
+from tests.real.releases import OLDEST_AND_NEWEST
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module", params=CONF_RELEASES)
+@pytest.fixture(scope="module", params=OLDEST_AND_NEWEST)
 def cluster(request: pytest.FixtureRequest) -> Iterator[ConfRig]:
     with conf_lab("slurm-death", release=request.param) as lab:
         yield ConfRig.by(lab, Method.CONF)

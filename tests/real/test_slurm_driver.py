@@ -18,6 +18,7 @@ from backfill.lab.roots import RELEASES
 from backfill.ports.errors import NoCapacityError, RefusedError, UnreachableError
 from backfill.ports.workload import NodeSpec
 from tests.contract.workload_rig import REASON, await_state, job, node, running, spec
+from tests.real.releases import OLDEST_AND_NEWEST
 from tests.real.slurm_lab import RealRig, manager_of, slurm_lab
 
 pytestmark = pytest.mark.real
@@ -25,7 +26,7 @@ ROOM = 5
 _SECOND = 1.0  # Slurm counts whole ones
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=OLDEST_AND_NEWEST)
 def cluster(request: pytest.FixtureRequest) -> Iterator[RealRig]:
     with slurm_lab("slurm-driver", release=request.param, extra_conf=(f"MaxNodeCount={ROOM}",)) as lab:
         yield RealRig.of(lab)
@@ -51,6 +52,7 @@ def test_an_unregistered_node_survives_a_restart_of_slurmctld(rig: RealRig) -> N
     assert await_state(rig, waiting, JobState.RUNNING).nodes == ("vn1",)
 
 
+@pytest.mark.parametrize("cluster", RELEASES, indirect=True, scope="module")
 def test_jobs_wait_for_nodes_that_are_announced(rig: RealRig) -> None:
     """In a partition without any node, for as much as ours would have; only 24.11 needs that."""
     wish = ["sbatch", "--parsable", "-p", "htc", "-N2", "-c2", "--mem=300", "--wrap=true"]

@@ -12,10 +12,10 @@ from backfill.core.cluster import JobState
 from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, Wanted
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
 from backfill.drivers.slurm.hooks.submit_lua import Gate
-from backfill.lab.roots import RELEASES
 from backfill.ports.workload import NodeSpec
 from tests.contract.workload_rig import await_state
 from tests.real.conf_lab import conf_lab, site_directory, transactions_of
+from tests.real.releases import OLDEST_AND_NEWEST
 from tests.real.slurm_lab import RealRig, until
 from tests.unit.hook_daemon import HookDaemon
 
@@ -70,7 +70,7 @@ class Site:
         return out.read_text().splitlines() if out.exists() else []
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=OLDEST_AND_NEWEST)
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     extra = ("PrologSlurmctld={dir}/prolog", "JobSubmitPlugins=all_partitions,lua")
     options = {"extra_conf": extra, "before": {"job_submit.lua": _LUA}, "program": _PROLOG}

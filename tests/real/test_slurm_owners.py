@@ -11,14 +11,14 @@ import pytest
 from backfill.core.cluster import Job, JobState
 from backfill.drivers.slurm.driver import SlurmManager
 from tests.contract.workload_rig import await_state, job, node, running
-from tests.real.conf_lab import CONF_RELEASES
+from tests.real.releases import OLDEST_AND_NEWEST
 from tests.real.slurm_lab import RealRig, commands_of, slurm_lab
 
 pytestmark = pytest.mark.real
 SAID = "backfill: as of noon it waits: 'bm1' = \"taken\""
 
 
-@pytest.fixture(scope="module", params=CONF_RELEASES)
+@pytest.fixture(scope="module", params=OLDEST_AND_NEWEST)
 def cluster(request: pytest.FixtureRequest) -> Iterator[RealRig]:
     with slurm_lab("slurm-owners", release=request.param) as lab:
         yield RealRig.of(lab)
