@@ -69,3 +69,13 @@ def tenant(clouds: Path, tmp_path: Path) -> Iterator[TenantRig]:
     made = TenantRig(clouds, tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def impatient(clouds: Path, tmp_path: Path) -> Iterator[TenantRig]:
+    """The same, of a driver that does not wait for long: a request will hang."""
+    from tests.real.tenant_rig import IMPATIENT, TenantRig
+
+    made = TenantRig(clouds, tmp_path, patience=IMPATIENT)
+    yield made
+    made.end()

@@ -20,7 +20,7 @@ from tests.contract.instance_rig import CLUSTER, HIDE, IMAGES, MOVE, STRANGERS
 from tests.contract.lacking import lacking
 
 IMAGE = "node"
-QUICK = Patience(call_s=60, act_s=240, settle_s=5, poll_s=0.1, full_s=30, usage_s=0.0, bench_s=600)
+QUICK = Patience(call_s=60, act_s=240, settle_s=5, poll_s=0.3, full_s=30, usage_s=0.0, bench_s=600)
 GUEST = Guest("10.77.0.1", "10.77.0.1:6817")
 SHAPE = Shape(("tiny", "small"), network="nodes", config_drive=False)
 HOSTS = {"hv1": Place("admin", "c1"), "hv2": Place("admin", "c2")}

@@ -18,30 +18,30 @@ from backfill.drivers.openstack.settings import Place
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 from tests.contract.instance_rig import spec
 from tests.real.openstack_rig import QUICK, OpenStackRig, config, sweep, wait
-from tests.real.tenant_rig import CREATE, HANGS_S, IMPATIENT, LIST, TenantRig
+from tests.real.tenant_rig import CREATE, HANGS_S, LIST, PATIENT, TenantRig
 
 pytestmark = pytest.mark.real
 
 
-def test_an_answer_that_is_lost_after_nova_acted_makes_no_second_server(tenant: TenantRig) -> None:
+def test_an_answer_that_is_lost_after_nova_acted_makes_no_second_server(impatient: TenantRig) -> None:
     """The server is found by its tag; the POST went out once."""
-    tenant.proxy.fail("POST", CREATE, stall_s=HANGS_S, acted=True)
-    tenant.provider.create(spec(tenant))
-    wait(lambda: tenant.state() is InstanceState.RUNNING)
-    tenant.provider.create(spec(tenant))
-    assert tenant.proxy.count("POST", CREATE) == 1
-    assert len(tenant.servers()) == 1
+    impatient.proxy.fail("POST", CREATE, stall_s=HANGS_S, acted=True)
+    impatient.provider.create(spec(impatient))
+    wait(lambda: impatient.state() is InstanceState.RUNNING)
+    impatient.provider.create(spec(impatient))
+    assert impatient.proxy.count("POST", CREATE) == 1
+    assert len(impatient.servers()) == 1
 
 
-def test_a_request_that_never_arrived_is_told_and_made_good(tenant: TenantRig) -> None:
+def test_a_request_that_never_arrived_is_told_and_made_good(impatient: TenantRig) -> None:
     """The outcome is unknown, the sentence says so; the next call makes one."""
-    tenant.proxy.fail("POST", CREATE, stall_s=HANGS_S)
+    impatient.proxy.fail("POST", CREATE, stall_s=HANGS_S)
     with pytest.raises(UnreachableError, match=r"vn1: it is unknown whether Nova has made it"):
-        tenant.provider.create(spec(tenant))
-    assert tenant.servers() == []
-    tenant.born()
-    assert tenant.proxy.count("POST", CREATE) == 2
-    assert len(tenant.servers()) == 1
+        impatient.provider.create(spec(impatient))
+    assert impatient.servers() == []
+    impatient.born()
+    assert impatient.proxy.count("POST", CREATE) == 2
+    assert len(impatient.servers()) == 1
 
 
 @pytest.mark.parametrize("status", [500, 502, 503])
@@ -70,17 +70,17 @@ def test_a_storm_of_429_delays_readings_and_tells_creators(tenant: TenantRig) ->
     assert [s["name"] for s in tenant.servers()] == ["vn1"]
 
 
-def test_an_action_that_was_refused_by_a_gateway_is_sent_again_after_a_look(tenant: TenantRig) -> None:
+def test_an_action_that_was_refused_by_a_gateway_is_sent_again_after_a_look(impatient: TenantRig) -> None:
     """503 before Nova: again. An answer that is lost after Nova acted: not again."""
-    tenant.born()
-    tenant.proxy.fail("POST", "/action$", status=503)
-    tenant.provider.pause("pool", "vn1")
-    assert tenant.state() is InstanceState.PAUSED
-    assert tenant.proxy.count("POST", "/action$") == 2
-    tenant.proxy.fail("POST", "/action$", stall_s=HANGS_S, acted=True)
-    tenant.provider.thaw("pool", "vn1")
-    assert tenant.state() is InstanceState.RUNNING
-    assert tenant.proxy.count("POST", "/action$") == 3
+    impatient.born()
+    impatient.proxy.fail("POST", "/action$", status=503)
+    impatient.provider.pause("pool", "vn1")
+    assert impatient.state() is InstanceState.PAUSED
+    assert impatient.proxy.count("POST", "/action$") == 2
+    impatient.proxy.fail("POST", "/action$", stall_s=HANGS_S, acted=True)
+    impatient.provider.thaw("pool", "vn1")
+    assert impatient.state() is InstanceState.RUNNING
+    assert impatient.proxy.count("POST", "/action$") == 3
 
 
 def test_a_token_that_expires_is_nobodys_business(tenant: TenantRig) -> None:
@@ -109,7 +109,7 @@ def test_a_list_that_lags_neither_loses_nor_doubles_a_server(tenant: TenantRig) 
 def test_what_a_tenant_may_not_is_a_clear_refusal(clouds: Path) -> None:
     """Two projects are two clouds, and in one of them Nova chooses the host."""
     places = {"east": Place("east"), "east2": Place("east"), "west": Place("west")}
-    provider = OpenStackProvider(config(clouds, places, patience=IMPATIENT))
+    provider = OpenStackProvider(config(clouds, places, patience=PATIENT))
     try:
         provider.create(replace(spec(_Named(provider)), host="east"))
         for target, why in (("west", "different clouds"), ("east2", "Nova chooses")):
@@ -132,7 +132,7 @@ class _Named(OpenStackRig):
 
 def test_an_api_that_hangs_does_not_stop_others(clouds: Path, tmp_path: Path) -> None:
     """Another cloud is read meanwhile; the hanging reading ends as an observation."""
-    tenant = TenantRig(clouds, tmp_path, patience=replace(IMPATIENT, call_s=HANGS_S))
+    tenant = TenantRig(clouds, tmp_path, patience=replace(PATIENT, call_s=HANGS_S))
     other = OpenStackProvider(config(clouds, {"west": Place("west")}, patience=QUICK))
     tenant.proxy.fail("GET", LIST, times=100, stall_s=HANGS_S)
     seen: list[Any] = []
@@ -151,10 +151,10 @@ def test_an_api_that_hangs_does_not_stop_others(clouds: Path, tmp_path: Path) ->
     assert "did not answer" in seen[0].host.problem
 
 
-def test_a_reading_that_is_not_answered_ends_by_its_limit(tenant: TenantRig) -> None:
+def test_a_reading_that_is_not_answered_ends_by_its_limit(impatient: TenantRig) -> None:
     """The limit of one request, not the cloud, says when a cycle goes on."""
-    tenant.proxy.fail("GET", LIST, times=100, stall_s=HANGS_S)
-    seen = tenant.provider.observe("pool").host
+    impatient.proxy.fail("GET", LIST, times=100, stall_s=HANGS_S)
+    seen = impatient.provider.observe("pool").host
     assert not seen.reachable
     assert "did not answer" in seen.problem
 
@@ -165,7 +165,7 @@ def test_a_credential_that_is_wrong_is_one_clear_sentence(clouds: Path, tmp_path
     known["clouds"]["east"]["auth"]["application_credential_secret"] = "wrong"
     file = tmp_path / "clouds.yaml"
     file.write_text(json.dumps(known))
-    provider = OpenStackProvider(config(file, {"pool": Place("east")}, patience=IMPATIENT))
+    provider = OpenStackProvider(config(file, {"pool": Place("east")}, patience=PATIENT))
     seen = provider.observe("pool").host
     assert not seen.reachable
     assert "check the credential in clouds.yaml" in seen.problem
@@ -228,8 +228,8 @@ def test_waiters_share_the_lists(tenant: TenantRig) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert {tenant.state(n) for n in names} == {InstanceState.PAUSED}
     lists = tenant.proxy.count("GET", LIST) - before - len(names)
-    assert lists <= 2 + 2 * (time.monotonic() - began_s) / IMPATIENT.poll_s
+    assert lists <= 2 + 2 * (time.monotonic() - began_s) / PATIENT.poll_s
     assert tenant.proxy.count("GET", "/servers/[0-9a-f-]+$") <= 2 * len(names)

@@ -12,7 +12,7 @@ import pytest
 from backfill.core.quantities import NOTHING, Resources
 from tests.contract.instance_rig import SMALL
 from tests.real.openstack_rig import connect, nova, wait
-from tests.real.tenant_rig import IMPATIENT, TenantRig, shaped
+from tests.real.tenant_rig import PATIENT, TenantRig, shaped
 
 pytestmark = pytest.mark.real
 ONE = Resources(SMALL.cpus, SMALL.memory_mb)
@@ -22,7 +22,7 @@ HOURS = 1000.0  # far away
 @pytest.fixture
 def tenant(clouds: Path, tmp_path: Path) -> Iterator[TenantRig]:
     """One that reads the whole list every time: marks do not count as changes in Nova."""
-    made = TenantRig(clouds, tmp_path, patience=replace(IMPATIENT, full_s=0), hours_cap=HOURS)
+    made = TenantRig(clouds, tmp_path, patience=replace(PATIENT, full_s=0), hours_cap=HOURS)
     yield made
     made.end()
 

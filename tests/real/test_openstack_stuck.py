@@ -13,7 +13,7 @@ from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.ports.errors import BusyError, NoCapacityError, UnreachableError
 from tests.contract.instance_rig import spec
 from tests.real.openstack_rig import SHAPE, connect, nova, wait
-from tests.real.tenant_rig import IMPATIENT, LIST, TenantRig
+from tests.real.tenant_rig import LIST, PATIENT, TenantRig
 
 pytestmark = pytest.mark.real
 
@@ -41,7 +41,7 @@ def test_a_server_on_which_nova_hangs_is_named_and_can_be_deleted(tenant: Tenant
 def test_a_deletion_on_which_nova_hangs_is_told_and_the_next_one_is_by_force(tenant: TenantRig) -> None:
     """As after a crash of its compute service: `deleting`, and nothing comes of asking again."""
     tenant.born()
-    hasty = OpenStackProvider(replace(tenant.config, patience=replace(IMPATIENT, act_s=0.5)))
+    hasty = OpenStackProvider(replace(tenant.config, patience=replace(PATIENT, act_s=0.5)))
     tenant.proxy.fail("DELETE", "/servers/", status=202)
     with pytest.raises(UnreachableError, match=r"asked to delete it, and has not.*compute host may"):
         hasty.delete("pool", "vn1")
@@ -56,7 +56,7 @@ def test_a_deletion_on_which_nova_hangs_is_told_and_the_next_one_is_by_force(ten
 def test_a_404_that_is_not_novas_makes_no_server_vanish(tenant: TenantRig) -> None:
     """A gateway says it while the service behind it is exchanged; lists may lag at that moment."""
     tenant.born()
-    full = OpenStackProvider(replace(tenant.config, patience=replace(IMPATIENT, full_s=0)))
+    full = OpenStackProvider(replace(tenant.config, patience=replace(PATIENT, full_s=0)))
     assert set(full.observe("pool").instances) == {"vn1"}
     tenant.proxy.fail("GET", LIST, times=1000, edit=lambda body: {**body, "servers": []})
     tenant.proxy.fail("GET", "/servers/[0-9a-f-]+$", times=1000, status=404)
