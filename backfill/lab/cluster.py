@@ -21,9 +21,9 @@ from backfill.lab.status import LabStatus, MachineStatus
 from backfill.lab.waiting import POLL_S, lock_holder, wait_until
 
 Progress = Callable[[str], None]
-UP_TIMEOUT_S = 120.0
-DOWN_TIMEOUT_S = 30.0
-START_TIMEOUT_S = 60.0
+UP_TIMEOUT_S = 300.0
+DOWN_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 120.0
 
 
 class Lab:
@@ -217,7 +217,7 @@ class Lab:
         machine: str,
         argv: Sequence[str],
         *,
-        timeout_s: float = 60.0,
+        timeout_s: float = 180.0,
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
         check: bool = False,
@@ -272,7 +272,7 @@ class Lab:
     def _ask(self, service: str, request: dict[str, Any]) -> dict[str, Any]:
         name, _, machine = service.partition("@")
         path = self._socket(machine or "ctl")
-        return control.ask(path, {**request, "service": name}, timeout_s=120)
+        return control.ask(path, {**request, "service": name}, timeout_s=UP_TIMEOUT_S)
 
     def _services(self, machine: str) -> dict[str, int]:
         try:

@@ -33,7 +33,7 @@ def listen(path: Path) -> socket.socket:
     return server
 
 
-def ask(path: Path, request: dict[str, Any], timeout_s: float = 60.0) -> dict[str, Any]:
+def ask(path: Path, request: dict[str, Any], timeout_s: float = 240.0) -> dict[str, Any]:
     """Send `request` and return the answer; LabError if the machine is gone or refuses."""
     try:
         with socket.socket(socket.AF_UNIX) as client:

@@ -145,7 +145,7 @@ class Control:
     def serve(self, client: socket.socket) -> None:
         """Read one request from `client` and answer it; a client that leaves early is ignored."""
         try:
-            client.settimeout(5)
+            client.settimeout(30)
             with client, client.makefile("rwb") as stream:
                 answer = self.answer(json.loads(stream.readline() or b"{}"))
                 stream.write(json.dumps(answer).encode() + b"\n")

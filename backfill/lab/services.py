@@ -16,7 +16,8 @@ from backfill.lab.service import Service
 from backfill.lab.spec import LabError
 from backfill.lab.waiting import accepts, wait_until
 
-READY_TIMEOUT_S = 60.0
+# Each only bounds a hang; a machine that has a lot to do needs many times the usual seconds.
+READY_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 60.0
 

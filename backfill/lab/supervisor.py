@@ -23,7 +23,7 @@ from backfill.lab import cgroups, control, layout
 from backfill.lab.spec import LabError, LabSpec
 from backfill.lab.waiting import lock_for_life
 
-BOOT_TIMEOUT_S = 90.0
+BOOT_TIMEOUT_S = 240.0  # longer than one service may take: its reason is the better one
 
 
 class Stopped(Exception):  # noqa: N818  an order, not an error

@@ -145,7 +145,7 @@ class DaemonRig(JobsRig):
         # The signal is for the daemon, not for the program that brought it into the lab.
         pid = (self.lab.dir / "daemon/daemon.lock").read_text()
         self.ctl("kill", f"-{number.value}", pid)
-        status = self._process.wait(60)
+        status = self._process.wait(LIMIT_S)
         self._process = None
         return status
 
@@ -229,9 +229,9 @@ class DaemonRig(JobsRig):
         socket_path = str(self.lab.daemon_socket)
         command = [sys.executable, "-m", "backfill", *argv, "--socket", socket_path]
         env = {"PYTHONPATH": str(_ROOT)}
-        return self.lab.run("ctl", command, env=env, check=True).stdout
+        return self.lab.run("ctl", command, env=env, check=True, timeout_s=LIMIT_S).stdout
 
-    def with_policy(self, *argv: str, limit_s: float = 60.0) -> str:
+    def with_policy(self, *argv: str, limit_s: float = LIMIT_S) -> str:
         """Run a command of ours that reads the running daemon's policy file; its output."""
         policy = next(self.lab.dir.rglob("policy*.yaml"))
         command = [sys.executable, "-m", "backfill", *argv, "--config", str(policy)]
@@ -241,7 +241,7 @@ class DaemonRig(JobsRig):
     def run_daemon(self, policy: Path) -> subprocess.CompletedProcess[str]:
         """Run a daemon that is expected to end by itself."""
         env = {"PYTHONPATH": str(_ROOT)}
-        return self.lab.run("ctl", self.command(policy), env=env, timeout_s=120)
+        return self.lab.run("ctl", self.command(policy), env=env, timeout_s=LIMIT_S)
 
     @contextmanager
     def daemon_of(self, policy: Path, *argv: str) -> Iterator[None]:
@@ -258,7 +258,7 @@ class DaemonRig(JobsRig):
             lock = Path(yaml.safe_load(policy.read_text())["daemon"]["state_dir"]) / "daemon.lock"
             if process.poll() is None and lock.exists():
                 self.ctl("kill", lock.read_text())
-            status = process.wait(60)
+            status = process.wait(LIMIT_S)
         assert status == 0, own_log.read_text()
 
     def virsh(self, host: str, *argv: str) -> str:

@@ -22,7 +22,7 @@ def _judged(template: str, where: Path) -> subprocess.CompletedProcess[str]:
     python = environment.ensure(lock=environment.HEAT_LOCK) / "bin/python"
     file = where / "cluster.yaml"
     file.write_text(template)
-    return subprocess.run([str(python), str(CHECK), str(file)], capture_output=True, text=True, timeout=120)
+    return subprocess.run([str(python), str(CHECK), str(file)], capture_output=True, text=True, timeout=600)
 
 
 def test_heat_accepts_it_and_would_notice_mistakes(

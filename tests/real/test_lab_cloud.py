@@ -25,7 +25,7 @@ def test_services_answer_in_a_network_of_their_own() -> None:
     assert set(status.services) == {"mariadb", "keystone", "placement", "glance", "cinder", "neutron", "nova"}
     assert all(status.services.values())
     probe = ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/5000"]
-    subprocess.run(cloud.command(probe), check=True, timeout=60)
+    subprocess.run(cloud.command(probe), check=True, timeout=300)
     own, theirs = os.readlink("/proc/self/ns/net"), os.readlink(f"/proc/{cloud.pid}/ns/net")
     assert own != theirs
     with pytest.raises(LabError, match="is up already"):

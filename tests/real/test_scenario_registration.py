@@ -64,7 +64,7 @@ def ours(rig: DaemonRig, *argv: str, check: bool = True) -> str:
     """`backfill slurm …` on the controller."""
     policy = write_policy(rig.lab, rig.image, **rig.changes)
     command = [sys.executable, "-m", "backfill", "slurm", *argv, "--config", str(policy)]
-    done = rig.lab.run("ctl", command, env={"PYTHONPATH": str(_ROOT)}, timeout_s=120)
+    done = rig.lab.run("ctl", command, env={"PYTHONPATH": str(_ROOT)}, timeout_s=300)
     assert not check or done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

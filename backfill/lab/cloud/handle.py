@@ -27,9 +27,10 @@ from backfill.lab.waiting import POLL_S, lock_holder, wait_until
 Progress = Callable[[str], None]
 FAKE = "fake.FakeLiveMigrateDriver"
 _CLONE_NEWNET = 0x40000000
-_MAKE_S = 420.0
-_UP_S = 240.0
-_DOWN_S = 30.0
+_MAKE_S = 900.0
+_UP_S = 600.0
+_DOWN_S = 120.0
+_START_S = 120.0
 _SEED_KEPT_S = 7 * 86400.0
 _SEED = ("db", "images", "etc/keystone", "clouds.yaml")
 
@@ -239,7 +240,7 @@ def _launch(directory: Path, tied: bool, mode: str = "") -> None:
     finally:
         if tied:
             os.close(owner)
-    if not wait_until(lambda: bool(lock_holder(directory / "lock") or _state(directory)), 20):
+    if not wait_until(lambda: bool(lock_holder(directory / "lock") or _state(directory)), _START_S):
         raise LabError(f"the test cloud did not start; see {directory}/init.log")
 
 

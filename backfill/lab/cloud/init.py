@@ -34,8 +34,8 @@ SERVICES = {
     "neutron": 9696,
     "nova": 8774,
 }
-_READY_S = 180.0
-_STEP_S = 300.0
+_READY_S = 400.0
+_STEP_S = 600.0
 _INSIDE = Path(__file__).with_name("inside")
 
 
