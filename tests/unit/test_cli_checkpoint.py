@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from backfill.core.cluster import Job, JobState
 from backfill.core.fleet import Checkpoint
 from backfill.core.lifecycle import Phase
 from backfill.drivers.libvirt.checkpoints.folders import Checkpoints
@@ -67,8 +69,44 @@ def test_verify_tells_each_one(policy: Path, capsys: pytest.CaptureFixture[str])
     assert json.loads(answer)["verified"] == [{"id": "5-2", "ok": True, "problem": ""}]
 
 
-def test_expire_and_delete_remove(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What has expired, then what is named; a mistake in a name removes nothing."""
+class Slurm:
+    """As much of it as `expire` asks."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self.jobs = {job.id: job for job in jobs}
+
+    def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        return {i: self.jobs[i] for i in ids if i in self.jobs}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "why"),
+    [
+        ([], "Slurm knows nothing of job 5, which may be an odd reading"),
+        ([Job("5", 5, "htc", JobState.RUNNING)], "Slurm holds job 5, and no later one of it is kept"),
+    ],
+)
+def test_expire_leaves_what_may_be_needed(
+    policy: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    jobs: list[Job],
+    why: str,
+) -> None:
+    """It says why; to delete one by its id is a person's word, and is done."""
+    monkeypatch.setattr("backfill.ui.assemble.slurm_manager", lambda config: Slurm(*jobs))
+    assert main(["checkpoint", "expire", "--config", str(policy)]) == 0
+    told = capsys.readouterr()
+    assert told.out == "nothing has expired\n"
+    assert f"5-1 stays: {why}" in told.err
+
+
+def test_expire_and_delete_remove(
+    policy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has expired and nobody needs, then what is named; a mistake in a name removes nothing."""
+    ended = Job("5", 5, "htc", JobState.COMPLETED)
+    monkeypatch.setattr("backfill.ui.assemble.slurm_manager", lambda config: Slurm(ended))
     where = ["--config", str(policy)]
     assert said(capsys, "expire", *where) == "removed: 5-1\n"
     assert said(capsys, "expire", *where) == "nothing has expired\n"

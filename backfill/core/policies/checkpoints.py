@@ -14,7 +14,7 @@ from backfill.core.moves import Move, as_now
 class Checkpoints:
     """Limits of the checkpoints of jobs."""
 
-    keep_s: float = key(604800.0, "How long one is kept, seconds.")
+    keep_s: float = key(604800.0, "How long one is kept at least, seconds.")
     quota_mb: int | None = key(
         None, "Room that all of them together may take, MB; null: as much as the disk has."
     )

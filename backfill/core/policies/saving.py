@@ -31,7 +31,7 @@ class Saving:
     least_s: float = key(300.0, "Never more often than this.")
     most_s: float = key(86400.0, "Never less often than this.")
     keep_s: float = key(
-        172800.0, "How long one that nobody ordered is kept: longer than the time to the next one."
+        172800.0, "How long one that nobody ordered is kept at least: longer than the time to the next one."
     )
 
     def mean_to_eviction_s(self, exposed_s: float, evictions: int) -> float:

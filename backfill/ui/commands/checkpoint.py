@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backfill.core.expiry import by_id, needless
 from backfill.core.fleet import Checkpoint
 from backfill.ports.capabilities import CheckpointKeeper
 from backfill.ports.errors import BadOutputError, DriverError
@@ -29,7 +30,7 @@ _VERBS = {
     "restore": "let a job go on from a checkpoint, on all of its nodes",
     "verify": "read a checkpoint again and compare it with its checksums",
     "delete": "remove checkpoints",
-    "expire": "remove all checkpoints whose time is over",
+    "expire": "remove checkpoints whose time is over and that nobody needs",
 }
 
 
@@ -215,7 +216,24 @@ def _delete(args: argparse.Namespace, config: Config, found: list[CheckpointKeep
 
 
 def _expire(args: argparse.Namespace, config: Config, found: list[CheckpointKeeper]) -> int:
-    return _drop(args, config.policies.checkpoints.expired(_all(found), time.time()), found)
+    """Those that nobody needs, as Slurm shows it now; the others stay, and it is said why."""
+    from backfill.ui.assemble import slurm_manager
+
+    kept = _all(found)
+    over = config.policies.checkpoints.expired(kept, time.time())
+    jobs = slurm_manager(config).read_jobs(sorted({c.job for c in kept if c.job})) if over else {}
+    parts = by_id(kept)
+    going: list[str] = []
+    for identity in over:
+        job_id = parts[identity][0].job
+        reason, why_not = needless(parts[identity], parts, jobs)
+        if job_id not in jobs:
+            why_not = f"{reason}, which may be an odd reading: to remove it all the same, delete it by its id"
+        if why_not:
+            say(f"{identity} stays: {why_not}")
+        else:
+            going.append(identity)
+    return _drop(args, tuple(going), found)
 
 
 def _drop(args: argparse.Namespace, ids: tuple[str, ...], found: list[CheckpointKeeper]) -> int:

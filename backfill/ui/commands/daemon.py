@@ -17,10 +17,10 @@ from typing import Any, TextIO
 
 from backfill.config import Config, ConfigError, conflicts, hints, load
 from backfill.config.catalogue import path_of
+from backfill.core.expiry import Expiry
 from backfill.core.moves import as_then
 from backfill.core.policy import PolicySet
 from backfill.core.visible import visible
-from backfill.core.world import World
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.settings import check_settings, slurm_uid
 from backfill.drivers.store.lease import Keeper, Lease, lease_path
@@ -33,6 +33,7 @@ from backfill.engine.looking import Outside
 from backfill.engine.messages import Message, Reread, Stop
 from backfill.engine.policyfile import PolicyFile, Reading
 from backfill.engine.queries import Queries
+from backfill.engine.tidy import expire
 from backfill.ports.errors import DriverError, RefusedError
 from backfill.ports.provider import InstanceProvider
 from backfill.ui import slurm_parts
@@ -211,25 +212,17 @@ def _only_one(state_dir: Path) -> TextIO:
     return lock
 
 
-def _tidy(policies: PolicySet, outside: Outside, journal: SqliteJournal, keep_s: float, world: World) -> None:
-    """Once an hour: old stories, and checkpoints whose time is over.
+def _tidy(daemon: Daemon, journal: SqliteJournal, keep_s: float, expiry: Expiry) -> None:
+    """Once an hour: old stories, and checkpoints that nobody needs.
 
     Nothing is older because somebody set the machine's clock.
     """
-    now_s = outside.clock.now()
-    clock_s = now_s - outside.clock.ahead()
+    outside, world = daemon.outside, daemon.world
     try:
-        journal.prune(0.0, as_then(world.time_moves, now_s - keep_s))
+        journal.prune(0.0, as_then(world.time_moves, outside.clock.now() - keep_s))
     except DriverError as error:
         _LOG.warning("old stories stay in the journal: %s", error)
-    for keeper in distinct(outside.keepers.values()):
-        try:
-            keeper.tend()
-            for identity in policies.checkpoints.expired(keeper.checkpoints(), clock_s, world.clock_moves):
-                keeper.drop(identity)
-                _LOG.info("checkpoint %s is removed: its time is over", identity)
-        except DriverError as error:
-            _LOG.warning("checkpoints could not be tidied: %s", error)
+    expire(expiry, distinct(outside.keepers.values()), outside, daemon.cycle.policies, world)
 
 
 def _work(
@@ -246,14 +239,14 @@ def _work(
         return _against_the_cluster(new, manager, by_host)
 
     reloader = PolicyReloader(config, conflicts, lambda new: _make_room(new, manager))
-    policyfile = PolicyFile(reloader)
+    policyfile, expiry = PolicyFile(reloader), Expiry()
     policyfile.source, policyfile.loaded_s = str(config.source), outside.clock.now()
     daemon = Daemon(
         config.policies,
         outside,
         journal,
         pace,
-        tidy=lambda: _tidy(daemon.cycle.policies, outside, journal, settings.journal_keep_s, daemon.world),
+        tidy=lambda: _tidy(daemon, journal, settings.journal_keep_s, expiry),
         policyfile=policyfile,
         right=right,
     )
