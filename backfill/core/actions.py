@@ -1,164 +1,226 @@
-"""Everything that a driver may be asked to do, as frozen values, each with its reason."""
+"""Everything that a driver may be asked to do: frozen values with a common head.
+
+Each class says what tells two actions of its kind about one subject apart (`extra`), whose provider
+is asked (`asks`) and where it may bring an instance to a CPU (`lands_on`). It belongs to one of the
+groups at the end; who matches on a group and forgets a class fails the type check.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from backfill.core.checkpoint_actions import KeepCheckpoint as KeepCheckpoint
-from backfill.core.checkpoint_actions import PutBackCheckpoint as PutBackCheckpoint
-from backfill.core.device_actions import HoldDevices as HoldDevices
-from backfill.core.device_actions import PlugDevices as PlugDevices
-from backfill.core.device_actions import ReturnDevices as ReturnDevices
-from backfill.core.device_actions import UnplugDevices as UnplugDevices
-from backfill.core.fleet import InstanceSpec
+from backfill.core.devices import Sharing, Wanted
+from backfill.core.fleet import Checkpoint, Flavour, InstanceSpec
 from backfill.core.lifecycle import Cause, HeldJob
-from backfill.core.parent_actions import CancelParents as CancelParents
-from backfill.core.parent_actions import MakeParent as MakeParent
 
 
 @dataclass(frozen=True, slots=True)
-class CreateNode:
+class Head:
+    """What every action has: the node (or host) that it is about, which life of it, and why."""
+
+    subject: str
+    generation: int
+    reason: str
+
+    # Giving a host back is right even when our picture of Slurm is old.
+    safe_when_blind: ClassVar[bool] = False
+
+    @property
+    def extra(self) -> str:
+        """What tells it from others of its kind about this subject; empty: there is one at a time."""
+        return ""
+
+    @property
+    def asks(self) -> str:
+        """The host whose provider is asked; empty: Slurm alone is."""
+        return ""
+
+    @property
+    def lands_on(self) -> str:
+        """The host onto whose CPUs it may bring an instance; empty: none."""
+        return ""
+
+    @property
+    def safe_unwritten(self) -> bool:
+        """Whether it may be done although it cannot be written down first.
+
+        The hypervisor shows it to whoever comes after us, and it can be undone.
+        """
+        return False
+
+    @property
+    def key(self) -> str:
+        """Identity of an operation: kind, subject, generation, and what else tells it apart."""
+        more = self.extra and f":{self.extra}"
+        return f"{type(self).__name__}:{self.subject}:{self.generation}{more}"
+
+
+# --- nodes in Slurm ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateNode(Head):
     """Make the node known to Slurm, drained until it has proven itself."""
 
-    name: str
-    generation: int
     address: str  # bare IP
     cpus: int
     memory_mb: int
     features: tuple[str, ...]
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteNode:
+class DeleteNode(Head):
     """Remove the node from Slurm."""
 
-    name: str
-    generation: int
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class DrainNode:
+class DrainNode(Head):
     """Let the node take no new jobs."""
 
-    name: str
-    generation: int
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class UndrainNode:
+class UndrainNode(Head):
     """Release the node to jobs. Its slurmd, on `host`, reports at once, unless just `heard`."""
 
-    name: str
-    generation: int
-    reason: str
     host: str = ""
     heard: bool = False
 
+    @property
+    def asks(self) -> str:
+        return self.host
+
 
 @dataclass(frozen=True, slots=True)
-class SetAddress:
+class SetAddress(Head):
     """Tell Slurm where the node's slurmd is, or, by NOWHERE, that nothing shall reach it."""
 
-    name: str
-    generation: int
     address: str  # bare IP
-    reason: str
+
+    @property
+    def extra(self) -> str:
+        return self.address
 
 
 @dataclass(frozen=True, slots=True)
-class DownNode:
+class DownNode(Head):
     """Mark the node DOWN, so that Slurm requeues what it believes to run there."""
 
-    name: str
-    generation: int
-    reason: str
+
+# --- jobs in Slurm -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class SuspendJob:
+class JobHead(Head):
+    """An action about one job on the node."""
+
+    job_id: str
+
+    @property
+    def extra(self) -> str:
+        return self.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendJob(JobHead):
     """Stop the job's clock in Slurm."""
 
-    name: str  # the node
-    generation: int
-    job_id: str
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class ResumeJob:
+class ResumeJob(JobHead):
     """Let the job's clock in Slurm go on."""
 
-    name: str
-    generation: int
-    job_id: str
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class LimitJob:
+class LimitJob(JobHead):
     """Let the job run for `limit_s` in all: it stands still, and Slurm's clock goes on."""
 
-    name: str
-    generation: int
-    job_id: str
     limit_s: float
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class RequeueJob:
+class RequeueJob(JobHead):
     """Put the job back into the queue, eligible at once, if it is still as it was seen.
 
     `restarts`: how often it was requeued before (None: not known). `host`: nothing of the node may
     be there any more; empty: that cannot be asked. `aside`: its copy stands still meanwhile.
     """
 
-    name: str
-    generation: int
-    job_id: str
-    reason: str
     restarts: int | None = None
     host: str = ""
     aside: bool = False
 
+    @property
+    def asks(self) -> str:
+        return self.host
+
 
 @dataclass(frozen=True, slots=True)
-class CancelJob:
+class CancelJob(JobHead):
     """End a job that may not be requeued and whose copy is lost, if it is still as it was seen."""
 
-    name: str
-    generation: int
-    job_id: str
-    reason: str
     restarts: int | None = None
     host: str = ""
 
+    @property
+    def asks(self) -> str:
+        return self.host
+
 
 @dataclass(frozen=True, slots=True)
-class CreateInstance:
+class KickJob(JobHead):
+    """Suspend and resume the job in Slurm, which makes stopped processes go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellJob(JobHead):
+    """Leave a sentence for the job's owner in Slurm.
+
+    `over`: only in the place of this one; `aloud`: at the owner's terminal, too.
+    """
+
+    text: str
+    over: str = ""
+    aloud: bool = False
+
+
+# --- instances ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HostHead(Head):
+    """An action about an instance on one host."""
+
+    host: str
+
+    @property
+    def asks(self) -> str:
+        return self.host
+
+
+@dataclass(frozen=True, slots=True)
+class CreateInstance(Head):
     """Make and start the instance."""
 
-    name: str
-    generation: int
     spec: InstanceSpec
-    reason: str
+
+    @property
+    def asks(self) -> str:
+        return self.spec.host
+
+    @property
+    def lands_on(self) -> str:
+        return self.spec.host
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteInstance:
+class DeleteInstance(HostHead):
     """End the instance and remove what it kept; `last_words`: save its console's end first.
 
     `cause`: why the work in it, `held`, may be destroyed, which is asked again directly before.
     None: there is none, which is asked as well.
     """
 
-    name: str
-    generation: int
-    host: str
-    reason: str
     last_words: bool = False
     off: bool = False  # its host is off for good, so that there is nothing to end there
     cause: Cause | None = None
@@ -166,173 +228,214 @@ class DeleteInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class PauseInstance:
-    """Stop its CPUs at once."""
-
-    name: str
-    generation: int
-    host: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ThrottleInstance:
-    """Leave its CPUs `percent` of the time; None: all of it again."""
-
-    name: str
-    generation: int
-    host: str
-    percent: int | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SuspendInstance:
+class SuspendInstance(HostHead):
     """Write its memory to disk and free it. `expected_s`: by what was learned; 0: not known."""
 
-    name: str
-    generation: int
-    host: str
-    reason: str
     expected_s: float = 0.0
 
+    safe_when_blind: ClassVar[bool] = True
+
 
 @dataclass(frozen=True, slots=True)
-class RestoreInstance:
+class RestoreInstance(HostHead):
     """Bring it back from disk, still stopped."""
 
-    name: str
-    generation: int
-    host: str
-    reason: str
+    @property
+    def lands_on(self) -> str:
+        return self.host
 
 
 @dataclass(frozen=True, slots=True)
-class MigrateInstance:
+class MigrateInstance(HostHead):
     """Move it to another host in the state it is in."""
 
-    name: str
-    generation: int
-    host: str
     target: str
-    reason: str
+
+    @property
+    def extra(self) -> str:
+        return self.target
+
+    @property
+    def lands_on(self) -> str:
+        return self.target
 
 
 @dataclass(frozen=True, slots=True)
-class CancelMove:
+class CancelMove(HostHead):
     """Stop a move of it that takes too long: it goes on where it is."""
 
-    name: str
-    generation: int
-    host: str
-    reason: str
+    safe_when_blind: ClassVar[bool] = True
+
+
+# --- CPUs of instances, and their guests -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class ThawInstance:
+class PauseInstance(HostHead):
+    """Stop its CPUs at once."""
+
+    safe_when_blind: ClassVar[bool] = True
+
+    @property
+    def safe_unwritten(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleInstance(HostHead):
+    """Leave its CPUs `percent` of the time; None: all of it again."""
+
+    percent: int | None
+
+    safe_when_blind: ClassVar[bool] = True
+
+    @property
+    def extra(self) -> str:
+        return "off" if self.percent is None else str(self.percent)
+
+    @property
+    def lands_on(self) -> str:
+        return self.host if self.percent is None else ""
+
+    @property
+    def safe_unwritten(self) -> bool:
+        return self.percent is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ThawInstance(HostHead):
     """Let its CPUs go on, if Slurm still holds every job of `held` here with the same count."""
 
-    name: str
-    generation: int
-    host: str
     held: tuple[HeldJob, ...]
-    reason: str
+
+    @property
+    def lands_on(self) -> str:
+        return self.host
 
 
 @dataclass(frozen=True, slots=True)
-class WakeInstance:
+class WakeInstance(HostHead):
     """Set the guest's clock and let it prove itself; `register`: slurmd reports again, too.
 
     `stood`: it stood still before, which Slurm must not take for a reboot.
     """
 
-    name: str
-    generation: int
-    host: str
-    reason: str
     register: bool = True
     stood: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeJobs:
+class ProbeJobs(HostHead):
     """Look into the guest: do the processes of its jobs go on?"""
 
-    name: str
-    generation: int
-    host: str
-    reason: str
+
+# --- devices -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class KickJob:
-    """Suspend and resume the job in Slurm, which makes stopped processes go on."""
+class HoldDevices(HostHead):
+    """Give the instance what its job asks for, and plug it into the guest."""
 
-    name: str
-    generation: int
-    job_id: str
-    reason: str
+    wanted: Wanted
+    sharing: Sharing
+
+    @property
+    def extra(self) -> str:
+        return self.wanted.job
 
 
 @dataclass(frozen=True, slots=True)
-class TellJob:
-    """Leave a sentence for the job's owner in Slurm.
+class ReturnDevices(HostHead):
+    """Take all devices out of the guest and let others have them."""
 
-    `over`: only in the place of this one; `aloud`: at the owner's terminal, too.
-    """
 
-    name: str
-    generation: int
+@dataclass(frozen=True, slots=True)
+class UnplugDevices(HostHead):
+    """Tell the guest, and take its devices out, so that its memory can be written to disk."""
+
+    safe_when_blind: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlugDevices(HostHead):
+    """Put into the guest what it holds, and tell it: its job goes on."""
+
     job_id: str
-    text: str
-    reason: str
-    over: str = ""
-    aloud: bool = False
+
+    @property
+    def extra(self) -> str:
+        return self.job_id
 
 
-DriverAction = (
-    CreateNode
-    | DeleteNode
-    | DrainNode
-    | UndrainNode
-    | SetAddress
-    | DownNode
-    | SuspendJob
-    | ResumeJob
-    | LimitJob
-    | RequeueJob
-    | CancelJob
-    | CreateInstance
-    | DeleteInstance
-    | PauseInstance
-    | ThrottleInstance
-    | SuspendInstance
-    | KeepCheckpoint
-    | PutBackCheckpoint
-    | RestoreInstance
-    | MigrateInstance
-    | CancelMove
-    | ThawInstance
-    | WakeInstance
-    | ProbeJobs
-    | KickJob
-    | TellJob
-    | MakeParent
-    | CancelParents
-    | HoldDevices
-    | ReturnDevices
-    | UnplugDevices
-    | PlugDevices
+# --- checkpoints -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCheckpoint(HostHead):
+    """Keep the saved memory and the disk of a suspended instance."""
+
+    wanted: Checkpoint
+    quota_mb: int | None
+
+    @property
+    def extra(self) -> str:
+        return self.wanted.id
+
+
+@dataclass(frozen=True, slots=True)
+class PutBackCheckpoint(HostHead):
+    """Replace the state of a suspended instance by that of a checkpoint."""
+
+    id: str
+
+    @property
+    def extra(self) -> str:
+        return self.id
+
+
+# --- parents of instant clones -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MakeParent(Head):
+    """Boot a parent for this image and shape on the host `subject`, try it out and freeze it."""
+
+    image: str
+    flavour: Flavour
+
+    @property
+    def extra(self) -> str:
+        return self.image
+
+    @property
+    def asks(self) -> str:
+        return self.subject
+
+    @property
+    def lands_on(self) -> str:
+        return self.subject
+
+
+@dataclass(frozen=True, slots=True)
+class CancelParents(Head):
+    """End whatever runs on the host `subject` to become a parent; those that are made stay."""
+
+    safe_when_blind: ClassVar[bool] = True
+
+    @property
+    def asks(self) -> str:
+        return self.subject
+
+
+NodeAction = CreateNode | DeleteNode | DrainNode | UndrainNode | SetAddress | DownNode
+JobAction = SuspendJob | ResumeJob | LimitJob | RequeueJob | CancelJob | KickJob | TellJob
+InstanceAction = (
+    CreateInstance | DeleteInstance | SuspendInstance | RestoreInstance | MigrateInstance | CancelMove
 )
-
-# Giving a host back is right even when our picture of Slurm is old.
-# What may be done although it cannot be written down first: the hypervisor shows it to whoever
-# comes after us, and it can be undone.
-SAFE_UNWRITTEN = (PauseInstance, ThrottleInstance)
-SAFE_WHEN_BLIND = (CancelMove, PauseInstance, SuspendInstance, ThrottleInstance, CancelParents, UnplugDevices)
-
-
-def unwritten_too(action: DriverAction) -> bool:
-    """Whether it may be done although nothing can be written down now."""
-    lifted = isinstance(action, ThrottleInstance) and action.percent is None
-    return isinstance(action, SAFE_UNWRITTEN) and not lifted
+GuestAction = PauseInstance | ThrottleInstance | ThawInstance | WakeInstance | ProbeJobs
+DeviceAction = HoldDevices | ReturnDevices | UnplugDevices | PlugDevices
+CheckpointAction = KeepCheckpoint | PutBackCheckpoint
+ParentAction = MakeParent | CancelParents
+DriverAction = (
+    NodeAction | JobAction | InstanceAction | GuestAction | DeviceAction | CheckpointAction | ParentAction
+)

@@ -87,7 +87,7 @@ def stop_where_wanted(builder: PlanBuilder, instance: Instance) -> None:
     host, name = instance.host, instance.name
     if instance.state is InstanceState.RUNNING and builder.taken(host):
         reason = f"host {host} is wanted, and nothing is known yet of this instance with our tag"
-        builder.do(PauseInstance(name, instance.tag.generation, host, reason))
+        builder.do(PauseInstance(name, instance.tag.generation, reason, host))
 
 
 def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:

@@ -11,7 +11,7 @@ from backfill.core.plan_builder import PlanBuilder, Progress
 def hide(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Let whatever slurmctld sends to the node fail at once; whether this is the first try."""
     reason = "nothing shall wait for it while it stands still"
-    action = SetAddress(node.name, node.generation, NOWHERE, reason)
+    action = SetAddress(node.name, node.generation, reason, NOWHERE)
     tried = builder.operation(action) is not None
     return builder.do(action) is Progress.BEGUN and not tried
 
@@ -26,5 +26,5 @@ def show(builder: PlanBuilder, node: ManagedNode) -> bool:
     address = node.address.split("/")[0]
     if seen is None or seen.address in ("", address):  # empty: Slurm has not told
         return True
-    builder.do(SetAddress(node.name, node.generation, address, "its instance can be reached"))
+    builder.do(SetAddress(node.name, node.generation, "its instance can be reached", address))
     return False

@@ -27,7 +27,7 @@ def tell(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[str], text: str
         job = builder.world.jobs.get(job_id)
         aloud = notice.terminal and job is not None and job.interactive
         why = "its owner may ask"
-        builder.do(TellJob(node.name, node.generation, job_id, said, why, aloud=aloud))
+        builder.do(TellJob(node.name, node.generation, why, job_id, said, aloud=aloud))
 
 
 def tell_requeued(builder: PlanBuilder, node: ManagedNode) -> None:

@@ -9,7 +9,7 @@ from math import inf
 from typing import TypeVar
 
 from backfill.core import pressure
-from backfill.core.actions import SAFE_WHEN_BLIND, DriverAction, unwritten_too
+from backfill.core.actions import DriverAction
 from backfill.core.findings import Finding, Findings, Trace
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import maintenance_s
@@ -17,7 +17,7 @@ from backfill.core.guards import barred, stale
 from backfill.core.ledger import Operation
 from backfill.core.lens import Lens, plain_times
 from backfill.core.lifecycle import ABSENT, ManagedNode, NodeStop, Phase, check_transition
-from backfill.core.plan import Action, ForgetNode, Plan, SetNode, key_of
+from backfill.core.plan import Action, ForgetNode, Plan, SetNode
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
 from backfill.core.refusals import Code, Goal, Reason, Refusal, Words, because, refusal
@@ -109,7 +109,7 @@ class PlanBuilder:
 
     def do(self, action: DriverAction) -> Progress:
         """Want `action`; it joins the plan unless it is in flight, backing off or forbidden."""
-        key = key_of(action)
+        key = action.key
         operation = self.world.operations.get(key)
         if operation is not None and operation.running:
             return Progress.RUNNING
@@ -121,10 +121,10 @@ class PlanBuilder:
         if operation is not None and self.now_s < operation.not_before_s:
             self.wake_at(operation.not_before_s)
             return Progress.WAITING
-        if self.barred and not unwritten_too(action):
+        if self.barred and not action.safe_unwritten:
             self.refuse("cluster", Goal.ANY_CHANGE, self.barred)
             return Progress.REFUSED
-        if self.blind and not isinstance(action, SAFE_WHEN_BLIND):
+        if self.blind and not action.safe_when_blind:
             self.refuse("cluster", Goal.ANY_CHANGE, self.blind)
             return Progress.REFUSED
         self._trace.acted = True
@@ -140,7 +140,7 @@ class PlanBuilder:
 
     def operation(self, action: DriverAction) -> Operation | None:
         """What is known of an action that was begun before and has not succeeded yet."""
-        return self.world.operations.get(key_of(action))
+        return self.world.operations.get(action.key)
 
     def become(self, node: ManagedNode, phase: Phase, reason: str, **fields: object) -> None:
         """Record the next phase of `node`; its clock starts anew unless the phase is the same."""

@@ -322,12 +322,12 @@ def _destroy_old(builder: PlanBuilder, instance: Instance) -> None:
     name, host, generation = instance.name, instance.host, instance.tag.generation
     reason = f"a stale copy (generation {generation})"
     if instance.state is InstanceState.RUNNING:
-        builder.do(PauseInstance(name, generation, host, reason))
+        builder.do(PauseInstance(name, generation, reason, host))
     problem = old_copy(builder, instance)
     if problem:
         builder.refuse(name, Goal.REMOVAL, problem.after(reason))
         return
-    builder.do(DeleteInstance(name, generation, host, reason, cause=Cause.OLD))
+    builder.do(DeleteInstance(name, generation, reason, host, cause=Cause.OLD))
 
 
 def _unknown_orphan(builder: PlanBuilder, name: str) -> None:

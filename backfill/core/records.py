@@ -121,6 +121,8 @@ def decode(body: Plain) -> Any:
     kind = _TYPES.get(str(body.get("t")))
     if kind is Refusal and "code" not in body:
         return older(*(str(body[name]) for name in ("subject", "what", "reason")))
+    if kind is not None and issubclass(kind, actions.Head) and "subject" not in body:
+        body = {**body, "subject": body["name"]}  # as it was called in version 2
     if kind is None:
         raise ValueError(f"the journal names an unknown kind of entry: {body.get('t')!r}")
     return _build(kind)({k: v for k, v in body.items() if k != "t"})

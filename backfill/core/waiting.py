@@ -46,7 +46,7 @@ def tell_waiting(
     begun = _begun_of(world, told)
     # Unless something else stands there by now.
     words = [
-        TellJob("", 0, target, "", "it has started", over=told[target].text)
+        TellJob("", 0, "it has started", target, "", over=told[target].text)
         for target in begun[: notice.waiting_per_min]
     ]
     left = {target: said for target, said in told.items() if target not in begun}
@@ -77,7 +77,7 @@ def _told_now(
         text = _sentence(world.now_s - world.ahead_s, sentence(reason))
         kept[target] = Told(world.now_s, reason, text)
         aloud = notice.terminal and jobs[target].interactive
-        words.append(TellJob("", 0, target, text, "its owner may ask", aloud=aloud))
+        words.append(TellJob("", 0, "its owner may ask", target, text, aloud=aloud))
     return words, kept
 
 

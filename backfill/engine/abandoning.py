@@ -12,7 +12,7 @@ def abandon(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
     """A host that answers again later shows it once more: then it is a stale copy, and removed."""
     provider = outside.providers[action.host]
     if isinstance(provider, Abandoner):
-        provider.abandon(action.host, action.name)
+        provider.abandon(action.host, action.subject)
     if outside.provisioner is not None:
-        outside.provisioner.expel(action.name, action.generation)
-    return [ch.InstanceGone(action.host, action.name, outside.clock.now())]
+        outside.provisioner.expel(action.subject, action.generation)
+    return [ch.InstanceGone(action.host, action.subject, outside.clock.now())]

@@ -11,7 +11,7 @@ from backfill.ports.errors import RefusedError
 
 def change_parents(outside: Outside, action: act.MakeParent | act.CancelParents) -> list[ch.Change]:
     """Make or cancel parents; return what parents the host has now."""
-    host = action.name
+    host = action.subject
     provider = outside.providers[host]
     if not isinstance(provider, ParentKeeper):
         raise RefusedError(host, "its provider makes no instant clones")

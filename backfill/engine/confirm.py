@@ -45,11 +45,11 @@ def end_job(outside: Outside, action: act.RequeueJob | act.CancelJob) -> list[ch
 def _told(
     outside: Outside, action: act.DeleteInstance | act.RequeueJob | act.CancelJob, why: str
 ) -> list[ch.Change]:
-    return [ch.Unconfirmed(action.name, action.generation, outside.clock.now(), why)]
+    return [ch.Unconfirmed(action.subject, action.generation, outside.clock.now(), why)]
 
 
 def _instance(outside: Outside, action: act.DeleteInstance) -> str:
-    there = outside.providers[action.host].read(action.host, action.name)
+    there = outside.providers[action.host].read(action.host, action.subject)
     if there is None:
         return ""  # nothing is left to lose
     if there.tag.generation != action.generation and action.cause is Cause.OLD:
@@ -71,8 +71,8 @@ def _as_lost(action: act.DeleteInstance, there: Instance) -> str:
 
 def _work(outside: Outside, action: act.DeleteInstance) -> str:
     """What Slurm says of its jobs now."""
-    seen = observe_nodes(outside, [action.name])
-    here = [j for j in seen.jobs.values() if j.active and action.name in j.nodes]
+    seen = observe_nodes(outside, [action.subject])
+    here = [j for j in seen.jobs.values() if j.active and action.subject in j.nodes]
     match action.cause:
         case None:
             return f"job {here[0].id} is on it" if here else ""
@@ -80,7 +80,7 @@ def _work(outside: Outside, action: act.DeleteInstance) -> str:
             fixed = [j.id for j in here if not j.requeue]
             return f"job {fixed[0]} was submitted as --no-requeue" if fixed else ""
         case Cause.SILENT:
-            node = seen.nodes.get(action.name)
+            node = seen.nodes.get(action.subject)
             return "Slurm hears it again" if node is not None and node.responding else ""
         case _:
             return _judged(outside, action, here)
@@ -90,7 +90,7 @@ def _judged(outside: Outside, action: act.DeleteInstance, here: list[Job]) -> st
     """The fence, asked anew about the very jobs that stand still there."""
     held = action.held
     jobs = outside.manager.read_jobs([h.id for h in held]) if held else {}
-    verdict = judge(action.name, held, jobs)
+    verdict = judge(action.subject, held, jobs)
     if action.cause is Cause.STALE:
         return "" if verdict.stale else "Slurm does not show another run of its jobs any more"
     if verdict.keep:
@@ -106,12 +106,12 @@ def _not_as_meant(outside: Outside, action: act.RequeueJob | act.CancelJob) -> s
         return None
     jobs = outside.manager.read_jobs([action.job_id])
     held = HeldJob(action.job_id, action.restarts)
-    if not judge(action.name, [held], jobs).keep:
+    if not judge(action.subject, [held], jobs).keep:
         why = f"Slurm does not show this run of job {action.job_id} on it any more"
         return why if isinstance(action, act.RequeueJob) and action.aside else ""
     if not action.host:
         return None
-    there = outside.providers[action.host].read(action.host, action.name)
+    there = outside.providers[action.host].read(action.host, action.subject)
     if there is None or there.tag.generation != action.generation or there.state in _GONE:
         return None
     return f"{action.host} shows it as {there.state}"

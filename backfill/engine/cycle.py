@@ -11,18 +11,7 @@ from typing import Any
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.heeding import Heed
-from backfill.core.plan import (
-    Action,
-    AnswerClaim,
-    EndClaim,
-    ForgetNode,
-    Plan,
-    SetFleet,
-    SetNode,
-    key_of,
-    lands_on,
-    subject_of,
-)
+from backfill.core.plan import Action, AnswerClaim, EndClaim, ForgetNode, Plan, SetFleet, SetNode
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet
 from backfill.core.records import REMEMBERED, encode_briefly, slim
@@ -174,12 +163,12 @@ class Cycle:
         for step in steps:
             if isinstance(step, _NO_CALLS):
                 continue
-            if written or act.unwritten_too(step):
+            if written or step.safe_unwritten:
                 self._start(step)
             else:
                 why = "it was not begun, because it could not be written down"
                 now_s = self.world.now_s
-                self._apply(ch.OperationDone(key_of(step), now_s, why, begun=False))
+                self._apply(ch.OperationDone(step.key, now_s, why, begun=False))
                 again = True
         return again
 
@@ -198,13 +187,13 @@ class Cycle:
             case EndClaim():
                 return ch.ClaimEnded(step.job_id, now_s)
             case _:
-                return ch.OperationStarted(key_of(step), now_s, lands_on(step))
+                return ch.OperationStarted(step.key, now_s, step.lands_on)
 
     def _tell(self, step: Action) -> None:
         kind = "phase" if isinstance(step, SetNode | ForgetNode | SetFleet) else "intent"
         known = self.world.managed.get(step.node.name) if isinstance(step, SetNode) else None
         body = encode_briefly(slim(step, known))
-        self._records.append(Record(self.world.now_s, kind, subject_of(step), body))
+        self._records.append(Record(self.world.now_s, kind, step.subject, body))
         _LOG.info("%s", sentence(step))
 
     def _note_refusals(self, refusals: Sequence[Refusal]) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from backfill.core import changes as ch
 from backfill.core.actions import DriverAction
-from backfill.core.plan import AnswerClaim, key_of, lands_on
+from backfill.core.plan import AnswerClaim
 from backfill.core.policy import PolicySet
 from backfill.core.visible import visible
 from backfill.core.world import World
@@ -270,13 +270,13 @@ class Daemon:
                 return [ch.SourceFailed(message.source, now_s, message.problem)]
 
     def _result(self, result: Result, now_s: float) -> list[ch.Change]:
-        key = key_of(result.action)
+        key = result.action.key
         if result.problem:
             _LOG.warning("%s failed: %s", key, result.problem)
             self._look_after(result.action)
         elapsed_s = round(result.elapsed_s, 6)
         body: dict[str, object] = {"key": key, "elapsed_s": elapsed_s, "problem": result.problem}
-        self.cycle.record("outcome", result.action.name, body)
+        self.cycle.record("outcome", result.action.subject, body)
         if stirs(result.action):
             self._watch.stir(now_s)
         done = ch.OperationDone(key, now_s, result.problem, result.retry)
@@ -284,7 +284,7 @@ class Daemon:
 
     def _look_after(self, action: DriverAction) -> None:
         """A call failed that was to bring an instance somewhere: did it, all the same?"""
-        doubt = {lands_on(action), getattr(action, "host", "")} if lands_on(action) else set()
+        doubt = {action.lands_on, action.asks} if action.lands_on else set()
         if hosts := doubt & set(self._sources):
             self.poke(*hosts)
 

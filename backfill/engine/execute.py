@@ -30,9 +30,6 @@ from backfill.ports.capabilities import Throttler
 from backfill.ports.errors import BusyError, DriverError, RefusedError
 from backfill.ports.workload import NodeSpec
 
-_Checkpointing = act.KeepCheckpoint | act.PutBackCheckpoint
-_Lending = act.HoldDevices | act.ReturnDevices | act.UnplugDevices | act.PlugDevices
-_Special = _Checkpointing | _Lending | act.ThrottleInstance | act.MakeParent | act.CancelParents
 _CONSOLE_LINES = 12
 
 
@@ -41,43 +38,21 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
 
     Runs in a worker thread. Every branch is idempotent: it may be repeated after a crash.
     """
-    match action:
-        case (
-            act.CreateNode()
-            | act.DeleteNode()
-            | act.DrainNode()
-            | act.UndrainNode()
-            | act.SetAddress()
-            | act.DownNode()
-        ):
-            return _on_node(outside, action)
-        case (
-            act.SuspendJob()
-            | act.ResumeJob()
-            | act.LimitJob()
-            | act.RequeueJob()
-            | act.CancelJob()
-            | act.TellJob()
-            | act.KickJob()
-        ):
-            return _on_job(outside, action)
-        case act.CreateInstance():
-            outside.providers[action.spec.host].create(action.spec)
-            return read_instance(outside, action.spec.host, action.name)
-        case act.MigrateInstance():
-            return _migrate(outside, action)
-        case act.WakeInstance() | act.ProbeJobs() | act.ThawInstance():
-            return _in_guest(outside, action)
-        case (
-            act.DeleteInstance()
-            | act.PauseInstance()
-            | act.SuspendInstance()
-            | act.RestoreInstance()
-            | act.CancelMove()
-        ):
-            return _on_instance(outside, action)
-        case _:
-            return _where_able(outside, action)
+    if isinstance(action, act.NodeAction):
+        return _on_node(outside, action)
+    if isinstance(action, act.JobAction):
+        return _on_job(outside, action)
+    if isinstance(action, act.InstanceAction):
+        return _on_instance(outside, action)
+    if isinstance(action, act.GuestAction):
+        return _in_guest(outside, action)
+    if isinstance(action, act.DeviceAction):
+        return lend(outside, action)
+    if isinstance(action, act.CheckpointAction):
+        return checkpoint(outside, action)
+    if isinstance(action, act.ParentAction):
+        return change_parents(outside, action)
+    assert_never(action)
 
 
 # --- Slurm -------------------------------------------------------------------------------------
@@ -90,21 +65,21 @@ def _on_node(
     manager = outside.manager
     match action:
         case act.CreateNode():
-            spec = NodeSpec(action.name, action.address, action.cpus, action.memory_mb, action.features)
+            spec = NodeSpec(action.subject, action.address, action.cpus, action.memory_mb, action.features)
             manager.create_node(spec)
         case act.DeleteNode():
-            manager.delete_node(action.name)
+            manager.delete_node(action.subject)
         case act.DrainNode():
-            manager.drain(action.name, action.reason)
+            manager.drain(action.subject, action.reason)
         case act.UndrainNode():
             _release(outside, action)
         case act.SetAddress():
-            manager.set_address(action.name, action.address)
+            manager.set_address(action.subject, action.address)
         case act.DownNode():
-            manager.set_down(action.name, action.reason)
+            manager.set_down(action.subject, action.reason)
         case _:
             assert_never(action)
-    return read_node(outside, action.name)
+    return read_node(outside, action.subject)
 
 
 def _release(outside: Outside, action: act.UndrainNode) -> None:
@@ -115,14 +90,14 @@ def _release(outside: Outside, action: act.UndrainNode) -> None:
     (measured on 22.05; the longer, the more other nodes are silent). A report costs an emulated
     guest 0.3 s of CPU time, so one that Slurm has just heard is not asked for another.
     """
-    if outside.manager.undrain(action.name, heard=action.heard):
+    if outside.manager.undrain(action.subject, heard=action.heard):
         return
     provider = outside.providers.get(action.host)
     if provider is not None:
         # Without it the node is heard all the same, only later.
         with contextlib.suppress(DriverError):
-            provider.wake(action.host, action.name, guests_now(outside))
-    outside.manager.nudge(action.name)
+            provider.wake(action.host, action.subject, guests_now(outside))
+    outside.manager.nudge(action.subject)
 
 
 def _on_job(
@@ -153,7 +128,7 @@ def _on_job(
             # Both orders travel by themselves; reading in between lets the first one go ahead.
             manager.read_jobs([action.job_id])
             manager.resume_job(action.job_id)
-            kicked = ch.Kicked(action.name, action.generation, outside.clock.now())
+            kicked = ch.Kicked(action.subject, action.generation, outside.clock.now())
             return [kicked, *read_job(outside, action.job_id)]
         case _:
             assert_never(action)
@@ -163,33 +138,24 @@ def _on_job(
 # --- instances ---------------------------------------------------------------------------------
 
 
-def _on_instance(
-    outside: Outside,
-    action: act.DeleteInstance
-    | act.PauseInstance
-    | act.SuspendInstance
-    | act.RestoreInstance
-    | act.CancelMove,
-) -> list[ch.Change]:
-    provider = outside.providers[action.host]
+def _on_instance(outside: Outside, action: act.InstanceAction) -> list[ch.Change]:
+    provider = outside.providers[action.asks]
     match action:
-        case act.DeleteInstance(off=True):
-            return abandon(outside, action)
+        case act.CreateInstance():
+            provider.create(action.spec)
         case act.DeleteInstance():
-            return _delete(outside, action)
-        case act.PauseInstance():
-            provider.pause(action.host, action.name)
-            # The call itself has confirmed it, and a high-priority job waits: no second question.
-            return [ch.InstanceStopped(action.host, action.name, outside.clock.now())]
+            return abandon(outside, action) if action.off else _delete(outside, action)
         case act.SuspendInstance():
             return _suspend(outside, action)
         case act.RestoreInstance():
-            provider.restore(action.host, action.name)
+            provider.restore(action.host, action.subject)
+        case act.MigrateInstance():
+            return _migrate(outside, action)
         case act.CancelMove():
-            provider.cancel_move(action.host, action.name)
+            provider.cancel_move(action.host, action.subject)
         case _:
             assert_never(action)
-    return read_instance(outside, action.host, action.name)
+    return read_instance(outside, action.asks, action.subject)
 
 
 def _delete(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
@@ -197,87 +163,80 @@ def _delete(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
     told = spared(outside, action)
     if not told:
         told = _last_words(outside, action) if action.last_words else []
-        outside.providers[action.host].delete(action.host, action.name)
+        outside.providers[action.host].delete(action.host, action.subject)
         if outside.provisioner is not None:
-            outside.provisioner.expel(action.name, action.generation)
-    return told + read_instance(outside, action.host, action.name)
+            outside.provisioner.expel(action.subject, action.generation)
+    return told + read_instance(outside, action.host, action.subject)
 
 
 def _suspend(outside: Outside, action: act.SuspendInstance) -> list[ch.Change]:
     """Memory to disk; how long that took is compared with what was predicted."""
     began_s = outside.clock.now()
-    written_mb = outside.providers[action.host].suspend(action.host, action.name)
+    written_mb = outside.providers[action.host].suspend(action.host, action.subject)
     now_s = outside.clock.now()
     written = ch.MemoryWritten(
-        action.host, action.name, now_s, written_mb, now_s - began_s, action.expected_s
+        action.host, action.subject, now_s, written_mb, now_s - began_s, action.expected_s
     )
     told: list[ch.Change] = [written] if written_mb else []
-    return told + read_instance(outside, action.host, action.name)
-
-
-def _where_able(outside: Outside, action: _Special) -> list[ch.Change]:
-    """What not every provider can do."""
-    if isinstance(action, act.MakeParent | act.CancelParents):
-        return change_parents(outside, action)
-    if isinstance(action, _Lending):
-        return lend(outside, action)
-    if isinstance(action, act.KeepCheckpoint | act.PutBackCheckpoint):
-        return checkpoint(outside, action)
-    return _throttle(outside, action)
+    return told + read_instance(outside, action.host, action.subject)
 
 
 def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]:
     provider = outside.providers[action.host]
     if not isinstance(provider, Throttler):
-        raise RefusedError(action.name, f"the provider of {action.host} cannot throttle")
-    provider.throttle(action.host, action.name, action.percent)
-    return read_instance(outside, action.host, action.name)
+        raise RefusedError(action.subject, f"the provider of {action.host} cannot throttle")
+    provider.throttle(action.host, action.subject, action.percent)
+    return read_instance(outside, action.host, action.subject)
 
 
 def _last_words(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
     """Why did it never register? Its console may tell; without one it is removed all the same."""
     try:
-        text = outside.providers[action.host].console(action.host, action.name)
+        text = outside.providers[action.host].console(action.host, action.subject)
     except DriverError:
         return []
     lines = text.strip().splitlines()[-_CONSOLE_LINES:]
     now_s = outside.clock.now()
-    return [ch.LastWords(action.name, action.generation, now_s, "\n".join(lines))] if lines else []
+    return [ch.LastWords(action.subject, action.generation, now_s, "\n".join(lines))] if lines else []
 
 
 def _migrate(outside: Outside, action: act.MigrateInstance) -> list[ch.Change]:
     provider = outside.providers[action.host]
     if outside.providers.get(action.target) is not provider:
-        raise RefusedError(action.name, f"{action.host} and {action.target} belong to different providers")
-    if holds_devices(provider, action.name):
-        move_with_devices(provider, action.host, action.name, action.target)
+        raise RefusedError(action.subject, f"{action.host} and {action.target} belong to different providers")
+    if holds_devices(provider, action.subject):
+        move_with_devices(provider, action.host, action.subject, action.target)
     else:
-        provider.migrate(action.host, action.name, action.target)
-    return read_instance(outside, action.host, action.name) + read_instance(
-        outside, action.target, action.name
+        provider.migrate(action.host, action.subject, action.target)
+    return read_instance(outside, action.host, action.subject) + read_instance(
+        outside, action.target, action.subject
     )
 
 
 def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
     """The fence, then the thaw: Slurm is asked anew, because what we knew may be old."""
     jobs = outside.manager.read_jobs([h.id for h in action.held]) if action.held else {}
-    verdict = judge(action.name, action.held, jobs)
+    verdict = judge(action.subject, action.held, jobs)
     if verdict.stale:
-        raise RefusedError(action.name, f"not thawed: {sentence(verdict.stale)}")
+        raise RefusedError(action.subject, f"not thawed: {sentence(verdict.stale)}")
     if doubt := unknown_runs(verdict.keep):
-        raise RefusedError(action.name, f"not thawed: {sentences(doubt)}")
+        raise RefusedError(action.subject, f"not thawed: {sentences(doubt)}")
     if action.held and not verdict.keep:
-        raise RefusedError(action.name, "not thawed: Slurm holds none of its jobs any more")
+        raise RefusedError(action.subject, "not thawed: Slurm holds none of its jobs any more")
     # While it still stands still: from its first moment on slurmctld may ask who it is.
-    outside.manager.vouch(action.name)
-    outside.providers[action.host].thaw(action.host, action.name)
-    return read_instance(outside, action.host, action.name)
+    outside.manager.vouch(action.subject)
+    outside.providers[action.host].thaw(action.host, action.subject)
+    return read_instance(outside, action.host, action.subject)
 
 
-def _in_guest(
-    outside: Outside, action: act.WakeInstance | act.ProbeJobs | act.ThawInstance
-) -> list[ch.Change]:
+def _in_guest(outside: Outside, action: act.GuestAction) -> list[ch.Change]:
     match action:
+        case act.PauseInstance():
+            outside.providers[action.host].pause(action.host, action.subject)
+            # The call itself has confirmed it, and a high-priority job waits: no second question.
+            return [ch.InstanceStopped(action.host, action.subject, outside.clock.now())]
+        case act.ThrottleInstance():
+            return _throttle(outside, action)
         case act.ThawInstance():
             return _thaw(outside, action)
         case act.WakeInstance():
@@ -291,15 +250,15 @@ def _in_guest(
 def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
     if action.stood and action.register:
         try:  # it may have gone on in another way than by our thaw
-            outside.manager.vouch(action.name)
+            outside.manager.vouch(action.subject)
         except BusyError:
             # An answer to slurmctld's next ping does no harm, a registration might.
             action = replace(action, register=False)
     told = prove(outside, action)
-    return [*told, *read_node_and_jobs(outside, action.name)]
+    return [*told, *read_node_and_jobs(outside, action.subject)]
 
 
 def _probe(outside: Outside, action: act.ProbeJobs) -> list[ch.Change]:
-    going, stopped = outside.providers[action.host].job_processes(action.host, action.name)
+    going, stopped = outside.providers[action.host].job_processes(action.host, action.subject)
     now_s = outside.clock.now()
-    return [ch.Probed(action.name, action.generation, now_s, stuck=stopped > 0 and going == 0)]
+    return [ch.Probed(action.subject, action.generation, now_s, stuck=stopped > 0 and going == 0)]

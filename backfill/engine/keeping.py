@@ -12,12 +12,12 @@ def checkpoint(outside: Outside, action: act.KeepCheckpoint | act.PutBackCheckpo
     """Do it, and tell what is kept or where the instance is now."""
     keeper = outside.keepers.get(action.host)
     if keeper is None:
-        raise RefusedError(action.name, f"the provider of {action.host} keeps no checkpoints")
+        raise RefusedError(action.subject, f"the provider of {action.host} keeps no checkpoints")
     if isinstance(action, act.PutBackCheckpoint):
-        keeper.put_back(action.host, action.name, action.id)
+        keeper.put_back(action.host, action.subject, action.id)
         now_s = outside.clock.now()
-        done = ch.CheckpointPutBack(action.name, action.generation, now_s, action.id)
-        return [done, *read_instance(outside, action.host, action.name)]
+        done = ch.CheckpointPutBack(action.subject, action.generation, now_s, action.id)
+        return [done, *read_instance(outside, action.host, action.subject)]
     kept = keeper.keep(action.host, action.wanted, action.quota_mb)
     now_s = outside.clock.now()
-    return [ch.CheckpointKept(action.name, action.generation, now_s, kept.id, kept.size_mb)]
+    return [ch.CheckpointKept(action.subject, action.generation, now_s, kept.id, kept.size_mb)]

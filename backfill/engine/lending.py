@@ -16,14 +16,14 @@ def lend(outside: Outside, action: _Lending) -> list[ch.Change]:
     """Do it, and look at the instance."""
     provider = outside.providers[action.host]
     if not isinstance(provider, DeviceHolder):
-        raise RefusedError(action.name, f"the provider of {action.host} has no devices")
+        raise RefusedError(action.subject, f"the provider of {action.host} has no devices")
     match action:
         case act.HoldDevices():
             provider.hold(action.wanted, action.sharing)
         case act.ReturnDevices():
-            provider.give_back(action.host, action.name)
+            provider.give_back(action.host, action.subject)
         case act.UnplugDevices():
-            take_out(provider, action.host, action.name)
+            take_out(provider, action.host, action.subject)
         case act.PlugDevices():
-            put_in(provider, action.host, action.name)
-    return read_instance(outside, action.host, action.name)
+            put_in(provider, action.host, action.subject)
+    return read_instance(outside, action.host, action.subject)

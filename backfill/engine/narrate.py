@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import assert_never
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.cluster import NOWHERE
-from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, SetFleet, SetNode
+from backfill.core.plan import Action, AnswerClaim, EndClaim, ForgetNode, SetFleet, SetNode
 from backfill.core.records import decode
 from backfill.core.refusals import Refusal
 from backfill.core.sentences import line
@@ -17,55 +18,151 @@ from backfill.ports.storage import Record
 _WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-def sentence(step: object) -> str:
+def sentence(step: Action) -> str:
     """One line for one step: what, about whom, why."""
+    return f"{_what(step)}: {step.reason}"
+
+
+def _what(step: Action) -> str:
     match step:
-        case SetNode():
-            where = f" on {step.node.host}" if step.node.host else ""
-            return f"{step.node.name}{where} is now {step.node.phase}: {step.reason}"
-        case SetFleet() | ForgetNode():
-            now = (
-                f"{step.fleet.id} is {step.fleet.state}"
-                if isinstance(step, SetFleet)
-                else (f"{step.name} is gone")
-            )
-            return f"{now}: {step.reason}"
+        case SetNode(node=node):
+            return f"{node.name}{f' on {node.host}' if node.host else ''} is now {node.phase}"
+        case SetFleet():
+            return f"{step.fleet.id} is {step.fleet.state}"
+        case ForgetNode():
+            return f"{step.name} is gone"
         case AnswerClaim():
             verdict = "the room is free" if step.ok else "the room is NOT proven free"
-            return f"told job {step.job_id} that {verdict}: {step.reason}"
+            return f"told job {step.job_id} that {verdict}"
         case EndClaim():
-            return f"the claim of job {step.job_id} ends: {step.reason}"
-        case (
-            act.SuspendJob()
-            | act.ResumeJob()
-            | act.RequeueJob()
-            | act.CancelJob()
-            | act.KickJob()
-            | act.LimitJob()
-        ):
-            return _on_job(step)
-        case act.MigrateInstance():
-            return f"migrate {step.name} from {step.host} to {step.target}: {step.reason}"
-        case act.CreateInstance():
-            return f"create instance {step.name} on {step.spec.host}: {step.reason}"
+            return f"the claim of job {step.job_id} ends"
         case _:
-            return f"{_verb(step)} {getattr(step, 'name', '')}: {getattr(step, 'reason', '')}"
+            return _call(step)
 
 
-def _on_job(
-    step: act.SuspendJob | act.ResumeJob | act.RequeueJob | act.CancelJob | act.KickJob | act.LimitJob,
-) -> str:
-    if isinstance(step, act.LimitJob):
-        minutes = f"{step.limit_s / 60:.0f} min"
-        return f"set the time limit of job {step.job_id} to {minutes}: {step.reason}"
-    verb = type(step).__name__.removesuffix("Job").lower()
-    return f"{verb} job {step.job_id} on {step.name}: {step.reason}"
+def _call(step: act.DriverAction) -> str:
+    if isinstance(step, act.NodeAction):
+        return f"{_on_node(step)} node {step.subject}"
+    if isinstance(step, act.JobAction):
+        return _on_job(step)
+    if isinstance(step, act.InstanceAction):
+        return _on_instance(step)
+    if isinstance(step, act.GuestAction):
+        return _in_guest(step)
+    if isinstance(step, act.DeviceAction):
+        return _on_devices(step)
+    if isinstance(step, act.CheckpointAction):
+        return _on_checkpoint(step)
+    if isinstance(step, act.ParentAction):
+        return _on_parents(step)
+    assert_never(step)
 
 
-def _verb(step: object) -> str:
-    if isinstance(step, act.SetAddress):
-        return "hide node" if step.address == NOWHERE else "show node"
-    return _WORDS.sub(" ", type(step).__name__).lower()
+def _on_node(step: act.NodeAction) -> str:
+    match step:
+        case act.CreateNode():
+            return "create"
+        case act.DeleteNode():
+            return "delete"
+        case act.DrainNode():
+            return "drain"
+        case act.UndrainNode():
+            return "undrain"
+        case act.SetAddress():
+            return "hide" if step.address == NOWHERE else "show"
+        case act.DownNode():
+            return "down"
+        case _:
+            assert_never(step)
+
+
+def _on_job(step: act.JobAction) -> str:
+    where = f"job {step.job_id} on {step.subject}"
+    match step:
+        case act.SuspendJob():
+            return f"suspend {where}"
+        case act.ResumeJob():
+            return f"resume {where}"
+        case act.LimitJob():
+            return f"set the time limit of job {step.job_id} to {step.limit_s / 60:.0f} min"
+        case act.RequeueJob():
+            return f"requeue {where}"
+        case act.CancelJob():
+            return f"cancel {where}"
+        case act.KickJob():
+            return f"kick {where}"
+        case act.TellJob():
+            return f"tell the owner of job {step.job_id}"
+        case _:
+            assert_never(step)
+
+
+def _on_instance(step: act.InstanceAction) -> str:
+    match step:
+        case act.CreateInstance():
+            return f"create instance {step.subject} on {step.spec.host}"
+        case act.DeleteInstance():
+            return f"delete instance {step.subject}"
+        case act.SuspendInstance():
+            return f"suspend instance {step.subject}"
+        case act.RestoreInstance():
+            return f"restore instance {step.subject}"
+        case act.MigrateInstance():
+            return f"migrate {step.subject} from {step.host} to {step.target}"
+        case act.CancelMove():
+            return f"cancel move {step.subject}"
+        case _:
+            assert_never(step)
+
+
+def _in_guest(step: act.GuestAction) -> str:
+    match step:
+        case act.PauseInstance():
+            return f"pause instance {step.subject}"
+        case act.ThrottleInstance():
+            return f"throttle instance {step.subject}"
+        case act.ThawInstance():
+            return f"thaw instance {step.subject}"
+        case act.WakeInstance():
+            return f"wake instance {step.subject}"
+        case act.ProbeJobs():
+            return f"probe jobs {step.subject}"
+        case _:
+            assert_never(step)
+
+
+def _on_devices(step: act.DeviceAction) -> str:
+    match step:
+        case act.HoldDevices():
+            return f"hold devices {step.subject}"
+        case act.ReturnDevices():
+            return f"return devices {step.subject}"
+        case act.UnplugDevices():
+            return f"unplug devices {step.subject}"
+        case act.PlugDevices():
+            return f"plug devices {step.subject}"
+        case _:
+            assert_never(step)
+
+
+def _on_checkpoint(step: act.CheckpointAction) -> str:
+    match step:
+        case act.KeepCheckpoint():
+            return f"keep checkpoint {step.wanted.id} of {step.subject}"
+        case act.PutBackCheckpoint():
+            return f"put back checkpoint {step.id} of {step.subject}"
+        case _:
+            assert_never(step)
+
+
+def _on_parents(step: act.ParentAction) -> str:
+    match step:
+        case act.MakeParent():
+            return f"make a parent of {step.image} on {step.subject}"
+        case act.CancelParents():
+            return f"end what is to become a parent on {step.subject}"
+        case _:
+            assert_never(step)
 
 
 def story_line(record: Record) -> str:

@@ -14,7 +14,7 @@ from backfill.ports.capabilities import Prover
 def prove(outside: Outside, action: WakeInstance) -> list[ch.Change]:
     """Let the guest set its clock and prove itself; a provider that cannot look inside wakes it."""
     provider, credentials = outside.providers[action.host], outside.credentials
-    name, generation = action.name, action.generation
+    name, generation = action.subject, action.generation
     if not isinstance(provider, Prover):
         correction_s = provider.wake(action.host, name, guests_now(outside))
         return [ch.Woken(name, generation, outside.clock.now(), correction_s)]

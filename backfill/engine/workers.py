@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from enum import Enum
 from functools import partial
 from queue import SimpleQueue
+from typing import assert_never
 
 from backfill.core import actions as act
 from backfill.engine.execute import perform
@@ -28,27 +30,62 @@ from backfill.ports.workload import Looker
 
 _LOG = logging.getLogger("backfill.workers")
 
-# What gives a host back and tells Slurm of it: each takes milliseconds, and somebody waits.
-_EVICTING = (
-    act.PauseInstance,
-    act.ThrottleInstance,
-    act.CancelMove,
-    act.CancelParents,
-    act.DrainNode,
-    act.SetAddress,
-    act.SuspendJob,
-)
-# What copies memories or disks, or boots something: minutes, and as many as hosts have begun.
-_LONG = (
-    act.CreateInstance,
-    act.SuspendInstance,
-    act.RestoreInstance,
-    act.MigrateInstance,
-    act.MakeParent,
-    act.KeepCheckpoint,
-    act.PutBackCheckpoint,
-)
-_READ, _EVICT, _LONGER, _ACT = "read", "evict", "long", "act"
+
+class Pool(Enum):
+    """The kinds of work that have threads of their own."""
+
+    READ = "read"
+    EVICT = "evict"  # what gives a host back and tells Slurm of it: milliseconds, and somebody waits
+    LONG = "long"  # what copies memories or disks, or boots something: minutes
+    ACT = "act"  # all others
+
+
+def pool_of(action: act.DriverAction) -> Pool:
+    """Which threads perform it: the one table of them."""
+    match action:
+        case (
+            act.PauseInstance()
+            | act.ThrottleInstance()
+            | act.CancelMove()
+            | act.CancelParents()
+            | act.DrainNode()
+            | act.SetAddress()
+            | act.SuspendJob()
+        ):
+            return Pool.EVICT
+        case (
+            act.CreateInstance()
+            | act.SuspendInstance()
+            | act.RestoreInstance()
+            | act.MigrateInstance()
+            | act.MakeParent()
+            | act.KeepCheckpoint()
+            | act.PutBackCheckpoint()
+        ):
+            return Pool.LONG
+        case (
+            act.CreateNode()
+            | act.DeleteNode()
+            | act.UndrainNode()
+            | act.DownNode()
+            | act.ResumeJob()
+            | act.LimitJob()
+            | act.RequeueJob()
+            | act.CancelJob()
+            | act.KickJob()
+            | act.TellJob()
+            | act.DeleteInstance()
+            | act.ThawInstance()
+            | act.WakeInstance()
+            | act.ProbeJobs()
+            | act.HoldDevices()
+            | act.ReturnDevices()
+            | act.UnplugDevices()
+            | act.PlugDevices()
+        ):
+            return Pool.ACT
+        case _:
+            assert_never(action)
 
 
 class Workers:
@@ -64,7 +101,7 @@ class Workers:
         self._outside = outside
         self._inbox = inbox
         self._threads = threads
-        self._pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
+        self._pools: dict[tuple[Pool, int], ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
         self._busy: set[str] = set()
         self._again: set[str] = set()
@@ -78,11 +115,11 @@ class Workers:
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _pool(self, work: str, host: str = "") -> Executor:
+    def _pool(self, work: Pool, host: str = "") -> Executor:
         """That of the host's provider for this kind of work, or Slurm's. The lock is held."""
         key = (work, id(self._outside.providers.get(host)))
         if key not in self._pools:
-            self._pools[key] = ThreadPoolExecutor(self._threads, thread_name_prefix=work)
+            self._pools[key] = ThreadPoolExecutor(self._threads, thread_name_prefix=work.value)
         return self._pools[key]
 
     # --- reading -------------------------------------------------------------------------------
@@ -96,7 +133,7 @@ class Workers:
                 self._again.add(source)
                 return
             self._busy.add(source)
-            self._pool(_READ, source).submit(self._observe, source)
+            self._pool(Pool.READ, source).submit(self._observe, source)
 
     def _observe(self, source: str) -> None:
         try:
@@ -106,7 +143,7 @@ class Workers:
                 again = source in self._again and not self._closed
                 self._again.discard(source)
                 if again:
-                    self._pool(_READ, source).submit(self._observe, source)
+                    self._pool(Pool.READ, source).submit(self._observe, source)
                 else:
                     self._busy.discard(source)
 
@@ -125,7 +162,7 @@ class Workers:
 
     def observe_nodes(self, names: tuple[str, ...]) -> bool:
         """Read these nodes and their jobs now, unless such a reading is under way."""
-        return self._begin("nodes", _READ, partial(self._read_nodes, names))
+        return self._begin("nodes", Pool.READ, partial(self._read_nodes, names))
 
     def _read_nodes(self, names: tuple[str, ...]) -> Message:
         try:
@@ -144,11 +181,11 @@ class Workers:
         """Perform the action in the pool; its result comes to the inbox."""
         with self._lock:
             if not self._closed:
-                self._pool(_kind_of(action), _host_of(action)).submit(self._perform, action)
+                self._pool(pool_of(action), action.asks).submit(self._perform, action)
 
     def tell(self, words: Sequence[act.TellJob]) -> bool:
         """Tell owners of jobs something, one after the other; False while others are being told."""
-        return self._begin("owners", _ACT, partial(self._tell, words))
+        return self._begin("owners", Pool.ACT, partial(self._tell, words))
 
     def _tell(self, words: Sequence[act.TellJob]) -> None:
         """Best effort: a job may be gone, or somebody else may have written there."""
@@ -159,7 +196,7 @@ class Workers:
 
     def look_up(self, names: Sequence[str]) -> bool:
         """See that Slurm knows what these nodes' NodeAddr means now; False while it is looked."""
-        return self._begin("addresses", _ACT, partial(self._look_up, names))
+        return self._begin("addresses", Pool.ACT, partial(self._look_up, names))
 
     def _look_up(self, names: Sequence[str]) -> Message | None:
         """A resolver may take half a minute for an answer: nothing waits for it."""
@@ -172,7 +209,7 @@ class Workers:
             _LOG.info("addresses of nodes are not looked up: %s", error)
             return None
 
-    def _begin(self, what: str, kind: str, work: Callable[[], Message | None]) -> bool:
+    def _begin(self, what: str, kind: Pool, work: Callable[[], Message | None]) -> bool:
         """Have it done in Slurm's pool, one of a kind at a time; False: another is under way."""
         with self._lock:
             if self._closed or what in self._busy:
@@ -206,27 +243,10 @@ def attempt(outside: Outside, action: act.DriverAction, monotonic: Callable[[], 
     except DriverError as error:
         return Result(action, (), str(error), error.retry, monotonic() - began_s)
     except OSError as error:
-        problem = str(unreadable(str(getattr(action, "name", "")) or "the call", error))
+        problem = str(unreadable(action.subject or "the call", error))
         _LOG.warning("%s failed: %s", sentence(action), problem)
         return Result(action, (), problem, True, monotonic() - began_s)
     except Exception as error:  # noqa: BLE001 - a defect in a driver must not lose the operation
         _LOG.exception("%s failed in an unforeseen way", sentence(action))
         return Result(action, (), f"defect in the driver: {error!r}", True, monotonic() - began_s)
     return Result(action, tuple(changes), elapsed_s=monotonic() - began_s)
-
-
-def _kind_of(action: act.DriverAction) -> str:
-    if isinstance(action, _EVICTING):
-        return _EVICT
-    return _LONGER if isinstance(action, _LONG) else _ACT
-
-
-def _host_of(action: act.DriverAction) -> str:
-    """The host whose provider is asked, empty: only Slurm is."""
-    match action:
-        case act.CreateInstance():
-            return action.spec.host
-        case act.MakeParent() | act.CancelParents():
-            return action.name
-        case _:
-            return str(getattr(action, "host", ""))

@@ -9,7 +9,6 @@ import pytest
 from backfill.core.actions import DriverAction
 from backfill.core.cluster import JobState
 from backfill.core.lifecycle import Phase, Rung
-from backfill.core.plan import key_of
 from backfill.core.policies.ladder import RungRule
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import RefusedError
@@ -46,7 +45,7 @@ class Watched(Rehearsal):
 
     def _begin(self, action: DriverAction) -> None:
         if self.disk.full:
-            self.begun.add(key_of(action).partition(":")[0])
+            self.begun.add(action.key.partition(":")[0])
         super()._begin(action)
 
 

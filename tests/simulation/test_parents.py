@@ -35,7 +35,7 @@ def has_parent(sim: SimulatedWorld, host: str) -> bool:
 def made(run: Rehearsal) -> list[str]:
     """Hosts of all parents that were asked for, in order."""
     intents = (decode(r.body) for r in run.journal.read() if r.kind == "intent")
-    return [step.name for step in intents if isinstance(step, act.MakeParent)]
+    return [step.subject for step in intents if isinstance(step, act.MakeParent)]
 
 
 def test_every_host_keeps_one_ready_before_anybody_asks() -> None:
@@ -122,7 +122,7 @@ def test_one_in_the_making_is_given_up_for_a_job_and_the_job_waits_for_that() ->
     world.apply(ch.Claimed("7", ("bm1",), NOW_S, waiting=True))
     (step,) = steps(world, rules)
     assert isinstance(step, act.CancelParents)
-    assert step.name == "bm1"
+    assert step.subject == "bm1"
     world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(4, 4096), parents=()), NOW_S + 0.1))
     (answer,) = steps(world, rules)
     assert isinstance(answer, AnswerClaim)

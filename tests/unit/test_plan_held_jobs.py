@@ -11,7 +11,7 @@ from backfill.core.actions import CancelJob, DeleteNode, DownNode, DriverAction,
 from backfill.core.cluster import Job, JobState, Node, NodeBase
 from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase, Rung
-from backfill.core.plan import Plan, SetNode, key_of
+from backfill.core.plan import Plan, SetNode
 from backfill.core.planner import plan
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities, Template
@@ -137,7 +137,7 @@ def test_a_job_that_cannot_be_requeued_takes_its_node_down_once() -> None:
     left = world(InstanceState.RUNNING, Phase.REMOVING, low(7, JobState.RUNNING))
     left.apply(ch.InstanceGone("bm1", "vn1", NOW_S))
     requeue = next(a for a in plan(left, POLICIES).actions if isinstance(a, RequeueJob))
-    key = key_of(requeue)
+    key = requeue.key
     left.apply(ch.OperationStarted(key, NOW_S, ""))
     left.apply(ch.OperationDone(key, NOW_S, "job 7: has ended: COMPLETED", retry=False))
     (down,) = plan(left, POLICIES).actions

@@ -57,9 +57,9 @@ class SlowDisk:
 @pytest.mark.parametrize(
     "quick",
     [
-        PauseInstance("vn9", 1, "bm1", "its host was given to job 7"),
-        DeleteInstance("vn9", 1, "bm1", "the ladder ends with requeue"),
-        ThawInstance("vn9", 1, "bm1", (), "its host is free again"),
+        PauseInstance("vn9", 1, "its host was given to job 7", "bm1"),
+        DeleteInstance("vn9", 1, "the ladder ends with requeue", "bm1"),
+        ThawInstance("vn9", 1, "its host is free again", "bm1", ()),
         DrainNode("vn9", 1, "backfill: its host was given to job 7"),
         UndrainNode("vn9", 1, "it has proven itself again"),
     ],
@@ -74,7 +74,7 @@ def test_nothing_short_waits_for_memories_on_their_way_to_disk(quick: DriverActi
     workers = Workers(Outside(sim.slurm, {"bm1": disk}, sim.clock), inbox, threads=2)
     try:
         for i in range(5):
-            workers.start(SuspendInstance(f"vn{i}", 1, "bm1", "it stood still for long"))
+            workers.start(SuspendInstance(f"vn{i}", 1, "it stood still for long", "bm1"))
         assert {disk.begun.get(timeout=_PATIENCE_S) for _ in range(2)} == {"vn0", "vn1"}
         workers.start(quick)
         result = inbox.get(timeout=_PATIENCE_S)
@@ -109,15 +109,15 @@ def test_a_provider_that_hangs_holds_up_no_other_and_not_slurm() -> None:
     try:
         for host in hosts:
             workers.observe(host)
-            workers.start(PauseInstance(f"p{host}", 1, host, "its project wants it back"))
-            workers.start(SuspendInstance(f"s{host}", 1, host, "it stood still for long"))
+            workers.start(PauseInstance(f"p{host}", 1, "its project wants it back", host))
+            workers.start(SuspendInstance(f"s{host}", 1, "it stood still for long", host))
         for _ in range(6):  # two threads each
             cloud.begun.get(timeout=_PATIENCE_S)
-        workers.start(SuspendInstance("vn1", 1, "bm1", "it stood still for long"))
-        workers.start(PauseInstance("vn2", 1, "bm1", "its host was given to job 7"))
+        workers.start(SuspendInstance("vn1", 1, "it stood still for long", "bm1"))
+        workers.start(PauseInstance("vn2", 1, "its host was given to job 7", "bm1"))
         workers.observe("slurm")
         seen = [inbox.get(timeout=_PATIENCE_S) for _ in range(3)]
-        assert {r.action.name for r in seen if isinstance(r, Result)} == {"vn1", "vn2"}
+        assert {r.action.subject for r in seen if isinstance(r, Result)} == {"vn1", "vn2"}
         assert any(isinstance(r, ClusterPicture) for r in seen)
     finally:
         cloud.written.set()
@@ -173,7 +173,7 @@ def test_an_error_of_the_system_is_told_with_its_path() -> None:
     try:
         workers.observe("bm1")
         read = inbox.get(timeout=_PATIENCE_S)
-        workers.start(PauseInstance("vn1", 1, "bm1", "its host was given to job 7"))
+        workers.start(PauseInstance("vn1", 1, "its host was given to job 7", "bm1"))
         done = inbox.get(timeout=_PATIENCE_S)
     finally:
         workers.close()

@@ -109,7 +109,7 @@ def _parent_first(builder: PlanBuilder, spec: InstanceSpec) -> MakeParent | None
     instant = spec.method is CloneMethod.INSTANT
     if not instant or host.parents is None or host.has_parent(spec.image, spec.flavour):
         return None
-    return MakeParent(host.name, 0, spec.image, spec.flavour, f"{spec.name} shall go on from it")
+    return MakeParent(host.name, 0, f"{spec.name} shall go on from it", spec.image, spec.flavour)
 
 
 def create_node(builder: PlanBuilder, node: ManagedNode) -> CreateNode:
@@ -118,11 +118,11 @@ def create_node(builder: PlanBuilder, node: ManagedNode) -> CreateNode:
     return CreateNode(
         node.name,
         node.generation,
+        node.reason,
         node.address.split("/")[0],
         template.flavour.cpus,
         template.flavour.node_memory_mb,
         _features(builder, node),
-        node.reason,
     )
 
 
@@ -142,7 +142,7 @@ def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
         _features(builder, node),
         (fleet.method if fleet else None) or _method(builder, image),
     )
-    return CreateInstance(node.name, node.generation, spec, node.reason)
+    return CreateInstance(node.name, node.generation, node.reason, spec)
 
 
 def _features(builder: PlanBuilder, node: ManagedNode) -> tuple[str, ...]:

@@ -55,10 +55,10 @@ def _by_state(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     match instance.state if instance is not None else None:
         case InstanceState.SUSPENDED:
-            _try(builder, node, RestoreInstance(node.name, node.generation, node.host, node.reason))
+            _try(builder, node, RestoreInstance(node.name, node.generation, node.reason, node.host))
         case InstanceState.PAUSED:
             show(builder, node)  # at the same time: nothing that was meant for it is on its way now
-            _try(builder, node, ThawInstance(node.name, node.generation, node.host, node.held, node.reason))
+            _try(builder, node, ThawInstance(node.name, node.generation, node.reason, node.host, node.held))
         case InstanceState.RUNNING if instance is not None and give_cpus(builder, node, instance):
             _running(builder, node)
         case _:
@@ -101,7 +101,7 @@ def _let_go_on(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
     waiting = {j.id for j in stopped if still(builder, node, j)}
     going = [j for j in stopped if j.id not in waiting]
     for job in going:
-        builder.do(ResumeJob(node.name, node.generation, job.id, "its instance runs again"))
+        builder.do(ResumeJob(node.name, node.generation, "its instance runs again", job.id))
     if going or not settled(builder, node, judge(node.name, node.held, builder.world.jobs).keep):
         return
     if seen.drained_by_us and not waiting and not waits_for(builder, node):

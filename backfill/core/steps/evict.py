@@ -150,7 +150,7 @@ def _stop_unwritten(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> None
     if rung is Rung.THROTTLE and node.order is None:
         hold_back(builder, node)
     else:
-        builder.do(PauseInstance(node.name, node.generation, node.host, node.reason))
+        builder.do(PauseInstance(node.name, node.generation, node.reason, node.host))
 
 
 def _ends_still(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -173,7 +173,7 @@ def _stand_still(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> Progres
     """Stop its CPUs."""
     if any(move.running for move in _moves_of(builder, node)):
         # A move keeps a pause away: until it is over it must not be disturbed.
-        builder.do(CancelMove(node.name, node.generation, node.host, node.reason))
+        builder.do(CancelMove(node.name, node.generation, node.reason, node.host))
     if node.order is not None or (rung is Rung.SUSPEND and not node.doomed):
         progress = unplug_first(builder, node)
         if progress is not None:
@@ -181,7 +181,7 @@ def _stand_still(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> Progres
     if rung is Rung.SUSPEND and not builder.world.hosts[node.host].saves_paused:
         return suspend(builder, node, node.reason)
     # Also on the way to disk: its CPUs are free in milliseconds, writing takes seconds.
-    return builder.do(PauseInstance(node.name, node.generation, node.host, node.reason))
+    return builder.do(PauseInstance(node.name, node.generation, node.reason, node.host))
 
 
 def _migrate_away(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -290,7 +290,7 @@ def suspend_jobs(builder: PlanBuilder, node: ManagedNode, seen: Node, running: S
         return
     for job in running:
         reason = f"its instance stands still: {node.reason}"
-        builder.do(SuspendJob(node.name, node.generation, job.id, reason))
+        builder.do(SuspendJob(node.name, node.generation, reason, job.id))
 
 
 def form_of(instance: Instance) -> str:

@@ -127,7 +127,7 @@ def go_on_together(builder: PlanBuilder, node: ManagedNode) -> None:
             builder.refuse(node.name, Goal.JOB_GOES_ON, stand, job.id)
         else:
             reason = "all of its instances run again"
-            builder.do(ResumeJob(node.name, node.generation, job.id, reason))
+            builder.do(ResumeJob(node.name, node.generation, reason, job.id))
     if tuple(left) != node.held:
         builder.note(node, "no job here waits for another node any more", held=tuple(left))
 

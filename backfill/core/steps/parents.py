@@ -55,7 +55,7 @@ def _make(builder: PlanBuilder, host: str, image: str) -> None:
     if limit:
         builder.refuse(host, Goal.PARENT, limit, image)
         return
-    action = MakeParent(host, 0, image, policies.instances.flavour, f"{image} keeps one ready")
+    action = MakeParent(host, 0, f"{image} keeps one ready", image, policies.instances.flavour)
     failed = builder.operation(action)
     if failed is not None:
         # As long as after as many failures of one instance: each try boots a guest.

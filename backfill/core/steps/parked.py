@@ -187,7 +187,7 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
         builder.refuse(node.name, Goal.MOVE, full or no_host(why_not.values()))
         return False
     target = pick(builder.world, builder.policies, rooms)
-    operation = builder.operation(MigrateInstance(node.name, node.generation, node.host, target, ""))
+    operation = builder.operation(MigrateInstance(node.name, node.generation, "", node.host, target))
     if operation is not None and (operation.final or builder.now_s < operation.not_before_s):
         builder.refuse(node.name, Goal.MOVE_TO, call_failed(operation.problem), target)
         return False
@@ -275,7 +275,7 @@ def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
     if not _may_begin_anew(builder, node, reason):
         return
     begun = [
-        builder.do(RequeueJob(node.name, node.generation, h.id, reason, h.restarts, aside=True)) for h in kept
+        builder.do(RequeueJob(node.name, node.generation, reason, h.id, h.restarts, aside=True)) for h in kept
     ]
     if Progress.BEGUN in begun:
         text = "starts anew: it stood still for as long as the policy allows"
@@ -299,7 +299,7 @@ def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
     if target is None:
         builder.become(node, _back_phase(builder, node), "nobody knows where it was to move")
         return
-    action = MigrateInstance(node.name, node.generation, node.host, target, f"{target} has room")
+    action = MigrateInstance(node.name, node.generation, f"{target} has room", node.host, target)
     if _too_slow(builder, node):
         return
     if builder.world.running(_key(builder, action)) or builder.world.in_doubt(node.name):

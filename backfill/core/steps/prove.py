@@ -85,7 +85,7 @@ def _ask_again(builder: PlanBuilder, node: ManagedNode, check: Check, began_s: f
 def _ask(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool) -> Reason | None:
     """Ask the guest; return what is wrong for ever."""
     stood = node.phase is Phase.RETURNING
-    wake = WakeInstance(node.name, node.generation, node.host, reason, register, stood)
+    wake = WakeInstance(node.name, node.generation, reason, node.host, register, stood)
     if builder.do(wake) is not Progress.FINAL:
         return None
     operation = builder.operation(wake)

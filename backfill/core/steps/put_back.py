@@ -75,7 +75,7 @@ def _replace(
     builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, fellows: list[ManagedNode]
 ) -> None:
     reason = f"checkpoint {order.id} was ordered back"
-    action = PutBackCheckpoint(node.name, node.generation, node.host, order.id, reason)
+    action = PutBackCheckpoint(node.name, node.generation, reason, node.host, order.id)
     operation = builder.operation(action)
     if operation is not None and operation.problem and not operation.running:
         others = [m for m in fellows if m.name != node.name]

@@ -123,7 +123,7 @@ def _silent(builder: PlanBuilder, node: ManagedNode) -> None:
         many = because(Code.MANY_SILENT, silent_s=rule.down_after_s, count=len(world.silent))
         builder.refuse(node.name, Goal.REMOVAL, many)
         return
-    wake = WakeInstance(node.name, node.generation, node.host, "does its guest answer?")
+    wake = WakeInstance(node.name, node.generation, "does its guest answer?", node.host)
     woken_s = node.proof.woken_s
     if woken_s is None or woken_s <= world.silent[node.name]:
         progress, tried = builder.do(wake), builder.operation(wake)
@@ -182,7 +182,7 @@ def _prove_jobs(builder: PlanBuilder, node: ManagedNode, check: JobCheck) -> Non
     due_s = looked_s + max(_PROBE_EVERY_S, well_s)
     builder.wake_at(due_s)
     if builder.now_s >= due_s:
-        builder.do(ProbeJobs(node.name, node.generation, node.host, "do its jobs go on?"))
+        builder.do(ProbeJobs(node.name, node.generation, "do its jobs go on?", node.host))
 
 
 def _kick(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterable[Job]) -> None:
@@ -193,7 +193,7 @@ def _kick(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterab
         builder.note(node, "its processes stand still", check=replace(check, kicked=kicked))
     for job in stuck:
         reason = "its processes stand still although Slurm shows it as running"
-        builder.do(KickJob(node.name, node.generation, job.id, reason))
+        builder.do(KickJob(node.name, node.generation, reason, job.id))
 
 
 def _half_kicked(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterable[Job]) -> bool:
@@ -201,5 +201,5 @@ def _half_kicked(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs:
     left = [j for j in jobs if j.state is JobState.SUSPENDED and j.id in check.kicked]
     for job in left if not builder.busy_with(node) else ():
         reason = "it was suspended only to let its processes go on"
-        builder.do(ResumeJob(node.name, node.generation, job.id, reason))
+        builder.do(ResumeJob(node.name, node.generation, reason, job.id))
     return bool(left)

@@ -126,7 +126,7 @@ def _given_up(builder: PlanBuilder, node: ManagedNode) -> bool:
         seen_s = world.seen_s("instance", f"{host}/{node.name}")
         if lost_with(builder, host) and seen_s < node.since_s:
             reason = f"{host} is off for good: {world.off[host]}"
-            builder.do(DeleteInstance(node.name, node.generation, host, reason, off=True))
+            builder.do(DeleteInstance(node.name, node.generation, reason, host, off=True))
             return True
     return False
 
@@ -140,7 +140,7 @@ def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
         held = () if cause is None else work_on(builder, node)
         progress = builder.do(
             DeleteInstance(
-                node.name, node.generation, place.host, node.reason, last_words, cause=cause, held=held
+                node.name, node.generation, node.reason, place.host, last_words, cause=cause, held=held
             )
         )
         if progress not in (Progress.BEGUN, Progress.RUNNING):
@@ -196,11 +196,11 @@ def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
         if node.condemned is None or node.condemned.cause not in COPY_IS_LOST:
             builder.refuse(node.name, Goal.REMOVAL, because(Code.NO_REQUEUE_UNLOST, job=job.id))
             return
-        end = CancelJob(node.name, node.generation, job.id, reason, job.restarts, host)
+        end = CancelJob(node.name, node.generation, reason, job.id, job.restarts, host)
         if builder.do(end) is Progress.BEGUN:
             tell(builder, node, (job.id,), f"ends, as it may not be requeued: {reason}")
         return
-    action = RequeueJob(node.name, node.generation, job.id, reason, job.restarts, host)
+    action = RequeueJob(node.name, node.generation, reason, job.id, job.restarts, host)
     progress = builder.do(action)
     if progress is Progress.BEGUN:
         tell(builder, node, (job.id,), f"starts anew: {reason}")

@@ -19,7 +19,7 @@ from backfill.core.steps.timing import drained
 def hold_back(builder: PlanBuilder, node: ManagedNode) -> Progress:
     """Leave it the rung's share of its CPUs."""
     percent = builder.rule(node).cpu_percent
-    return builder.do(ThrottleInstance(node.name, node.generation, node.host, percent, node.reason))
+    return builder.do(ThrottleInstance(node.name, node.generation, node.reason, node.host, percent))
 
 
 def held_back(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -36,7 +36,7 @@ def give_cpus(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> bo
     if not instance.throttled:
         return True
     reason = f"host {node.host} is free again"
-    builder.do(ThrottleInstance(node.name, node.generation, node.host, None, reason))
+    builder.do(ThrottleInstance(node.name, node.generation, reason, node.host, None))
     return False
 
 

@@ -6,7 +6,6 @@ from backfill.core.actions import KeepCheckpoint, SuspendInstance
 from backfill.core.fence import judge
 from backfill.core.fleet import Checkpoint, Instance, InstanceState
 from backfill.core.lifecycle import CheckpointOrder, ManagedNode, Phase
-from backfill.core.plan import key_of
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.refusals import Aside, Code, Goal, Reason, because
 from backfill.core.sentences import sentence
@@ -33,8 +32,8 @@ def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
         return Progress.FINAL
     world, queue = builder.world, builder.policies.disk_queue
     expected_s = _expected_s(builder, node)
-    action = SuspendInstance(node.name, node.generation, node.host, reason, expected_s)
-    if world.running(key_of(action)):
+    action = SuspendInstance(node.name, node.generation, reason, node.host, expected_s)
+    if world.running(action.key):
         return Progress.RUNNING
     writing = {name: _used_mb(builder, name) for name in builder.under_way(_KIND, but=node.name)}
     here_mb = sum(mb for name, mb in writing.items() if _is_on(builder, name, node.host))
@@ -93,10 +92,10 @@ def keep_checkpoint(
     action = KeepCheckpoint(
         node.name,
         node.generation,
+        f"checkpoint {order.id} was ordered",
         node.host,
         _wanted(builder, node, order, members),
         builder.policies.checkpoints.quota_mb,
-        f"checkpoint {order.id} was ordered",
     )
     operation = builder.operation(action)
     if operation is not None and operation.problem and not operation.running:

@@ -25,7 +25,7 @@ def note_refused(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -
     """Remember which of these jobs Slurm will not suspend, in its words; whether one is new."""
     held = list(node.held)
     for job in jobs:
-        operation = builder.operation(SuspendJob(node.name, node.generation, job.id, ""))
+        operation = builder.operation(SuspendJob(node.name, node.generation, "", job.id))
         if operation is None or operation.running:
             continue
         if not operation.final and operation.attempts < _TRIES:
@@ -129,7 +129,7 @@ def _lowered(
 
 
 def _set(builder: PlanBuilder, node: ManagedNode, job: Job, limit_s: float, reason: str) -> Progress:
-    action = LimitJob(node.name, node.generation, job.id, limit_s, reason)
+    action = LimitJob(node.name, node.generation, reason, job.id, limit_s)
     progress = builder.do(action)
     operation = builder.operation(action)
     if operation is not None and operation.problem:

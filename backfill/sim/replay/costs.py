@@ -40,7 +40,7 @@ def call_of(action: act.DriverAction, world: World) -> str:
     """The name of the call in StepCosts and to faults; `world`: as it is when the call begins."""
     call = _CALLS.get(type(action), "slurm_call")
     if call == "wake" and isinstance(action, act.WakeInstance):
-        node = world.managed.get(action.name)
+        node = world.managed.get(action.subject)
         if node is not None and node.phase is not Phase.BOOTING:
             return "wake_again"
     return call

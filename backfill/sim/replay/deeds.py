@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from backfill.core import actions as act
-from backfill.core.plan import key_of
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.losses import Deed
@@ -24,14 +23,13 @@ class Deeds:
     def of(self, action: act.DriverAction, world: World, policies: PolicySet, now_s: float) -> Deed:
         """What this call, which is begun now, rests on; `now_s` is the true time."""
         if not isinstance(action, _ENDING):
-            reason = getattr(action, "reason", "")
-            return Deed("the daemon", reason) if reason else _OF_LITTLE_WEIGHT
-        key = key_of(action)
+            return Deed("the daemon", action.reason) if action.reason else _OF_LITTLE_WEIGHT
+        key = action.key
         first_s, last_s, pressed = self._begun.get(key, (now_s, 0.0, ""))
         if now_s - last_s > _SAME_S:
-            first_s, pressed = now_s, _pressed(world, policies, action.name)
+            first_s, pressed = now_s, _pressed(world, policies, action.subject)
         self._begun[key] = (first_s, now_s, pressed)
-        return Deed("the daemon", action.reason, first_s, policies, _order(world, action.name), pressed)
+        return Deed("the daemon", action.reason, first_s, policies, _order(world, action.subject), pressed)
 
 
 def _order(world: World, name: str) -> str:

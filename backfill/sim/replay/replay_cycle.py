@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from backfill.core import actions as act
 from backfill.core import changes as ch
-from backfill.core.plan import Action, AnswerClaim, subject_of
+from backfill.core.plan import Action, AnswerClaim
 from backfill.core.policy import PolicySet
 from backfill.core.refusals import Code, Goal, Refusal
 from backfill.core.world import World
@@ -61,5 +61,5 @@ class ReplayCycle(Cycle):
         return [
             f"{at_s:.3f} {text}"
             for at_s, step, text in told
-            if subject_of(step) == subject or subject in text.split()
+            if step.subject == subject or subject in text.split()
         ]

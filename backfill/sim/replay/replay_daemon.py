@@ -9,7 +9,7 @@ from functools import partial
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.cluster import Job
-from backfill.core.plan import AnswerClaim, key_of
+from backfill.core.plan import AnswerClaim
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.events import Event
@@ -218,7 +218,7 @@ class ReplayDaemon:
             with self.sim.doing(deed):
                 result = attempt(self._outside, action, self.sim.clock.now)
             self._take(result.changes)
-            done = ch.OperationDone(key_of(action), now_s, result.problem, result.retry)
+            done = ch.OperationDone(action.key, now_s, result.problem, result.retry)
             self.world.apply(done)
             if result.problem:
                 self.sim.at(now_s + _LOOK_S, self._read_hosts)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.cluster import Job
-from backfill.core.plan import AnswerClaim, key_of
+from backfill.core.plan import AnswerClaim
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.costs import StepCosts
@@ -171,7 +171,7 @@ class Rehearsal:
             cost_s += self._turn_s(frozenset({action.host, action.target}), cost_s)
         deed = self._deeds.of(action, self.world, self.policies, self.sim.now_s)
         self.sim.at(self.sim.now_s + cost_s, lambda: self._perform(action, deed, life, cost_s))
-        self._step(f"intent {key_of(action)}")
+        self._step(f"intent {action.key}")
 
     def _turn_s(self, lane: frozenset[str], cost_s: float) -> float:
         """How long a move waits: between the same two hosts they take turns, as in the driver."""
@@ -185,13 +185,13 @@ class Rehearsal:
             result = attempt(self._outside, action, self._clock.now)
         if life != self._life or not self.alive:
             return
-        if self._step(f"effect {key_of(action)}"):
+        if self._step(f"effect {action.key}"):
             return
         self._tick()
         now_s = self.now_s
-        body: dict[str, object] = {"key": key_of(action), "elapsed_s": elapsed_s}
-        self.cycle.record("outcome", action.name, {**body, "problem": result.problem})
-        done = ch.OperationDone(key_of(action), now_s, result.problem, result.retry)
+        body: dict[str, object] = {"key": action.key, "elapsed_s": elapsed_s}
+        self.cycle.record("outcome", action.subject, {**body, "problem": result.problem})
+        done = ch.OperationDone(action.key, now_s, result.problem, result.retry)
         self.cycle.take([*result.changes, done])
         self.watch.stir(now_s)
         self._decide()

@@ -12,7 +12,7 @@ from backfill.core import changes as ch
 from backfill.core.cluster import ENDED, NOWHERE, Job, JobState
 from backfill.core.fleet import InstanceState
 from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, SetNode, key_of
+from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, SetNode
 from backfill.core.records import decode
 from backfill.engine.narrate import story_line
 from backfill.ports.storage import Record
@@ -145,11 +145,11 @@ class Episodes:
         self.evictions.append(Eviction(node.name, node.generation, node.host, node.reason, wanted_s, at_s))
 
     def _begin(self, at_s: float, action: act.DriverAction) -> None:
-        step = Step(step_name(key_of(action)), at_s)
+        step = Step(step_name(action.key), at_s)
         for index, episodes in ((self._booting, self.boots), (self._evicting, self.evictions)):
-            if action.name in index:
-                known: Any = episodes[index[action.name]]
-                episodes[index[action.name]] = replace(known, steps=(*known.steps, step))
+            if action.subject in index:
+                known: Any = episodes[index[action.subject]]
+                episodes[index[action.subject]] = replace(known, steps=(*known.steps, step))
 
     def _job_runs(self, at_s: float, job: Job) -> None:
         """The first job on a new instance is what it was made for."""

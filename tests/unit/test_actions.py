@@ -1,0 +1,98 @@
+"""Actions: what tells them apart, whose provider is asked, and that each has all that it needs."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+
+import pytest
+
+from backfill.core import actions as act
+from backfill.core.devices import Sharing, Wanted
+from backfill.core.fleet import Checkpoint, Flavour, InstanceSpec, Tag
+from backfill.core.records import decode, encode, encode_briefly
+from backfill.engine.narrate import sentence
+from backfill.engine.workers import Pool, pool_of
+
+HEAD = ("vn1", 2, "a test")
+FLAVOUR = Flavour(cpus=2, memory_mb=256)
+SPEC = InstanceSpec("vn1", "bm1", Tag("c", "vn1", 2), FLAVOUR, "default", "10.77.1.1/16")
+KEPT = Checkpoint("c7", "vn1", "7", 0, 2, "bm1", ("vn1",), 1.0, 2.0)
+WANTED = Wanted("vn1", "bm1", "7", "ann", functions=1)
+
+# Each action with what follows its kind, subject and generation in its key, and where it lands.
+ALL: tuple[tuple[act.DriverAction, str, str, str], ...] = (
+    (act.CreateNode(*HEAD, "10.77.1.1", 2, 256, ()), "", "", ""),
+    (act.DeleteNode(*HEAD), "", "", ""),
+    (act.DrainNode(*HEAD), "", "", ""),
+    (act.UndrainNode(*HEAD, "bm1"), "", "bm1", ""),
+    (act.SetAddress(*HEAD, "10.77.1.1"), ":10.77.1.1", "", ""),
+    (act.DownNode(*HEAD), "", "", ""),
+    (act.SuspendJob(*HEAD, "7"), ":7", "", ""),
+    (act.ResumeJob(*HEAD, "7"), ":7", "", ""),
+    (act.LimitJob(*HEAD, "7", 60.0), ":7", "", ""),
+    (act.RequeueJob(*HEAD, "7", host="bm1"), ":7", "bm1", ""),
+    (act.CancelJob(*HEAD, "7"), ":7", "", ""),
+    (act.KickJob(*HEAD, "7"), ":7", "", ""),
+    (act.TellJob(*HEAD, "7", "it waits"), ":7", "", ""),
+    (act.CreateInstance(*HEAD, SPEC), "", "bm1", "bm1"),
+    (act.DeleteInstance(*HEAD, "bm1"), "", "bm1", ""),
+    (act.SuspendInstance(*HEAD, "bm1"), "", "bm1", ""),
+    (act.RestoreInstance(*HEAD, "bm1"), "", "bm1", "bm1"),
+    (act.MigrateInstance(*HEAD, "bm1", "bm2"), ":bm2", "bm1", "bm2"),
+    (act.CancelMove(*HEAD, "bm1"), "", "bm1", ""),
+    (act.PauseInstance(*HEAD, "bm1"), "", "bm1", ""),
+    (act.ThrottleInstance(*HEAD, "bm1", 5), ":5", "bm1", ""),
+    (act.ThrottleInstance(*HEAD, "bm1", None), ":off", "bm1", "bm1"),
+    (act.ThawInstance(*HEAD, "bm1", ()), "", "bm1", "bm1"),
+    (act.WakeInstance(*HEAD, "bm1"), "", "bm1", ""),
+    (act.ProbeJobs(*HEAD, "bm1"), "", "bm1", ""),
+    (act.HoldDevices(*HEAD, "bm1", WANTED, Sharing.ANYONE), ":7", "bm1", ""),
+    (act.ReturnDevices(*HEAD, "bm1"), "", "bm1", ""),
+    (act.UnplugDevices(*HEAD, "bm1"), "", "bm1", ""),
+    (act.PlugDevices(*HEAD, "bm1", "7"), ":7", "bm1", ""),
+    (act.KeepCheckpoint(*HEAD, "bm1", KEPT, None), ":c7", "bm1", ""),
+    (act.PutBackCheckpoint(*HEAD, "bm1", "c7"), ":c7", "bm1", ""),
+    (act.MakeParent("bm1", 0, "a test", "default", FLAVOUR), ":default", "bm1", "bm1"),
+    (act.CancelParents("bm1", 0, "a test"), "", "bm1", ""),
+)
+
+
+def test_each_class_of_an_action_belongs_to_a_group() -> None:
+    """One that stands in none could be made and never be done; here each has an example."""
+    public = {
+        kind
+        for _, kind in inspect.getmembers(act, inspect.isclass)
+        if issubclass(kind, act.Head) and not kind.__name__.endswith("Head")
+    }
+    assert public == set(typing.get_args(act.DriverAction))
+    assert public == {type(action) for action, *_ in ALL}
+
+
+@pytest.mark.parametrize(("action", "extra", "asks", "lands_on"), ALL)
+def test_an_action_says_who_it_is_and_where(
+    action: act.DriverAction, extra: str, asks: str, lands_on: str
+) -> None:
+    """Its key, its provider's host, where it lands, its sentence; and the journal gives it back."""
+    assert action.key == f"{type(action).__name__}:{action.subject}:{action.generation}{extra}"
+    assert (action.asks, action.lands_on) == (asks, lands_on)
+    assert sentence(action).endswith(": a test")
+    assert isinstance(pool_of(action), Pool)
+    assert decode(encode(action)) == decode(encode_briefly(action)) == action
+
+
+def test_what_may_go_on_when_we_are_blind_or_cannot_write() -> None:
+    """Giving a host back; unwritten only what the hypervisor shows and can be undone."""
+    blind = {type(action).__name__ for action, *_ in ALL if action.safe_when_blind}
+    assert blind == {
+        *("CancelMove", "PauseInstance", "SuspendInstance", "ThrottleInstance", "CancelParents"),
+        "UnplugDevices",
+    }
+    unwritten = [action for action, *_ in ALL if action.safe_unwritten]
+    assert unwritten == [act.PauseInstance(*HEAD, "bm1"), act.ThrottleInstance(*HEAD, "bm1", 5)]
+
+
+def test_an_action_of_an_older_journal_is_read() -> None:
+    """Its subject was called its name, and its reason came last."""
+    body: dict[str, object] = {"t": "PauseInstance", "name": "vn1", "generation": 2, "host": "bm1"}
+    assert decode({**body, "reason": "a test"}) == act.PauseInstance(*HEAD, "bm1")
