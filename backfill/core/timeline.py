@@ -33,10 +33,6 @@ class Timeline(Generic[TimeT]):
         """Yield (time, free from that time on), earliest first; the last step never ends."""
         return zip(self._times, self._free, strict=True)
 
-    def free_at(self, time: TimeT) -> int:
-        """Amount free at this instant."""
-        return self._free[self._covering(time)]
-
     def least_free(self, start: TimeT, end: TimeT) -> int:
         """Smallest amount free at any instant of [start, end)."""
         if not start < end:

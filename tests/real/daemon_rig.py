@@ -23,12 +23,12 @@ import backfill
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
-from backfill.lab.leftovers import traces
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import JOB_USER, LabSpec
 from backfill.lab.waiting import wait_until
 from backfill.ports.storage import Record
 from tests.real.jobs_rig import LIMIT_S, JobsRig
+from tests.real.leftovers import traces
 from tests.real.repair import revive
 
 # Instances stay for the next test; each test says what else it needs. No test is about how long

@@ -19,7 +19,7 @@ CHECK = Path(backfill.lab.cloud.__file__).parent / "inside" / "heat_check.py"
 
 
 def _judged(template: str, where: Path) -> subprocess.CompletedProcess[str]:
-    python = environment.ensure(lock=environment.HEAT_LOCK) / "bin/python"
+    python = environment.ensure(lock=environment.LOCK.with_name("heat.lock")) / "bin/python"
     file = where / "cluster.yaml"
     file.write_text(template)
     return subprocess.run([str(python), str(CHECK), str(file)], capture_output=True, text=True, timeout=600)

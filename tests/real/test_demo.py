@@ -11,10 +11,10 @@ import pytest
 
 import backfill
 from backfill.lab.cluster import Lab
-from backfill.lab.leftovers import traces
 from backfill.lab.spec import LabSpec
 from backfill.lab.waiting import wait_until
 from backfill.ui.commands.demo_lab import NAME
+from tests.real.leftovers import traces
 from tests.real.releases import RELEASES
 
 pytestmark = pytest.mark.real

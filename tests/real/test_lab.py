@@ -14,9 +14,9 @@ import pytest
 
 from backfill.lab import cgroups
 from backfill.lab.cluster import Lab
-from backfill.lab.leftovers import namespaces, traces
 from backfill.lab.spec import HookPlace, LabError, LabSpec
 from backfill.lab.waiting import wait_until
+from tests.real.leftovers import namespaces, traces
 
 pytestmark = pytest.mark.real
 PATIENCE_S = 180.0  # for what takes seconds on a machine that is not busy

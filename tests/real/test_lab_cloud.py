@@ -9,10 +9,10 @@ import subprocess
 import pytest
 
 from backfill.lab.cloud.handle import Cloud
-from backfill.lab.leftovers import held_open, holders
 from backfill.lab.spec import LabError
 from backfill.lab.waiting import wait_until
 from tests.real.cloud_rig import running_cloud
+from tests.real.leftovers import held_open, holders
 
 pytestmark = pytest.mark.real
 

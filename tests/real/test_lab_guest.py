@@ -17,10 +17,10 @@ import pytest
 
 from backfill.lab import image, kvm
 from backfill.lab.cluster import Lab
-from backfill.lab.leftovers import namespaces, traces
 from backfill.lab.spec import LabSpec, host_address
 from backfill.lab.tally import check_tally
 from backfill.lab.waiting import wait_until
+from tests.real.leftovers import namespaces, traces
 
 pytestmark = pytest.mark.real
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from backfill.lab import cgroups
-from backfill.lab.leftovers import held_open, holders
 from backfill.lab.waiting import wait_until
+from tests.real.leftovers import held_open, holders
 from tests.real.side_by_side import ROOT, judge, leftovers
 
 pytestmark = pytest.mark.real

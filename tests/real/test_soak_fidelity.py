@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from backfill.sim.scenarios.player import play
-from backfill.sim.scenarios.prediction import deviations, predicted, told
 from backfill.sim.scenarios.reader import load_scenario
 from backfill.ui.commands.demo_lab import LabStage, demo_lab
+from tests.simulation.prediction import deviations, predicted, told
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"

@@ -12,11 +12,11 @@ from backfill.ports.storage import Record
 from backfill.sim.replay.costs import load_costs
 from backfill.sim.replay.learning import as_yaml, learned
 from backfill.sim.scenarios.player import Outcome, play
-from backfill.sim.scenarios.prediction import deviations, predicted, told
 from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.rhythm import Rhythm
 from backfill.sim.scenarios.scenario import Scenario
 from backfill.sim.scenarios.stage import SimulatedStage
+from tests.simulation.prediction import deviations, predicted, told
 
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
 # Another machine than the one that the defaults were measured on.

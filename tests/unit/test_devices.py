@@ -17,7 +17,6 @@ from backfill.drivers.libvirt.devices.book import DeviceBook
 from backfill.drivers.libvirt.devices.device_xml import (
     free_port,
     from_node_device,
-    from_sysfs,
     hostdev_xml,
     present_in,
     shmem_xml,
@@ -71,20 +70,6 @@ CARD = """
   </capability>
 </device>
 """
-# The links of the same machine's sysfs, Linux 6.12: below bus/pci/devices, and of each device.
-LINKS = {
-    "0000:00:03.0": "pci0000:00/0000:00:03.0",
-    "0000:00:1f.2": "pci0000:00/0000:00:1f.2",
-    "0000:01:00.0": "pci0000:00/0000:00:03.0/0000:01:00.0",
-    "0000:01:10.0": "pci0000:00/0000:00:03.0/0000:01:10.0",
-    "0000:01:10.2": "pci0000:00/0000:00:03.0/0000:01:10.2",
-}
-OF_DEVICES = {
-    "0000:01:00.0/driver": "../../../../bus/pci/drivers/igb",
-    "0000:01:10.0/physfn": "../0000:01:00.0",
-    "0000:01:10.2/physfn": "../0000:01:00.0",
-    "0000:01:10.2/driver": "../../../../bus/pci/drivers/igbvf",
-}
 
 
 def test_functions_are_found_among_node_devices() -> None:
@@ -92,23 +77,6 @@ def test_functions_are_found_among_node_devices() -> None:
     assert from_node_device("bm1", FUNCTION) == VirtualFunction("bm1", "0000:01:10.2", "0000:01:00.0")
     assert from_node_device("bm1", CARD) is None
     assert from_node_device("bm1", "<device>") is None
-
-
-def test_functions_are_found_in_sysfs(tmp_path: Path) -> None:
-    """Of a card with two of them, as recorded."""
-    listed = tmp_path / "bus/pci/devices"
-    listed.mkdir(parents=True)
-    for name, where in LINKS.items():
-        (tmp_path / "devices" / where).mkdir(parents=True, exist_ok=True)
-        (listed / name).symlink_to(f"../../../devices/{where}")
-    for name, where in OF_DEVICES.items():
-        (listed / name).symlink_to(where)
-    found = from_sysfs("bm1", tmp_path)
-    assert [(f.address, f.card) for f in found] == [
-        ("0000:01:10.0", "0000:01:00.0"),
-        ("0000:01:10.2", "0000:01:00.0"),
-    ]
-    assert from_sysfs("bm1", tmp_path / "nothing") == []
 
 
 def test_what_is_asked_for_is_found_again_in_the_domain() -> None:

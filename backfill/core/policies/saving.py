@@ -55,11 +55,6 @@ class Saving:
         return self.keep_s if identity.endswith(_UNASKED) else otherwise_s
 
 
-def young_s(cost_s: float, mean_s: float) -> float:
-    """Young's interval: first order, right while a checkpoint costs far less than `mean_s`."""
-    return sqrt(2.0 * cost_s * mean_s)
-
-
 def daly_s(cost_s: float, mean_s: float) -> float:
     """Daly's interval: computing time between two checkpoints that loses least on average."""
     if cost_s >= 2.0 * mean_s:

@@ -291,8 +291,3 @@ def suspend_jobs(builder: PlanBuilder, node: ManagedNode, seen: Node, running: S
     for job in running:
         reason = f"its instance stands still: {node.reason}"
         builder.do(SuspendJob(node.name, node.generation, reason, job.id))
-
-
-def form_of(instance: Instance) -> str:
-    """How a stopped instance is kept, for people."""
-    return "on disk" if instance.state is InstanceState.SUSPENDED else "in memory"

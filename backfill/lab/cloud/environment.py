@@ -15,7 +15,6 @@ from pathlib import Path
 from backfill.lab.spec import LabError, cache_root
 
 LOCK = Path(__file__).with_name("requirements.lock")
-HEAT_LOCK = Path(__file__).with_name("heat.lock")
 _LIMIT_S = 900.0
 _TAIL = 3
 

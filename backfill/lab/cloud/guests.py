@@ -22,7 +22,6 @@ URI = "qemu:///system"
 BRIDGE = "br-cloud"
 # Images in Glance: the labs' guest with its slurmd, and one that only counts on its console.
 NODE, COUNTER = "guest", "counter"
-COUNTS = "backfill.count"
 _TOOLS = ("libvirtd", "virsh", "qemu-system-x86_64", "qemu-img", "genisoimage", "cpio")
 _BINDINGS = ("libvirt", "libvirtmod", "libvirt_qemu", "libvirtmod_qemu")
 _FIRST = Path(__file__).parent / "inside" / "guest-init"

@@ -282,7 +282,6 @@ def _refuse(problem: str, code: int) -> int:
     return code
 
 
-_POLICY_LOG = logging.getLogger("backfill.policy")
 # What the daemon's parts are built from: a restart, which disturbs nothing, takes them over.
 _FIXED_POLICIES = ("cluster", "hosts", "instances", "devices")
 _FIXED_SECTIONS = ("hosts", "daemon", "slurm", "libvirt", "openstack", "salt")

@@ -375,11 +375,6 @@ class Hypervisor:
 
         self._on(name, work)
 
-    def last_downtime_s(self, name: str) -> float | None:
-        """How long the guest stood still in the move that brought it here, by QEMU's own count."""
-        downtime_s: float | None = self._on(name, transfer.last_downtime_s)
-        return downtime_s
-
     def abort_job(self, name: str) -> None:
         """Stop a running save or migration; the domain goes on where it was."""
         self._on(name, lambda domain: domain.abortJob())

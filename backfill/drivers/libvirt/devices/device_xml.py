@@ -1,10 +1,8 @@
-"""Devices in words: what a host's node devices and sysfs tell of them, how libvirt is asked. Pure,
-except that `from_sysfs` reads a tree."""
+"""Devices in words: what a host's node devices tell of them, and how libvirt is asked. Pure."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
 
 from backfill.core.devices import VirtualFunction
@@ -25,20 +23,6 @@ def from_node_device(host: str, document: str) -> VirtualFunction | None:
     words = [own.findtext(part) or "0" for part in ("domain", "bus", "slot", "function")]
     physical = [card.get(part, "0x0") for part in ("domain", "bus", "slot", "function")]
     return VirtualFunction(host, _address(words), _address(physical))
-
-
-def from_sysfs(host: str, root: Path) -> list[VirtualFunction]:
-    """All virtual functions under `root`, which is /sys of a machine; in order of address.
-
-    A virtual function has a link `physfn` to its card (Linux, Documentation/ABI/testing/
-    sysfs-bus-pci).
-    """
-    links = sorted((root / "bus/pci/devices").glob("*/physfn"))
-    return [
-        VirtualFunction(host, link.parent.name, link.readlink().name)
-        for link in links
-        if _ADDRESS.fullmatch(link.parent.name)
-    ]
 
 
 def hostdev_xml(address: str) -> str:

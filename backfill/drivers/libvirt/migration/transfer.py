@@ -117,13 +117,6 @@ def progress(domain: Any) -> Progress | None:
     )
 
 
-def last_downtime_s(domain: Any) -> float | None:
-    """Seconds for which the guest stood still in its last move; None when that is not known."""
-    job = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
-    downtime_ms = job.get("downtime")
-    return None if downtime_ms is None else int(downtime_ms) / 1000
-
-
 def _in_post_copy(domain: Any) -> bool:
     state, reason = domain.state()
     return bool(state == libvirt.VIR_DOMAIN_PAUSED and reason in _POST_COPY)

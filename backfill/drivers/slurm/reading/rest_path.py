@@ -24,7 +24,7 @@ from backfill.ports.errors import BadOutputError, NotFoundError, UnreachableErro
 SUBJECT = "slurmrestd"
 # Newest first: every release speaks its own and the few before it (26.05 to 22.05).
 VERSIONS = tuple(f"v0.0.{minor}" for minor in range(45, 37, -1))
-_OK, _DENIED, _MISSING = 200, (401, 403, 511), 404
+_DENIED, _MISSING = (401, 403, 511), 404
 
 
 class _Connection(http.client.HTTPConnection):

@@ -1,4 +1,4 @@
-"""What a lab has left on this machine: nothing, once it is down; tests and the demo prove it."""
+"""What a lab has left on this machine: nothing, once it is down."""
 
 from __future__ import annotations
 
