@@ -178,6 +178,32 @@ def test_parked_work_moves_to_a_host_that_became_free() -> None:
     assert sim.audit() == []
 
 
+def back_at_work(run: Rehearsal, host: str) -> bool:
+    """Whether the first instance works on this host."""
+    node = run.world.managed["vn1"]
+    return (node.phase, node.host) == (Phase.READY, host)
+
+
+def test_a_move_of_parked_work_that_came_to_nothing_is_tried_again() -> None:
+    """It waits for its next try, and does not begin and end a move at each look meanwhile."""
+    ladder = Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=600.0), RungRule(Rung.MIGRATE, within_s=30.0)))
+    sim = cluster()
+    run = Rehearsal(sim, policies(ladder), MemoryJournal())
+    low = sim.submit("htc", 200.0)
+    run.until(lambda: running(run, low), 30)
+    sim.faults.fail("migrate", UnreachableError("vn1", "the connection broke"), times=3)
+    sim.submit("batch", 500.0, required_nodes=("bm1",))
+    run.until(lambda: back_at_work(run, "bm2"), 120)
+    told = [r.body for r in run.journal.read()]
+    tries = [body for body in told if str(body.get("key")).startswith("MigrateInstance:vn1:")]
+    nodes = [body["node"] for body in told if body.get("t") == "SetNode"]
+    moves = [n for n in nodes if isinstance(n, dict) and (n["name"], n["phase"]) == ("vn1", "moving")]
+    assert len([body for body in tries if "elapsed_s" in body]) == len(moves) == 4
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
 def test_the_whole_ladder_ends_in_the_queue() -> None:
     """Pause, then suspend, then requeue: the job starts anew and ends once."""
     ladder = Ladder(

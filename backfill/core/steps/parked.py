@@ -309,7 +309,8 @@ def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
         _arrived(builder, node, at[target])
         return
     operation = builder.operation(action)
-    if operation is not None:
+    # One that failed before this move began is its next try, or it would never come to one.
+    if operation is not None and (operation.final or operation.since_s >= node.since_s):
         builder.become(
             node,
             _back_phase(builder, node),
