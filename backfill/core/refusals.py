@@ -169,6 +169,19 @@ class Code(Enum):
     NO_DEVICES_YET = "no_devices_yet"
     DEVICES_HELD = "devices_held"
     SHARED_OTHERWISE = "shared_otherwise"
+    # What is asked directly before something is destroyed.
+    ANOTHER_LIFE = "another_life"
+    SHOWN_AS = "shown_as"
+    JOB_ON_IT = "job_on_it"
+    JOB_SHOWN = "job_shown"
+    NO_REQUEUE_JOB = "no_requeue_job"
+    HEARD_AGAIN = "heard_again"
+    NO_OTHER_RUN = "no_other_run"
+    RUN_NOT_SHOWN = "run_not_shown"
+    # Readings.
+    FEW_JOBS = "few_jobs"
+    FEW_JOBS_TORN = "few_jobs_torn"
+    NO_INSTANCES = "no_instances"
     # Of a journal from before there were codes; and whatever has words only.
     OTHER = "other"
 
@@ -209,10 +222,6 @@ class Reason:
 
     code: Code
     facts: tuple[Detail, ...] = ()
-
-    def fact(self, name: str) -> object:
-        """The value of this fact; None where there is none."""
-        return next((fact.value for fact in self.facts if fact.name == name), None)
 
     def after(self, found: str) -> Reason:
         """The same, where `found` (a sentence) is why it was wanted."""

@@ -241,6 +241,20 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.NO_DEVICES_YET: "{node} has no {device} yet[: {said}]",
     Code.DEVICES_HELD: "job {job} holds the devices on {host}[, in {instance}]",
     Code.SHARED_OTHERWISE: "job {job} shares {region_mb} MB on {host} already",
+    Code.ANOTHER_LIFE: "{host} shows generation {generation} of it now",
+    Code.SHOWN_AS: "{host} shows it as {state}",
+    Code.JOB_ON_IT: "job {job} is on it",
+    Code.JOB_SHOWN: "Slurm shows job {job} on it",
+    Code.NO_REQUEUE_JOB: "job {job} was submitted as --no-requeue",
+    Code.HEARD_AGAIN: "Slurm hears it again",
+    Code.NO_OTHER_RUN: "Slurm does not show another run of its jobs any more",
+    Code.RUN_NOT_SHOWN: "Slurm does not show this run of job {job} on it any more",
+    Code.FEW_JOBS: ("it shows {shown} of {every} jobs, and not that others ended: this is not believed yet"),
+    Code.FEW_JOBS_TORN: (
+        "it shows {shown} of {every} jobs, and not that others ended, but {node} as given to one: "
+        "this is not believed"
+    ),
+    Code.NO_INSTANCES: ("it shows no instance any more, where there were {names}: this is not believed yet"),
     Code.OTHER: "{said}",
 }
 

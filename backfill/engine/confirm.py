@@ -8,6 +8,8 @@ from backfill.core.cluster import Job
 from backfill.core.fence import judge
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.lifecycle import Cause, HeldJob
+from backfill.core.refusals import Code, Reason, Words, because
+from backfill.core.sentences import sentence
 from backfill.engine.looking import Outside, observe_nodes, read_job
 
 _GONE = (InstanceState.OFF, InstanceState.CRASHED)
@@ -30,10 +32,13 @@ def end_job(outside: Outside, action: act.RequeueJob | act.CancelJob) -> list[ch
 
     Raises DriverError.
     """
-    spare = _not_as_meant(outside, action)
-    if spare is not None:
-        told = _told(outside, action, spare) if spare else []
+    if _is_over(outside, action):
+        aside = isinstance(action, act.RequeueJob) and action.aside
+        told = _told(outside, action, because(Code.RUN_NOT_SHOWN, job=action.job_id)) if aside else []
         return [*told, *read_job(outside, action.job_id)]
+    left = _left_there(outside, action)
+    if left:
+        return [*_told(outside, action, left), *read_job(outside, action.job_id)]
     match action:
         case act.RequeueJob():
             outside.manager.requeue_job(action.job_id)
@@ -43,75 +48,74 @@ def end_job(outside: Outside, action: act.RequeueJob | act.CancelJob) -> list[ch
 
 
 def _told(
-    outside: Outside, action: act.DeleteInstance | act.RequeueJob | act.CancelJob, why: str
+    outside: Outside, action: act.DeleteInstance | act.RequeueJob | act.CancelJob, why: Reason
 ) -> list[ch.Change]:
-    return [ch.Unconfirmed(action.subject, action.generation, outside.clock.now(), why)]
+    return [ch.Unconfirmed(action.subject, action.generation, outside.clock.now(), sentence(why))]
 
 
-def _instance(outside: Outside, action: act.DeleteInstance) -> str:
+def _instance(outside: Outside, action: act.DeleteInstance) -> Reason | None:
+    """Return why the instance is spared, if it is: what its hypervisor shows, or Slurm of its jobs."""
     there = outside.providers[action.host].read(action.host, action.subject)
     if there is None:
-        return ""  # nothing is left to lose
+        return None  # nothing is left to lose
     if there.tag.generation != action.generation and action.cause is Cause.OLD:
-        return f"{action.host} shows generation {there.tag.generation} of it now"
+        return because(Code.ANOTHER_LIFE, host=action.host, generation=there.tag.generation)
     if there.state is InstanceState.UNKNOWN and action.cause is not None:
-        return f"what became of it on {action.host} is not known: {there.problem}"
+        return because(Code.INSTANCE_UNKNOWN, host=action.host, said=Words(there.problem))
     if action.cause in _BY_HOST:
-        return _as_lost(action, there)
+        return None if there.restarted else _intact(action.host, there)
     if action.cause in _NOT_SLURMS:
-        return ""
+        return None
     return _work(outside, action)
 
 
-def _as_lost(action: act.DeleteInstance, there: Instance) -> str:
-    if there.state in _GONE or there.restarted:
-        return ""
-    return f"{action.host} shows it as {there.state}"
+def _intact(host: str, there: Instance) -> Reason | None:
+    """Return that the host shows an instance with its work in it, if it does."""
+    return None if there.state in _GONE else because(Code.SHOWN_AS, host=host, state=there.state.value)
 
 
-def _work(outside: Outside, action: act.DeleteInstance) -> str:
-    """What Slurm says of its jobs now."""
+def _work(outside: Outside, action: act.DeleteInstance) -> Reason | None:
+    """Return what Slurm says of its jobs now, if that speaks for them."""
     seen = observe_nodes(outside, [action.subject])
     here = [j for j in seen.jobs.values() if j.active and action.subject in j.nodes]
     match action.cause:
         case None:
-            return f"job {here[0].id} is on it" if here else ""
+            return because(Code.JOB_ON_IT, job=here[0].id) if here else None
         case Cause.LADDER | Cause.RECLAIMED:
             fixed = [j.id for j in here if not j.requeue]
-            return f"job {fixed[0]} was submitted as --no-requeue" if fixed else ""
+            return because(Code.NO_REQUEUE_JOB, job=fixed[0]) if fixed else None
         case Cause.SILENT:
             node = seen.nodes.get(action.subject)
-            return "Slurm hears it again" if node is not None and node.responding else ""
+            return because(Code.HEARD_AGAIN) if node is not None and node.responding else None
         case _:
             return _judged(outside, action, here)
 
 
-def _judged(outside: Outside, action: act.DeleteInstance, here: list[Job]) -> str:
+def _judged(outside: Outside, action: act.DeleteInstance, here: list[Job]) -> Reason | None:
     """The fence, asked anew about the very jobs that stand still there."""
     held = action.held
     jobs = outside.manager.read_jobs([h.id for h in held]) if held else {}
     verdict = judge(action.subject, held, jobs)
     if action.cause is Cause.STALE:
-        return "" if verdict.stale else "Slurm does not show another run of its jobs any more"
-    if verdict.keep:
-        return f"Slurm shows job {verdict.keep[0].id} on it"
+        return None if verdict.stale else because(Code.NO_OTHER_RUN)
     known = {h.id for h in held}
-    more = [j.id for j in here if j.id not in known]
-    return f"Slurm shows job {more[0]} on it" if more else ""
+    shown = [h.id for h in verdict.keep] or [j.id for j in here if j.id not in known]
+    return because(Code.JOB_SHOWN, job=shown[0]) if shown else None
 
 
-def _not_as_meant(outside: Outside, action: act.RequeueJob | act.CancelJob) -> str | None:
-    """Say why the job is left alone; empty: there is nothing to do. None: it is as it was meant."""
+def _is_over(outside: Outside, action: act.RequeueJob | act.CancelJob) -> bool:
+    """Return True if Slurm does not show the run of the job that was meant any more."""
     if action.restarts is None:
-        return None
+        return False
     jobs = outside.manager.read_jobs([action.job_id])
-    held = HeldJob(action.job_id, action.restarts)
-    if not judge(action.subject, [held], jobs).keep:
-        why = f"Slurm does not show this run of job {action.job_id} on it any more"
-        return why if isinstance(action, act.RequeueJob) and action.aside else ""
-    if not action.host:
+    return not judge(action.subject, [HeldJob(action.job_id, action.restarts)], jobs).keep
+
+
+def _left_there(outside: Outside, action: act.RequeueJob | act.CancelJob) -> Reason | None:
+    """Return that its host shows a copy of the job after all, if it does."""
+    if action.restarts is None or not action.host:
         return None
     there = outside.providers[action.host].read(action.host, action.subject)
-    if there is None or there.tag.generation != action.generation or there.state in _GONE:
+    if there is None or there.tag.generation != action.generation:
         return None
-    return f"{action.host} shows it as {there.state}"
+    return _intact(action.host, there)

@@ -9,6 +9,8 @@ from backfill.core import changes as ch
 from backfill.core.cluster import ENDED, Node, NodeBase
 from backfill.core.fleet import Host, Instance
 from backfill.core.lifecycle import ABSENT
+from backfill.core.refusals import Code, Reason, because
+from backfill.core.sentences import sentence
 from backfill.core.world import World
 from backfill.ports.provider import HostObservation
 from backfill.ports.workload import ClusterObservation
@@ -27,9 +29,9 @@ def cluster_changes(world: World, seen: ClusterObservation) -> list[ch.Change]:
     if not seen.nodes and any(world.host_of_node(name) for name in world.nodes):
         problem = "it shows no node at all, not even the hosts': this is not believed"
         return [ch.SourceFailed("slurm", world.now_s, problem)]
-    problem = _odd_cluster(world, seen)
-    if problem:
-        return [ch.SourceFailed("slurm", at_s, problem, odd=True)]
+    odd = _odd_cluster(world, seen)
+    if odd:
+        return [ch.SourceFailed("slurm", at_s, sentence(odd), odd=True)]
     found = _seen(world, seen)
     # Nothing is gone as a rule, and then this is all the comparing that it takes.
     if not world.nodes.keys() <= seen.nodes.keys():
@@ -40,20 +42,20 @@ def cluster_changes(world: World, seen: ClusterObservation) -> list[ch.Change]:
     return found
 
 
-def _odd_cluster(world: World, seen: ClusterObservation) -> str:
-    """Say why a reading of Slurm is not believed as it is, or return an empty text.
+def _odd_cluster(world: World, seen: ClusterObservation) -> Reason | None:
+    """Return why a reading of Slurm is not believed as it is, if it is not.
 
     Jobs end one by one, and are shown for some time after; most of them gone at once, without a
     word of their end, is rather a slurmctld that has not found its state. If it has lost it for
     good, its nodes come to rest.
     """
     if world.jobs.keys() <= seen.jobs.keys():
-        return ""
+        return None
     living = [job for job in world.jobs.values() if job.state not in ENDED]
     gone = [job for job in living if job.id not in seen.jobs]
     if len(gone) <= _FEW or 2 * len(gone) <= len(living):
-        return ""
-    what = f"it shows {len(living) - len(gone)} of {len(living)} jobs, and not that others ended"
+        return None
+    shown, every = len(living) - len(gone), len(living)
     held = {node for job in seen.jobs.values() for node in job.nodes}
     torn = [
         node
@@ -62,8 +64,10 @@ def _odd_cluster(world: World, seen: ClusterObservation) -> str:
         if job.holds_nodes and node not in held and _occupied(seen.nodes.get(node))
     ]
     if torn:
-        return f"{what}, but {torn[0]} as given to one: this is not believed"
-    return "" if _for_long(world, "slurm", seen.seen_s) else f"{what}: this is not believed yet"
+        return because(Code.FEW_JOBS_TORN, shown=shown, every=every, node=torn[0])
+    if _for_long(world, "slurm", seen.seen_s):
+        return None
+    return because(Code.FEW_JOBS, shown=shown, every=every)
 
 
 def _occupied(node: Node | None) -> bool:
@@ -137,9 +141,9 @@ def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
     if not host.reachable:
         found.append(ch.SourceFailed(host.name, at_s, host.problem))
         return found
-    problem = _odd_host(world, seen)
-    if problem:
-        found.append(ch.SourceFailed(host.name, at_s, problem, odd=True))
+    odd = _odd_host(world, seen)
+    if odd:
+        found.append(ch.SourceFailed(host.name, at_s, sentence(odd), odd=True))
         return found
     found += [
         ch.InstanceSeen(instance, at_s)
@@ -155,8 +159,8 @@ def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
     return found
 
 
-def _odd_host(world: World, seen: HostObservation) -> str:
-    """Say why a reading of a host is not believed as it is, or return an empty text.
+def _odd_host(world: World, seen: HostObservation) -> Reason | None:
+    """Return why a reading of a host is not believed as it is, if it is not.
 
     All of its instances gone at once, none of which we have taken away: that is rather a hypervisor
     that was restarted without its state, or another one that answers in its place.
@@ -164,11 +168,11 @@ def _odd_host(world: World, seen: HostObservation) -> str:
     host = seen.host.name
     known = [i for i in world.instances_on(host) if not _may_go(world, host, i.name)]
     if not known or any(i.name in seen.instances for i in known):
-        return ""
+        return None
     if _for_long(world, host, seen.seen_s):
-        return ""
-    names = ", ".join(i.name for i in known[:3]) + (", …" if len(known) > 3 else "")
-    return f"it shows no instance any more, where there were {names}: this is not believed yet"
+        return None
+    names = (*(i.name for i in known[:3]), *(("…",) if len(known) > 3 else ()))
+    return because(Code.NO_INSTANCES, names=names)
 
 
 def _may_go(world: World, host: str, name: str) -> bool:

@@ -117,6 +117,8 @@ EVERYTHING: dict[str, object] = {
     "least": 1,
     "jobs": ("7", "8"),
     "nodes": ("vn1",),
+    "names": ("vn1", "vn2"),
+    "shown": 1,
     "reasons": (TAKEN,),
     "runs": (TAKEN,),
     "why": TAKEN,
@@ -140,7 +142,7 @@ _AMOUNTS = (
     *("age_s", "readings", "needed_s", "most", "count", "rest_s", "settle_s", "others", "wanted_in_s"),
     *("pays_s", "free", "every", "functions", "left_mb", "region_mb", "left_cpus", "left_memory_mb", "cpus"),
     *("memory_mb", "known", "generation", "restarts", "copied", "within_s", "times", "wait_s", "silent_s"),
-    *("there", "hosts", "names", "size", "places", "failures"),
+    *("there", "hosts", "size", "places", "failures"),
 )
 _NAMES = (
     *("source", "said", "key", "host", "node", "state", "holder", "subject", "instance", "job", "check"),
