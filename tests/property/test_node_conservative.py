@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from backfill.sim.replay.policy_replay import Setting, reference
 from backfill.sim.replay.trace_cluster import START_S
+from backfill.sim.schedulers.conservative import Conservative
 from backfill.sim.schedulers.machine import Cluster
-from backfill.sim.schedulers.node_conservative import NodeConservative
-from backfill.sim.schedulers.node_easy import nodes_in
+from backfill.sim.schedulers.node_sets import nodes_in
+from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.reservations import ReservationEntry
-from backfill.sim.schedulers.waiting_asks import Ask
+from backfill.sim.schedulers.rooms import Nodes
 from backfill.sim.traces.models import Job
 from tests.unit.harvest_inputs import policy, trace_of
 
@@ -119,33 +120,33 @@ def test_starts_equal_the_oracle(drawn: list[Job], kept: tuple[ReservationEntry,
 @settings(max_examples=60, deadline=None)
 def test_jobs_that_are_held_up_break_nothing_else(drawn: list[Job], cpus: int, late_s: list[float]) -> None:
     """They end behind their estimates: room is never exceeded, and everybody starts in the end."""
-    queue = NodeConservative([cpus] * NODES, ())
+    queue = Conservative(Nodes([cpus] * NODES))
     fitting = [job for job in drawn if job.processors <= NODES]
     coming = [
-        Ask(str(i), (job.submit_s, i), job.processors, 1 + i % cpus, float(job.estimate_s))
+        Request(str(i), (job.submit_s, i), job.processors, 1 + i % cpus, float(job.estimate_s))
         for i, job in enumerate(fitting)
     ]
-    ends: list[tuple[float, Ask]] = []
+    ends: list[tuple[float, Request]] = []
     free, now_s, left = [cpus] * NODES, 0.0, len(coming)
 
-    def start(ask: Ask, nodes: int) -> None:
+    def start(request: Request, nodes: int) -> None:
         nonlocal left
         left -= 1
-        assert nodes.bit_count() == ask.nodes
+        assert nodes.bit_count() == request.nodes
         for node in nodes_in(nodes):
-            free[node] -= ask.cpus
+            free[node] -= request.cpus
             assert free[node] >= 0
-        ends.append((now_s + ask.estimate_s + late_s[int(ask.name)], ask))
+        ends.append((now_s + request.estimate_s + late_s[int(request.name)], request))
 
     while left:
-        due = [end_s for end_s, _ in ends] + [float(ask.order[0]) for ask in coming]
+        due = [end_s for end_s, _ in ends] + [float(request.order[0]) for request in coming]
         now_s = min([*due, queue.wake_s(now_s)])
         assert now_s < inf
-        for end_s, ask in [one for one in ends if one[0] <= now_s]:
-            ends.remove((end_s, ask))
-            queue.ended(ask)
-            for node in nodes_in(ask.placed):
-                free[node] += ask.cpus
+        for end_s, request in [one for one in ends if one[0] <= now_s]:
+            ends.remove((end_s, request))
+            queue.ended(request)
+            for node in nodes_in(request.placed):
+                free[node] += request.cpus
         while coming and coming[0].order[0] <= now_s:
             queue.add(coming.pop(0))
         if queue.waits:
@@ -154,12 +155,12 @@ def test_jobs_that_are_held_up_break_nothing_else(drawn: list[Job], cpus: int, l
 
 def test_a_withdrawn_job_leaves_its_place_to_the_others() -> None:
     """Whoever waited behind it gains."""
-    queue = NodeConservative([1], ())
+    queue = Conservative(Nodes([1]))
     begun: list[str] = []
     for number, name in enumerate("abc"):
-        queue.add(Ask(name, (0.0, number), 1, 1, 5.0))
-    queue.schedule(0.0, lambda ask, nodes: begun.append(ask.name))
+        queue.add(Request(name, (0.0, number), 1, 1, 5.0))
+    queue.schedule(0.0, lambda request, nodes: begun.append(request.name))
     assert (begun, queue.wake_s(0.0)) == (["a"], 5.0)
     queue.withdraw("b")
-    queue.schedule(1.0, lambda ask, nodes: begun.append(ask.name))
+    queue.schedule(1.0, lambda request, nodes: begun.append(request.name))
     assert queue.wake_s(1.0) == 5.0

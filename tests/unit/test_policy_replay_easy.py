@@ -14,9 +14,11 @@ from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.policy_replay import Setting, reference
 from backfill.sim.replay.policy_replay import run as played
 from backfill.sim.replay.trace_cluster import START_S
+from backfill.sim.schedulers.easy import Easy
 from backfill.sim.schedulers.machine import Cluster
-from backfill.sim.schedulers.node_easy import NodeEasy, nodes_in
-from backfill.sim.schedulers.waiting_asks import Ask
+from backfill.sim.schedulers.node_sets import nodes_in
+from backfill.sim.schedulers.requests import Request
+from backfill.sim.schedulers.rooms import Nodes
 from backfill.sim.traces.trace import Trace, TraceBuilder
 from tests.unit.harvest_inputs import policy
 
@@ -74,41 +76,41 @@ def test_the_run_without_instances_is_the_simulated_slurm_with_nothing_to_do(
 class Stage:
     """Plays one queue by hand and looks at every pass."""
 
-    easy: NodeEasy = field(default_factory=lambda: NodeEasy([4] * NODES))
-    running: dict[str, tuple[Ask, float]] = field(default_factory=dict)
+    easy: Easy = field(default_factory=lambda: Easy(Nodes([4] * NODES)))
+    running: dict[str, tuple[Request, float]] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
 
     def free_at(self, time_s: float) -> list[int]:
         """Free CPUs of each node, by estimates."""
         free = [4] * NODES
-        for ask, _ in self.running.values():
-            for node in nodes_in(ask.placed):
-                free[node] -= ask.cpus * (ask.end_s > time_s)
+        for request, _ in self.running.values():
+            for node in nodes_in(request.placed):
+                free[node] -= request.cpus * (request.end_s > time_s)
         return free
 
-    def earliest(self, head: Ask, now_s: float) -> float:
+    def earliest(self, head: Request, now_s: float) -> float:
         """When the head fits by estimates if nobody else comes, worked out naively."""
-        times = sorted({now_s, *(max(now_s, ask.end_s) for ask, _ in self.running.values())})
+        times = sorted({now_s, *(max(now_s, request.end_s) for request, _ in self.running.values())})
         for time_s in times:
             if sum(free >= head.cpus for free in self.free_at(time_s)) >= head.nodes:
                 return time_s
         raise AssertionError("the head never fits")
 
-    def run_pass(self, now_s: float, waiting: list[tuple[Ask, float]]) -> None:
-        runs = {ask.name: run_s for ask, run_s in waiting}
+    def run_pass(self, now_s: float, waiting: list[tuple[Request, float]]) -> None:
+        runs = {request.name: run_s for request, run_s in waiting}
         promised: list[float] = []
 
-        def start(ask: Ask, nodes: int) -> None:
+        def start(request: Request, nodes: int) -> None:
             left = [w for w, _ in waiting if w.name not in self.running and w.name in runs]
             head = min(left, key=lambda w: w.order)
-            if ask is not head:  # it overtakes: what was the head promised before?
+            if request is not head:  # it overtakes: what was the head promised before?
                 promised.append(self.earliest(head, now_s))
-            assert nodes.bit_count() == ask.nodes
-            self.running[ask.name] = (ask, now_s + runs[ask.name])
+            assert nodes.bit_count() == request.nodes
+            self.running[request.name] = (request, now_s + runs[request.name])
             assert min(self.free_at(now_s - 1e9)) >= 0
-            if ask is not head:
+            if request is not head:
                 assert self.earliest(head, now_s) <= promised[-1]
-            self.begun.append(ask.name)
+            self.begun.append(request.name)
 
         self.easy.schedule(now_s, start)
 
@@ -118,7 +120,7 @@ class Stage:
 def test_nobody_who_overtakes_delays_the_head(drawn: list[tuple[int, int, int, int, int]]) -> None:
     """With nodes of several CPUs too: room is never exceeded, the head never waits longer."""
     stage = Stage()
-    waiting: list[tuple[Ask, float]] = []
+    waiting: list[tuple[Request, float]] = []
     coming = sorted(enumerate(drawn), key=lambda item: (item[1][0], item[0]))
     while coming or waiting or stage.running:
         ends = [end_s for _, end_s in stage.running.values()]
@@ -127,21 +129,21 @@ def test_nobody_who_overtakes_delays_the_head(drawn: list[tuple[int, int, int, i
             stage.easy.ended(stage.running.pop(name)[0])
         while coming and coming[0][1][0] == now_s:
             number, (submit, run, more, nodes, cpus) = coming.pop(0)
-            ask = Ask(str(number), (submit, number), nodes, cpus, float(run + more))
-            stage.easy.add(ask)
-            waiting.append((ask, float(run)))
+            request = Request(str(number), (submit, number), nodes, cpus, float(run + more))
+            stage.easy.add(request)
+            waiting.append((request, float(run)))
         stage.run_pass(now_s, waiting)
-        waiting = [(ask, run) for ask, run in waiting if ask.name not in stage.begun]
+        waiting = [(request, run) for request, run in waiting if request.name not in stage.begun]
     assert sorted(stage.begun, key=int) == [str(number) for number in range(len(drawn))]
 
 
 def test_a_withdrawn_job_is_forgotten() -> None:
     """A waiting job that is taken back lets the next one be the head."""
-    easy = NodeEasy([1])
+    easy = Easy(Nodes([1]))
     begun: list[str] = []
-    first, second = (Ask(name, (0.0, i), 1, 1, 5.0) for i, name in enumerate("ab"))
+    first, second = (Request(name, (0.0, i), 1, 1, 5.0) for i, name in enumerate("ab"))
     easy.add(first)
     easy.add(second)
     easy.withdraw("a")
-    easy.schedule(0.0, lambda ask, nodes: begun.append(ask.name))
+    easy.schedule(0.0, lambda request, nodes: begun.append(request.name))
     assert (begun, easy.waits) == (["b"], 0)

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from backfill.sim.schedulers.waiting import WaitingJobs
+from backfill.sim.schedulers.fast_pool import WaitingJobs
 
 JOBS = 600
 

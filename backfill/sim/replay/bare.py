@@ -6,14 +6,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import assert_never
 
-from backfill.sim.schedulers.conservative import Conservative
-from backfill.sim.schedulers.easy import Easy
-from backfill.sim.schedulers.fcfs import Fcfs
+from backfill.sim.schedulers.family import scheduler_on
 from backfill.sim.schedulers.machine import NEVER, Cluster, Machine, Scheduler, SchedulerName, Tie
-from backfill.sim.schedulers.reservations import PoolEntry, Span, spans_of
-from backfill.sim.schedulers.reserved_pool import ReservedPool
+from backfill.sim.schedulers.reservations import PoolEntry, kept_processors
 from backfill.sim.traces.trace import Trace
 
 CSV_HEADER = "job_id,submit,start,end,processors\n"
@@ -77,26 +73,10 @@ def replay(
     """
     trace = trace.fitting(cluster.processors)
     machine = Machine(trace, cluster)
-    model = _make(scheduler, trace, cluster, machine, spans_of(reservations, trace, cluster))
+    model = scheduler_on(scheduler, trace, machine, kept_processors(reservations, trace, cluster))
     run = _run_batch if tie == "batch" else _run_eventwise
     run(trace.submit, machine, model)
     return ReplayResult(trace, cluster, scheduler, tie, machine.starts, len(reservations))
-
-
-def _make(
-    name: SchedulerName, trace: Trace, cluster: Cluster, machine: Machine, kept: Sequence[Span]
-) -> Scheduler:
-    match name:
-        case "conservative":
-            return Conservative(trace, cluster, machine, kept)
-        case "fcfs" | "easy" if kept:
-            return ReservedPool(trace, cluster, machine, kept, overtakes=name == "easy")
-        case "fcfs":
-            return Fcfs(machine)
-        case "easy":
-            return Easy(trace, machine)
-        case _:
-            assert_never(name)
 
 
 def _run_batch(submit: array[int], machine: Machine, model: Scheduler) -> None:

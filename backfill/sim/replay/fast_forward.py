@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from backfill.drivers.simulated.events import Event, EventQueue
 from backfill.drivers.simulated.hypervisor.hardware import Segment
-from backfill.sim.schedulers.waiting_asks import Ask
+from backfill.sim.schedulers.requests import Request
 
 if TYPE_CHECKING:
     from backfill.sim.replay.arrivals import Arrivals
@@ -23,7 +23,7 @@ class Light:
 
     number: int
     tale: JobTale
-    ask: Ask
+    request: Request
     processors: int
     run_s: float
     placed_s: float = -1.0  # not yet
@@ -99,7 +99,7 @@ class FastForward:
         arrivals = self.arrivals
         if arrivals is not None and arrivals.next_s <= next_s:
             return self._events.ticket(early=self._cluster.jobs.eventwise)
-        return self._cluster.end_in_order(self._ends[0][2].ask.name)
+        return self._cluster.end_in_order(self._ends[0][2].request.name)
 
     def _go(self) -> None:
         """Go from instant to instant until something else is due."""
@@ -148,16 +148,16 @@ class FastForward:
 
     def add(self, light: Light) -> None:
         """The job waits from now on."""
-        self._jobs[light.ask.name] = light
-        self._cluster.queue.metal.add(light.ask)
+        self._jobs[light.request.name] = light
+        self._cluster.queue.metal.add(light.request)
         self._kick()
         self._moved()
 
-    def allocate(self, ask: Ask) -> None:
+    def allocate(self, request: Request) -> None:
         """The queue has found nodes for the job."""
-        light = self._jobs[ask.name]
+        light = self._jobs[request.name]
         light.placed_s = self._events.now_s
-        if self._cluster.queue.metal.room_on(ask.placed):
+        if self._cluster.queue.metal.room_on(request.placed):
             self._kick()  # as whenever a node with room has changed
         light.launch_s = light.placed_s + self._hook_s
         self._placed += 1
@@ -170,18 +170,18 @@ class FastForward:
     def _tell_start(self, light: Light) -> None:
         tale = light.tale
         tale.start_s, tale.wait_s = light.launch_s, light.launch_s - light.placed_s
-        tale.names, tale.placed = self._cluster.shape.names, light.ask.placed
+        tale.names, tale.placed = self._cluster.shape.names, light.request.placed
 
     def _finish(self, light: Light) -> None:
         self._tell_start(light)
-        sim, tale, ask = self._cluster, light.tale, light.ask
-        del self._jobs[ask.name]
-        sim.queue.metal.ended(ask)
+        sim, tale, request = self._cluster, light.tale, light.request
+        del self._jobs[request.name]
+        sim.queue.metal.ended(request)
         self._pass_due = True
         start_s, end_s = light.launch_s, self._events.now_s
         tale.run_s, tale.end_s, tale.completed = end_s - start_s, end_s, True
         sim.active_high -= 1
         where = tale.host
-        segments = [Segment(ask.name, 0, where, where, 0.0, start_s, end_s)]
+        segments = [Segment(request.name, 0, where, where, 0.0, start_s, end_s)]
         sim.on_attempt(tale, segments if end_s > start_s else [], tale.run_s, 0.0)
         self._moved()

@@ -8,10 +8,11 @@ from math import inf
 
 from backfill.sim.replay.ledger import Ledger
 from backfill.sim.replay.trace_cluster import START_S, JobTale
+from backfill.sim.schedulers.family import scheduler_in
 from backfill.sim.schedulers.machine import SchedulerName, Tie
-from backfill.sim.schedulers.metal_queues import queue_on
+from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.reservations import ReservationEntry, kept_nodes
-from backfill.sim.schedulers.waiting_asks import Ask
+from backfill.sim.schedulers.rooms import Nodes
 from backfill.sim.traces.trace import Trace
 
 
@@ -34,9 +35,9 @@ class BareReplay:
     ) -> None:
         self.tales: list[JobTale] = []
         self._trace, self._names, self._cpus, self._ledger = trace, tuple(names), cpus, ledger
-        self._queue = queue_on(scheduler, len(names), cpus, kept_nodes(kept, names, START_S))
+        self._queue = scheduler_in(scheduler, Nodes([cpus] * len(names), kept_nodes(kept, names, START_S)))
         self._eventwise = tie == "eventwise"
-        self._running: list[tuple[float, int, Ask]] = []  # a heap: by end, then in queue order
+        self._running: list[tuple[float, int, Request]] = []  # a heap: by end, then in queue order
         self._now_s = START_S
         first, ticks = trace.submit[0], trace.ticks_per_s
         self._arrivals = [*(START_S + (at - first) / ticks for at in trace.submit), inf]
@@ -74,9 +75,9 @@ class BareReplay:
         """Likewise."""
         running, now_s = self._running, self._now_s
         while running and running[0][0] <= now_s:
-            ask = heappop(running)[2]
-            self._queue.ended(ask)
-            tale = self.tales[ask.order[1]]
+            request = heappop(running)[2]
+            self._queue.ended(request)
+            tale = self.tales[request.order[1]]
             tale.end_s, tale.completed, tale.run_s = now_s, True, now_s - tale.start_s
             self._ledger.ran(tale, tale.start_s, now_s)
             if self._eventwise:
@@ -88,12 +89,12 @@ class BareReplay:
         nodes = -(-processors // self._cpus)
         each = -(-processors // nodes)
         estimate_s = trace.estimate[number] / trace.ticks_per_s
-        self._queue.add(Ask(str(number), (now_s, number), nodes, each, estimate_s))
+        self._queue.add(Request(str(number), (now_s, number), nodes, each, estimate_s))
         self.tales.append(JobTale(number, True, each * nodes, now_s))
 
-    def _start(self, ask: Ask, nodes: int) -> None:
-        number = ask.order[1]
+    def _start(self, request: Request, nodes: int) -> None:
+        number = request.order[1]
         tale = self.tales[number]
         tale.start_s, tale.names, tale.placed = self._now_s, self._names, nodes
         run_s = self._trace.run[number] / self._trace.ticks_per_s
-        heappush(self._running, (self._now_s + run_s, number, ask))
+        heappush(self._running, (self._now_s + run_s, number, request))

@@ -16,11 +16,12 @@ from backfill.drivers.simulated.slurm.model import Reservation, SimJob
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.replay.fast_forward import FastForward, Light
 from backfill.sim.replay.trace_jobs import News, TraceJobs, TraceNodes, TwoQueues
+from backfill.sim.schedulers.family import scheduler_in
 from backfill.sim.schedulers.machine import SchedulerName, Tie
-from backfill.sim.schedulers.metal_queues import queue_on
-from backfill.sim.schedulers.node_easy import nodes_in
+from backfill.sim.schedulers.node_sets import nodes_in
+from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.reservations import ReservationEntry, kept_nodes
-from backfill.sim.schedulers.waiting_asks import Ask
+from backfill.sim.schedulers.rooms import Nodes
 
 # Small enough for exact times, large enough that no time is 0, which means "never".
 START_S = 1_000_000.0
@@ -95,7 +96,7 @@ class TraceCluster(SimulatedWorld):
             self.add_host(name, cpus=shape.cpus, memory_mb=shape.memory_mb, features=(METAL,))
         metal = [self._books.nodes[name] for name in shape.names]
         self.news = News(self._books)
-        order = queue_on(shape.scheduler, len(shape.names), shape.cpus)
+        order = scheduler_in(shape.scheduler, Nodes([shape.cpus] * len(shape.names)))
         self.queue = TwoQueues(frozenset({shape.high}), metal, order)
         self.jobs = TraceJobs(self._events, self._machines, self._books, self.queue, self.news)
         self.jobs.before_start = self._started
@@ -122,7 +123,7 @@ class TraceCluster(SimulatedWorld):
         """Reserve nodes, as an admin does before the first job; times count from the beginning."""
         shape = self.shape
         kept = kept_nodes(entries, shape.names, START_S)
-        self.queue.metal = queue_on(shape.scheduler, len(shape.names), shape.cpus, kept)
+        self.queue.metal = scheduler_in(shape.scheduler, Nodes([shape.cpus] * len(shape.names), kept))
         for entry in entries:
             start_s = START_S + entry.at_s
             end_s = start_s + entry.for_s
@@ -155,10 +156,10 @@ class TraceCluster(SimulatedWorld):
         self.active_high += 1
         if self.fast_forward.on:
             number = self._last_job = self._last_order = self._last_job + 1
-            ask = Ask(str(number), (self.now_s, number), nodes, each, estimate_s)
-            self.tales[ask.name] = tale
-            self.fast_forward.add(Light(number, tale, ask, processors, run_s))
-            return ask.name
+            request = Request(str(number), (self.now_s, number), nodes, each, estimate_s)
+            self.tales[request.name] = tale
+            self.fast_forward.add(Light(number, tale, request, processors, run_s))
+            return request.name
         wishes = {"cpus": processors, "num_nodes": nodes, "time_limit_s": estimate_s}
         id_ = self.submit(self.shape.high, run_s, **wishes)
         self.tales[id_] = tale
@@ -166,14 +167,14 @@ class TraceCluster(SimulatedWorld):
 
     def take_over(self, light: Light, *, begun: bool) -> None:
         """The fast-forward is over: write a job of which it knew into the books."""
-        ask, tale = light.ask, light.tale
+        request, tale = light.request, light.tale
         number, submit_s = light.number, tale.submit_s
-        job = SimJob(ask.name, number, number, self.shape.high, light.run_s, submit_s)
-        job.cpus, job.num_nodes, job.time_limit_s = light.processors, ask.nodes, ask.estimate_s
+        job = SimJob(request.name, number, number, self.shape.high, light.run_s, submit_s)
+        job.cpus, job.num_nodes, job.time_limit_s = light.processors, request.nodes, request.estimate_s
         job.eligible_s = submit_s
         job.start_s = job.clock_s = light.placed_s
         self._books.jobs[job.id] = job
-        self.jobs.take_over(job, ask, light.launch_s, begun=begun)
+        self.jobs.take_over(job, request, light.launch_s, begun=begun)
 
     @property
     def hook_limit_s(self) -> float:

@@ -16,8 +16,9 @@ from backfill.drivers.simulated.slurm.books import Books, PendingQueue
 from backfill.drivers.simulated.slurm.controller import NodeControl
 from backfill.drivers.simulated.slurm.jobs import JobControl
 from backfill.drivers.simulated.slurm.model import SimJob, SimNode
-from backfill.sim.schedulers.node_easy import NodeEasy, nodes_in
-from backfill.sim.schedulers.waiting_asks import Ask
+from backfill.sim.schedulers.fcfs import Fcfs
+from backfill.sim.schedulers.node_sets import nodes_in
+from backfill.sim.schedulers.requests import Request
 
 
 class News:
@@ -78,15 +79,15 @@ class News:
 class TwoQueues(PendingQueue):
     """Jobs for bare metal wait in a queue of their own, the others as Slurm's simulation has it."""
 
-    def __init__(self, high: frozenset[str], nodes: Sequence[SimNode], metal: NodeEasy) -> None:
+    def __init__(self, high: frozenset[str], nodes: Sequence[SimNode], metal: Fcfs) -> None:
         super().__init__()
         self.metal = metal
         self._high = high
         self._nodes = tuple(nodes)
-        self._asks: dict[str, tuple[SimJob, Ask]] = {}
+        self._requests: dict[str, tuple[SimJob, Request]] = {}
         # The queue has placed a job; a light one is all that there is of it.
         self.on_metal: Callable[[SimJob, list[SimNode]], None] = lambda job, nodes: None
-        self.on_light: Callable[[Ask], None] = lambda ask: None
+        self.on_light: Callable[[Request], None] = lambda request: None
 
     def push(self, job: SimJob, tier: int) -> None:
         """Let the job wait."""
@@ -95,9 +96,9 @@ class TwoQueues(PendingQueue):
             return
         estimate_s = job.run_s if job.time_limit_s is None else job.time_limit_s
         order = (job.submit_s, job.order)
-        ask = Ask(job.id, order, job.num_nodes, job.cpus_per_node, estimate_s)
-        self._asks[job.id] = (job, ask)
-        self.metal.add(ask)
+        request = Request(job.id, order, job.num_nodes, job.cpus_per_node, estimate_s)
+        self._requests[job.id] = (job, request)
+        self.metal.add(request)
 
     def on_bare(self, job: SimJob) -> bool:
         """Whether the job is one for bare metal."""
@@ -110,10 +111,10 @@ class TwoQueues(PendingQueue):
         self.metal.schedule(now_s, self._start)
         return self.metal.wake_s(now_s) if self.metal.waits else inf
 
-    def _start(self, ask: Ask, nodes: int) -> None:
-        known = self._asks.get(ask.name)
+    def _start(self, request: Request, nodes: int) -> None:
+        known = self._requests.get(request.name)
         if known is None:
-            self.on_light(ask)
+            self.on_light(request)
         else:
             self.on_metal(known[0], self.metal_in(nodes))
 
@@ -121,13 +122,13 @@ class TwoQueues(PendingQueue):
         """The nodes in a set of bits."""
         return [self._nodes[node] for node in nodes_in(nodes)]
 
-    def take_over(self, job: SimJob, ask: Ask) -> None:
+    def take_over(self, job: SimJob, request: Request) -> None:
         """The queue knows the job already."""
-        self._asks[job.id] = (job, ask)
+        self._requests[job.id] = (job, request)
 
     def leaves(self, job: SimJob) -> None:
         """A job on bare metal has left its nodes, or waits no longer."""
-        found = self._asks.pop(job.id, None)
+        found = self._requests.pop(job.id, None)
         if found is None:
             return
         if job.state is JobState.PENDING:
@@ -240,12 +241,12 @@ class TraceJobs(JobControl):
         super()._forget(job)
         self._news.forgotten(job)
 
-    def take_over(self, job: SimJob, ask: Ask, launch_s: float, *, begun: bool) -> None:
+    def take_over(self, job: SimJob, request: Request, launch_s: float, *, begun: bool) -> None:
         """A job of which only the queue knew: it waits, or has its nodes, or has begun on them."""
         self._books.known[job.id] = job
-        self._queue.take_over(job, ask)
-        if ask.placed:
-            self._place(job, ask)
+        self._queue.take_over(job, request)
+        if request.placed:
+            self._place(job, request)
             if begun:
                 job.configuring = False
                 self._machines.resume(job.id, job.nodes, job.run_s, launch_s)
@@ -253,8 +254,8 @@ class TraceJobs(JobControl):
                 self._events.at(launch_s, partial(self._launch, job, job.restarts))
         self._news.job(job)
 
-    def _place(self, job: SimJob, ask: Ask) -> None:
-        chosen = self._queue.metal_in(ask.placed)
+    def _place(self, job: SimJob, request: Request) -> None:
+        chosen = self._queue.metal_in(request.placed)
         job.state, job.configuring = JobState.RUNNING, True
         job.nodes = tuple(node.name for node in chosen)
         for node in chosen:

@@ -1,143 +1,117 @@
-"""EASY backfill: only the first job that does not fit has a reservation.
+"""EASY backfill: only the first job that does not fit is promised a start, and nobody delays it.
 
 Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from math import inf
 
-from backfill.sim.schedulers.machine import NEVER, Machine
-from backfill.sim.schedulers.waiting import WaitingJobs
-from backfill.sim.traces.trace import Trace
+from backfill.sim.schedulers.fcfs import Fcfs, Start
+from backfill.sim.schedulers.requests import Kind, Request
+from backfill.sim.schedulers.rooms import Promise, Room
 
-NOBODY = -1
+# Those of one kind who may start, and whether they may outlast the head's waiting.
+Asked = tuple[list[Request], bool]
 
 
-class Easy:
-    """The head waits for `_shadow`, when by estimates it fits; `_extra` is left over then.
+class Easy(Fcfs):
+    """The head waits for its promised start; others overtake it where they do not delay that."""
 
-    Between completions room only shrinks and time only passes, so a job that was passed over
-    stays so: an arrival asks the new job alone. A completion exactly at its estimate had been
-    counted on, so it changes neither `_shadow` nor `_extra`.
-    """
+    def __init__(self, room: Room) -> None:
+        super().__init__(room)
+        # Where room only shrinks until a job ends, one that was passed over stays so till then: only
+        # those are asked that have come since. None: all of them.
+        self._new: list[Request] | None = None
+        self._passed_s = -inf  # when the latest pass was
 
-    __slots__ = (
-        "_estimate",
-        "_extra",
-        "_head",
-        "_machine",
-        "_processors",
-        "_running",
-        "_shadow",
-        "_stale",
-        "_waiting",
-    )
+    def add(self, request: Request) -> None:
+        """Let the job wait from now on."""
+        if not self._waiting.add(request):
+            self._new = None
+        elif self._new is not None:
+            self._new.append(request)
 
-    def __init__(self, trace: Trace, machine: Machine) -> None:
-        self._machine = machine
-        self._processors = trace.processors
-        self._estimate = trace.estimate
-        self._running: list[tuple[int, int, int]] = []  # (estimated end, job, processors), sorted
-        self._waiting = WaitingJobs(trace.processors, trace.estimate)  # all but the head
-        self._head = NOBODY
-        self._shadow = 0
-        self._extra = 0
-        self._stale = False
+    def withdraw(self, name: str) -> None:
+        """Let a job wait no longer; one that does not wait: nothing."""
+        super().withdraw(name)
+        self._new = None
 
-    def arrived(self, job: int, now: int) -> None:
-        size = self._processors[job]
-        if self._head == NOBODY:
-            if size <= self._machine.free:
-                self._start(job, now)
-            else:
-                self._head = job
-                self._reserve()
-        elif size <= self._machine.free and self._may_pass(job, size, now):
-            self._start(job, now)
-        else:
-            self._waiting.add(job)
+    def ended(self, request: Request) -> None:
+        """Take back the place of a running job."""
+        super().ended(request)
+        self._new = None
 
-    def completed(self, job: int, now: int) -> None:
-        expected = self._machine.starts[job] + self._estimate[job]
-        running = self._running
-        del running[bisect_left(running, (expected, job))]
-        if expected != now:
-            self._stale = True
+    def schedule(self, now_s: float, start: Start) -> None:
+        """Make one pass: heads while they fit, then whoever does not delay the head."""
+        new, since_s, self._passed_s = self._new, self._passed_s, now_s
+        if self._start_heads(now_s, start) or (
+            new is not None and not self._room.shrinks(self._running, since_s, now_s)
+        ):
+            self._new = None
+        if len(self._waiting.requests) > 1 and self._room.free:
+            if self._new is None or self._new:
+                self._overtake(now_s, start)
+            self._new = []
 
-    def run_pass(self, now: int) -> None:
-        if self._head == NOBODY:
+    def _overtake(self, now_s: float, start: Start) -> None:
+        """Start who does not delay the head. Most often nobody fits: then no promise is looked for."""
+        room, new = self._room, self._new
+        if new is None:
+            kinds = self._waiting.kinds(room.count())
+            if kinds:
+                promise = room.promise(self._waiting.requests[0], self._running, now_s)
+                self._merge(self._asked(kinds, promise, now_s), promise, now_s, start)
             return
-        if self._processors[self._head] <= self._machine.free:
-            self._start_heads(now)
-        if self._head == NOBODY:
-            return
-        if self._stale:
-            self._reserve()
-        sizes = self._waiting.sizes
-        if sizes and sizes[0] <= self._machine.free:
-            self._backfill(now)
+        fitting = [request for request in new if room.place(request, now_s)]
+        if fitting:
+            promise = room.promise(self._waiting.requests[0], self._running, now_s)
+            self._merge((([request], True) for request in fitting), promise, now_s, start)
 
-    def next_wake(self) -> int:
-        return NEVER
+    def _merge(self, asked: Iterable[Asked], promise: Promise, now_s: float, start: Start) -> None:
+        """Ask in queue order by merging the kinds' own queues: of a kind that fits only beside the
+        head's promise none is asked that would last longer."""
+        room, until_s = self._room, promise.start_s
+        found = []
+        for requests, lasting in asked:
+            at = _next(requests, 0, now_s, None if lasting else until_s)
+            if at >= 0:
+                found.append((requests[at].order, at, requests, lasting))
+        heapify(found)
+        while found and room.free:
+            _, at, requests, lasting = heappop(found)
+            request = requests[at]
+            ends = now_s + request.estimate_s <= until_s
+            place = room.beside(request, promise, now_s, ends=ends)
+            if place:
+                self._begin(request, place, now_s, start)
+            elif room.alike:
+                if ends:
+                    continue  # room only shrinks during a pass: none of this kind can follow
+                lasting = False
+            at = _next(requests, at + 1, now_s, None if lasting else until_s)
+            if at >= 0:
+                heappush(found, (requests[at].order, at, requests, lasting))
 
-    def _start(self, job: int, now: int) -> None:
-        self._machine.start(job, now)
-        insort(self._running, (now + self._estimate[job], job, self._processors[job]))
+    def _asked(self, kinds: list[Kind], promise: Promise, now_s: float) -> Iterator[Asked]:
+        """Yield those of each kind that may start, and whether they may outlast the head's waiting."""
+        bounds: dict[int, tuple[int, int]] = {}
+        for kind in kinds:
+            cpus, nodes = kind.cpus, kind.nodes
+            if cpus not in bounds:
+                bounds[cpus] = self._room.bounds(cpus, promise)
+            fitting, lasting = bounds[cpus]
+            if nodes <= fitting and (nodes <= lasting or now_s + kind.estimates_s[0] <= promise.start_s):
+                requests = kind.requests
+                head = requests[0] is promise.head
+                yield requests[1:] if head else list(requests), nodes <= lasting
 
-    def _start_heads(self, now: int) -> None:
-        machine, waiting = self._machine, self._waiting
-        while self._head != NOBODY and self._processors[self._head] <= machine.free:
-            self._start(self._head, now)
-            self._head = waiting.next_after(self._head)
-            if self._head != NOBODY:
-                waiting.remove(self._head)
-        self._stale = True
 
-    def _reserve(self) -> None:
-        """Find when by estimates the head fits; all that end at that very instant count."""
-        need = self._processors[self._head]
-        free = self._machine.free
-        shadow = NEVER
-        for end, _, processors in self._running:
-            if end > shadow:
-                break
-            free += processors
-            if free >= need:
-                shadow = end
-        self._shadow = shadow
-        self._extra = free - need
-        self._stale = False
-
-    def _may_pass(self, job: int, size: int, now: int) -> bool:
-        """Whether a job may overtake the head; what it takes of the extra room is booked."""
-        if now + self._estimate[job] <= self._shadow:
-            return True
-        if size <= self._extra:
-            self._extra -= size
-            return True
-        return False
-
-    def _backfill(self, now: int) -> None:
-        """Go once through the waiting jobs in queue order, by merging the sizes' own queues."""
-        waiting, machine = self._waiting, self._machine
-        fitting = waiting.sizes[: bisect_right(waiting.sizes, machine.free)]
-        found = [(self._candidate(size, self._head, now), size) for size in fitting]
-        candidates = [(job, size) for job, size in found if job != NOBODY]
-        heapify(candidates)
-        while candidates:
-            job, size = heappop(candidates)
-            if size > machine.free:
-                continue  # room only shrinks during a pass: no job of this size can follow
-            if self._may_pass(job, size, now):
-                self._start(job, now)
-                waiting.remove(job)
-            following = self._candidate(size, job, now)
-            if following != NOBODY:
-                heappush(candidates, (following, size))
-
-    def _candidate(self, size: int, after: int, now: int) -> int:
-        if size <= self._extra:
-            return self._waiting.first(size, after)
-        return self._waiting.first_short(size, after, self._shadow - now)
+def _next(requests: list[Request], at: int, now_s: float, by_s: float | None) -> int:
+    """Return from `at` on the first that by its estimate ends by then (None: any), or -1."""
+    if by_s is None:
+        return at if at < len(requests) else -1
+    ends = (i for i in range(at, len(requests)) if now_s + requests[i].estimate_s <= by_s)
+    return next(ends, -1)

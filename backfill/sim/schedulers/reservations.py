@@ -21,22 +21,25 @@ class PoolEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """So many processors are kept from `start` to `end`, in the trace's ticks."""
+class Kept:
+    """This place is kept from `start` to `end`, in the replay's own time.
 
-    start: int
-    end: int
-    processors: int
+    It is a set of nodes, or a number of processors: see `rooms`.
+    """
+
+    start: float
+    end: float
+    place: int
 
 
-def spans_of(entries: Iterable[PoolEntry], trace: Trace, cluster: Cluster) -> list[Span]:
+def kept_processors(entries: Iterable[PoolEntry], trace: Trace, cluster: Cluster) -> list[Kept]:
     """What is kept when, one span after the other; where entries overlap they add up.
 
     A tick that is kept in part is kept.
     """
     begin, ticks = trace.submit[0] if len(trace) else 0, trace.ticks_per_s
     whole = [
-        Span(
+        Kept(
             begin + floor(entry.at_s * ticks),
             begin + ceil((entry.at_s + entry.for_s) * ticks),
             entry.processors or cluster.processors,
@@ -47,11 +50,11 @@ def spans_of(entries: Iterable[PoolEntry], trace: Trace, cluster: Cluster) -> li
     return list(_pieces(whole, cuts, cluster.processors))
 
 
-def _pieces(whole: Sequence[Span], cuts: Sequence[int], most: int) -> Iterator[Span]:
+def _pieces(whole: Sequence[Kept], cuts: Sequence[float], most: int) -> Iterator[Kept]:
     for start, end in pairwise(cuts):
-        kept = sum(s.processors for s in whole if s.start <= start and end <= s.end)
+        kept = sum(s.place for s in whole if s.start <= start and end <= s.end)
         if kept:
-            yield Span(start, end, min(kept, most))
+            yield Kept(start, end, min(kept, most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +67,6 @@ class ReservationEntry:
     for_s: float
     # For work on the hosts themselves: instances have to leave them as well.
     maintenance: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """These nodes, a set of bits, are kept from `start_s` to `end_s`."""
-
-    start_s: float
-    end_s: float
-    nodes: int
 
 
 def kept_nodes(entries: Iterable[ReservationEntry], names: Sequence[str], start_s: float) -> list[Kept]:
