@@ -12,7 +12,7 @@ from backfill.core.cluster import JobState
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
-from backfill.core.refusals import Goal
+from backfill.core.refusals import Code, Goal
 from backfill.core.sentences import why
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
@@ -98,7 +98,7 @@ def test_what_somebody_resumes_in_vain_is_ours_from_then_on() -> None:
     run.run(5.0)
     assert sim.job(theirs).state is JobState.SUSPENDED
     refused = [r.body for r in run.journal.read() if r.kind == "refusal"]
-    assert any("somebody resumed it in Slurm" in str(body["reason"]) for body in refused)
+    assert any(body["code"] == Code.JOB_RESUMED.value for body in refused)
     run.until(lambda: ended(sim, high, theirs, ours), 900)
     assert {sim.job(job).restarts for job in (theirs, ours)} == {0}
     assert sim.audit() == []
