@@ -50,6 +50,7 @@ class Goal(Enum):
     MOVE_TO = "move_to"  # about: the host
     REQUEUE = "requeue"
     REQUEUE_JOB = "requeue_job"  # about: the job
+    PLACE = "place"  # about: the node
     REMOVAL = "removal"
     OTHER = "other"  # of a journal from before there were goals; about: its words
 
@@ -147,6 +148,7 @@ class Code(Enum):
     JOB_TOO_BIG = "job_too_big"
     QUOTA = "quota"
     ENVIRONMENT = "environment"
+    LEFT_TO_END = "left_to_end"
     MAY_HAVE_JOBS = "may_have_jobs"
     SHOWN_BUSY = "shown_busy"
     HIDDEN_BUSY = "hidden_busy"

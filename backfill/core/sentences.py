@@ -52,6 +52,7 @@ _GOALS = {
     Goal.MOVE_TO: "move to {about}",
     Goal.REQUEUE: "requeue",
     Goal.REQUEUE_JOB: "requeue of job {about}",
+    Goal.PLACE: "its place on {about}",
     Goal.REMOVAL: "removal",
     Goal.OTHER: "{about}",
 }
@@ -231,6 +232,9 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.FELLOWS_STAND: "{nodes} of the same job still stands still",
     Code.SEVERAL_JOBS: "{count} jobs run on it: one alone is saved",
     Code.NODES_NOT_READY: "not all of its nodes are ready nodes of ours",
+    Code.LEFT_TO_END: (
+        "it was there before that could be seen, and is left to its end, or to scontrol requeue"
+    ),
     Code.NO_REQUEUE: "it was submitted as --no-requeue",
     Code.NO_REQUEUE_AWAITED: "job {jobs} was submitted as --no-requeue: it is waited for",
     Code.NO_REQUEUE_UNLOST: ("job {job} was submitted as --no-requeue, and nothing shows its copy as lost"),

@@ -44,12 +44,14 @@ def own_image(policies: PolicySet, image: str) -> str:
 
 def serves(policies: PolicySet, node: ManagedNode, want: Want) -> bool:
     """Whether the node is of the kind that is wanted."""
-    return _serves((image_of(policies, node), node.devices), (want.image, want.device))
+    return _serves(policies, (image_of(policies, node), node.devices), (want.image, want.device))
 
 
-def _serves(offer: Offer, asked: Asked) -> bool:
+def _serves(policies: PolicySet, offer: Offer, asked: Asked) -> bool:
+    """Whoever asks for nothing finds no node free that is for some people only."""
     (image, devices), (wanted, device) = offer, asked
-    return (not wanted or image == wanted) and (not device or device in devices)
+    fits = image == wanted if wanted else image not in policies.environments.private
+    return fits and (not device or device in devices)
 
 
 def wants(world: World, policies: PolicySet, jobs: Iterable[Job]) -> list[Want]:
@@ -64,7 +66,7 @@ def wants(world: World, policies: PolicySet, jobs: Iterable[Job]) -> list[Want]:
         owners = {job.user for job in asked[kind]} if want.device else set()
         found.append(replace(want, owner=owners.pop()) if len(owners) == 1 else want)
         left = need.cpus if kind != ("", "") else 0
-        for offer in [offer for offer in free if _serves(offer, kind)]:
+        for offer in [offer for offer in free if _serves(policies, offer, kind)]:
             taken = min(left, free[offer])
             free[offer] -= taken
             left -= taken
@@ -86,15 +88,15 @@ def want_of_all(world: World, policies: PolicySet, need: Need) -> Want:
 
 def _want(world: World, policies: PolicySet, asked: Asked, need: Need, free: Counter[Offer]) -> Want:
     """`free`: CPUs that jobs will find free."""
-    lacking = need.cpus - _sum(free, asked)
+    lacking = need.cpus - _sum(policies, free, asked)
     if need.nodes > 1 and lacking <= 0:
         # A job over several nodes needs them all at once.
-        lacking = need.nodes - _sum(_usable(world, policies), asked)
+        lacking = need.nodes - _sum(policies, _usable(world, policies), asked)
     return Want(asked[0], need, lacking, asked[1])
 
 
-def _sum(there: Counter[Offer], asked: Asked) -> int:
-    return sum(count for offer, count in there.items() if _serves(offer, asked))
+def _sum(policies: PolicySet, there: Counter[Offer], asked: Asked) -> int:
+    return sum(count for offer, count in there.items() if _serves(policies, offer, asked))
 
 
 def _usable(world: World, policies: PolicySet) -> Counter[Offer]:

@@ -32,6 +32,7 @@ def slurm_manager(config: Config) -> SlurmManager:
         slurm_parts.commands(config),
         registration=slurm_parts.registration(config),
         path=slurm_parts.read_path(config),
+        access=slurm_parts.access(config.policies.environments),
     )
 
 

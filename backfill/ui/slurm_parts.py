@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
-from backfill.core.policies.environments import Environments
+from backfill.core.policies.environments import Environments, whose
+from backfill.drivers.slurm.access import Access
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, Wanted
 from backfill.drivers.slurm.conf.nodes import CloudNodes, ConfNodes
@@ -181,6 +182,7 @@ def hook_plan(config: Config) -> HookPlan:
         log=Path(entry.log),
         arrival_endpoint=local if entry.arrival else "",
         gates=gates(config.policies.environments),
+        rooms=rooms(config.policies.environments),
     )
 
 
@@ -211,4 +213,21 @@ def gates(environments: Environments) -> tuple[Gate, ...]:
         Gate(entry.name, entry.users, entry.accounts, environments.whose(entry))
         for entry in environments.entries
         if entry.users or entry.accounts
+    )
+
+
+def access(environments: Environments) -> tuple[Access, ...]:
+    """Who may have nodes of an image at all, where not everybody may."""
+    return tuple(
+        Access(entries[0].name, *environments.members(image))
+        for image in environments.private
+        if (entries := [e for e in environments.entries if e.image == image])
+    )
+
+
+def rooms(environments: Environments) -> tuple[Gate, ...]:
+    """What is refused at submission to whoever asks for a node by its name."""
+    return tuple(
+        Gate(kept.feature, kept.users, kept.accounts, whose(kept.users, kept.accounts))
+        for kept in access(environments)
     )

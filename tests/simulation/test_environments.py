@@ -7,6 +7,7 @@ from collections import Counter
 from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.environments import Environment, Environments, ImageRule
 from backfill.core.policies.scale import Scale
+from backfill.core.refusals import Code
 from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -98,3 +99,56 @@ def test_names_are_kept_for_an_image() -> None:
     assert {n for n, image in by_image.items() if image} == {"vn1", "vn2"}
     run.until(lambda: ended(sim, *cms, *plain), 600)
     assert sim.audit() == []
+
+
+OURS = Environments((Environment("cms", "cms-7", users=("ada",)),), CATALOGUE.rules)
+
+
+def test_a_stranger_who_gets_onto_the_node_all_the_same_is_put_back() -> None:
+    """Somebody took Slurm's own fence away: the job begins anew where it may be, hardly begun."""
+    sim = cluster()
+    run = play(sim, policies(environments=OURS, scale=Scale(idle_s=600)))
+    member = sim.submit("htc", 30.0, features="cms", user="ada")
+    run.until(lambda: ended(sim, member), 100)
+    (theirs,) = run.world.managed
+    stranger = sim.submit("htc", 300.0, user="eve", required_nodes=(theirs,))
+    run.until(lambda: running(sim, stranger), 60)
+    run.until(lambda: sim.job(stranger).restarts == 1, 30)
+    asked = [r.body for r in run.journal.read() if r.body.get("t") == "RequeueJob"]
+    why = "user eve of account (none) may not have environment cms: it is for user ada"
+    assert [(body["job_id"], body["reason"]) for body in asked] == [(stranger, why)]
+    sim.user_cancel(stranger)
+    again = sim.submit("htc", 20.0, features="cms", user="ada")
+    run.until(lambda: ended(sim, again), 300)
+    assert sim.audit() == []
+
+
+def test_a_stranger_who_was_there_before_is_left_to_his_end() -> None:
+    """The catalogue names its users only now: nothing that runs is destroyed, and nobody follows."""
+    sim = cluster()
+    run = play(sim, policies(environments=CATALOGUE, scale=Scale(idle_s=600)))
+    early = sim.submit("htc", 300.0, features="cms", user="eve")
+    run.until(lambda: running(sim, early), 60)
+    run.run(70.0)
+    run.policies = run.cycle.policies = policies(environments=OURS, scale=Scale(idle_s=600))
+    run.run(60.0)
+    assert any(r.code is Code.LEFT_TO_END for r in run.cycle.last.refusals)
+    assert all(node.drained_by_us for n, node in run.world.nodes.items() if n in run.world.managed)
+    run.until(lambda: ended(sim, early), 400)
+    assert sim.job(early).restarts == 0
+    member = sim.submit("htc", 20.0, features="cms", user="ada")
+    run.until(lambda: ended(sim, member), 300)
+    assert sim.audit() == []
+
+
+def test_an_idle_node_for_some_is_none_for_others() -> None:
+    """A job that asks for nothing does not wait for it: it gets an instance of the usual image."""
+    sim = cluster()
+    run = play(sim, policies(environments=OURS, scale=Scale(idle_s=600)))
+    member = sim.submit("htc", 5.0, features="cms", user="ada")
+    run.until(lambda: ended(sim, member), 100)
+    (theirs,) = run.world.managed
+    sim.admin_drain(theirs, "as Slurm's reservation keeps others away")
+    sim.admin_drain(theirs, "")
+    sim.submit("htc", 20.0, user="eve")
+    run.until(lambda: images(run)[""] == 1, 30)

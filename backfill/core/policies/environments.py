@@ -29,6 +29,11 @@ class Environment:
         return bool(listed) and user not in self.users and account not in self.accounts
 
 
+def whose(users: Iterable[str], accounts: Iterable[str]) -> str:
+    """Name those who may."""
+    return ", ".join(_allowed(users, accounts))
+
+
 @dataclass(frozen=True, slots=True)
 class ImageRule:
     """What holds for all instances of one master image. 0 and empty: nothing in particular."""
@@ -74,15 +79,32 @@ class Environments:
         wanted = set(_NAMES.findall(job.features))
         for entry in self.entries:
             if entry.name in wanted and entry.refuses(job.user, job.account):
-                account, allowed = job.account or "(none)", _allowed(entry)
-                return because(
-                    Code.ENVIRONMENT, user=job.user, account=account, environment=entry.name, allowed=allowed
-                )
+                return _for_others(entry, job)
         return None
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """Images all of whose environments are for somebody: nobody else may be on their nodes."""
+        named = dict.fromkeys(entry.image for entry in self.entries)
+        return tuple(i for i in named if all(e.users or e.accounts for e in self.entries if e.image == i))
+
+    def members(self, image: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Users and accounts that may have one of the image's environments."""
+        entries = [entry for entry in self.entries if entry.image == image]
+        users = dict.fromkeys(user for entry in entries for user in entry.users)
+        accounts = dict.fromkeys(account for entry in entries for account in entry.accounts)
+        return tuple(users), tuple(accounts)
+
+    def keeps_out(self, image: str, job: Job) -> Reason | None:
+        """Say why the job may not be on a node of this image; None: it may."""
+        entries = [entry for entry in self.entries if entry.image == image]
+        if not entries or not all(entry.refuses(job.user, job.account) for entry in entries):
+            return None
+        return _for_others(entries[0], job)
 
     def whose(self, entry: Environment) -> str:
         """The end of a sentence about somebody who may not have it."""
-        return f"may not have environment {entry.name}: it is for {', '.join(_allowed(entry))}"
+        return f"may not have environment {entry.name}: it is for {whose(entry.users, entry.accounts)}"
 
     @property
     def particular(self) -> bool:
@@ -130,5 +152,11 @@ class Environments:
         return next((rule.name for rule in self.rules if name in rule.names), "")
 
 
-def _allowed(entry: Environment) -> tuple[str, ...]:
-    return (*(f"user {name}" for name in entry.users), *(f"account {name}" for name in entry.accounts))
+def _for_others(entry: Environment, job: Job) -> Reason:
+    allowed = _allowed(entry.users, entry.accounts)
+    account = job.account or "(none)"
+    return because(Code.ENVIRONMENT, user=job.user, account=account, environment=entry.name, allowed=allowed)
+
+
+def _allowed(users: Iterable[str], accounts: Iterable[str]) -> tuple[str, ...]:
+    return (*(f"user {name}" for name in users), *(f"account {name}" for name in accounts))

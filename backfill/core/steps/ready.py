@@ -20,6 +20,7 @@ from backfill.core.steps.fellows import go_on_together, waits_for
 from backfill.core.steps.prove import unwoken
 from backfill.core.steps.rungs import first_rung
 from backfill.core.steps.saving import save_in_time
+from backfill.core.steps.strangers import strangers
 from backfill.core.steps.throttle import give_cpus
 
 # The stop signal of a `scontrol suspend` that was sent to a paused guest is delivered when that is
@@ -70,6 +71,8 @@ def _in_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     waiting = waits_for(builder, node)
     if not waiting and _stop_forgotten(builder, node, seen):
+        return
+    if strangers(builder, node, seen):
         return
     _in_service(builder, node, seen, waiting)
     _see_to_jobs(builder, node, waiting)

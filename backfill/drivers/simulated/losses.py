@@ -22,6 +22,8 @@ _MOMENT_S = 15.0
 _STOPPING_S = 5.0
 # A time limit that runs out while we keep the job from its CPUs for less was close anyway.
 _KEPT_FROM_S = 60.0
+# So long after its start a job may be put back that has no business where it is.
+_JUST_BEGUN_S = 65.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class Losses:
     """Complains of each loss that none of the exceptions below allows.
 
     Work is intact while Slurm still holds that very run of the job: active, same restart count. A
-    copy that is stale or already gone is no loss. Else there are four exceptions, a method each:
-    `_host_dead`, `_ordered`, `_silent` and `_ladder_names_it`.
+    copy that is stale or already gone is no loss. Else there are five exceptions, a method each:
+    `_host_dead`, `_ordered`, `_silent`, `_stranger` and `_ladder_names_it`.
     """
 
     def __init__(
@@ -186,7 +188,7 @@ class Losses:
 
     def _excuse(self, run: Run, going: Iterable[Run]) -> str:
         """Name the exception that allows this loss, or return an empty text."""
-        rules = (self._host_dead, self._ordered, self._silent)
+        rules = (self._host_dead, self._ordered, self._silent, self._stranger)
         found = next((rule.__name__ for rule in rules if rule(run)), "")
         return found or (self._ladder_names_it.__name__ if self._ladder_names_it(run, going) else "")
 
@@ -207,6 +209,15 @@ class Losses:
         return after_s > 0.0 and any(
             m.on and not m.connected and self._decided_s - m.silent_s >= after_s - 1.0 for m in run.machines
         )
+
+    def _stranger(self, run: Run) -> bool:
+        """It has just begun where its owner may not be at all, and may begin anew."""
+        policies, job = self._deed.policies, self._books.jobs[run.job]
+        if policies is None or not job.requeue or self._events.now_s > job.start_s + _JUST_BEGUN_S:
+            return False
+        places = (self._hosts[m.host].instances.get(m.node) for m in run.machines)
+        images = [place.spec.image for place in places if place is not None]
+        return any(policies.environments.keeps_out(image, job.view()) for image in images)
 
     def _ladder_names_it(self, run: Run, going: Iterable[Run]) -> bool:
         """The policy's ladder ends with `requeue`, in so many words, and it is that far.

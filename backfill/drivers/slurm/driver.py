@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import ceil
 
 from backfill.core.cluster import ACTIVE, ENDED, NOWHERE, OUR_REASON, Job, JobState, Node, NodeBase
+from backfill.drivers.slurm.access import Access, AccessRules, release
 from backfill.drivers.slurm.checks import (
     JOB_ID,
     NODE_NAME,
@@ -21,6 +22,7 @@ from backfill.drivers.slurm.checks import (
 )
 from backfill.drivers.slurm.commands import Commands
 from backfill.drivers.slurm.lookup import Lookup, Resolve, resolve
+from backfill.drivers.slurm.reading.ahead import SHOW_RESERVATIONS
 from backfill.drivers.slurm.reading.paths import ReadPath
 from backfill.drivers.slurm.reading.reader import SlurmReader
 from backfill.drivers.slurm.registration import Dynamic, Registration
@@ -48,11 +50,13 @@ class SlurmManager(SlurmReader):
         registration: Registration | None = None,
         path: ReadPath | None = None,
         resolve: Resolve = resolve,
+        access: Sequence[Access] = (),
     ) -> None:
         super().__init__(commands or Commands(), path)
         self._lookup = Lookup(self._commands, resolve)
         self._settle_s = settle_s
         self._registration = registration or Dynamic()
+        self._access = AccessRules(access)
 
     # --- nodes ---------------------------------------------------------------------------------
 
@@ -60,10 +64,18 @@ class SlurmManager(SlurmReader):
         """Make the node known and drained, so that its slurmd may register but no job comes yet."""
         check_spec(spec)
         self._registration.create(self, spec)
+        self._access.keep(self, spec.name, spec.features)
 
     def delete_node(self, name: str) -> None:
         """Remove the node. BusyError while a job holds it."""
-        self._registration.delete(self, checked(name, NODE_NAME, "node name"))
+        checked(name, NODE_NAME, "node name")
+        try:
+            self._registration.delete(self, name)
+        except BusyError:
+            # A node of a reservation counts as busy; ours is of use as long as the node is.
+            if self.busy([name]) or not release(self, name):
+                raise
+            self._registration.delete(self, name)
 
     def observe(self) -> ClusterObservation:
         """Read all nodes and all jobs that are pending, active or ended lately."""
@@ -121,6 +133,7 @@ class SlurmManager(SlurmReader):
         if node.drained_by_others:
             raise RefusedError(name, f"somebody else drained it: {node.reason}")
         if node.drained:
+            self._access.keep(self, name, node.features)  # whoever took the reservation away
             self._registration.proven(name)
             heard = heard and node.responding and node.base is NodeBase.IDLE
             self.scontrol(name, "update", f"NodeName={name}", _OPEN[heard])
@@ -335,6 +348,16 @@ class SlurmManager(SlurmReader):
         if job is None:
             raise NotFoundError(f"job {job_id}", "Slurm does not know this job")
         return job
+
+    def reservations(self) -> list[str]:
+        """Return the names of all reservations."""
+        lines = self._commands.run(SHOW_RESERVATIONS).split("\n")
+        words = (line.split(" ", 1)[0] for line in lines if line.startswith("ReservationName="))
+        return [word.partition("=")[2] for word in words]
+
+    def version(self) -> tuple[int, int]:
+        """Return Slurm's release, such as (24, 11)."""
+        return self.settings().version.major
 
     def scontrol(self, subject: str, *argv: str) -> None:
         """Run scontrol."""

@@ -50,6 +50,7 @@ class HookPlan:
     arrival_endpoint: str = ""
     compiler: str | None = "gcc"
     gates: tuple[Gate, ...] = ()
+    rooms: tuple[Gate, ...] = ()  # the same of whole nodes
 
     @property
     def scripted(self) -> bool:
@@ -97,7 +98,8 @@ class Hooks:
         try:
             if plan.scripted:
                 poking = bool(plan.arrival_endpoint)
-                self._script.install(self._directory / _ARRIVAL, plan.gates, poking=poking)
+                arrival = self._directory / _ARRIVAL
+                self._script.install(arrival, plan.gates, plan.rooms, poking=poking)
             return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
         except (DriverError, OSError):
             if before != "merged":

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from backfill.drivers.slurm.access import PREFIX
 from backfill.drivers.slurm.conf.files import remove_file, replace_file, sync_directory
 
 NAME, SITES = "job_submit.lua", "job_submit.site.lua"
@@ -23,6 +24,9 @@ local site_submit, site_modify = slurm_job_submit, slurm_job_modify
 -- Who may have which environment, by the feature that jobs ask for.
 local gates = {{
 {gates}}}
+-- Who may be on nodes with which feature.
+local rooms = {{
+{rooms}}}
 
 local function name_of(uid)
   local pipe = io.popen("id -un " .. tostring(uid))
@@ -43,16 +47,51 @@ local function refusal(features, user, uid, account)
   end
 end
 
-local function refused(features, user, uid, account)
-  local checked, why = pcall(refusal, features, user, uid, account)
-  if checked and why then
-    slurm.log_user("%s", why)
-    return true
+-- Whether a list such as vn[1-3,7],vn9 names the node.
+local function names(list, node)
+  for prefix, ranges in string.gmatch(list, "([^,%[%]]+)(%b[])") do
+    local rest = string.sub(node, 1, #prefix) == prefix and string.sub(node, #prefix + 1) or ""
+    local number = string.match(rest, "^%d+$") and tonumber(rest)
+    for low, high in string.gmatch(ranges, "(%d+)%-?(%d*)") do
+      local last = tonumber(high) or tonumber(low)
+      if number and #rest >= #low and tonumber(low) <= number and number <= last then return true end
+    end
+  end
+  for name in string.gmatch(string.gsub(list, "[^,]*%b[]", ""), "[^,]+") do
+    if name == node then return true end
+  end
+end
+
+-- Nodes that are kept for some, by reservations that the daemon makes. Of those only the names are
+-- looked at: slurmctld's own fields of a reservation are not safe to read in every release.
+local function kept(nodes, user, uid, account)
+  for name in pairs(nodes and next(rooms) and slurm.reservations or {{}}) do
+    for feature, room in pairs(rooms) do
+      local start = "{prefix}" .. feature .. "-"
+      local node = string.sub(name, 1, #start) == start and string.sub(name, #start + 1)
+      if node and names(nodes, node) then
+        user = user or name_of(uid)
+        if not room.users[user] and not room.accounts[account or ""] then
+          return "user " .. user .. " of account " .. (account or "(none)") .. " may not have node "
+            .. node .. ": it is for " .. room.whose
+        end
+      end
+    end
+  end
+end
+
+local function refused(features, nodes, user, uid, account)
+  for _, rule in ipairs({{ refusal, kept }}) do
+    local checked, why = pcall(rule, rule == kept and nodes or features, user, uid, account)
+    if checked and why then
+      slurm.log_user("%s", why)
+      return true
+    end
   end
 end
 
 function slurm_job_submit(job_desc, part_list, uid, ...)
-  if refused(job_desc.features, job_desc.user_name, job_desc.user_id,
+  if refused(job_desc.features, job_desc.req_nodes, job_desc.user_name, job_desc.user_id,
              job_desc.account or job_desc.default_account) then
     return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
   end
@@ -66,7 +105,7 @@ function slurm_job_submit(job_desc, part_list, uid, ...)
 end
 
 function slurm_job_modify(job_desc, job_rec, part_list, uid, ...)
-  if refused(job_desc.features, job_rec.user_name, job_rec.user_id,
+  if refused(job_desc.features, job_desc.req_nodes, job_rec.user_name, job_rec.user_id,
              job_desc.account or job_rec.account) then
     return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
   end
@@ -126,7 +165,9 @@ class SubmitScript:
     def _is_ours(self) -> bool:
         return self._ours.read_bytes().startswith(_MARK.encode())
 
-    def install(self, program: Path, gates: Sequence[Gate] = (), *, poking: bool = True) -> None:
+    def install(
+        self, program: Path, gates: Sequence[Gate] = (), rooms: Sequence[Gate] = (), *, poking: bool = True
+    ) -> None:
         """Put ours in place; the site's file gets another name and stays as it is."""
         if self.state == "site":
             fresh = self._sites.with_name(f".{SITES}.backfill-new")
@@ -141,6 +182,8 @@ class SubmitScript:
             program=program,
             load=load,
             poking=str(poking).lower(),
+            prefix=PREFIX,
+            rooms="".join(room.lua() for room in rooms),
             gates="".join(gate.lua() for gate in gates),
         )
         if not self._ours.exists() or self._ours.read_text(errors="replace") != text:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from backfill.core.cluster import Job, Node
 from backfill.core.quantities import parse_hostlist
+from backfill.drivers.slurm.access import PREFIX
 from backfill.ports.errors import BadOutputError
 
 # Reservations are made by people: they are read again only after this time.
@@ -36,6 +37,8 @@ def read_reservations(output: str) -> list[Reservation]:
             continue  # "No reservations in the system", or a further line of a comment
         # The comment stands last and may look like fields: the first of a name is Slurm's own.
         values = dict(reversed(_FIELD.findall(line)))
+        if line.startswith(f"ReservationName={PREFIX}"):
+            continue  # ours: who may have a node, not when
         try:
             found.append(
                 Reservation(

@@ -1,0 +1,120 @@
+"""Nodes that only some may have: a reservation for each, which slurmctld itself enforces.
+
+A magnetic reservation takes in the jobs of those whom it names without a word of theirs, and keeps
+every other job off its nodes, whatever partition, node or constraint that asks for (measured on
+22.05, 24.11 and 26.05).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError
+
+PREFIX = "backfill-only-"
+# One reservation asks for user and account at once; two on one node mean either, but 26.05 then
+# lets nobody in.
+_ACCOUNTS = "-accounts"
+_EITHER_UNTIL = (24, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may have the nodes with a feature: these users, and the members of these accounts."""
+
+    feature: str
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+
+
+class Tools(Protocol):
+    """What is needed of the driver."""
+
+    def scontrol(self, subject: str, *argv: str) -> None:
+        """Run scontrol."""
+
+    def reservations(self) -> list[str]:
+        """Return the names of all reservations."""
+
+    def version(self) -> tuple[int, int]:
+        """Return Slurm's release, such as (24, 11)."""
+
+
+class AccessRules:
+    """Makes and removes the reservations. All calls are idempotent and raise DriverError only."""
+
+    def __init__(self, rules: Sequence[Access] = ()) -> None:
+        self._rules = tuple(rules)
+
+    def of(self, features: Iterable[str]) -> Access | None:
+        """Who may have a node with these features; None: everybody."""
+        offered = set(features)
+        return next((rule for rule in self._rules if rule.feature in offered), None)
+
+    def keep(self, tools: Tools, name: str, features: Iterable[str]) -> None:
+        """Keep the node for those who may have it, before it is opened to jobs.
+
+        RefusedError: Slurm does not do so, and the node must stay closed.
+        """
+        rule = self.of(features)
+        kept = set[str]()
+        if rule is not None and rule.users and rule.accounts and tools.version() > _EITHER_UNTIL:
+            what = "this release of Slurm cannot keep a node for users and accounts at the same time"
+            raise RefusedError(name, what, f"let {rule.feature} name users only, or accounts only")
+        if rule is not None:
+            first = reservation_of(rule.feature, name)
+            who = {first: f"Users={','.join(rule.users)}"} if rule.users else {}
+            if rule.accounts:
+                who[first + _ACCOUNTS if rule.users else first] = f"Accounts={','.join(rule.accounts)}"
+            for reservation, whose in who.items():
+                _reserve(tools, name, reservation, whose)
+            kept.update(who)
+        if self._rules:
+            release(tools, name, kept)  # it may have been another image's
+
+
+def reservation_of(feature: str, name: str) -> str:
+    """Return the name of a node's reservation; job_submit.lua reads from it whose the node is."""
+    return f"{PREFIX}{feature}-{name}"
+
+
+def release(tools: Tools, name: str, kept: Collection[str] = ()) -> bool:
+    """Take away all reservations of ours that the node has, but for those `kept`; True: any.
+
+    BusyError while a job of it is there.
+    """
+    ends = (f"-{name}", f"-{name}{_ACCOUNTS}")
+    found = [r for r in tools.reservations() if r.startswith(PREFIX) and r.endswith(ends) and r not in kept]
+    for reservation in found:
+        with contextlib.suppress(NotFoundError):
+            _run(tools, name, "delete", f"ReservationName={reservation}")
+    return bool(found)
+
+
+def _reserve(tools: Tools, name: str, reservation: str, who: str) -> None:
+    """Let the reservation name those who may now; make it where there is none."""
+    named = (f"ReservationName={reservation}", who, f"Nodes={name}")
+    try:
+        _run(tools, name, "update", *named)
+    except NotFoundError:
+        flags = "Flags=MAGNETIC,IGNORE_JOBS,OVERLAP"
+        _run(tools, name, "create", "reservation", *named, "StartTime=now", "Duration=UNLIMITED", flags)
+
+
+def _run(tools: Tools, name: str, *argv: str) -> None:
+    try:
+        tools.scontrol(name, *argv)
+    except DriverError as error:
+        said = str(error)
+        if "eservation is invalid" in said:
+            raise NotFoundError(name, "Slurm has no such reservation") from error
+        if "eservation is in use" in said or "eservation is being used" in said:
+            raise BusyError(name, "a job of its reservation is still there") from error
+        if argv[0] != "delete" and ("Invalid" in said or "Unspecified" in said):
+            what = f"Slurm does not keep it for those who alone may have it ({error})"
+            remedy = "see that slurmctld's machine knows the users of its environment, and Slurm the accounts"
+            raise RefusedError(name, what, remedy) from error
+        raise
