@@ -75,6 +75,11 @@ class AccessRules:
         if self._rules:
             release(tools, name, kept)  # it may have been another image's
 
+    def release(self, tools: Tools, name: str) -> None:
+        """Take the node's reservation away, which would outlive it on 22.05."""
+        if self._rules:
+            release(tools, name)
+
 
 def reservation_of(feature: str, name: str) -> str:
     """Return the name of a node's reservation; job_submit.lua reads from it whose the node is."""

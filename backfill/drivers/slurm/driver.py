@@ -69,10 +69,11 @@ class SlurmManager(SlurmReader):
     def delete_node(self, name: str) -> None:
         """Remove the node. BusyError while a job holds it."""
         checked(name, NODE_NAME, "node name")
+        self._access.release(self, name)
         try:
             self._registration.delete(self, name)
         except BusyError:
-            # A node of a reservation counts as busy; ours is of use as long as the node is.
+            # A node of a reservation counts as busy: one of ours whose rule the policy has lost?
             if self.busy([name]) or not release(self, name):
                 raise
             self._registration.delete(self, name)
