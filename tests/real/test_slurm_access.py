@@ -45,6 +45,12 @@ class Site:
         done = self.rig.lab.run("ctl", [*argv, str(self.rig.lab.shared / "job.sh")], user=user)
         return done.stdout.strip(), done.stderr
 
+    @property
+    def word(self) -> tuple[str, ...]:
+        """What a member has to say on 26.05 as soon as a stranger has tried; nothing before it."""
+        late = self.manager.settings().version.major > (24, 11)
+        return ("--reservation", RESERVED) if late else ()
+
     def stays_out(self, job: str) -> None:
         """Slurm has looked at the job and says that the node is for others."""
         until(lambda: "reserved" in self.rig.ctl("squeue", "-h", "-j", job, "-o", "%r"))
@@ -98,7 +104,7 @@ def test_slurm_itself_keeps_others_off_the_node(site: Site) -> None:
     step = ["srun", f"--jobid={running}", "-w", NODE, "hostname"]
     assert site.rig.lab.run("ctl", step, user=JOB_USER).returncode != 0
     # One of those who may has it without a word about the reservation, and goes on when stopped.
-    member, complaint = site.sbatch(MEMBER, "-C", FEATURE)
+    member, complaint = site.sbatch(MEMBER, "-C", FEATURE, *site.word)
     assert member, complaint
     await_state(site.rig, member, JobState.RUNNING)
     site.manager.drain(NODE, "backfill: a stop")
@@ -145,6 +151,7 @@ def test_members_of_an_account_and_users(site: Site) -> None:
     both.undrain(NODE)
     stranger, _ = site.sbatch(JOB_USER, "-C", FEATURE)
     site.stays_out(stranger)
+    site.rig.ctl("scancel", stranger)
     for user, wish in ((MEMBER, ()), (JOB_USER, ("-A", "hep"))):
         job, complaint = site.sbatch(user, "-C", FEATURE, *wish)
         assert job, complaint
@@ -174,7 +181,7 @@ def test_sbatch_says_for_whom_the_node_is(site: Site) -> None:
     change = ["scontrol", "update", f"JobId={other}", f"ReqNodeList={NODE}"]
     changed = site.rig.lab.run("ctl", change, user=JOB_USER)
     assert changed.returncode != 0
-    member, said = site.sbatch(MEMBER, "-w", NODE)
+    member, said = site.sbatch(MEMBER, "-w", NODE, *site.word)
     assert member, said
     await_state(site.rig, member, JobState.RUNNING)
     site.gone()
