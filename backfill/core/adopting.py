@@ -76,10 +76,20 @@ def catch_up(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> Non
 def adopt(builder: PlanBuilder, instance: Instance) -> None:
     """No record of it exists: our journal was lost, or is older than the instance's name."""
     first_s = builder.world.first_seen_s(instance.host, instance.name)
-    if builder.now_s < first_s + _ORPHAN_AGE_S and not builder.taken(instance.host):
+    if builder.now_s < first_s + _ORPHAN_AGE_S and not _alone_and_wanted(builder, instance):
         builder.wake_at(first_s + _ORPHAN_AGE_S)
+        stop_where_wanted(builder, instance)
         return
     _take_over(builder, instance, "found with our tag and taken over")
+
+
+def _alone_and_wanted(builder: PlanBuilder, instance: Instance) -> bool:
+    """Return True if it is to leave its host at once, with jobs that are on no other node.
+
+    While such another node is not taken over, it could not be closed to other jobs.
+    """
+    jobs = builder.world.jobs_on(instance.name)
+    return bool(builder.taken(instance.host)) and all(len(job.nodes) < 2 for job in jobs)
 
 
 def stop_where_wanted(builder: PlanBuilder, instance: Instance) -> None:

@@ -23,13 +23,13 @@ from backfill.core.sentences import sentence
 _READINGS = 3  # that have to agree, begun after the first finding
 
 # By a person's word or the policy file's: there is nothing to read.
-_ORDERS = frozenset({Cause.LADDER, Cause.RECLAIMED, Cause.HOST_OFF})
+_ORDERS = frozenset({Cause.LADDER, Cause.RECLAIMED, Cause.STRANGER, Cause.HOST_OFF})
 # Decided by ourselves: it is in our own record.
 _OURS = frozenset({Cause.HALF})
 # Told by the node's hypervisor; all others are told by Slurm.
 _BY_HOST = frozenset({Cause.LOST, Cause.VANISHED, Cause.REBOOTED})
 # Where the copy is known to be of no use, so that a job that may not start anew has to end.
-COPY_IS_LOST = frozenset(Cause) - {Cause.LADDER, Cause.RECLAIMED}
+COPY_IS_LOST = frozenset(Cause) - {Cause.LADDER, Cause.RECLAIMED, Cause.STRANGER}
 
 
 def work_on(builder: PlanBuilder, node: ManagedNode) -> tuple[HeldJob, ...]:

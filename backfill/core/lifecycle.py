@@ -100,6 +100,7 @@ class Cause(StrEnum):
     OLD = "old"  # an earlier generation of a node that was removed
     LADDER = "ladder"  # the policy's ladder names requeue
     RECLAIMED = "reclaimed"  # its room's owner wants it back, for scale.reclaim_within_s
+    STRANGER = "stranger"  # a job that has just begun is not its owner's to run on this image
     HOST_OFF = "host-off"  # a person says that its host is off for good
 
 

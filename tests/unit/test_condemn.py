@@ -35,7 +35,7 @@ def test_nobody_lets_a_node_go_past_the_door() -> None:
             users.setdefault(call, set()).add(path.relative_to(CORE).as_posix())
     assert users.pop(".remove(node") == {"condemn.py"}
     # A stale generation, the end of the ladder, and the removal itself, behind the door.
-    doors = {"planner.py", "steps/parked.py", "steps/remove.py"}
+    doors = {"planner.py", "steps/parked.py", "steps/remove.py", "steps/strangers.py"}
     assert set.union(*users.values()) <= doors
     assert users["CancelJob("] == {"steps/remove.py"}
 
@@ -102,7 +102,7 @@ def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(c
     found = plan(world, POLICIES)
     cancelled = [a for a in found.actions if isinstance(a, CancelJob)]
     assert not [a for a in found.actions if isinstance(a, RequeueJob)]
-    if cause in (None, Cause.LADDER, Cause.RECLAIMED):
+    if cause in (None, Cause.LADDER, Cause.RECLAIMED, Cause.STRANGER):
         assert cancelled == []
         assert any("submitted as --no-requeue" in why(r) for r in found.refusals)
     else:

@@ -34,6 +34,7 @@ _PROBE_LESS_OFTEN = 0.25  # of the time since the return, between two looks that
 # comes meanwhile waits for it. More suspends and resumes sent into that wait are done in any order:
 # a job that was kicked every half second never went on (measured on 22.05).
 _SETTLES_S = 3.5
+_WAITS_FOR = " waits for "  # in the reason of such a drain
 _CALLS = 2  # into a guest that Slurm does not hear, before nobody does
 
 
@@ -86,6 +87,8 @@ def _stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool
     """
     if not seen.drained_by_us or node.held or (node.check is not None and node.check.kicked):
         return False
+    if _WAITS_FOR in seen.reason:
+        return False  # it was closed for a job of another node, and has not stood still itself
     jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
     if all(job.state is not JobState.SUSPENDED for job in jobs):
         return False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from backfill.core.actions import DrainNode, RequeueJob
 from backfill.core.cluster import OUR_REASON, Job, Node
-from backfill.core.lifecycle import ManagedNode
+from backfill.core.condemn import permit
+from backfill.core.lifecycle import Cause, ManagedNode
 from backfill.core.plan_builder import PlanBuilder
 from backfill.core.refusals import Code, Goal, Reason, because
 from backfill.core.sentences import sentence
@@ -29,6 +30,8 @@ def strangers(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
         if why is not None:
             found = True
             _put_back(builder, node, job, why)
+    if not found and node.condemned is not None:
+        builder.note(node, node.reason, condemned=None)
     if found and not seen.drained:
         reason = f"{OUR_REASON} somebody is on it who may not have it"
         builder.do(DrainNode(node.name, node.generation, reason))
@@ -42,6 +45,6 @@ def _put_back(builder: PlanBuilder, node: ManagedNode, job: Job, why: Reason) ->
         why = because(Code.NO_REQUEUE, found=why)
     elif builder.now_s >= over_s:
         why = because(Code.LEFT_TO_END, found=why)
-    else:
-        builder.do(RequeueJob(node.name, node.generation, job.id, sentence(why), job.restarts))
+    elif permit(builder, node, Cause.STRANGER, sentence(why)):
+        builder.do(RequeueJob(node.name, node.generation, sentence(why), job.id, job.restarts))
     builder.refuse(f"job {job.id}", Goal.PLACE, why, node.name)
