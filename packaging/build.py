@@ -107,6 +107,7 @@ def build_zipapp(out: Path) -> list[Path]:
         for compiled in site.rglob("*.so"):
             compiled.unlink()
         shutil.rmtree(site / "share", ignore_errors=True)
+        forget_origin(site)
         run(
             builder_python(),
             "-m",
@@ -123,6 +124,15 @@ def build_zipapp(out: Path) -> list[Path]:
             app,
         )
     return [app]
+
+
+def forget_origin(site: Path) -> None:
+    """Remove the notes of where each part was installed from: a temporary folder, another every time."""
+    for note in site.glob("*.dist-info/direct_url.json"):
+        record = note.with_name("RECORD")
+        lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
+        record.write_text("".join(line for line in lines if note.name not in line), encoding="utf-8")
+        note.unlink()
 
 
 def build_sbom(out: Path) -> list[Path]:

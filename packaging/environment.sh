@@ -4,6 +4,8 @@
 set -eu
 home=$1 wheels=$2
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INDEX=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+# Debugging information would name the folder in which pip compiled, which is another every time.
+export CFLAGS="-O2 -g0" LDFLAGS="-s"
 python3 -m venv "$home"
 pip() { "$home/bin/python" -m pip --quiet "$@"; }
 # Debian puts an older one there, which makes no wheels.
