@@ -127,8 +127,8 @@ def build_zipapp(out: Path) -> list[Path]:
 
 
 def forget_origin(site: Path) -> None:
-    """Remove the notes of where each part was installed from: a temporary folder, another every time."""
-    for note in site.glob("*.dist-info/direct_url.json"):
+    """Remove the notes of where and when each part was installed: another folder and time in each build."""
+    for note in (*site.glob("*.dist-info/direct_url.json"), *site.glob("*.dist-info/uv_cache.json")):
         record = note.with_name("RECORD")
         lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
         record.write_text("".join(line for line in lines if note.name not in line), encoding="utf-8")
