@@ -16,7 +16,7 @@ from backfill.core.policies.environments import Environment, Environments
 
 
 def path_of(policy_file: str | Path, libvirt: LibvirtEntry | None) -> Path | None:
-    """Where the catalogue is; None where there is none."""
+    """Return the path of the catalogue; None where there is none."""
     if libvirt is None or not libvirt.catalogue:
         return None
     return Path(policy_file).parent / libvirt.catalogue

@@ -9,14 +9,14 @@ from backfill.core.keys import Option, about, key
 
 
 class VnicType(Option):
-    """How an instance's port is bound."""
+    """Ways of binding an instance's port."""
 
     NORMAL = "normal"
     DIRECT = "direct", "a virtual function of the card (SR-IOV): fast, and forbids live migration"
 
 
 class GroupPolicy(StrEnum):
-    """How servers are spread over compute hosts."""
+    """Ways of spreading servers over compute hosts."""
 
     NONE = "none"
     SOFT_ANTI_AFFINITY = "soft-anti-affinity"

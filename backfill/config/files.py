@@ -1,4 +1,4 @@
-"""What every file of ours begins with: its text, and the keys at its top."""
+"""Reads the text of a file of ours, and the keys at its top."""
 
 from __future__ import annotations
 

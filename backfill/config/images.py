@@ -67,7 +67,7 @@ class ImageEntry:
     )
 
     def rule(self, name: str) -> ImageRule:
-        """What the planner is to know of it."""
+        """Return the part of it that the planner decides by."""
         method = self.method.value if self.method is not None else ""
         return ImageRule(
             name,

@@ -27,12 +27,12 @@ class WrongError(Exception):
 
 
 def is_null(tree: Tree) -> bool:
-    """Whether nothing, or null, was written."""
+    """Return True if nothing, or null, was written."""
     return isinstance(tree, Scalar) and tree.plain and tree.text in _NULLS
 
 
 def kind(tree: Tree) -> str:
-    """What `tree` is, for a sentence."""
+    """Say in a sentence's words what `tree` is."""
     if isinstance(tree, Listing):
         return "a list"
     if isinstance(tree, Entries):
@@ -108,7 +108,7 @@ def _parsed(shape: Amount, tree: Scalar) -> float:
 
 
 def _no_node(name: str) -> bool:
-    """Whether Slurm cannot have a node of this name: it reads two words as something else."""
+    """Return True if Slurm cannot have a node of this name: it reads two words as something else."""
     return bool(forms.wrong("name", name)) or name.upper() in ("ALL", "DEFAULT")
 
 

@@ -1,4 +1,4 @@
-"""Where the policy file and the living cluster contradict each other; pure, it asks nobody."""
+"""Contradictions between the policy file and the living cluster; pure, it asks nobody."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def conflicts(
 def hints(
     config: Config, settings: SlurmSettings, nodes: Mapping[str, Node], hosts: Mapping[str, Host]
 ) -> list[str]:
-    """What works less well than it could, one sentence each; same arguments as `conflicts`."""
+    """Return a sentence for each thing that could work better; same arguments as `conflicts`."""
     found = [
         f"host {name} cannot be reached now: {host.problem or 'it does not answer'}"
         for name, host in hosts.items()
@@ -78,7 +78,7 @@ def _batch_start(config: Config, settings: SlurmSettings) -> Iterator[str]:
 
 
 def _devices(config: Config, settings: SlurmSettings, hosts: Mapping[str, Host]) -> Iterator[str]:
-    """What jobs with devices will miss."""
+    """Say what jobs with devices will miss."""
     entries = config.policies.devices.entries
     if not entries:
         return
@@ -203,7 +203,7 @@ def _timeout(config: Config, settings: SlurmSettings) -> Iterator[str]:
 
 
 def _shorter_stop(config: Config, limit_s: int) -> str:
-    """What would have to change in the ladder, where one rung alone can help."""
+    """Say what has to change in the ladder, where one rung alone can help."""
     ladder = config.policies.ladder
     end = "" if ladder.ends else "end the ladder with {rung: requeue}"
     shorter = _shorter_rung(config, limit_s)
@@ -220,7 +220,7 @@ _STOPS = (Rung.PAUSE, Rung.SUSPEND)
 
 
 def _shorter_rung(config: Config, limit_s: int) -> str:
-    """Which rung would have to be how short; empty: that alone is not enough."""
+    """Say which rung has to be how short; empty: that alone is not enough."""
     stops = [
         (rule.for_s, index, rule)
         for index, rule in enumerate(config.policies.ladder.rungs)

@@ -14,7 +14,7 @@ from backfill.core.policy import PolicySet
 
 
 class Provider(StrEnum):
-    """Which driver looks after a host."""
+    """The drivers that can look after a host."""
 
     LIBVIRT = "libvirt"
     OPENSTACK = "openstack"
@@ -22,14 +22,14 @@ class Provider(StrEnum):
 
 
 class DomainType(Option):
-    """How a guest's CPUs are run."""
+    """Ways of running a guest's CPUs."""
 
     KVM = "kvm"
     QEMU = "qemu", "in software"
 
 
 class RegistrationKind(Option):
-    """How our nodes come to be known to Slurm."""
+    """Ways of making our nodes known to Slurm."""
 
     DYNAMIC = "dynamic", "added while slurmctld runs"
     CONF = "conf", "a line of the managed file"
@@ -37,7 +37,7 @@ class RegistrationKind(Option):
 
 
 class ReadKind(Option):
-    """How nodes and jobs are read."""
+    """Ways of reading nodes and jobs."""
 
     AUTO = "auto", "as text, the fastest; as JSON where the text cannot be read"
     TEXT = "text", "columns of squeue and scontrol"
@@ -47,7 +47,7 @@ class ReadKind(Option):
 
 
 class HookPlaceKind(Option):
-    """Where Slurm calls the hook."""
+    """Places where Slurm can call the hook."""
 
     SLURMCTLD = "slurmctld", "PrologSlurmctld and EpilogSlurmctld"
     HOST = "host", "Prolog and Epilog of each host's slurmd"
@@ -274,7 +274,7 @@ class MovesEntry:
     turn_s: float = key(120.0, "How long one move waits for others between the same two hosts.")
     live: bool | None = key(
         None,
-        "Whether a running instance runs on while its memory is sent; null: with hardware.domain_type "
+        "Let a running instance run on while its memory is sent; null: with hardware.domain_type "
         "kvm only, because software emulation loses what is written in the wrong moment.",
     )
 
@@ -310,7 +310,7 @@ class SaltEntry:
     within_s: float = key(120.0, "A run of the states on one node that takes longer has failed.")
     gate: bool = key(
         False,
-        "Whether a new node takes jobs only when all is as its states say: seen in the guest by a list "
+        "Let a new node take jobs only when all is as its states say: seen in the guest by a list "
         "from the master, or by a run that succeeded. Without, Salt looks after it beside the jobs.",
     )
 

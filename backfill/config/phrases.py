@@ -21,7 +21,7 @@ from backfill.config.shapes import (
 
 
 def allowed(shape: Shape, given: str = "") -> str:
-    """What may be written for this shape, as an object of "write …"; `given` was wrong."""
+    """Say what may be written for this shape, as the object of "write …"; `given` was wrong."""
     match shape:
         case Many():
             item = allowed(shape.item)

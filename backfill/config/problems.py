@@ -1,4 +1,4 @@
-"""What can be wrong with a policy file: one problem is one sentence with its place and remedy."""
+"""Problems of a policy file: each is one sentence with its place and remedy."""
 
 from __future__ import annotations
 

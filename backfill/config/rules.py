@@ -1,4 +1,4 @@
-"""What must hold between values of one policy file; pure, one function per rule."""
+"""Checks between the values of one policy file; pure, one function per rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may stand under each key, reflected from the dataclasses: field names are the keys.
+"""The values that each key may have, reflected from the dataclasses: field names are the keys.
 
 Units come from the names: `*_s` is a duration, `*_mb` and `*_gb` are sizes. A number may be 0 where
 its default is 0, and must be more otherwise. A field says more in its metadata: see `core.keys`.
@@ -54,7 +54,7 @@ class Choice:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """What may be written, in the enumeration's order."""
+        """Return the texts that may be written, in the enumeration's order."""
         return tuple(value.value for value in self.values if value.value not in self.but)
 
 

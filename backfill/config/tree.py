@@ -109,7 +109,7 @@ class _Composer:
             raise _HopelessError(Flaw(self._here(), what)) from error
 
     def _here(self) -> Place:
-        """Where reading has come to."""
+        """Return the place that reading has come to."""
         if self._loader is None:
             return Place(1, 1)
         return Place(self._loader.line + 1, self._loader.column + 1)

@@ -68,7 +68,7 @@ def _run(words: list[str]) -> int:
 
 
 def _complete(words: list[str]) -> int:
-    """What may follow these words, for the shell: one candidate per line with what it is."""
+    """Tell the shell what may follow these words: one candidate per line, with its meaning."""
     from backfill.ui.commands.completion import candidates
 
     for candidate in candidates(words):

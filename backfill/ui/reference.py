@@ -79,7 +79,7 @@ def _cell(text: str) -> str:
 
 
 def _value(action: argparse.Action) -> str:
-    """What stands for the argument's value; empty for a switch."""
+    """Return the word for the argument's value; empty for a switch."""
     if action.nargs == 0:
         return ""
     if action.metavar is not None:

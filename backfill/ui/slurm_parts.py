@@ -109,7 +109,7 @@ def slurmd_options(config: Config, options: str) -> str:
 
 
 def wanted(config: Config) -> Wanted:
-    """What the managed file should contain."""
+    """Return the contents that the managed file should have."""
     template = config.policies.instances
     specs = [
         NodeSpec(
@@ -159,7 +159,7 @@ def _features(config: Config, name: str) -> tuple[str, ...]:
 
 
 def hooks(config: Config) -> Hooks:
-    """What installs and removes hooks."""
+    """Return the part that installs and removes hooks."""
     return Hooks(transactions(config), Path(config.slurm.hooks.directory))
 
 
@@ -208,7 +208,7 @@ def guests_ask(config: Config) -> str:
 
 
 def gates(environments: Environments) -> tuple[Gate, ...]:
-    """What is refused at submission."""
+    """Return the rules that refuse jobs at submission."""
     return tuple(
         Gate(entry.name, entry.users, entry.accounts, environments.whose(entry))
         for entry in environments.entries

@@ -1,4 +1,4 @@
-"""How values look for people: tables, ages, times; colours and safe streams for a terminal."""
+"""Values as people read them: tables, ages, times; colours and safe streams for a terminal."""
 
 from __future__ import annotations
 

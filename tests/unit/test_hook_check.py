@@ -89,7 +89,7 @@ def test_who_slurmuser_is_is_read_from_slurm(site: Site) -> None:
 
 
 def test_a_hook_is_proven_from_end_to_end(site: Site) -> None:
-    """With no daemon there, a door like its own answers; nothing is left of it."""
+    """With no daemon there, a listener like its own answers; nothing is left of it."""
     found = check_hooks(site.config, site.settings())
     assert found.problems == ()
     (sentence,) = found.proven

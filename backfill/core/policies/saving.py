@@ -19,9 +19,7 @@ _UNASKED = "-auto"  # at the end of the id of a checkpoint that nobody ordered
 class Saving:
     """When a checkpoint of running work is due: by Young and Daly. Times in seconds."""
 
-    automatic: bool = key(
-        False, "Whether running work is saved without anybody's order. For hosts that keep checkpoints."
-    )
+    automatic: bool = key(False, "Save running work without anybody's order, on hosts that keep checkpoints.")
     at_once: int = key(1, "So many jobs are stopped for it at the same time.")
     cost_s: float = key(
         30.0, "How long a checkpoint is taken to stop a job until its host's own rate has been learned."

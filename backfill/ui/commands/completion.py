@@ -136,7 +136,7 @@ def candidates(typed: Sequence[str]) -> list[str]:
 def _walk(
     parser: argparse.ArgumentParser, words: list[str]
 ) -> tuple[argparse.Action | None, int, argparse.ArgumentParser]:
-    """Where the line has arrived: the option that wants a value, or how many words were given."""
+    """Find where the line has arrived: the option that wants a value, or how many words were given."""
     place = 0
     wanting: argparse.Action | None = None
     for word in words:

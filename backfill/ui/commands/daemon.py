@@ -96,7 +96,7 @@ def run_daemon(args: argparse.Namespace) -> int:
 
 
 class OneLine(logging.Formatter):
-    """What is logged is one line, whatever names users give to jobs; tracebacks have their own."""
+    """Log one line for each message, whatever names users give to jobs; tracebacks have their own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  it is logging's name
         record.message = visible(record.message)

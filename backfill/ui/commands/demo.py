@@ -42,7 +42,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_play_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `backfill demo` and `backfill replay` have in common for scenarios."""
+    """Add the options that `backfill demo` and `backfill replay` share for scenarios."""
     parser.add_argument(
         "scenario",
         nargs="?",
@@ -141,7 +141,7 @@ class _CannotError(Exception):
 
 
 def _live(args: argparse.Namespace, scenario: Scenario) -> bool:
-    """Whether to play on a lab. The demo does without one, unless it was asked for one."""
+    """Return True to play on a lab. The demo does without one, unless it was asked for one."""
     from backfill.lab.image import USUAL, Recipe
     from backfill.ui.commands import demo_lab
 
@@ -162,7 +162,7 @@ def _live(args: argparse.Namespace, scenario: Scenario) -> bool:
 
 
 def _on_paper(args: argparse.Namespace) -> bool:
-    """Whether simulated time was asked for; `replay` takes it where `--live` is not given."""
+    """Return True if simulated time was asked for; `replay` takes it where `--live` is not given."""
     unasked = getattr(args, "live", None) is False
     return bool(args.simulated or args.policy is not None or unasked)
 

@@ -126,7 +126,7 @@ def demo_lab(
 
 
 def kept() -> list[str]:
-    """What one can do with the lab of a demo that was left running."""
+    """Return lines about what one can do with the lab of a demo that was left running."""
     lab = Lab.attach(NAME)
     return next_steps(lab, lab.dir / "policy.yaml")
 
@@ -149,7 +149,7 @@ def _daemon(lab: Lab, policy: Path) -> Iterator[None]:
 
 
 def _sees_all(lab: Lab) -> bool:
-    """Whether the daemon has read Slurm and every host once."""
+    """Return True once the daemon has read Slurm and every host."""
     try:
         sources = Client(str(lab.daemon_socket)).ask("status")["sources"]
     except AskError:
@@ -282,7 +282,7 @@ class LabStage:
         return Record(record.at_s, "marks", record.subject, body, record.id)
 
     def rhythm(self) -> Rhythm:
-        """What is known of the lab's clocks without its journal."""
+        """Return what is known of the lab's clocks without its journal."""
         started = _PRIMARY.findall(self._slurm_log())
         started_s = datetime.fromisoformat(started[-1]).timestamp() if started else 0.0
         first_at_s = started_s + _FIRST_PASS_S - self._began_s
@@ -300,7 +300,7 @@ class LabStage:
         return float(began.read_text()) - allocated_s
 
     def complaints(self) -> list[str]:
-        """What the counters really said, as the tally heard it."""
+        """Return what the counters really said, as the tally heard it."""
         lines = self._lab.tally_log.read_text().splitlines()
         names = {job_id: ask.name for job_id, ask in self._asks.items()}
         said = [f"{names.get(f.job, f'job {f.job}')}: {f.kind}: {f.detail}" for f in check_tally(lines)]
@@ -329,7 +329,7 @@ class LabStage:
 
 
 def allocations(log: str) -> dict[str, float]:
-    """When each job got its nodes, by id, out of slurmctld's log with LogTimeFormat=iso8601_ms.
+    """Read from slurmctld's log when each job got its nodes, by id; LogTimeFormat=iso8601_ms.
 
     Epoch seconds; the log has this machine's local time. Of a job that was requeued, the last one.
     """
@@ -338,5 +338,5 @@ def allocations(log: str) -> dict[str, float]:
 
 
 def guest_marks(console: str) -> list[list[str | float]]:
-    """What a guest wrote of its start: each step with the seconds since its kernel began."""
+    """Read what a guest wrote of its start: each step with the seconds since its kernel began."""
     return [[m["step"], float(m["at"])] for m in _GUEST_STEP.finditer(console)]

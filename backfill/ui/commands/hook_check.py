@@ -31,7 +31,7 @@ _SLACK_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was proven, a sentence each, and what is missing, with the remedy."""
+    """The sentences about what was proven, and about what is missing, with the remedy."""
 
     proven: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ def _checkable(path: Path) -> bool:
 
 
 def _called(path: Path, plan: HookPlan, uid: int, by: str) -> tuple[str, str]:
-    """What one hook proves, or what is wrong with it."""
+    """Call one hook; return what it proves, and what is wrong with it."""
     who = user_told(uid)
     if not path.exists():
         return "", f"slurm.conf names the hook {path}, which is not there; {_AGAIN}"
@@ -138,24 +138,24 @@ def _groups(uid: int) -> list[int]:
 
 @contextlib.contextmanager
 def _answering(config: Config, plan: HookPlan, uid: int) -> Iterator[str]:
-    """Who answers the hook: the daemon that runs, otherwise a door like its own."""
+    """Yield who answers the hook: the daemon that runs, otherwise a listener like its own."""
     if _listens(plan.endpoint):
         yield "the daemon that runs"
         return
     inbox: SimpleQueue[Message | None] = SimpleQueue()
-    door = Listener(inbox, lambda body, user: {}, _SLACK_S, Trust(uid), Refused())  # type: ignore[arg-type]  # None is ours
+    own = Listener(inbox, lambda body, user: {}, _SLACK_S, Trust(uid), Refused())  # type: ignore[arg-type]  # None is ours
     answering = threading.Thread(target=_answer, args=(inbox,), daemon=True)
     try:
         kind, _, place = plan.endpoint.partition(":")
         if kind == "unix":
-            door.listen_unix(Path(place))
+            own.listen_unix(Path(place))
         else:
             address, _, port = place.rpartition(":")
-            door.listen_tcp(address, int(port))
+            own.listen_tcp(address, int(port))
         answering.start()
-        yield "a door like the daemon's"
+        yield "a listener like the daemon's"
     finally:
-        door.close()
+        own.close()
         inbox.put(None)
 
 

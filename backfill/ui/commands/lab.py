@@ -109,7 +109,7 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def next_steps(lab: Lab, policy: Path | None) -> list[str]:
-    """What a newcomer can do with a lab that has just come up."""
+    """Return lines about what a newcomer can do with a lab that has just come up."""
     name = "" if lab.spec.name == "lab" else f" --name {lab.spec.name}"
     steps = [
         f"lab {lab.spec.name} is up: controller ctl, hosts {', '.join(lab.hosts)}",
@@ -242,7 +242,7 @@ _CLOUD_VERBS = {
 
 
 def _add_cloud_arguments(parser: argparse.ArgumentParser) -> None:
-    """What may follow `backfill lab cloud`."""
+    """Add what may follow `backfill lab cloud`."""
     made = parser.add_subparsers(dest="cloud_verb", metavar="COMMAND", required=True)
     for verb, about in _CLOUD_VERBS.items():
         one = made.add_parser(verb, help=about, description=f"{about[0].upper()}{about[1:]}.")

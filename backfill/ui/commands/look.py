@@ -52,7 +52,7 @@ def _show_status(answer: Answer, client: Client) -> None:
 
 
 def _policy(policy: dict[str, Any], now_s: float) -> str:
-    """Which file is in force, and why its present state is not."""
+    """Say which file is in force, and why its present state is not."""
     text = policy["source"] or "not from a file"
     if policy["loaded_s"]:
         text += f", in force for {age(now_s - policy['loaded_s'])}"
@@ -70,7 +70,7 @@ def _section(title: str, lines: list[str]) -> None:
 
 
 def _pictures(sources: dict[str, Any], now_s: float) -> list[str]:
-    """How old our knowledge is; hosts of the same age are told together."""
+    """Say how old our knowledge is; hosts of the same age are told together."""
     same: dict[str, list[str]] = {}
     for name, source in sources.items():
         same.setdefault(_freshness(source, now_s), []).append(name)
@@ -182,7 +182,7 @@ def _show_nodes(answer: Answer, client: Client) -> None:
 
 
 def _show_proof(node: dict[str, Any]) -> None:
-    """What the node has proven, and what not."""
+    """Print what the node has proven, and what not."""
     print()
     if not node["checks"]:
         print(f"{node['name']} has not been asked to prove anything yet")

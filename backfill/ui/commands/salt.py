@@ -41,7 +41,7 @@ class Salting:
         self._socket = socket
 
     def look(self, nodes: Sequence[str]) -> dict[str, str]:
-        """What the daemon sees to differ, by node, empty: nothing; absent: it cannot look there."""
+        """Ask the daemon what differs, by node; empty: nothing; absent: it cannot look there."""
         daemon = Client(self._socket, _LOOK_S + _LOOK_EACH_S * len(nodes))
         try:
             found: dict[str, str] = daemon.ask("look", nodes=" ".join(nodes))["nodes"]

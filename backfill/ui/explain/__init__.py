@@ -1,1 +1,1 @@
-"""Why things are as they are: a headline, labelled sentences and the story of a subject."""
+"""Explanations: a headline, labelled sentences and the story of a subject."""

@@ -1,4 +1,4 @@
-"""Why a virtual node is as it is: phase by phase, in words."""
+"""Explains why a virtual node is as it is: phase by phase, in words."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _jobs(node: Entry) -> str:
 
 
 def _held(node: Entry) -> list[str]:
-    """What is held, by who suspended it in Slurm."""
+    """Say which jobs are held, by who suspended them in Slurm."""
     ours = [h["id"] for h in node["held"] if h.get("ours", True)]
     refused = [h for h in node["held"] if h.get("refused")]
     others = [h["id"] for h in node["held"] if not h.get("ours", True) and h not in refused]
@@ -104,7 +104,7 @@ def _nothing(node: Entry, picture: Picture) -> list[str]:
 
 
 def _host_gate(host: str, picture: Picture) -> str:
-    """What has to happen before `host` carries instances again, as a noun phrase."""
+    """Say what has to happen before `host` carries instances again, as a noun phrase."""
     known = picture.hosts.get(host)
     if known is None:
         return f"{host} to be seen"

@@ -1,4 +1,4 @@
-"""What an explanation is made from: one consistent look at everything the daemon knows."""
+"""The material of an explanation: one consistent look at everything the daemon knows."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _mentions(name: str) -> Callable[[Line], bool]:
 
 
 def _phases_since(name: str, since_s: float) -> Callable[[Line], bool]:
-    """What the node became while the job was there to see it."""
+    """Match the lines that tell what the node became while the job was there."""
     step = re.compile(rf"^{re.escape(name)}( on \S+)? is now ")
     return lambda line: float(line["at_s"]) >= since_s and step.match(line["text"]) is not None
 

@@ -1,4 +1,4 @@
-"""Why a host, a job or a fleet is as it is."""
+"""Explains why a host, a job or a fleet is as it is."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _places(job: Entry, ours: list[Entry]) -> list[str]:
 
 
 def _room(hosts: list[Entry], picture: Picture) -> list[str]:
-    """What was pushed aside so that the job could have our hosts."""
+    """Say what was pushed aside so that the job could have our hosts."""
     told = []
     for host in hosts:
         aside = [n["name"] for n in picture.nodes_on(host["name"]) if n["phase"] != "ready"]

@@ -1,1 +1,1 @@
-"""What happened, out of the journal: timelines in a terminal, pictures and pages."""
+"""Reports from the journal: timelines in a terminal, pictures and pages."""

@@ -424,7 +424,7 @@ class TimelineBuilder:
     # --- telling ---------------------------------------------------------------------------------
 
     def _is_news(self, value: object) -> bool:
-        """Whether the story cannot do without this entry."""
+        """Return True if the story cannot do without this entry."""
         match value:
             case SetNode(node=node):
                 known = self._managed.get(node.name)

@@ -49,7 +49,7 @@ _SOLID = frozenset({Kind.METAL, Kind.WORKING})
 
 
 def cells(spans: Sequence[Span], start_s: float, end_s: float, columns: int) -> list[Span | None]:
-    """What stands in each column: the span with most of its time, but an eviction is never lost."""
+    """Choose for each column the span with most of its time, but never lose an eviction."""
     width_s = (end_s - start_s) / columns
     found: list[Span | None] = [None] * columns
     share_s = [0.0] * columns

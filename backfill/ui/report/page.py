@@ -45,7 +45,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands above the pictures and is not in the journal."""
+    """The head of a page: what the journal does not tell."""
 
     title: str
     about: str = ""

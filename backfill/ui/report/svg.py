@@ -65,7 +65,7 @@ class Scale:
     right: float = WIDTH - _RIGHT
 
     def x(self, at_s: float) -> float:
-        """Where a moment is."""
+        """Return the place of a moment on the axis."""
         share = (at_s - self.start_s) / max(self.end_s - self.start_s, 1e-9)
         return self.left + share * (self.right - self.left)
 
@@ -349,7 +349,7 @@ def boot_bars(boot: Boot) -> list[Bar]:
 
 
 def giving_bars(evictions: Sequence[Eviction]) -> list[Bar]:
-    """What was done from the moment the host was wanted until Slurm's picture agreed."""
+    """Return the steps from the moment the host was wanted until Slurm's picture agreed."""
     bars = [
         _of_step(step, f"{eviction.node}: ")
         for eviction in evictions
@@ -360,7 +360,7 @@ def giving_bars(evictions: Sequence[Eviction]) -> list[Bar]:
 
 
 def returning_bars(evictions: Sequence[Eviction]) -> list[Bar]:
-    """What was done to bring the work back, the move included."""
+    """Return the steps that brought the work back, the move included."""
     bars = [
         _of_step(step, f"{eviction.node}: ", "way-back")
         for eviction in evictions

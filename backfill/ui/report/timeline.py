@@ -1,4 +1,4 @@
-"""What happened, out of the journal alone: who was where when, and what took how long.
+"""A stretch of time as the journal alone tells it: who was where when, and what took how long.
 
 The same for a simulated run, a run on the lab and a production daemon. Times are epoch seconds.
 """
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a stretch of time is: one kind, one colour everywhere."""
+    """Kinds of stretches of time: one kind has one colour everywhere."""
 
     METAL = "metal"  # a job on a host's own node
     WORKING = "working"  # a job on an instance, an instance with a job
@@ -96,7 +96,7 @@ class Step:
 
     @property
     def took_s(self) -> float:
-        """How long it took; 0 where no end was seen."""
+        """Return how long it took; 0 where no end was seen."""
         return max(0.0, self.end_s - self.start_s) if self.end_s else 0.0
 
 
