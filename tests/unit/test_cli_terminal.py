@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -51,9 +52,12 @@ def in_terminal(**environment: str) -> str:
     known = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TERM", "FORCE_COLOR")}
     subprocess.run([sys.executable, "-c", _TABLE], stdout=theirs, check=True, env={**known, **environment})
     os.close(theirs)
-    text = os.read(ours, 65536).decode()
+    text = b""
+    with contextlib.suppress(OSError):  # the end of what a terminal was written
+        while piece := os.read(ours, 65536):
+            text += piece
     os.close(ours)
-    return text
+    return text.decode()
 
 
 def test_a_terminal_gets_colours_unless_they_are_unwanted() -> None:
