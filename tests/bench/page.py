@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from statistics import median, quantiles
 
-from backfill.sim.command import main
 from backfill.sim.traces.models import lublin
 from backfill.sim.traces.swf import swf_lines
+from backfill.ui.commands.replay import main
 from tests.bench.rig import result
 from tests.real.browser import Page, page
 from tests.unit.policy_files import text

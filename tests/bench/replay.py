@@ -35,8 +35,8 @@ MONTH_BACKLOG = 24_000  # work for every node that the trace leaves idle in that
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = ("traces", "*/traces")  # as seen from the folder that has the checkout in it
 ACCASIM = "accasim==1.1.3"
-REPLAY = (sys.executable, "-m", "backfill.sim.command")
-WORKLOAD = (sys.executable, "-m", "backfill.sim.workload_command")
+REPLAY = (sys.executable, "-m", "backfill.ui.commands.replay")
+WORKLOAD = (sys.executable, "-m", "backfill.ui.commands.workload")
 # Modules are compiled once for all runs, whatever the environment says.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 POLICY = """cluster: bench

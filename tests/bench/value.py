@@ -20,7 +20,6 @@ from backfill.core.policies.saving import daly_s
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Victims
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.sim.figures import FIGURES, Summary, summary
 from backfill.sim.replay.fitting import depth_for, everywhere, memory_for, node_names
 from backfill.sim.replay.policy_replay import Setting, reference, run
 from backfill.sim.scenarios.shipped import located
@@ -28,6 +27,7 @@ from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.traces.models import htc_pilot
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.trace import Trace, TraceBuilder
+from backfill.ui.report.figures import FIGURES, Summary, summary
 
 CLUSTER = Cluster(64, 1)
 SAVE_S = 30.0

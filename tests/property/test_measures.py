@@ -16,12 +16,12 @@ from backfill.core.fleet import InstanceState
 from backfill.core.measures import Distribution, distribution, job_measures
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
-from backfill.sim.figures import Summary, summary
-from backfill.sim.gantt import Gantt
 from backfill.sim.replay.policy_replay import Run, reference, run
 from backfill.sim.replay.trace_cluster import START_S, JobTale
 from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.traces.models import Job
+from backfill.ui.report.figures import Summary, summary
+from backfill.ui.report.gantt import Gantt
 from tests.unit.harvest_inputs import KILL, PAUSE, policy, setting
 
 NODES = 3

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from backfill.sim.command import main
 from backfill.sim.traces.models import lublin
 from backfill.sim.traces.swf import swf_lines
 from backfill.ui.cli import main as command
+from backfill.ui.commands.replay import main
 from tests.real.browser import NoBrowserError, Page, browser, page
 from tests.unit.policy_files import text
 from tests.unit.replay_files import KILL, LIMITS, SMALL, replayed, written
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
-_AXIS = 22  # height of the axis above the lanes, as in page.js
+_AXIS = 22  # height of the axis above the lanes, as in replay.js
 # One row of pixels in the middle of each lane: whether anything there has a colour.
 _ROWS = """((id, lanes) => {
   const c = document.getElementById(id), g = c.getContext("2d");

@@ -11,12 +11,12 @@ from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Extent, Victims
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.sim.figures import Summary, summary
 from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.policy_replay import BrokenPromiseError, Run, Setting, reference, run
 from backfill.sim.replay.trace_cluster import JobTale
 from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.traces.models import Job, lublin, with_estimates
+from backfill.ui.report.figures import Summary, summary
 from tests.unit.harvest_inputs import KILL, MOVE, PAUSE, policy, setting
 
 CLUSTER = Cluster(8, 1)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.scenarios.paper import against_the_paper, measures
+from backfill.sim.scenarios.measures import measures
 from backfill.sim.scenarios.player import play
 from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.scenario import Measure, Scenario
 from backfill.sim.scenarios.shipped import located
 from backfill.sim.scenarios.stage import SimulatedStage
+from backfill.ui.report.papers import against_the_paper
 
 PAPERS = ("multiverse-1", "multiverse-2", "slurm-v", "poster")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill.sim.command import main
 from backfill.sim.traces.models import Job
 from backfill.sim.traces.swf import swf_lines
+from backfill.ui.commands.replay import main
 from tests.unit.policy_files import text
 
 LIMITS = "limits: {max_per_host: 1}"

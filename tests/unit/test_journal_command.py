@@ -19,9 +19,10 @@ from backfill.core.world import World
 from backfill.drivers.store.sqlite import JournalReader, SqliteJournal
 from backfill.engine.cycle import Cycle
 from backfill.ports.storage import Record
-from backfill.sim.command import BAD_INPUT, MISUSE, main
 from backfill.sim.replay.costs import load_costs
 from backfill.sim.replay.journal import replay_journal
+from backfill.ui.commands.replay import main
+from backfill.ui.parser import BAD_DATA, USAGE
 from tests.unit.policy_files import text
 
 
@@ -100,11 +101,11 @@ def test_a_difference_is_a_diff(journal: Path, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
-        ([], MISUSE, "name a trace to replay"),
-        (["--journal", "j.db"], MISUSE, "--journal needs --policy FILE"),
-        (["t.swf", "--journal", "j.db", "--policy", "POLICY"], MISUSE, "or a trace, not both"),
-        (["--journal", "j.db", "--policy", "POLICY", "--tie", "eventwise"], MISUSE, "--tie says"),
-        (["--journal", "j.db", "--policy", "POLICY"], BAD_INPUT, "there is no journal"),
+        ([], USAGE, "name a trace to replay"),
+        (["--journal", "j.db"], USAGE, "--journal needs --policy FILE"),
+        (["t.swf", "--journal", "j.db", "--policy", "POLICY"], USAGE, "or a trace, not both"),
+        (["--journal", "j.db", "--policy", "POLICY", "--tie", "eventwise"], USAGE, "--tie says"),
+        (["--journal", "j.db", "--policy", "POLICY"], BAD_DATA, "there is no journal"),
     ],
 )
 def test_bad_input(
@@ -120,7 +121,7 @@ def test_learned_costs_are_a_file_for_costs(
 ) -> None:
     """Medians of the calls that succeeded, in a file that `--costs` reads."""
     out = tmp_path / "costs.yaml"
-    assert main(["--journal", str(journal), "--learn", str(out)]) == 2
+    assert main(["--journal", str(journal), "--learn", str(out)]) == BAD_DATA
     assert "no call that succeeded" in capsys.readouterr().err
     written = SqliteJournal(journal)
     for elapsed_s, problem in ((0.5, ""), (0.7, ""), (0.6, ""), (9.0, "no answer")):

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.command import BAD_INPUT, MISUSE, main
 from backfill.sim.traces.models import Job
 from backfill.sim.traces.swf import swf_lines
+from backfill.ui.commands.replay import main
+from backfill.ui.parser import BAD_DATA, USAGE
 from tests.unit.policy_files import text
 from tests.unit.replay_files import LIMITS, SMALL, replayed, written
 
@@ -162,7 +163,7 @@ def test_bad_input_is_one_sentence(
     hosts = "hosts: [{name: bm1, provider: simulated}]"
     (files / "other.yaml").write_text(text(LIMITS, instances=SMALL, hosts=hosts))
     out = files / "jobs.csv"
-    assert replayed(files, *options, "--jobs-csv", str(out)) == 2
+    assert replayed(files, *options, "--jobs-csv", str(out)) == BAD_DATA
     printed = capsys.readouterr()
     assert sentence in printed.err
     assert printed.out == ""
@@ -202,7 +203,7 @@ def test_options_that_need_others(
     files: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
 ) -> None:
     """What is missing is said, also where the option would only have been ignored."""
-    assert main([str(files / "t.swf"), *options]) == MISUSE
+    assert main([str(files / "t.swf"), *options]) == USAGE
     assert sentence in capsys.readouterr().err
 
 
@@ -218,7 +219,7 @@ def test_options_of_the_bare_cluster_are_refused_with_a_policy(
     files: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
 ) -> None:
     """A figure of another scheduler than was asked for would be worse than none."""
-    assert replayed(files, *options) == MISUSE
+    assert replayed(files, *options) == USAGE
     printed = capsys.readouterr()
     assert sentence in printed.err
     assert printed.out == ""
@@ -240,7 +241,7 @@ def test_no_file_is_written_when_one_cannot_be(
     trace = (files / "t.swf").read_text()
     out = files / "j.csv"
     options = ("--jobs-csv", str(out), "--report", str(files / report))
-    assert replayed(files, *options) == BAD_INPUT
+    assert replayed(files, *options) == BAD_DATA
     assert problem in capsys.readouterr().err
     assert not out.exists()
     assert (files / "t.swf").read_text() == trace

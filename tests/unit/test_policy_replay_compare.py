@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.measures import Eviction, Harvest, distribution, eviction_measures, paired_delay
-from backfill.sim.compare import differences
-from backfill.sim.confidence import interval, paired
-from backfill.sim.figures import FIGURES, Summary, plain
-from backfill.sim.harvest_report import told_time
+from backfill.ui.report.comparison import differences, interval, paired
+from backfill.ui.report.figures import FIGURES, Summary, plain
+from backfill.ui.report.replay_text import told_time
 
 FIRST = Summary(
     window_s=1000.0,

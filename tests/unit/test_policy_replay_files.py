@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.command import MISUSE, main
+from backfill.ui.commands.replay import main
+from backfill.ui.parser import USAGE
 from tests.unit.replay_files import replayed, written
 
 
@@ -88,6 +89,6 @@ def test_jobs_as_batsim_writes_them(files: Path) -> None:
 def test_pictures_need_a_policy(files: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without instances there is nothing to show, and the sentence says so."""
     out = files / "out"
-    assert main([str(files / "t.swf"), "--cluster", "2x1", option, str(out)]) == MISUSE
+    assert main([str(files / "t.swf"), "--cluster", "2x1", option, str(out)]) == USAGE
     assert f"{option} needs --policy FILE" in capsys.readouterr().err
     assert not out.exists()

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from backfill.core.policies.gaps import Gaps
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.sim.command import BAD_INPUT, main
-from backfill.sim.gantt import Gantt, Look
 from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.policy_replay import Run, Setting, reference
 from backfill.sim.replay.policy_replay import run as played
@@ -23,6 +21,9 @@ from backfill.sim.schedulers.reservations import ReservationEntry
 from backfill.sim.traces.models import Job, htc_pilot
 from backfill.sim.traces.swf import swf_lines
 from backfill.sim.traces.trace import Trace
+from backfill.ui.commands.replay import main
+from backfill.ui.parser import BAD_DATA
+from backfill.ui.report.gantt import Gantt, Look
 from tests.unit.harvest_inputs import policy, trace_of
 from tests.unit.policy_files import text
 
@@ -216,7 +217,7 @@ def test_a_wrong_file_is_refused(
     (tmp_path / "p.yaml").write_text(text())
     (tmp_path / "r.yaml").write_text(content)
     options = ["--policy", str(tmp_path / "p.yaml"), "--reservations", str(tmp_path / "r.yaml")]
-    assert main([str(tmp_path / "t.swf"), "--cluster", "2x2", *options]) == BAD_INPUT
+    assert main([str(tmp_path / "t.swf"), "--cluster", "2x2", *options]) == BAD_DATA
     printed = capsys.readouterr()
     assert sentence in printed.err
     assert printed.out == ""

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from backfill.sim.command import main
-from backfill.sim.figures import FIGURES
-from backfill.sim.harvest_report import CSV_COLUMNS
 from backfill.sim.replay.journal import Difference, Outcome
 from backfill.ui.cli import main as command
+from backfill.ui.commands.replay import main
+from backfill.ui.report.figures import FIGURES
+from backfill.ui.report.replay_text import CSV_COLUMNS
 from tests.unit.replay_files import replayed, written
 
 _PAGE = Path(__file__).parents[2] / "docs/replay.md"

@@ -8,12 +8,13 @@ from zipfile import ZipFile
 
 import pytest
 
-from backfill.sim.command import main
 from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.traces.models import Job
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.swf import swf_lines
-from backfill.sim.workload_command import main as workload
+from backfill.ui.commands.replay import main
+from backfill.ui.commands.workload import main as workload
+from backfill.ui.parser import BAD_DATA
 
 SAMPLES = Path(__file__).parents[2] / "scenarios" / "traces"
 
@@ -87,7 +88,7 @@ def test_a_wrong_file_of_reservations(
 ) -> None:
     """It is refused with file, line and remedy before anything is played."""
     (tmp_path / "k.yaml").write_text(content)
-    assert main([str(trace), "--cluster", "4", "--reservations", str(tmp_path / "k.yaml")]) == 2
+    assert main([str(trace), "--cluster", "4", "--reservations", str(tmp_path / "k.yaml")]) == BAD_DATA
     printed = capsys.readouterr()
     assert sentence in printed.err
     assert (printed.out, printed.err.count("\n")) == ("", 1)
@@ -108,7 +109,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
     """A broken trace ends with status 2, the place and the remedy, and no file."""
     broken, out = tmp_path / "b.swf", tmp_path / "o.csv"
     broken.write_text("1 2 3\n", encoding="utf-8")
-    assert main([str(broken), "--cluster", "4x1", "--jobs-csv", str(out)]) == 2
+    assert main([str(broken), "--cluster", "4x1", "--jobs-csv", str(out)]) == BAD_DATA
     printed = capsys.readouterr()
     assert printed.err == (f"backfill: {broken}:1: 3 columns where SWF has 18; complete or remove the line\n")
     assert printed.out == ""
@@ -120,7 +121,7 @@ def test_a_csv_that_cannot_be_written(
 ) -> None:
     """A folder that does not exist is told."""
     out = tmp_path / "none" / "o.csv"
-    assert main([str(trace), "--cluster", "4x1", "--jobs-csv", str(out)]) == 2
+    assert main([str(trace), "--cluster", "4x1", "--jobs-csv", str(out)]) == BAD_DATA
     assert capsys.readouterr().err.startswith(f"backfill: cannot write {out}: there is no directory")
 
 
@@ -152,7 +153,7 @@ def test_an_archive_with_a_password_is_one_sentence(
     packed[6] |= 1  # the flag of encryption, in the file's head and in the directory
     packed[packed.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(packed)
-    assert main([str(path), "--cluster", "4x1"]) == 2
+    assert main([str(path), "--cluster", "4x1"]) == BAD_DATA
     assert "cannot be unpacked" in capsys.readouterr().err
 
 
@@ -197,7 +198,7 @@ def test_workload_arguments_are_checked(tmp_path: Path) -> None:
     for wrong in (["--jobs", "0"], ["--load", "0"], ["--load", "inf"]):
         with pytest.raises(SystemExit):
             workload(["lublin", *wrong, "-o", out])
-    assert workload(["lublin", "--jobs", "5", "-o", str(tmp_path / "none" / "w.swf")]) == 2
+    assert workload(["lublin", "--jobs", "5", "-o", str(tmp_path / "none" / "w.swf")]) == BAD_DATA
     assert not Path(out).exists()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from backfill.config.shapes import Amount, Hostlist, Key, Many, Named, Section, 
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.replay.costs import MAY_FAIL
+from backfill.sim.replay.fitting import MisfitError
 from backfill.sim.replay.reservation_file import (
     Contradiction,
     reservation_mistakes,
@@ -48,6 +49,17 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     if reader.problems or scenario is None:
         raise ConfigError(sorted(reader.problems, key=lambda p: (p.line, p.column)))
     return scenario
+
+
+def under(scenario: Scenario, policies: PolicySet, name: str) -> Scenario:
+    """Return the scenario with these rules on its own hosts; MisfitError where they do not fit it."""
+    own = scenario.policies
+    if not policies.priorities.high:
+        policies = replace(policies, priorities=replace(policies.priorities, high=own.priorities.high))
+    found = replace(scenario, policies=replace(policies, cluster=own.cluster, hosts=own.hosts))
+    for path, what, remedy in contradictions(found):
+        raise MisfitError(f"{name} does not fit the scenario: its {path} {what}; {remedy}")
+    return found
 
 
 def _scenario(reader: Reader, text: str) -> Scenario | None:

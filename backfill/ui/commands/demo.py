@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backfill.lab.roots import INSTALLED, RELEASES
-from backfill.sim.junit import junit_lines
-from backfill.sim.outfile import write_text
-from backfill.sim.scenarios.paper import against_the_paper, paper_rows
 from backfill.sim.scenarios.player import Outcome
-from backfill.sim.scenarios.scenario_fit import Play, beside_one_another
+from backfill.ui.outfile import write_text
 from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, USAGE, say
 from backfill.ui.report.builder import timeline_of
+from backfill.ui.report.junit import junit_lines
 from backfill.ui.report.page import Head, judgements, write_report
+from backfill.ui.report.papers import Play, against_the_paper, beside_one_another, paper_rows
 from backfill.ui.terminal import aligned, emphasis
 
 if TYPE_CHECKING:
     from backfill.sim.scenarios.player import Outcome
     from backfill.sim.scenarios.scenario import Scenario
-    from backfill.sim.scenarios.scenario_fit import Play
+    from backfill.ui.report.papers import Play
 
 _SCENARIO = Path("scenarios/first_day.yaml")
 _REPORT = Path("backfill-demo.html")
@@ -75,8 +74,8 @@ def run_demo(args: argparse.Namespace) -> int:
     """Play the scenario, tell what was proven, leave a report; 1 if an expectation failed."""
     from backfill.lab.spec import LabError
     from backfill.ports.errors import DriverError
-    from backfill.sim.outfile import OutputError
     from backfill.ui.commands import demo_lab
+    from backfill.ui.outfile import OutputError
 
     try:
         variants = _variants(args)
@@ -113,11 +112,10 @@ def _variants(args: argparse.Namespace) -> dict[str, Scenario]:
     """By name of the policy: the scenario as it is, or under each policy file that is given."""
     from backfill.config import load
     from backfill.config.problems import ConfigError
-    from backfill.sim.outfile import require_writable
     from backfill.sim.replay.fitting import MisfitError
-    from backfill.sim.scenarios.reader import load_scenario
-    from backfill.sim.scenarios.scenario_fit import under
+    from backfill.sim.scenarios.reader import load_scenario, under
     from backfill.sim.scenarios.shipped import located
+    from backfill.ui.outfile import require_writable
 
     misuse = _misuse(args)
     if misuse:
@@ -169,11 +167,11 @@ def _on_paper(args: argparse.Namespace) -> bool:
 
 def _played(args: argparse.Namespace, name: str, scenario: Scenario, *, live: bool) -> Play:
     """Play it, and show it as it goes on unless only the outcome is wanted."""
-    from backfill.sim.scenarios.paper import measured
+    from backfill.sim.scenarios.measures import measured
     from backfill.sim.scenarios.player import play
-    from backfill.sim.scenarios.scenario_fit import Play
     from backfill.sim.scenarios.stage import SimulatedStage
     from backfill.ui.report.live import LiveWatcher, watcher
+    from backfill.ui.report.papers import Play
 
     if live:
         return Play(name, _on_lab(scenario, args))

@@ -3,25 +3,244 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from backfill.sim import command as sim
-from backfill.ui.commands import demo
-from backfill.ui.parser import BAD_DATA, USAGE, Parser
+from backfill.sim.replay.bare import replay
+from backfill.sim.scenarios.shipped import located, remedy
+from backfill.sim.schedulers.machine import SCHEDULERS, TIES
+from backfill.sim.schedulers.reservations import PoolEntry
+from backfill.sim.traces.reader import READERS, read_trace
+from backfill.sim.traces.trace import TraceError, describe_counts
+from backfill.ui.commands import replay_options as values
+from backfill.ui.outfile import OutputError, require_writable, write_text
+from backfill.ui.parser import BAD_DATA, OK, USAGE, Parser
+from backfill.ui.report.bare_text import as_json, measure, text_lines
+
+# What each way of replaying understands; anything else that is given would be ignored.
+_JOURNAL = frozenset({"journal", "policy", "learn", "json"})
+_BARE = frozenset(
+    {"trace", "cluster", "scheduler", "tie", "format", "no_instances", "reservations", "jobs_csv", "json"}
+)
+_NOT_WITH_POLICY = {
+    "no_instances": "--no-instances contradicts --policy; leave one of them out",
+    "learn": "--learn needs --journal FILE, a daemon's journal to learn from",
+}
+
+
+class _InputError(Exception):
+    """What stands in a file beside the trace is wrong: a line for each problem."""
+
 
 _LIVE_HELP = "play a scenario on a real lab, as `backfill demo` does (see `replay --live --help`)"
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
-    """The simulator's arguments; `--live` is only shown here."""
+    """Declare the arguments of a trace's replay; `--live` is only shown here."""
     parser.add_argument("--live", action="store_true", help=_LIVE_HELP)
-    sim.add_replay_arguments(parser)
+    _add_trace_arguments(parser)
+
+
+def _add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of a replay of a trace."""
+    parser.add_argument(
+        "trace",
+        type=Path,
+        nargs="?",
+        help="SWF (plain, .gz, .zip), a dump of `sacct -P`, or a scenario (see `replay --live`)",
+    )
+    parser.add_argument(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="instead of a trace: plan again what a daemon planned, and show what differs",
+    )
+    parser.add_argument(
+        "--learn",
+        type=Path,
+        metavar="OUT",
+        help="with --journal: write what its calls took, as a file for --costs, and do no more",
+    )
+    parser.add_argument(
+        "--cluster",
+        type=values.cluster,
+        metavar="NODESxCPUS",
+        help="equal nodes and the processors of each, for example 128x1",
+    )
+    parser.add_argument("--scheduler", choices=SCHEDULERS, default="easy", help="of bare metal (easy)")
+    parser.add_argument(
+        "--tie",
+        choices=TIES,
+        default="batch",
+        help="batch: completions, arrivals, then one pass; eventwise: arrivals first, a pass each",
+    )
+    parser.add_argument("--format", choices=("auto", *READERS), default="auto", help="of the trace (auto)")
+    parser.add_argument(
+        "--no-instances", action="store_true", help="replay the bare cluster without instances"
+    )
+    parser.add_argument(
+        "--jobs-csv", type=Path, metavar="OUT", help="write job_id,submit,start,end,processors"
+    )
+    parser.add_argument(
+        "--reservations",
+        type=Path,
+        metavar="FILE",
+        help="what Slurm keeps: nodes, or without a policy processors (YAML)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the measures as JSON")
+    _add_policy_arguments(parser)
+
+
+def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("with instances")
+    group.add_argument("--policy", type=Path, metavar="FILE", help="the policy to replay with")
+    group.add_argument("--against", type=Path, metavar="FILE", help="a second policy to compare")
+    group.add_argument(
+        "--backlog",
+        type=values.work,
+        metavar="WORK",
+        help="low-priority work: a trace, or htc:JOBS or htc:SEED:JOBS drawn from the model",
+    )
+    group.add_argument("--costs", type=Path, metavar="FILE", help="durations of steps (YAML)")
+    group.add_argument("--seed", type=int, default=1, help="of all that is drawn (1)")
+    group.add_argument(
+        "--seeds",
+        type=values.seeds,
+        default=1,
+        metavar="N",
+        help="repeat with N seeds and say how sure the differences are",
+    )
+    group.add_argument(
+        "--shake",
+        type=values.seeds,
+        default=1,
+        metavar="N",
+        help="repeat N times, from the second on with all submit and run times moved a little",
+    )
+    group.add_argument("--report", type=Path, metavar="OUT", help="write one HTML page")
+    group.add_argument("--perfetto", type=Path, metavar="OUT", help="write a trace for ui.perfetto.dev")
+    group.add_argument("--batsim-csv", type=Path, metavar="OUT", help="write out_jobs.csv of the last policy")
+    group.add_argument(
+        "--all-nodes",
+        action="store_true",
+        help="let every node carry instances, not only the hosts of the policy",
+    )
+    group.add_argument(
+        "--saves-every",
+        type=values.duration,
+        default=0.0,
+        metavar="TIME",
+        help="low-priority jobs save themselves so often and go on from there when requeued",
+    )
+    group.add_argument(
+        "--save-takes", type=values.duration, default=0.0, metavar="TIME", help="what that costs (0)"
+    )
+    group.add_argument(
+        "--node-memory", type=values.size, default=0, metavar="SIZE", help="memory of each node"
+    )
 
 
 def run_replay(args: argparse.Namespace) -> int:
-    """Replay."""
-    status = sim.run_replay_command(args)
-    return {sim.BAD_INPUT: BAD_DATA, sim.MISUSE: USAGE}.get(status, status)
+    """Replay and print; return the exit status. What was left out is told on stderr."""
+    problem = _misuse(args, _given(args))
+    if problem:
+        sys.stderr.write(f"backfill: {problem}\n")
+        return USAGE
+    if args.journal is not None:
+        # Imported here: a bare replay is to start at once.
+        from backfill.ui.commands.replay_journal import run_journal
+
+        return run_journal(args)
+    if not located(args.trace).exists():
+        what = "there is no such file, and no trace or scenario of ours is called so"
+        sys.stderr.write(f"backfill: {args.trace}: {what}; {remedy(args.trace)}\n")
+        return BAD_DATA
+    if args.policy is not None:
+        from backfill.ui.commands.replay_policy import run_policy
+
+        return run_policy(args)
+    return _run_bare(args)
+
+
+def _run_bare(args: argparse.Namespace) -> int:
+    try:
+        require_writable([args.jobs_csv], [args.trace, args.reservations])
+        kept = _kept(args)
+        trace = read_trace(located(args.trace), args.format)
+        result = replay(trace, args.cluster, args.scheduler, args.tie, kept)
+        if args.jobs_csv is not None:
+            write_text(args.jobs_csv, result.csv_chunks())
+    except (TraceError, _InputError, OutputError) as error:
+        sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
+        return BAD_DATA
+    for title, counts in (("left out", result.trace.left_out), ("noted", result.trace.noted)):
+        if counts:
+            sys.stderr.write(f"{title}: {describe_counts(counts.items())}\n")
+    measures = measure(result)
+    if args.json:
+        sys.stdout.write(json.dumps(as_json(result, measures)) + "\n")
+    else:
+        sys.stdout.write("\n".join(text_lines(result, measures)) + "\n")
+    return OK
+
+
+def _kept(args: argparse.Namespace) -> Sequence[PoolEntry]:
+    if args.reservations is None:
+        return ()
+    # Imported here, as they know all of a policy file: a bare replay is to start at once.
+    from backfill.config.problems import ConfigError
+    from backfill.sim.replay.reservation_file import load_kept
+
+    try:
+        return load_kept(args.reservations, args.cluster)
+    except ConfigError as error:
+        raise _InputError(str(error)) from error
+
+
+def _given(args: argparse.Namespace) -> list[str]:
+    """The arguments that are not as they would be if nobody had named them."""
+    fresh = argparse.ArgumentParser()
+    _add_trace_arguments(fresh)
+    known = [action.dest for action in fresh._actions if action.dest != "help"]
+    return [name for name in known if getattr(args, name) != fresh.get_default(name)]
+
+
+def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str:
+    """Say which option is missing or would be ignored, or return an empty text."""
+    if args.journal is not None:
+        if args.policy is None and args.learn is None:
+            return "--journal needs --policy FILE, the policy that was in force"
+        return _surplus(given, _JOURNAL, "says nothing with --journal; leave it out")
+    if args.trace is None:
+        return "name a trace to replay, or a daemon's journal by --journal"
+    if args.policy is not None:
+        wrong = next((_NOT_WITH_POLICY[name] for name in given if name in _NOT_WITH_POLICY), "")
+        wrong = wrong or _contradiction(args, given)
+    else:
+        why = "needs --policy FILE: without one there are neither nodes nor instances"
+        wrong = _surplus([name for name in given if name != "learn"], _BARE, why)
+        wrong = wrong or (_NOT_WITH_POLICY["learn"] if "learn" in given else "")
+    if not wrong and args.cluster is None and located(args.trace).exists():
+        return "a trace needs --cluster NODESxCPUS, for example --cluster 128x1"
+    return wrong
+
+
+def _contradiction(args: argparse.Namespace, given: Sequence[str]) -> str:
+    """What does not go together with a policy, or an empty text."""
+    if "save_takes" in given and "saves_every" not in given:
+        return "--save-takes needs --saves-every TIME, how often they save themselves"
+    if "seeds" in given and "shake" in given:
+        return "--seeds and --shake both say how often to repeat; give one, --shake draws anew too"
+    return ""
+
+
+def _surplus(given: Sequence[str], known: frozenset[str], why: str) -> str:
+    first = next((name for name in given if name not in known), "")
+    if first == "trace":
+        return "give either --journal or a trace, not both"
+    return f"--{first.replace('_', '-')} {why}" if first else ""
 
 
 _OF_TRACES = "goes with a trace; leave it out: a scenario names its hosts, jobs and costs itself"
@@ -30,15 +249,31 @@ _OF_TRACES = "goes with a trace; leave it out: a scenario names its hosts, jobs 
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     """The demo's arguments, but that no report is written unasked."""
     parser.add_argument("--live", action="store_true", help=_LIVE_HELP)
+    # Imported here: a bare replay is to start at once.
+    from backfill.ui.commands import demo
+
     demo.add_play_arguments(parser)
     parser.add_argument("--report", type=Path, metavar="OUT.html", help="write a page with the timelines")
     if isinstance(parser, Parser):
         of_traces = argparse.ArgumentParser()
-        sim.add_replay_arguments(of_traces)
+        _add_trace_arguments(of_traces)
         names = (name for action in of_traces._actions for name in action.option_strings)
         parser.elsewhere = dict.fromkeys(names, _OF_TRACES)
 
 
 def run_scenario(args: argparse.Namespace) -> int:
     """Play it."""
-    return demo.run_demo(args)
+    from backfill.ui.commands.demo import run_demo
+
+    return run_demo(args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command by itself."""
+    parser = argparse.ArgumentParser(prog="backfill replay", description=__doc__)
+    _add_trace_arguments(parser)
+    return run_replay(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,20 +1,113 @@
-"""`backfill workload`: draws a trace from a workload model."""
+"""`backfill workload`: draws a trace from a workload model and writes it as SWF."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from backfill.sim import workload_command as sim
-from backfill.sim.command import BAD_INPUT
-from backfill.ui.parser import BAD_DATA
+from backfill.sim.traces.models import BATCH, INTERACTIVE, Job, htc_pilot, lublin, poisson, with_estimates
+from backfill.sim.traces.swf import swf_lines
+from backfill.ui.outfile import OutputError, write_text
+from backfill.ui.parser import BAD_DATA, OK
 
 
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
-    """The simulator's arguments."""
-    sim.add_workload_arguments(parser)
+    """Declare the arguments that `run_workload` needs."""
+    parser.add_argument("model", choices=tuple(MODELS), help="what to draw from")
+    parser.add_argument("--jobs", type=_whole, default=10_000, help="how many (10000)")
+    parser.add_argument("--processors", type=_whole, default=256, help="of the machine (256)")
+    parser.add_argument("--seed", type=int, default=1, help="same seed, same jobs")
+    parser.add_argument("--load", type=_positive, help="lublin: work offered, 1 = the machine")
+    parser.add_argument("--mean-gap-s", type=_positive, default=10.0, help="poisson, htc: arrivals")
+    parser.add_argument("--backlog", type=_natural, default=0, help="htc: jobs that wait at time 0")
+    parser.add_argument(
+        "--estimate-factor", type=_factor, help="add estimates of up to this times the run time"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE.swf", help="the trace to write"
+    )
 
 
 def run_workload(args: argparse.Namespace) -> int:
-    """Draw and write."""
-    status = sim.run_workload_command(args)
-    return BAD_DATA if status == BAD_INPUT else status
+    """Draw and write; return the exit status."""
+    jobs = MODELS[args.model](args)
+    if args.estimate_factor is not None:
+        jobs = with_estimates(jobs, args.seed, args.estimate_factor)
+    header = (
+        "Version: 2.2",
+        f"Computer: model {args.model}, seed {args.seed}",
+        f"MaxJobs: {len(jobs)}",
+        f"MaxProcs: {args.processors}",
+    )
+    try:
+        write_text(args.output, swf_lines(jobs, header))
+    except OutputError as error:
+        sys.stderr.write(f"backfill: {error}\n")
+        return BAD_DATA
+    return OK
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command by itself."""
+    parser = argparse.ArgumentParser(prog="backfill workload", description=__doc__)
+    add_workload_arguments(parser)
+    return run_workload(parser.parse_args(argv))
+
+
+def _lublin(args: argparse.Namespace) -> list[Job]:
+    return lublin(args.seed, args.jobs, args.processors, args.load)
+
+
+def _lublin_typed(args: argparse.Namespace) -> list[Job]:
+    return lublin(args.seed, args.jobs, args.processors, args.load, (BATCH, INTERACTIVE))
+
+
+def _poisson(args: argparse.Namespace) -> list[Job]:
+    return poisson(args.seed, args.jobs, args.mean_gap_s)
+
+
+def _htc(args: argparse.Namespace) -> list[Job]:
+    return htc_pilot(args.seed, args.jobs, args.mean_gap_s, args.backlog)
+
+
+MODELS: Mapping[str, Callable[[argparse.Namespace], list[Job]]] = {
+    "lublin": _lublin,
+    "lublin-typed": _lublin_typed,
+    "poisson": _poisson,
+    "htc": _htc,
+}
+
+
+def _whole(text: str, least: int = 1) -> int:
+    if not text.removeprefix("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number; give one from {least} on")
+    if int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text} is less than {least}; give at least {least}")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0; give a positive number")
+    return value
+
+
+def _factor(text: str) -> float:
+    value = _positive(text)
+    if value < 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1; an estimate is never below the run time")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,8 +12,8 @@ from statistics import median
 from backfill.core.visible import escape
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports.errors import DriverError
-from backfill.sim.outfile import OutputError, write_text
 from backfill.ui.commands.version import release
+from backfill.ui.outfile import OutputError, write_text
 from backfill.ui.parser import BAD_DATA, OK, USAGE
 from backfill.ui.report.builder import timeline_of
 from backfill.ui.report.style import PAGE, PICTURE, VARIABLES

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from backfill.sim.gantt import Look, Span
-from backfill.sim.harvest_report import Played, time_text
 from backfill.sim.replay.bare import ROWS_PER_CHUNK, quoted
 from backfill.sim.replay.policy_replay import Setting
 from backfill.sim.replay.trace_cluster import START_S, JobTale
+from backfill.ui.report.gantt import Look, Span
+from backfill.ui.report.replay_text import Played, time_text
 
 # As Batsim 4 writes it (https://batsim.readthedocs.io, "Outputs"); `metadata` has what is ours.
 # A resource is a node. Its stretch is turnaround by execution, which is not bounded.

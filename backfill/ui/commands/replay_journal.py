@@ -11,15 +11,15 @@ from backfill.config import load
 from backfill.config.problems import ConfigError
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports.errors import DriverError
-from backfill.sim.outfile import OutputError, require_writable, write_text
 from backfill.sim.replay.journal import JournalError, Outcome, replay_journal
 from backfill.sim.replay.learning import as_yaml, learned
+from backfill.ui.outfile import OutputError, require_writable, write_text
+from backfill.ui.parser import BAD_DATA, NO, OK
 
-SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
 _SHOWN = 10  # plans; the others are only counted
 
 
-def run_journal_command(args: argparse.Namespace) -> int:
+def run_journal(args: argparse.Namespace) -> int:
     """Replay the journal and print; 1 where a plan came out differently."""
     try:
         if args.learn is not None:
@@ -27,12 +27,12 @@ def run_journal_command(args: argparse.Namespace) -> int:
         outcome = _replayed(args)
     except (JournalError, ConfigError, DriverError, OutputError, ValueError) as error:
         sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
-        return BAD_INPUT
+        return BAD_DATA
     if args.json:
         sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
     else:
         sys.stdout.write("\n".join(_lines(outcome)) + "\n")
-    return DIFFERENT if outcome.differences else SAME
+    return NO if outcome.differences else OK
 
 
 def _replayed(args: argparse.Namespace) -> Outcome:
@@ -55,7 +55,7 @@ def _learn(args: argparse.Namespace) -> int:
         raise JournalError(f"{args.journal} has no call that succeeded, so nothing can be learned")
     write_text(args.learn, [as_yaml(costs)])
     sys.stdout.write(f"{len(costs)} step costs written to {args.learn}\n")
-    return SAME
+    return OK
 
 
 def _lines(outcome: Outcome) -> list[str]:

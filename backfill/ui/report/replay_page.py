@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from backfill.core.visible import escape
-from backfill.sim.compare import difference, worth_telling
-from backfill.sim.exports import spans_of
-from backfill.sim.figures import FIGURES, Figure
-from backfill.sim.gantt import Look
-from backfill.sim.harvest_report import Played, told_differences, told_time
 from backfill.sim.replay.policy_replay import Setting
 from backfill.sim.replay.trace_cluster import START_S
+from backfill.ui.report.comparison import difference, worth_telling
+from backfill.ui.report.figures import FIGURES, Figure
+from backfill.ui.report.gantt import Look
+from backfill.ui.report.replay_exports import spans_of
+from backfill.ui.report.replay_text import Played, told_differences, told_time
 
-# After Okabe and Ito, as in the report of the demo, and a pattern of page.css and page.js, so that
-# colour is never the only difference. The order is that of page.js: jobs first.
+# After Okabe and Ito, as in the report of the demo, and a pattern of replay.css and replay.js, so that
+# colour is never the only difference. The order is that of replay.js: jobs first.
 _COLOURS = {
     Look.HIGH: ("#2b6cb0", ""),
     Look.LOW: ("#12805c", ""),
@@ -40,7 +40,7 @@ _HELP = (
 def page_chunks(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
     """Yield the page. It needs nothing else: no font, no picture, no script from outside."""
     names = " and ".join(one.name for one in played)
-    style = (_HERE / "page.css").read_text(encoding="utf-8")
+    style = (_HERE / "replay.css").read_text(encoding="utf-8")
     yield (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -53,7 +53,7 @@ def page_chunks(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
     yield '<div id="tip"></div>\n<script type="application/json" id="data">'
     yield json.dumps(_data(setting, played), separators=(",", ":")).replace("<", "\\u003c")
     yield "</script>\n<script>\n"
-    yield (_HERE / "page.js").read_text(encoding="utf-8")
+    yield (_HERE / "replay.js").read_text(encoding="utf-8")
     yield "</script>\n<footer>Written by backfill replay. Same input and seed, same page.</footer>"
     yield "</body></html>\n"
 
@@ -132,7 +132,7 @@ def _data(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
 
 
 def _run(setting: Setting, one: Played) -> dict[str, object]:
-    """The lanes of every host, and five numbers per stretch: see page.js."""
+    """The lanes of every host, and five numbers per stretch: see replay.js."""
     spans = spans_of(setting, one)
     depth = dict.fromkeys(setting.node_names, 1)
     for span in spans:

@@ -12,13 +12,6 @@ from pathlib import Path
 from backfill.config import load
 from backfill.config.problems import ConfigError
 from backfill.core.policy import PolicySet
-from backfill.sim.ab_page import page_chunks
-from backfill.sim.exports import batsim_chunks, perfetto_chunks
-from backfill.sim.figures import Summary, summary
-from backfill.sim.gantt import Gantt
-from backfill.sim.harvest_report import Played, as_json, csv_chunks, text_lines
-from backfill.sim.option_values import HTC
-from backfill.sim.outfile import OutputError, require_writable, write_text
 from backfill.sim.replay.costs import ReplayCosts, load_costs
 from backfill.sim.replay.fitting import MisfitError, depth_for, everywhere, low_jobs, memory_for, node_names
 from backfill.sim.replay.policy_replay import BrokenPromiseError, Setting, collected_seldom, reference, run
@@ -29,11 +22,17 @@ from backfill.sim.traces.models import htc_pilot
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.shake import shaken
 from backfill.sim.traces.trace import Trace, TraceBuilder, TraceError, describe_counts
+from backfill.ui.commands.replay_options import HTC
+from backfill.ui.outfile import OutputError, require_writable, write_text
+from backfill.ui.parser import BAD_DATA, NO, OK
+from backfill.ui.report.figures import Summary, summary
+from backfill.ui.report.gantt import Gantt
+from backfill.ui.report.replay_exports import batsim_chunks, perfetto_chunks
+from backfill.ui.report.replay_page import page_chunks
+from backfill.ui.report.replay_text import Played, as_json, csv_chunks, text_lines
 
-OK, BROKEN, BAD_INPUT = 0, 1, 2
 
-
-def run_policy_command(args: argparse.Namespace) -> int:
+def run_policy(args: argparse.Namespace) -> int:
     """Replay under one policy or two and tell; return the exit status, 1 for a broken promise."""
     try:
         outputs = (args.jobs_csv, args.batsim_csv, args.perfetto, args.report)
@@ -45,11 +44,11 @@ def run_policy_command(args: argparse.Namespace) -> int:
             write_text(path, chunks)
     except (TraceError, ConfigError, MisfitError, OutputError) as error:
         sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
-        return BAD_INPUT
+        return BAD_DATA
     except BrokenPromiseError as error:
         lines = [f"broken promise: {text}" for text in error.violations] + error.lines
         sys.stderr.write("".join(f"{line}\n" for line in lines))
-        return BROKEN
+        return NO
     if args.json:
         sys.stdout.write(json.dumps(as_json(setting, played)) + "\n")
     else:

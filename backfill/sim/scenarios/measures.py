@@ -1,4 +1,4 @@
-"""Plays a scenario with the step costs of a paper, and sets its figures beside ours."""
+"""Measures a scenario that was played: what can be set beside the figures of a paper."""
 
 from __future__ import annotations
 
@@ -11,47 +11,8 @@ from backfill.core.cluster import Job, JobState
 from backfill.core.lifecycle import Phase
 from backfill.core.records import decode
 from backfill.sim.scenarios.player import Outcome, play
-from backfill.sim.scenarios.scenario import Measure, PaperFigure, Scenario
+from backfill.sim.scenarios.scenario import Measure, Scenario
 from backfill.sim.scenarios.stage import SimulatedStage
-
-_UNITS = {Measure.THROUGHPUT: ("{:.1f} jobs/h", 1.0), Measure.UTILISATION: ("{:.1f} %", 100.0)}
-_UNKNOWN = "not known"
-
-
-def against_the_paper(scenario: Scenario) -> Iterator[str]:
-    """Yield the lines of a table, if there is a paper; plays each variant."""
-    rows = paper_rows(scenario)
-    if not rows:
-        return
-    rows.insert(0, ("", "", "paper", "ours"))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        yield "  ".join(cells).rstrip()
-
-
-def paper_rows(scenario: Scenario) -> list[tuple[str, str, str, str]]:
-    """Measure, variant, the paper's figure, ours; plays each variant."""
-    if not scenario.paper:
-        return []
-    found = {name: measures(scenario, name) for name in scenario.variants}
-    return [_row(figure, found) for figure in scenario.paper]
-
-
-def _row(figure: PaperFigure, found: Mapping[str, Mapping[Measure, float]]) -> tuple[str, str, str, str]:
-    ours = found[figure.variant][figure.measure]
-    theirs = figure.paper or _UNKNOWN
-    if figure.against:
-        other = found[figure.against][figure.measure]
-        text = f"{ours / other:.2f} x" if other else _UNKNOWN
-        return (figure.measure, f"{figure.variant} / {figure.against}", theirs, text)
-    return (figure.measure, figure.variant, theirs, figure_text(figure.measure, ours))
-
-
-def figure_text(measure: Measure, value: float) -> str:
-    """A figure with its unit, for people."""
-    form, scale = _UNITS.get(measure, ("{:.1f} s", 1.0))
-    return form.format(value * scale)
 
 
 def measures(scenario: Scenario, variant: str) -> dict[Measure, float]:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from backfill.sim.compare import difference, differences
-from backfill.sim.figures import FIGURES, Summary, plain
-from backfill.sim.gantt import Gantt
 from backfill.sim.replay.bare import ROWS_PER_CHUNK, quoted
 from backfill.sim.replay.policy_replay import Run, Setting
 from backfill.sim.replay.trace_cluster import START_S, JobTale
 from backfill.sim.traces.trace import Trace
+from backfill.ui.report.comparison import difference, differences
+from backfill.ui.report.figures import FIGURES, Summary, plain
+from backfill.ui.report.gantt import Gantt
 
 # The first five columns are those of a replay without instances.
 CSV_COLUMNS = (
