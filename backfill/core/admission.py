@@ -8,10 +8,12 @@ from backfill.core.lifecycle import ABSENT
 from backfill.core.placement import NO_DEVICES, DeviceNeed, candidates
 from backfill.core.plan_builder import PlanBuilder
 from backfill.core.quantities import Resources
+from backfill.core.queue import Topic
 from backfill.core.refusals import Code, Reason, because, limit
 from backfill.core.wants import image_of, own_image
 
 MINUTE_S = 60.0
+_HOUR_S = 3600.0
 
 
 def not_admitted(builder: PlanBuilder, image: str) -> Reason | None:
@@ -21,7 +23,14 @@ def not_admitted(builder: PlanBuilder, image: str) -> Reason | None:
     why = why or open_breaker(world, "", policies.readiness, policies.hosts)
     # When a rest is over that now keeps instances from being made.
     builder.wake_at(rest_ends_s(world, policies.readiness))
+    builder.wake_at(_hour_over_s(builder))
     return why or full(builder, image) or too_soon(builder, image)
+
+
+def _hour_over_s(builder: PlanBuilder) -> float:
+    """When limits.creates_per_hour may allow one more."""
+    first_s = builder.world.created_after_s(builder.now_s - _HOUR_S)
+    return 0.0 if first_s is None else first_s + _HOUR_S
 
 
 def full(builder: PlanBuilder, image: str, more: int = 1) -> Reason | None:
@@ -67,6 +76,7 @@ def open_rooms(
     `shortest_s`: the least time limit of the jobs that wait for it.
     """
     pays_s = builder.policies.gaps.pays_s(shortest_s)
+    builder.awaits(Topic.ROOM)
     rooms, why_not = candidates(builder.world, builder.policies, pays_s, need=need)
     most = builder.policies.cloning.per_min_per_host
     slow = {host for host, _ in rooms if _too_fast(builder, f"host {host}", most)}

@@ -15,7 +15,7 @@ from backfill.core.policies.readiness import Readiness
 from backfill.core.refusals import Code, Reason, Words, because
 
 if TYPE_CHECKING:
-    from backfill.core.picture import Picture
+    from backfill.core.world import World
 
 IMAGE = ""
 
@@ -49,7 +49,7 @@ def follow(
     return names
 
 
-def open_breaker(world: Picture, name: str, rules: Readiness, hosts: Iterable[str]) -> Reason | None:
+def open_breaker(world: World, name: str, rules: Readiness, hosts: Iterable[str]) -> Reason | None:
     """Return why nothing may be made on host `name` (or of the IMAGE) now, if nothing may.
 
     The image is to blame only when more than one host has failed with it.
@@ -67,7 +67,7 @@ def open_breaker(world: Picture, name: str, rules: Readiness, hosts: Iterable[st
     return because(Code.HOST_FAILS, host=name, count=streak.count, rest_s=rules.rest_s, said=last)
 
 
-def rest_ends_s(world: Picture, rules: Readiness) -> float:
+def rest_ends_s(world: World, rules: Readiness) -> float:
     """When the next rest is over; 0 for none."""
     ends = [s.last_s + rules.rest_s for s in world.streaks.values() if s.count >= rules.break_after]
     return min((end_s for end_s in ends if world.now_s < end_s), default=0.0)

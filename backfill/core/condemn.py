@@ -17,6 +17,7 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.lifecycle import Cause, Condemned, HeldJob, ManagedNode, Phase, Suspicion
 from backfill.core.notice import tell_requeued
 from backfill.core.plan_builder import PlanBuilder
+from backfill.core.queue import Topic
 from backfill.core.refusals import Code, Goal, Reason, because, limit
 from backfill.core.sentences import sentence
 
@@ -79,8 +80,6 @@ def condemn(
         return False
     since_s = float(builder.now_s) if node.condemned is None else node.condemned.since_s
     builder.remove(node, reason, fail=fail, condemned=Condemned(cause, since_s) if jobs else None)
-    if jobs and not node.condemned:
-        builder.count_condemned()
     return True
 
 
@@ -109,9 +108,8 @@ def permit(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) -
     if node.condemned is not None:
         return True
     if permitted(builder, node, cause, reason, work_on(builder, node)):
-        builder.count_condemned()
         builder.note(node, reason, condemned=Condemned(cause, float(builder.now_s)))
-    return False  # with the next plan, which follows at once
+    return False  # with the next step
 
 
 # --- certainty ---------------------------------------------------------------------------------
@@ -125,6 +123,7 @@ def _unsure(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) 
     source = node.host if cause in _BY_HOST else "slurm"
     since_s = world.sighted_since_s if source == "slurm" else 0.0
     needed_s = _needed_s(builder, node, cause)
+    builder.awaits(Topic.READING)
     read_s = world.source_read_s(source)
     if known is None or known.cause is not cause or known.since_s < since_s:
         known = Suspicion(cause, float(builder.now_s))
@@ -165,6 +164,7 @@ def _needed_s(builder: PlanBuilder, node: ManagedNode, cause: Cause) -> float:
 def old_copy(builder: PlanBuilder, instance: Instance) -> Reason | None:
     """Return why a copy of an earlier generation is not destroyed yet, if it is not."""
     world, limits = builder.world, builder.policies.limits
+    builder.awaits(Topic.READING)
     first_s = world.first_seen_s(instance.host, instance.name)
     if world.source_read_s(instance.host) < first_s + limits.sure_after_s:
         return because(Code.SEEN_LONGER, host=instance.host, needed_s=limits.sure_after_s)
@@ -182,7 +182,7 @@ def _full(builder: PlanBuilder) -> Reason | None:
         ("limits.destroys_per_hour", limits.destroys_per_hour, 3600.0),
     )
     for key, most, within_s in windows:
-        if world.destroyed_lately(within_s) + builder.condemned >= most:
+        if world.destroyed_lately(within_s) >= most:
             first_s = world.destroyed_after_s(builder.now_s - within_s)
             if first_s is not None:
                 builder.wake_at(first_s + within_s)
@@ -193,7 +193,8 @@ def _full(builder: PlanBuilder) -> Reason | None:
 def _many(builder: PlanBuilder) -> Reason | None:
     """Return the same of instances without work."""
     most = builder.policies.limits.removals_at_once
-    if builder.world.count_in(Phase.REMOVING) + builder.becoming(Phase.REMOVING) >= most:
+    if builder.world.count_in(Phase.REMOVING) >= most:
+        builder.awaits(Topic.REMOVALS)
         return limit("limits.removals_at_once", most)
     return None
 

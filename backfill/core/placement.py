@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from math import inf, nextafter
 
 from backfill.core.breakers import open_breaker
 from backfill.core.cluster import NodeBase
@@ -24,6 +24,7 @@ _SHUT_FLAGS = frozenset({"MAINT", "RESERVED", "REBOOT_REQUESTED", "POWERED_DOWN"
 # Phases in which all of its room is a node's own: it may run at any moment, or does so.
 _HOLDING = ON_CPU | {Phase.EVICTING, Phase.THROTTLED, Phase.MOVING}
 _KEPT = _HOLDING | {Phase.PARKED}
+_MOST_PAYS = 3  # so many different demands on a host's time are kept
 
 
 def closed(world: World, host: str, limits: Limits) -> Reason | None:
@@ -184,16 +185,10 @@ def _there(instance: Instance, shape: Resources) -> Resources:
     )
 
 
-def crowded(
-    world: World, node: ManagedNode, instance: Instance | None, policies: PolicySet, given: int
-) -> Reason | None:
-    """Return that others have taken the room of a stopped node meanwhile, if they have.
-
-    `given`: to so many other stopped nodes their room there is just being given back.
-    """
+def crowded(world: World, node: ManagedNode, instance: Instance | None, policies: PolicySet) -> Reason | None:
+    """Return that others have taken the room of a stopped node meanwhile, if they have."""
     shape = policies.instances.flavour.resources
     left = room(world, node.host, policies, kept=False)
-    left = left - Resources(given * shape.cpus, given * shape.memory_mb)
     # The memory of one that is paused is its own already, however little is left.
     has_memory = instance is not None and instance.occupies_memory
     if shape.cpus <= left.cpus and (has_memory or shape.memory_mb <= left.memory_mb):
@@ -247,7 +242,7 @@ def candidates(
 
     `pays_s`: for so long the host must not be wanted again, as far as that is known.
     """
-    rooms, why_not = world.keep(f"rooms {pays_s}", partial(_rooms, policies, pays_s))
+    rooms, why_not = _rooms_of(world, policies).found(world, pays_s)
     if need != NO_DEVICES:
         shape = policies.instances.flavour.resources
         bars = {
@@ -271,31 +266,111 @@ def pick(world: World, policies: PolicySet, rooms: Sequence[tuple[str, Resources
     return policies.placement.choose(rooms, {h: b for h, b in seen.items() if b is not None})
 
 
-def _rooms(
-    policies: PolicySet, pays_s: float, world: World
-) -> tuple[list[tuple[str, Resources]], dict[str, Reason]]:
-    """The same of all hosts: worked out anew only for those about which something has changed."""
-    rooms: list[tuple[str, Resources]] = []
-    why_not: dict[str, Reason] = {}
-    for host in policies.hosts:
-        look = partial(_look, policies, pays_s, host)
-        found = world.keep(f"room {host} {pays_s}", look)
-        if isinstance(found, Reason):
-            why_not[host] = found
-        else:
-            rooms.append((host, found))
-    return rooms, why_not
+Look = tuple[Resources | Reason, float]  # what is left on a host or why nobody may come; until when
 
 
-def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Resources | Reason:
-    """What is left on the host, or why no instance may come to it."""
+class Rooms:
+    """What new instances would find on every host, looked at again only where something changed."""
+
+    def __init__(self, policies: PolicySet) -> None:
+        self.policies = policies
+        self.touched: set[str] = set()  # hosts about which something has changed
+        self.until_s = inf  # until then time changes nothing
+        self._by_pays: dict[float, dict[str, Look]] = {}
+        self._found: dict[float, tuple[list[tuple[str, Resources]], dict[str, Reason]]] = {}
+        self._stale: set[str] = set()
+
+    def touch(self, host: str) -> None:
+        """Something about the host has changed."""
+        self._stale.add(host)
+        self.touched.add(host)
+
+    def touch_again(self, hosts: Iterable[str]) -> None:
+        """What was changed tentatively is as it was."""
+        self._stale.update(hosts)
+        self.touched = set()
+
+    def forget(self) -> None:
+        """Anything may have changed."""
+        self._stale.update(self.policies.hosts)
+
+    def found(self, world: World, pays_s: float) -> tuple[list[tuple[str, Resources]], dict[str, Reason]]:
+        """Hosts with room in the order of the policy file, and for every other host why not."""
+        self.refresh(world)
+        if pays_s not in self._by_pays:
+            for old in list(self._by_pays)[:-_MOST_PAYS]:
+                del self._by_pays[old], self._found[old]
+            looks = {host: _look(self.policies, pays_s, host, world) for host in self.policies.hosts}
+            self._by_pays[pays_s] = looks
+            self.until_s = min(self.until_s, *(until_s for _, until_s in looks.values()), inf)
+            self._sort(pays_s)
+        return self._found[pays_s]
+
+    def refresh(self, world: World) -> bool:
+        """Look again where something has changed; whether that makes a difference."""
+        if world.now_s >= self.until_s:
+            self._find_due(world.now_s)
+        if not self._stale:
+            return False
+        hosts, self._stale = self._stale, set()
+        changed = False
+        for pays_s, looks in self._by_pays.items():
+            different = False
+            for host in hosts & looks.keys():
+                old, new = looks[host], _look(self.policies, pays_s, host, world)
+                looks[host] = new
+                different = different or old[0] != new[0]
+                self.until_s = min(self.until_s, new[1])
+            if different:
+                self._sort(pays_s)
+                changed = True
+        return changed
+
+    def _find_due(self, now_s: float) -> None:
+        every = [look for looks in self._by_pays.values() for look in looks.items()]
+        self._stale.update(host for host, (_, until_s) in every if now_s >= until_s)
+        self.until_s = min((until_s for _, (_, until_s) in every if until_s > now_s), default=inf)
+
+    def _sort(self, pays_s: float) -> None:
+        looks = [(host, found) for host, (found, _) in self._by_pays[pays_s].items()]
+        self._found[pays_s] = (
+            [(host, found) for host, found in looks if not isinstance(found, Reason)],
+            {host: found for host, found in looks if isinstance(found, Reason)},
+        )
+
+
+def _rooms_of(world: World, policies: PolicySet) -> Rooms:
+    rooms = world.queue.rooms
+    if rooms is None or rooms.policies is not policies:
+        rooms = world.queue.rooms = Rooms(policies)
+    return rooms
+
+
+def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Look:
+    """What is left on the host, or why no instance may come to it; and until when that holds."""
     reason = closed(world, host, policies.limits)
-    if not reason:
-        reason = too_short(world, host, policies, pays_s)
-    if not reason:
-        reason = open_breaker(world, host, policies.readiness, policies.hosts)
+    if reason:
+        return reason, inf
+    until_s = _known_until_s(world, host, policies, pays_s)
+    reason = too_short(world, host, policies, pays_s)
+    if reason:
+        return reason, nextafter(world.now_s, inf)  # it says how long, which is always another time
+    reason = open_breaker(world, host, policies.readiness, policies.hosts)
     reason = reason or _enough(world, host, policies)
     if reason:
-        return reason
+        return reason, until_s
     shape, left = policies.instances.flavour.resources, room(world, host, policies)
-    return left if shape.fits(left) else _no_room(host, left, shape)
+    return left if shape.fits(left) else _no_room(host, left, shape), until_s
+
+
+def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) -> float:
+    """When time alone may make a difference about a host."""
+    moments = [inf]
+    node = node_of(world, host)
+    if node is not None and node.maintenance_s:
+        moments.append(policies.gaps.clear_at_s(node.maintenance_s))
+    if node is not None and (wanted_s := wanted_again_s(node)) is not None:
+        moments.append(wanted_s - pays_s)
+    if host in world.streaks:
+        moments.append(world.streaks[host].last_s + policies.readiness.rest_s)
+    return min(at_s for at_s in moments if at_s > world.now_s)

@@ -5,6 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backfill.core.actions import DriverAction
+from backfill.core.changes import (
+    Change,
+    ClaimAnswered,
+    ClaimEnded,
+    FleetSet,
+    NodeForgotten,
+    NodeManaged,
+    OperationStarted,
+)
 from backfill.core.fleets import Fleet
 from backfill.core.lifecycle import ManagedNode
 from backfill.core.refusals import Refusal as Refusal
@@ -88,3 +97,20 @@ class Plan:
     refusals: tuple[Refusal, ...] = ()
     watch: frozenset[str] = frozenset()  # Slurm nodes whose next change is awaited eagerly
     wake_at_s: float | None = None  # when to plan again even if nothing happens
+
+
+def effect_of(action: Action, now_s: float) -> Change:
+    """What an action changes in the world at the moment it is decided."""
+    match action:
+        case SetNode():
+            return NodeManaged(action.node)
+        case SetFleet():
+            return FleetSet(action.fleet)
+        case ForgetNode():
+            return NodeForgotten(action.name, action.generation)
+        case AnswerClaim():
+            return ClaimAnswered(action.job_id, now_s)
+        case EndClaim():
+            return ClaimEnded(action.job_id, now_s)
+        case _:
+            return OperationStarted(action.key, now_s, action.lands_on)

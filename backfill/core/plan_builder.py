@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum, auto
 from math import inf
-from typing import TypeVar
 
 from backfill.core import pressure
 from backfill.core.actions import DriverAction
-from backfill.core.findings import Finding, Findings, Trace
 from backfill.core.fleet import Instance, InstanceState
 from backfill.core.foresight import maintenance_s
 from backfill.core.guards import barred, stale
 from backfill.core.ledger import Operation
-from backfill.core.lens import Lens, plain_times
-from backfill.core.lifecycle import ABSENT, ManagedNode, NodeStop, Phase, check_transition
-from backfill.core.plan import Action, ForgetNode, Plan, SetNode
+from backfill.core.lifecycle import ABSENT, ManagedNode, Phase, check_transition
+from backfill.core.plan import Action, ForgetNode, Plan, SetNode, effect_of
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
+from backfill.core.queue import Result, Topic
 from backfill.core.refusals import Code, Goal, Reason, Refusal, Words, because, refusal
 from backfill.core.world import World
-
-T = TypeVar("T")
 
 _MAINTENANCE = ("maintenance",)  # what takes a host, where it is no job
 
@@ -39,7 +35,7 @@ class Progress(Enum):
 
 
 class PlanBuilder:
-    """Collects the plan. Reads the world and never changes it."""
+    """Collects the plan, and tries each step on the world, which takes all of them back at the end."""
 
     def __init__(self, world: World, policies: PolicySet) -> None:
         self.world = world
@@ -50,60 +46,37 @@ class PlanBuilder:
         # What Slurm does not show means nothing as long as Slurm has shown nothing at all.
         self.unread = slurm is None or slurm.seen_s == 0.0
         self._actions: list[Action] = []
-        self._keys: set[str] = set()
-        self._set: dict[str, Phase | None] = {}  # each node of the plan, and a phase that begins
-        self.targets: set[str] = set()  # hosts to which this plan sends an instance
-        self.returning: list[str] = []  # the host of each node to which it gives its room back
-        self.checkpoints: set[str] = set()  # that this plan orders
+        self._taken = 0  # so many of the actions have been tried on the world
         self.accused: set[str] = set()  # nodes against whose work something was found
-        self._condemned = 0  # nodes whose work this plan gives up
-        self._refusals: dict[tuple[str, Goal, str], Refusal] = {}
-        self._watch: set[str] = set()
-        self._wake_at_s: float | None = None
-        self._findings: Findings | None = None
-        self._lens: Lens | None = None
-        self._trace = Trace()
-        if self.barred:  # it is said also where nothing is wanted now
-            self.refuse("cluster", Goal.ANY_CHANGE, self.barred)
+        self._keys: set[str] = set()  # of the calls of this step
+        self._changed: set[str] = set()  # nodes whose records this step changes
+        self._result = Result()
 
     @property
     def now_s(self) -> float:
+        """The present time, epoch seconds."""
         return self.world.now_s
 
     # --- one step at a time --------------------------------------------------------------------
 
-    def go_on_from(self, findings: Findings) -> None:
-        """Keep to what earlier plans found out and still holds, and keep what is found now."""
-        self._findings = findings
-        if findings.lens is None:
-            findings.lens = Lens(self.world, findings)
-        self._lens = findings.lens
-        findings.begin(self.world, self.policies, self._lens.as_world)
-        self._refusals.update(findings.said)
-        self._watch.update(*findings.watching.values())
-        if findings.wake_at_s() < inf:
-            self.wake_at(findings.wake_at_s())
+    def take(self, step: Callable[[PlanBuilder], None]) -> tuple[Result, bool]:
+        """Take a step and try its actions on the world; what came of it, and whether it acted.
 
-    def step(self, subject: str, take: Callable[[PlanBuilder, T], None], about: T) -> None:
-        """Take a step. If it leads to nothing, later plans need not take it until that may differ.
-
-        A step looks at the world, the policies and the time by way of this builder alone.
+        The world stays as it is until the step is over.
         """
-        if self._lens is None or self._findings is None:
-            take(self, about)
-            return
-        world, notes = self.world, self._lens.begin()
-        trace = self._trace = Trace()
-        self.world = self._lens.as_world()
-        try:
-            take(self, about)
-        finally:
-            self.world = world
-        if not trace.acted and not notes.fleeting:
-            until_s = min(notes.until_s, trace.wake_at_s)
-            watch = frozenset(trace.watch)
-            found = Finding(until_s, trace.wake_at_s, trace.refusals, watch)
-            self._findings.settle(subject, notes, found)
+        before = len(self._actions)
+        self._result = Result()
+        step(self)
+        self.settle()
+        return self._result, len(self._actions) > before
+
+    def settle(self) -> None:
+        """Try on the world what this step has decided so far: from here on it looks like that."""
+        while self._taken < len(self._actions):
+            self._taken += 1
+            self.world.apply(effect_of(self._actions[self._taken - 1], self.now_s))
+        self._keys.clear()
+        self._changed.clear()
 
     # --- collecting ----------------------------------------------------------------------------
 
@@ -114,7 +87,6 @@ class PlanBuilder:
         if operation is not None and operation.running:
             return Progress.RUNNING
         if key in self._keys:
-            self._trace.acted = True  # what other steps of this plan do is not noted
             return Progress.RUNNING
         if operation is not None and operation.final:
             return Progress.FINAL
@@ -127,16 +99,14 @@ class PlanBuilder:
         if self.blind and not action.safe_when_blind:
             self.refuse("cluster", Goal.ANY_CHANGE, self.blind)
             return Progress.REFUSED
-        self._trace.acted = True
         self._keys.add(key)
         self._actions.append(action)
         return Progress.BEGUN
 
     def under_way(self, kind: str, but: str) -> set[str]:
-        """Nodes, other than `but`, with an action of this kind in flight or in this plan."""
-        self._trace.acted = True  # what other steps of this plan do is not noted
-        keys = self._keys | {o.key for o in self.world.operations.values() if o.running}
-        return {key.split(":")[1] for key in keys if key.startswith(kind)} - {but}
+        """Nodes, other than `but`, with an action of this kind in flight."""
+        keys = [o.key for o in self.world.operations.values() if o.running and o.key.startswith(kind)]
+        return {key.split(":")[1] for key in keys} - {but}
 
     def operation(self, action: DriverAction) -> Operation | None:
         """What is known of an action that was begun before and has not succeeded yet."""
@@ -153,57 +123,29 @@ class PlanBuilder:
         self._become(node, Phase.REMOVING, reason, unconfirmed=None, **fields)
 
     def _become(self, node: ManagedNode, phase: Phase, reason: str, **fields: object) -> None:
-        self._trace.acted = True
         check_transition(node, phase)
         if self.barred and phase not in (node.phase, Phase.EVICTING):
             self.refuse(node.name, Goal.PHASE, self.barred, about=phase.value)
             return
-        if node.name in self._set:
-            return  # one step per node and plan: the next plan, which follows at once, goes on
-        if phase is Phase.MOVING:
-            stop = fields["stop"]
-            assert isinstance(stop, NodeStop)
-            assert stop.target is not None, f"{node.name} moves nowhere"
-            if stop.target in self.targets:
-                return  # its room is given away: the next plan, which follows at once, sees that
-            self.targets.add(stop.target)
-        elif phase is Phase.RETURNING:
-            self.returning.append(node.host)
-        self._set[node.name] = phase if phase is not node.phase else None
         if phase is not node.phase:
             fields.setdefault("since_s", self.now_s)
             fields.setdefault("suspicion", None)
             if phase not in ABSENT:
                 fields["condemned"] = None
-        after = replace(node, phase=phase, reason=reason, **plain_times(fields))
-        self.add(SetNode(after, reason))
-
-    def becoming(self, phase: Phase) -> int:
-        """How many nodes begin this phase by this plan."""
-        return sum(1 for begun in self._set.values() if begun is phase)
-
-    @property
-    def condemned(self) -> int:
-        """The work on how many nodes is given up by this plan."""
-        if self._condemned:
-            self._trace.acted = True  # what other steps of this plan do is not noted
-        return self._condemned
-
-    def count_condemned(self) -> None:
-        """The work on one more node is given up by this plan."""
-        self._condemned += 1
+        self._set(replace(node, phase=phase, reason=reason, **fields), reason)  # type: ignore[arg-type]
 
     def note(self, node: ManagedNode, reason: str, **fields: object) -> None:
         """Change fields of the record without a new phase."""
-        self._trace.acted = True
-        if node.name in self._set:
-            return
-        self._set[node.name] = None
-        self.add(SetNode(replace(node, **plain_times(fields)), reason))
+        self._set(replace(node, **fields), reason)  # type: ignore[arg-type]  # its own fields
+
+    def _set(self, node: ManagedNode, reason: str) -> None:
+        if node.name in self._changed:
+            return  # one change of a record in each step, which is taken once more after it
+        self._changed.add(node.name)
+        self.add(SetNode(node, reason))
 
     def add(self, action: Action) -> None:
-        """Add a step of our own. A record in it has plain times."""
-        self._trace.acted = True
+        """Add a step of our own."""
         self._actions.append(action)
 
     def forget(self, node: ManagedNode, reason: str) -> None:
@@ -213,29 +155,36 @@ class PlanBuilder:
     def refuse(self, subject: str, wanted: Goal, why: Reason, about: str = "") -> None:
         """Say that something wanted is not done; once per subject and thing."""
         refused = refusal(subject, wanted, why, about)
-        self._refusals[refused.key] = self._trace.refusals[refused.key] = refused
+        self._result.refusals[refused.key] = refused
 
     def watch(self, *nodes: str) -> None:
         """Look at these Slurm nodes again at once: their next change is awaited."""
-        self._trace.watch.update(nodes)
-        self._watch.update(nodes)
+        self._result.watch.update(nodes)
 
     def wake_at(self, at_s: float) -> None:
-        """Plan again at this time at the latest."""
-        if self.now_s < at_s < self._trace.wake_at_s:
-            self._trace.wake_at_s = at_s
-        if at_s > self.now_s and (self._wake_at_s is None or at_s < self._wake_at_s):
-            self._wake_at_s = at_s
+        """Look at this again at this time at the latest."""
+        if self.now_s < at_s < self._result.wake_s:
+            self._result.wake_s = at_s
 
-    def finish(self) -> Plan:
-        """The plan."""
-        self._trace = Trace()
-        for name, source in self.world.sources.items():
-            if source.odd_s:
-                subject = "cluster" if name == "slurm" else name
-                self.refuse(subject, Goal.BELIEF, because(Code.NOT_BELIEVED, said=Words(source.problem)))
-        refusals = tuple(self._refusals.values())
-        return Plan(tuple(self._actions), refusals, frozenset(self._watch), self._wake_at_s)
+    def awaits(self, topic: Topic) -> None:
+        """Look at this again when that happens, which concerns others as well."""
+        self._result.topics.add(topic)
+
+    def finish(self, results: Iterable[Result], wake_s: float) -> Plan:
+        """The plan, with all that was found out and still holds."""
+        refusals: dict[tuple[str, Goal, str], Refusal] = {}
+        watch: set[str] = set()
+        self._result = Result(refusals)
+        if self.barred:  # it is said also where nothing is wanted now
+            self.refuse("cluster", Goal.ANY_CHANGE, self.barred)
+        for result in results:
+            refusals.update(result.refusals)
+            watch |= result.watch
+        for name in sorted(self.world.odd):
+            subject, said = "cluster" if name == "slurm" else name, Words(self.world.sources[name].problem)
+            self.refuse(subject, Goal.BELIEF, because(Code.NOT_BELIEVED, said=said))
+        wake_at_s = wake_s if wake_s < inf else None
+        return Plan(tuple(self._actions), tuple(refusals.values()), frozenset(watch), wake_at_s)
 
     def since(self, node: ManagedNode) -> float:
         """From when a deadline of this phase counts: not while we could not see Slurm."""
@@ -305,11 +254,7 @@ class PlanBuilder:
 
     def above_budget(self) -> frozenset[str]:
         """Names of the nodes that leave because a budget allows fewer now."""
-        policies = self.policies
-        if not policies.budgets.windows:
-            return frozenset()
-        self.wake_at(pressure.budgets_change_s(self.world, policies))
-        return self.world.keep("above budget", lambda world: pressure.above_budget(world, policies))
+        return self.world.queue.above_budget
 
     def budget_full(self) -> Reason | None:
         """Return why a budget lets no further instance work now, if it does not."""
@@ -317,6 +262,7 @@ class PlanBuilder:
         if most is None or pressure.on_cpu(self.world) < most:
             return None
         self.wake_at(pressure.budgets_change_s(self.world, self.policies))
+        self.awaits(Topic.STOPS)
         return because(Code.BUDGET, most=most)
 
     def rule(self, node: ManagedNode) -> RungRule:

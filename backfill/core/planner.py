@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 
 from backfill.core.actions import DeleteInstance, PauseInstance
 from backfill.core.adopting import adopt, catch_up, newer, stop_where_wanted
@@ -12,10 +13,12 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.ledger import HostAllocation
 from backfill.core.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.liveness import plan_liveness
+from backfill.core.placement import Rooms
 from backfill.core.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.plan_builder import PlanBuilder
 from backfill.core.policy import PolicySet, Proof
-from backfill.core.pressure import fits_beside
+from backfill.core.pressure import above_budget, budgets_change_s, fits_beside
+from backfill.core.queue import Entity, Kind, Topic, WorkQueue
 from backfill.core.refusals import Code, Goal, Reason, Words, because
 from backfill.core.scaling import plan_scale
 from backfill.core.sentences import sentences
@@ -30,6 +33,9 @@ from backfill.core.steps.ready import step_ready
 from backfill.core.steps.remove import lost_with, step_draining, step_removing
 from backfill.core.steps.throttle import step_throttled
 from backfill.core.world import World
+
+# So often one entity is looked at for one plan; more often means that its steps undo one another.
+_MOST_STEPS = 1000
 
 _OVER = (Phase.FAILED, Phase.GIVEN_UP)
 _GIVEN = (NodeBase.ALLOCATED, NodeBase.MIXED)
@@ -50,80 +56,152 @@ _STEPS: dict[Phase, Callable[[PlanBuilder, ManagedNode], None]] = {
 
 
 def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Plan:
-    """Decide what to do now. Pure: the same world and policies give the same plan.
+    """Decide all that can be begun now. Pure: the same world and policies give the same plan.
 
-    What earlier plans found out about this world, and what still holds, is not found out again,
-    unless `from_scratch`: the plan is the same, perhaps with its refusals in another order.
+    The plan is whole: each step is tried on the world, which takes all of them back at the end, and
+    the next steps start from there, until nothing more can be begun. Only what the world's queue
+    has marked is looked at, unless `from_scratch`: the plan is the same, perhaps with its refusals
+    in another order.
     """
-    if not from_scratch and (latest := _same_again(world, policies)) is not None:
-        return latest
-    builder = PlanBuilder(world, policies)
-    if from_scratch or builder.blind:
-        for claim in list(world.claims.values()):
-            _step_claim(builder, claim)
-        for name in tuple(world.names):
-            _step(builder, world.managed[name])
-        _orphans(builder, {name for _, name in world.instances})
-        plan_fleets(builder)
-        plan_scale(builder)
-        for host in hosts_with_parents(builder):
-            step_parents(builder, host)
-        plan_liveness(builder)
-    else:
+    if from_scratch:
+        kept, world.queue = world.queue, WorkQueue(world)
         try:
-            _go_on(builder, world)
-        except BaseException:
-            world.findings.doubt()
-            raise
-    found = builder.finish()
-    if not from_scratch:
-        world.findings.latest = None if world.fleets or builder.blind else found
-    return found
+            return _plan(PlanBuilder(world, policies))
+        finally:
+            world.queue = kept
+    if (latest := _same_again(world, policies)) is not None:
+        return latest
+    try:
+        return _plan(PlanBuilder(world, policies))
+    except BaseException:
+        world.queue.policies = None  # nobody knows how far it came: the next one begins anew
+        raise
 
 
 def _same_again(world: World, policies: PolicySet) -> Plan | None:
     """The latest plan, where making it once more would bring the same."""
-    calm = world.findings.calm(world.now_s, policies) and not world.fleets
-    fresh = calm and not world.barred and world.fresh("slurm", policies.limits.stale_after_s)
-    return world.findings.latest if fresh else None
+    queue = world.queue
+    if queue.latest is None or len(queue) or policies is not queue.policies or queue.blind:
+        return None
+    if queue.is_awaited(Topic.TIME) or world.now_s >= queue.next_wake_s():
+        return None
+    if queue.stale or world.now_s > queue.all_fresh_until_s:
+        return None
+    if queue.rooms is not None and world.now_s >= queue.rooms.until_s:
+        return None
+    fresh = world.fresh("slurm", policies.limits.stale_after_s) and not world.barred
+    return queue.latest if fresh else None
 
 
-def _go_on(builder: PlanBuilder, world: World) -> None:
-    """The same, of what may lead to something now."""
-    findings = world.findings
-    builder.go_on_from(findings)
-    for claim in _in_order(world, findings.take_claims()):
-        builder.step(f"claim {claim.job_id}", _step_claim, claim)
-        findings.stay_awake(f"claim {claim.job_id}")
-    for name in sorted(findings.take_nodes()):
-        if name in world.managed:
-            builder.step(f"node {name}", _step, world.managed[name])
-            findings.stay_awake(f"node {name}")
-    _orphans(builder, findings.suspects)
-    findings.suspects = {name for name in findings.suspects if _suspect(world, name)}
+def _plan(builder: PlanBuilder) -> Plan:
+    world, queue, policies = builder.world, builder.world.queue, builder.policies
+    if policies is not queue.policies or builder.blind or queue.blind:
+        queue.policies, queue.blind, queue.rooms = policies, bool(builder.blind), Rooms(policies)
+        queue.everything()
+    assert queue.rooms is not None
+    queue.wake(world.now_s)
+    _note_stale(world, policies)
+    done: dict[Entity, int] = {}
+    with world.undo.tentatively():
+        _drain(builder, queue, done)
+        touched = queue.rooms.touched
+    found = builder.finish(queue.results(), queue.next_wake_s())
+    queue.rooms.touch_again(touched)
+    if found.actions:
+        # Whether all of it is done will be seen.
+        for entity in done:
+            queue.mark(entity)
+    queue.latest = None if found.actions else found
+    return found
+
+
+def _drain(builder: PlanBuilder, queue: WorkQueue, done: dict[Entity, int]) -> None:
+    """Look at what is marked until nothing is; whoever acts is looked at once more."""
+    rooms = queue.rooms
+    assert rooms is not None
+    while True:
+        if rooms.refresh(builder.world):
+            queue.happened(Topic.ROOM)
+        entity = queue.pop()
+        if entity is None:
+            return
+        done[entity] = done.get(entity, 0) + 1
+        step = _LOOKS[entity.kind]
+        result, acted = builder.take(partial(step, name=entity.name))
+        queue.settle(entity, result)
+        if done[entity] > _MOST_STEPS:
+            raise AssertionError(f"{entity} is not settled after {_MOST_STEPS} steps: {result}")
+        if acted:
+            queue.mark(entity)
+
+
+def _note_stale(world: World, policies: PolicySet) -> None:
+    """What is said of a host whose picture is old says how old it is: it changes all the time."""
+    queue, after_s = world.queue, policies.limits.stale_after_s
+    if not queue.stale and world.now_s <= queue.all_fresh_until_s:
+        return
+    read = [(world.source_read_s(host), host) for host in world.hosts]
+    stale = frozenset(host for read_s, host in read if not world.fresh(host, after_s))
+    queue.all_fresh_until_s = min((read_s for read_s, _ in read), default=world.now_s) + after_s
+    for host in stale | queue.stale:
+        queue.host_seen(host)
+    queue.stale = stale
+
+
+# --- what is looked at -------------------------------------------------------------------------
+
+
+def _claim(builder: PlanBuilder, name: str) -> None:
+    claim = builder.world.claims.get(name)
+    if claim is not None:
+        _step_claim(builder, claim)
+
+
+def _budget(builder: PlanBuilder, name: str) -> None:
+    """Who has to leave because a budget allows fewer now; the others need not look."""
+    queue = builder.world.queue
+    if not builder.policies.budgets.windows:
+        return
+    builder.wake_at(budgets_change_s(builder.world, builder.policies))
+    leaving = above_budget(builder.world, builder.policies)
+    queue.mark_nodes(leaving ^ queue.above_budget)
+    queue.above_budget = leaving
+
+
+def _node(builder: PlanBuilder, name: str) -> None:
+    """Our node of this name, and instances of that name that are none of it."""
+    node = builder.world.managed.get(name)
+    if node is not None:
+        _step(builder, node)
+    _orphans(builder, name)
+
+
+def _fleets(builder: PlanBuilder, name: str) -> None:
     plan_fleets(builder)
-    if "scale" not in findings:
-        builder.step("scale", _scale, None)
-    for host in hosts_with_parents(builder):
-        if f"parents {host}" not in findings:
-            builder.step(f"parents {host}", step_parents, host)
-    if "liveness" not in findings:
-        builder.step("liveness", _liveness, None)
 
 
-def _in_order(world: World, awake: set[str]) -> list[HostAllocation]:
-    """These claims in the order in which the world has them."""
-    if len(awake) < 2:
-        return [world.claims[job_id] for job_id in awake if job_id in world.claims]
-    return [claim for job_id, claim in world.claims.items() if job_id in awake]
-
-
-def _scale(builder: PlanBuilder, _: None) -> None:
+def _scale(builder: PlanBuilder, name: str) -> None:
     plan_scale(builder)
 
 
-def _liveness(builder: PlanBuilder, _: None) -> None:
+def _parents(builder: PlanBuilder, name: str) -> None:
+    if name in hosts_with_parents(builder):
+        step_parents(builder, name)
+
+
+def _liveness(builder: PlanBuilder, name: str) -> None:
     plan_liveness(builder)
+
+
+_LOOKS: dict[Kind, Callable[..., None]] = {
+    Kind.CLAIM: _claim,
+    Kind.BUDGET: _budget,
+    Kind.NODE: _node,
+    Kind.FLEETS: _fleets,
+    Kind.SCALE: _scale,
+    Kind.PARENTS: _parents,
+    Kind.LIVENESS: _liveness,
+}
 
 
 def _step(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -212,6 +290,7 @@ def _over(builder: PlanBuilder, claim: HostAllocation) -> bool:
         return False
     known = (world.hosts.get(name) for name in claim.hosts)
     node = ""
+    builder.awaits(Topic.READING)
     for node in (host.node for host in known if host is not None and host.node):
         if world.node_read_s(node) <= claim.since_s:
             return False
@@ -279,42 +358,34 @@ def _may_carry(world: World, host: str) -> bool:
 # --- orphans -----------------------------------------------------------------------------------
 
 
-def _suspect(world: World, name: str) -> bool:
-    """Whether an instance of this name is one that its record, if there is one, does not want."""
-    node = world.managed.get(name)
-    generation = -1 if node is None or node.phase in _OVER else node.generation
-    return any(i.tag.generation != generation for i in world.instances_called(name))
-
-
-def _orphans(builder: PlanBuilder, names: Iterable[str]) -> None:
+def _orphans(builder: PlanBuilder, name: str) -> None:
     """Instances with our tag that no record explains: adopt the present, destroy the stale.
 
     Stale is what is older than the record, or of a life that is over; what is newer than the record
     was taken over in the step of its node.
     """
-    found = {(i.host, i.name): i for name in names for i in builder.world.instances_called(name)}
-    if builder.blind:
-        _stop_orphans(builder, found.values())
-        return
-    for (_, name), instance in sorted(found.items()):
+    node = builder.world.managed.get(name)
+    for instance in builder.world.instances_called(name):
+        if builder.blind:
+            _stop_orphan(builder, node, instance)
+            continue
         if instance.state is InstanceState.MIGRATING:
             continue
-        node = builder.world.managed.get(name)
         if instance.state is InstanceState.UNKNOWN:
-            builder.step(f"orphan {name}", _unknown_orphan, name)
+            _unknown_orphan(builder, name)
             continue
         removed = instance.tag.generation <= builder.world.removed.get(name, 0)
         if node is None and not removed:
-            builder.step(f"orphan {name}", adopt, instance)
+            adopt(builder, instance)
         elif node is None or instance.tag.generation < node.generation + (node.phase in _OVER):
-            builder.step(f"orphan {name}", _destroy_old, instance)
+            _destroy_old(builder, instance)
 
 
-def _stop_orphans(builder: PlanBuilder, instances: Iterable[Instance]) -> None:
-    """Nothing is decided about them now, but a host that is wanted is given back all the same."""
-    for instance in sorted(instances, key=lambda i: (i.host, i.name)):
-        if _suspect(builder.world, instance.name):
-            builder.step(f"orphan {instance.name}", stop_where_wanted, instance)
+def _stop_orphan(builder: PlanBuilder, node: ManagedNode | None, instance: Instance) -> None:
+    """Nothing is decided about it now, but a host that is wanted is given back all the same."""
+    generation = -1 if node is None or node.phase in _OVER else node.generation
+    if instance.tag.generation != generation:
+        stop_where_wanted(builder, instance)
 
 
 def _destroy_old(builder: PlanBuilder, instance: Instance) -> None:

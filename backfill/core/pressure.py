@@ -145,7 +145,7 @@ def most_instances(world: World, policies: PolicySet) -> int | None:
     """How many instances may be at work now by the budgets; None: they do not say."""
     if not policies.budgets.windows:
         return None
-    clock_s = world.clock_s(policies.budgets.changes_s)
+    clock_s = world.clock_s
     return policies.budgets.ceiling(Of.INSTANCES, _whole(policies), clock_s)
 
 
@@ -154,13 +154,13 @@ def most_disruptions(world: World, policies: PolicySet) -> int | None:
     if not policies.budgets.windows:
         return None
     present = world.count_in(*(phase for phase in Phase if phase not in ABSENT))
-    clock_s = world.clock_s(policies.budgets.changes_s)
+    clock_s = world.clock_s
     return policies.budgets.ceiling(Of.DISRUPTIONS, present, clock_s)
 
 
 def budgets_change_s(world: World, policies: PolicySet) -> float:
     """When a budget begins or ceases to hold next, in our time; 0: never."""
-    at_s = policies.budgets.changes_s(world.clock_s(policies.budgets.changes_s))
+    at_s = policies.budgets.changes_s(world.clock_s)
     return 0.0 if at_s is None else at_s + world.ahead_s
 
 

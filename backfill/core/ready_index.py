@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from backfill.core.cluster import Node
 from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.undo import Bag, Table, UndoLog
 
 # Image, devices that it offers, and CPUs given to jobs.
 Use = tuple[str, tuple[str, ...], int]
@@ -14,11 +15,11 @@ Use = tuple[str, tuple[str, ...], int]
 class ReadyIndex:
     """Sums that a plan needs every time, kept up to date. Only the world changes it."""
 
-    def __init__(self) -> None:
-        self._idle: set[str] = set()
+    def __init__(self, log: UndoLog) -> None:
+        self._idle: Bag[str] = Bag(log)
         # Of each that takes jobs, and how many are alike.
-        self._allocated: dict[str, Use] = {}
-        self._counts: dict[Use, int] = {}
+        self._allocated: Table[str, Use] = Table(log)
+        self._counts: Table[Use, int] = Table(log)
 
     @property
     def idle(self) -> Iterable[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
 
 from backfill.core.admission import MINUTE_S, not_admitted, open_rooms
 from backfill.core.cluster import Job
@@ -44,7 +43,7 @@ def _wanted(builder: PlanBuilder) -> list[Want]:
     policies = builder.policies
     alike = not (policies.environments.particular or policies.devices.scarce)
     if alike and not policies.quotas.ceilings:
-        need = builder.world.keep("need", partial(_need_of_all, policies))
+        need = _need_of_all(policies, builder.world)
         return [want_of_all(builder.world, policies, need)]
     pending = _admitted(builder)
     return wants(builder.world, policies, pending)
@@ -102,7 +101,7 @@ def _idle_count(builder: PlanBuilder) -> int:
 
 
 def _grow(builder: PlanBuilder, want: Want) -> bool:
-    """Begin one instance; the next cycle, which follows at once, begins the next one."""
+    """Begin one instance; the next step begins the next one."""
     policies = builder.policies
     reason = f"{want.need.jobs} waiting jobs could use {want.lacking} more CPUs"
     if want.lacking <= 0:
@@ -131,8 +130,6 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
         builder.refuse("cluster", what, because(Code.NO_NAME), about)
         return False
     host = pick(builder.world, builder.policies, rooms)
-    if host in builder.targets:
-        return True  # an instance moves there: the next plan, which follows at once, sees more
     name, address, failures = slot
     generation = builder.world.generations.get(name, 0) + 1
     now_s = float(builder.now_s)

@@ -1,32 +1,286 @@
-"""The world: what is known now, and `apply(change)`, its only mutator."""
+"""The world: what is known now, indexed, and `apply(change)`, its only mutator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from backfill.core import changes as ch
 from backfill.core.actions import DeleteNode
-from backfill.core.breakers import follow
-from backfill.core.cluster import Job, JobState
-from backfill.core.fleet import InstanceState
-from backfill.core.fleets import FleetState
-from backfill.core.guest_news import GuestNews
-from backfill.core.ledger import HostAllocation, Source
-from backfill.core.lifecycle import ManagedNode, Phase, check_transition, in_place, inherit, reported
+from backfill.core.breakers import Streak, follow
+from backfill.core.call_index import CallIndex, ClaimIndex
+from backfill.core.cluster import Job, Node
+from backfill.core.fleet import Host, Instance, InstanceState
+from backfill.core.fleet_index import FleetIndex
+from backfill.core.fleets import Fleet, FleetState
+from backfill.core.job_index import JobIndex
+from backfill.core.ledger import HostAllocation, Operation, Source, UncertainOutcome
+from backfill.core.lifecycle import (
+    HeldJob,
+    ManagedNode,
+    Phase,
+    check_transition,
+    in_place,
+    inherit,
+    kicked,
+    probed,
+    reported,
+    unconfirmed,
+    woken,
+)
 from backfill.core.moves import Move
+from backfill.core.queue import LIVENESS, SCALE, Topic, WorkQueue
 from backfill.core.rates import WriteRate
+from backfill.core.ready_index import ReadyIndex
+from backfill.core.undo import Bag, Table, UndoLog
 
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
 
 
-class World(GuestNews):
+class World:
     """What is known now. Everybody may read it; nobody but `apply` changes it.
 
-    Whatever changes is named to the findings of earlier plans by `_touch`: the names of nodes,
-    managed nodes, instances and hosts, and `*queue` and the like for what is looked at as a whole.
+    Whatever changes is told to `queue`, whose rules say what the next plan has to look at. What
+    steps of ours change is kept in tables of `undo`, so that a plan can try them.
     """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0  # our time, which does not jump when somebody sets the machine's clock
+        self.ahead_s = 0.0  # by so much it is ahead of that clock
+        self.clock_moves: tuple[Move, ...] = ()  # how that clock was set, oldest first
+        self.time_moves: tuple[Move, ...] = ()  # where our time of one daemon is not the next one's
+        self.undo = UndoLog()
+        self.queue = WorkQueue(self)
+        self.nodes: dict[str, Node] = {}
+        self.silent: dict[str, float] = {}  # nodes that do not answer Slurm, and since when
+        self._queue = JobIndex()
+        self.jobs: Mapping[str, Job] = self._queue.jobs
+        self.hosts: dict[str, Host] = {}
+        self._fleet = FleetIndex(self.undo)
+        # By (host, name).
+        self.instances: Mapping[tuple[str, str], Instance] = self._fleet.instances
+        self.managed: Mapping[str, ManagedNode] = self._fleet.managed
+        self.ready = ReadyIndex(self.undo)
+        self.burst: set[str] = set()  # hosts that are no Slurm nodes
+        self._claims = ClaimIndex(self.undo)
+        self.claims: Mapping[str, HostAllocation] = self._claims.claims
+        self._calls = CallIndex(self.undo)
+        self.operations: Mapping[str, Operation] = self._calls.operations
+        self.sources: dict[str, Source] = {}
+        self.odd: set[str] = set()  # sources that show what is not believed
+        self.barred: dict[str, str] = {}  # by what we are kept from acting, and why
+        self.doubts: Table[str, UncertainOutcome] = Table(self.undo)  # by managed node
+        self.fleets: Table[str, Fleet] = Table(self.undo)  # orders by id
+        self.closed: dict[str, str] = {}  # host or node -> why a person closed it
+        self.off: dict[str, str] = {}  # host that is off for good -> how a person knows
+        self.kept: dict[str, tuple[int, str]] = {}  # host -> so many may stay there, and why
+        # By name: the highest generation that was ever used, and the highest that was removed.
+        self.generations: Table[str, int] = Table(self.undo)
+        self.removed: Table[str, int] = Table(self.undo)
+        self.streaks: Table[str, Streak] = Table(self.undo)  # failures in a row: by host; "": the image
+        self.rates: dict[str, WriteRate] = {}  # by host: how fast memory reaches the disk
+        self._host_of_node: dict[str, str] = {}
+        # Jobs that Slurm does not show any more on a node of ours, and did not show to have ended.
+        self._vanished: Table[str, dict[str, HeldJob]] = Table(self.undo)
+        self._deleted: Bag[tuple[str, int]] = Bag(self.undo)  # nodes, as their removal comes to its end
+        self._seen: dict[tuple[str, str], float] = {}
+        # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
+        self.sighted_since_s = 0.0
+        self._node_read: dict[str, float] = {}
+        self._node_since: dict[str, float] = {}
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def jobs_on(self, node: str) -> list[Job]:
+        """Jobs that Slurm shows on a node, in order of their ids."""
+        return self._queue.on(node)
+
+    def deleted(self, name: str, generation: int) -> bool:
+        """Whether a call of ours has deleted the node of this generation from Slurm."""
+        return (name, generation) in self._deleted
+
+    def vanished_on(self, node: str) -> tuple[HeldJob, ...]:
+        """Jobs that were on a node of ours and of which Slurm shows nothing any more."""
+        return tuple(self._vanished.get(node, {}).values())
+
+    @property
+    def partitions_waiting(self) -> set[str]:
+        """Partitions in which jobs wait."""
+        return self._queue.partitions_waiting()
+
+    def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
+        """Pending jobs of these partitions, in no order."""
+        return self._queue.pending(partitions)
+
+    def kinds_pending(self, partitions: Iterable[str]) -> Iterator[tuple[Job, Collection[str]]]:
+        """One of each kind of these that demand counts alike, and the ids of all of that kind."""
+        return self._queue.kinds_pending(partitions)
+
+    def instances_on(self, host: str) -> list[Instance]:
+        """Our instances on a host, in order of their names."""
+        return self._fleet.instances_on(host)
+
+    def places_of(self, name: str) -> list[Instance]:
+        """Every host's view of one instance; more than one only while it moves."""
+        return [place for place in self._fleet.places_of(name) if place.host in self.hosts]
+
+    def managed_on(self, host: str) -> list[ManagedNode]:
+        """Managed nodes that are on a host or on their way to it, in order of their names."""
+        return self._fleet.managed_on(host)
+
+    def names_on(self, host: str) -> frozenset[str]:
+        """Their names."""
+        return self._fleet.names_on(host)
+
+    def instance_names_on(self, host: str) -> Iterable[str]:
+        """Names of our instances on a host, in no order."""
+        return self._fleet.instance_names_on(host)
+
+    def holders(self, job_id: str) -> frozenset[str]:
+        """Names of the managed nodes whose records name the job, or a component of it."""
+        return self._fleet.holders(job_id)
+
+    def host_of_node(self, node: str) -> str | None:
+        """The host whose own Slurm node this is."""
+        return self._host_of_node.get(node)
+
+    def taken(self, host: str) -> bool:
+        """Whether there are any of these."""
+        known = self.hosts.get(host)
+        node = None if known is None else known.node
+        return host in self.closed or self._queue.any_on(node) or self._claims.any_on(host)
+
+    def takers(self, host: str) -> tuple[str, ...]:
+        """Ids of the jobs that have, or were just given, the host's own node."""
+        if not self.taken(host):
+            return ()
+        node = self.hosts[host].node if host in self.hosts else None
+        holders = [j for j in self.jobs_on(node) if j.holds_nodes] if node is not None else []
+        found = {j.id for j in holders}
+        # A hook knows an array task by its raw number only: 14 and 12_3 are one job.
+        known = found | {str(j.raw_id) for j in holders}
+        found.update(job_id for job_id in self._claims.on(host) if job_id not in known)
+        if host in self.closed:
+            found.add("of the operator")
+        return tuple(sorted(found))
+
+    def claims_on(self, host: str) -> list[HostAllocation]:
+        """Claims on the host."""
+        return [self.claims[job_id] for job_id in self._claims.on(host)]
+
+    def claim_ids_on(self, host: str) -> Iterable[str]:
+        """Ids of the jobs that claim the host."""
+        return self._claims.on(host)
+
+    def claim_ids_at(self, node: str) -> Iterable[str]:
+        """Ids of the jobs of claims that begin on this node of ours."""
+        return self._claims.at(node)
+
+    def running(self, key: str) -> bool:
+        """Whether the operation is in flight."""
+        operation = self.operations.get(key)
+        return operation is not None and operation.running
+
+    def arriving(self, host: str) -> bool:
+        """Whether an operation in flight, or one that failed and may yet have acted, may bring an
+        instance onto this host's CPUs."""
+        return self._calls.arriving(host) or any(host in d.hosts for d in self.doubts.values())
+
+    def alone(self, hosts: Iterable[str]) -> bool:
+        """Whether nothing of ours is on these hosts or on its way to any of them."""
+        if self.doubts:
+            return False
+        of_ours, arriving = self._fleet.any_on, self._calls.arriving
+        return not any(of_ours(h) or arriving(h) or self.parents_starting(h) for h in hosts)
+
+    def parents_starting(self, host: str) -> int:
+        """How many guests run there, or are just being started, to become parents of clones."""
+        known, calls = self.hosts.get(host), self._calls.of(host)
+        running = [key for key in calls if key.startswith("MakeParent") and self.running(key)]
+        return max(len(running), len(known.parents_starting) if known is not None and known.parents else 0)
+
+    def busy(self, name: str) -> bool:
+        """Whether an operation of this node is in flight, or may have acted although it failed."""
+        return self._calls.busy(name) or name in self.doubts
+
+    def in_doubt(self, name: str) -> bool:
+        """Whether it is unknown where the node's instance is after a call that failed."""
+        return name in self.doubts
+
+    def seen_s(self, kind: str, name: str) -> float:
+        """When the subject was last read; 0 if never. Kinds: node, job, host, instance."""
+        return self._seen.get((kind, name), 0.0)
+
+    def node_since_s(self, name: str) -> float:
+        """Since when the node looks as it does now, or is gone; 0 if it was never seen."""
+        return self._node_since.get(name, 0.0)
+
+    def node_read_s(self, name: str) -> float:
+        """When the node and the jobs on it were last read, changed or not."""
+        slurm = self.sources.get("slurm")
+        return max(self._node_read.get(name, 0.0), slurm.seen_s if slurm else 0.0)
+
+    def first_seen_s(self, host: str, name: str) -> float:
+        """When an instance was first seen on a host by this daemon; 0 if it is not there."""
+        return self._fleet.first_seen_s(host, name)
+
+    def in_phase(self, *phases: Phase) -> set[str]:
+        """Names of the managed nodes in any of these phases."""
+        return self._fleet.in_phase(phases)
+
+    def count_in(self, *phases: Phase) -> int:
+        """How many managed nodes are in any of these phases."""
+        return self._fleet.count_in(phases)
+
+    def operations_of(self, name: str) -> list[Operation]:
+        """Operations of one node, in flight or failed, oldest first."""
+        found = [self.operations[key] for key in self._calls.of(name)]
+        return sorted(found, key=lambda operation: (operation.since_s, operation.key))
+
+    @property
+    def fleet(self) -> FleetIndex:
+        """What was begun and what left lately, for ramps."""
+        return self._fleet
+
+    @property
+    def clock_s(self) -> float:
+        """What the machine's clock says now."""
+        return self.now_s - self.ahead_s
+
+    def created_lately(self, within_s: float) -> int:
+        """How many instances we began to make less than so long ago."""
+        return self._fleet.created_since(self.now_s - within_s)
+
+    def created_after_s(self, since_s: float) -> float | None:
+        """When we began to make the first of those after `since_s`."""
+        return self._fleet.created_after_s(since_s)
+
+    def destroyed_lately(self, within_s: float) -> int:
+        """The work on how many instances was given up less than so long ago."""
+        return self._fleet.destroyed_since(self.now_s - within_s)
+
+    def destroyed_after_s(self, since_s: float) -> float | None:
+        """When that was done for the first time after `since_s`."""
+        return self._fleet.destroyed_after_s(since_s)
+
+    def source_read_s(self, source: str) -> float:
+        """When the latest complete reading of Slurm, or of a host, began; 0: never."""
+        known = self.sources.get(source)
+        return 0.0 if known is None else known.seen_s
+
+    def instances_called(self, name: str) -> list[Instance]:
+        """Every host's view of one instance, hosts that were never seen included."""
+        return self._fleet.places_of(name)
+
+    def fresh(self, source: str, stale_after_s: float) -> bool:
+        """Whether the source was read, and not longer ago than that."""
+        known = self.sources.get(source)
+        if known is None or known.seen_s == 0.0:
+            return False
+        return self.now_s - known.seen_s <= stale_after_s
+
+    # --- taking changes in -----------------------------------------------------------------------
 
     def apply(self, change: ch.Change) -> None:
         """Take one change into the picture. Observations older than what we have are ignored."""
@@ -50,7 +304,7 @@ class World(GuestNews):
         by_s = self.ahead_s - change.ahead_s
         self.clock_moves = (*self.clock_moves, Move(change.at_s - change.ahead_s, by_s))
         self.ahead_s = change.ahead_s
-        self._touch("*clock")
+        self.queue.everything()
 
     def _clock_read(self, change: ch.ClockRead) -> None:
         if change.moved_s:
@@ -59,22 +313,25 @@ class World(GuestNews):
             if by_s := change.moved_s + self.ahead_s:
                 self.clock_moves = (*self.clock_moves, Move(change.at_s, by_s))
             self.ahead_s = 0.0
-            self._touch("*clock")
+            self.queue.everything()
 
     def _source_seen(self, change: ch.SourceSeen) -> None:
         old = self.sources.get(change.source, _NEVER)
         if change.source == "slurm":
-            self._touch("*read")
             if (change.from_s or change.seen_s) - old.seen_s > _GAP_S:
                 self.sighted_since_s = max(self.now_s, change.seen_s)
-                self._touch("*sight")
+                self.queue.everything()
             for job_id in self._queue.bury(change.seen_s):
                 self._seen.pop(("job", job_id), None)
+        elif old.seen_s == 0.0:
+            self.queue.host_seen(change.source)
         if old.odd_s:
-            self.findings.latest = None  # it said so
+            self.odd.discard(change.source)
+            self.queue.latest = None  # it said so
         self.sources[change.source] = Source(seen_s=max(change.seen_s, old.seen_s))
-        self._touch(f"source {change.source}")
-        self._settle_doubts(change.source, change.seen_s)
+        self.queue.happened(Topic.READING)
+        if self.doubts:
+            self._settle_doubts(change.source, change.seen_s)
 
     def _sources_seen(self, change: ch.SourcesSeen) -> None:
         others = (host for host in self.hosts if host not in change.sources)
@@ -88,13 +345,15 @@ class World(GuestNews):
         elif not self.barred:
             # No deadline ran while nobody could act.
             self.sighted_since_s = max(self.now_s, change.at_s)
-        self._touch("*sight")
+        self.queue.everything()
 
     def _source_failed(self, change: ch.SourceFailed) -> None:
         known = self.sources.get(change.source, _NEVER)
         odd_s = (known.odd_s or change.at_s) if change.odd else known.odd_s
         if change.odd:
-            self.findings.latest = None  # it does not say so yet
+            self.odd.add(change.source)
+            self.queue.happened(Topic.READING)
+            self.queue.latest = None  # it does not say so yet
         self.sources[change.source] = replace(
             known, failed_s=change.at_s, problem=change.problem, odd_s=odd_s
         )
@@ -107,41 +366,43 @@ class World(GuestNews):
                 return  # whoever looked at it would see the same
             if change.node.silent is not (name in self.silent):
                 self._silence(name, change.seen_s if change.node.silent else None)
-            self._node_moved(name, change.seen_s)
+            self._node_moved(name, change.seen_s, came_or_went=known is None)
 
     def _node_gone(self, change: ch.NodeGone) -> None:
         if self._newer("node", change.name, change.seen_s):
             self.nodes.pop(change.name, None)
             self._silence(change.name, None)
-            self._node_moved(change.name, change.seen_s)
+            self._node_moved(change.name, change.seen_s, came_or_went=True)
 
-    def _node_moved(self, name: str, seen_s: float) -> None:
+    def _node_moved(self, name: str, seen_s: float, *, came_or_went: bool) -> None:
         self._node_since[name] = seen_s
-        self._touch(name)
-        self._touch("*nodes")
         if name in self.managed:
             self._look_ready(name)
+        self.queue.slurm_node_moved(name, came_or_went=came_or_went)
 
     def _nodes_read(self, change: ch.NodesRead) -> None:
         for name in change.names:
             self._node_read[name] = max(change.seen_s, self._node_read.get(name, 0.0))
-            self._touch(f"read {name}")
+        self.queue.happened(Topic.READING)
 
     def _job_seen(self, change: ch.JobSeen) -> None:
         if self._newer("job", change.job.id, change.seen_s):
             if (known := self.jobs.get(change.job.id)) != change.job:
                 if known is None:
                     self._found_again(change.job.id)
-                self._job_moved(known, change.job)
-            self._queue.put(change.job)
+                self._queue.put(change.job)
+                self.queue.job_moved(known, change.job)
+            else:
+                self._queue.put(change.job)
 
     def _job_gone(self, change: ch.JobGone) -> None:
         if self._newer("job", change.id, change.seen_s):
             known = self.jobs.get(change.id)
             if known is not None and known.active:
                 self._vanish(known)
-            self._job_moved(known, None)
             self._queue.drop(change.id, change.seen_s)
+            if known is not None:
+                self.queue.job_moved(known, None)
 
     def _priorities_seen(self, change: ch.PrioritiesSeen) -> None:
         for job_id, priority in zip(change.ids, change.priorities, strict=True):
@@ -149,35 +410,15 @@ class World(GuestNews):
             if known is not None:
                 self._job_seen(ch.JobSeen(replace(known, priority=priority), change.seen_s))
 
-    def _job_moved(self, *pictures: Job | None) -> None:
-        """A job looked as the first picture says, and looks as the second says now."""
-        nodes: set[str] = set()
-        for job in pictures:
-            if job is not None:
-                nodes.update(job.nodes)
-                self._touch(f"job {job.id}")
-                if job.state is JobState.PENDING:
-                    self._touch("*queue")
-                    self._touch(f"queue {job.partition}")
-        self._touch("*jobs")
-        for name in nodes:
-            self._touch(name)
-            host = self._host_of_node.get(name, name)
-            if host != name:
-                self._touch(host)
-
     def _host_seen(self, change: ch.HostSeen) -> None:
         host = change.host
         if self._newer("host", host.name, change.seen_s):
-            self.hosts[host.name] = host
+            known, self.hosts[host.name] = self.hosts.get(host.name), host
             if host.node is not None:
                 self._host_of_node[host.node] = host.name
-            if (host.name in self.burst) is not (host.node is None):
-                (self.burst.add if host.node is None else self.burst.discard)(host.name)
-                self._touch("*burst")
-            there = [instance.name for instance in self.instances_on(host.name)]
-            for what in (host.name, host.node or host.name, "*hosts", *there):
-                self._touch(what)
+            (self.burst.add if host.node is None else self.burst.discard)(host.name)
+            if known != host:
+                self.queue.host_seen(host.name)
 
     def _instance_seen(self, change: ch.InstanceSeen) -> None:
         instance = change.instance
@@ -199,98 +440,79 @@ class World(GuestNews):
             self._instance_moved(change.host, change.name)
 
     def _instance_moved(self, host: str, name: str) -> None:
-        self._touch(host)
-        self._touch(name)
-        self._touch("*instances")
-        self.findings.suspects.add(name)
+        self.queue.instance_moved(host, name)
 
     def _claimed(self, change: ch.Claimed) -> None:
-        self._claim_moved(change.job_id)
+        known = self.claims.get(change.job_id)
         claim = HostAllocation(change.job_id, change.hosts, change.at_s, change.waiting, change.nodes)
         self._claims.put(claim)
-        self._claim_moved(change.job_id)
+        self.queue.claim_moved(change.job_id, {*claim.hosts, *(() if known is None else known.hosts)})
 
     def _claim_answered(self, change: ch.ClaimAnswered) -> None:
         self._claims.answered(change.job_id)
-        self._claim_moved(change.job_id)
+        self.queue.claim_moved(change.job_id, ())
 
     def _claim_ended(self, change: ch.ClaimEnded) -> None:
-        self._claim_moved(change.job_id)
+        known = self.claims.get(change.job_id)
         self._claims.drop(change.job_id)
-
-    def _claim_moved(self, job_id: str) -> None:
-        self.findings.rouse_claim(job_id)
-        self._touch(f"claim {job_id}")
-        self._touch("*claims")
-        claim = self.claims.get(job_id)
-        for host in () if claim is None else claim.hosts:
-            self._touch(host)
+        self.queue.claim_moved(change.job_id, () if known is None else known.hosts)
 
     def _node_managed(self, change: ch.NodeManaged) -> None:
         known = self.managed.get(change.node.name)
         if known is not None:
             if known.generation == change.node.generation:
                 check_transition(known, change.node.phase)
-            self._record_moved(known)
             if _tries_anew(known, change.node):
                 self._calls.forget(known.name)
-                self._touch("*operations")
-        if change.node.condemned is not None:
-            self._count_destroyed(change.node)
+        self._count_destroyed(change.node)
         for name in follow(self.streaks, known, change.node, self.now_s):
-            self._touch(f"streak {name}")
-            self._touch("*streaks")
+            if name:
+                self.queue.host_moved(name)
         self._fleet.manage(inherit(change.node, known))
-        self._phase_moved(known, change.node)
         self._remember_generation(change.node.name, change.node.generation)
-        self._record_moved(change.node)
+        self._look_ready(change.node.name)
+        self.queue.record_moved(known, change.node)
 
     def _node_forgotten(self, change: ch.NodeForgotten) -> None:
         known = self.managed.get(change.name)
-        if known is not None:
-            self._record_moved(known)
         self._fleet.forget(change.name)
-        self._vanished.pop(change.name, None)
+        self._vanished.pop(change.name)
         self._deleted.discard((change.name, change.generation))
         self.removed[change.name] = max(change.generation, self.removed.get(change.name, 0))
         self._look_ready(change.name)
-        self._phase_moved(known, None)
         self._calls.forget(change.name)
-        doubt = self.doubts.pop(change.name, None)
-        for what in () if doubt is None else doubt.hosts:
-            self._touch(what)
+        doubt = self.doubts.pop(change.name)
         self._remember_generation(change.name, change.generation)
-        self._touch(change.name)
+        self.queue.mark_name(change.name)
+        if known is not None:
+            self.queue.record_moved(known, None)
+        if doubt is not None:
+            self.queue.outcome_doubted(change.name, doubt.hosts)
 
     def _remember_generation(self, name: str, generation: int) -> None:
         self.generations[name] = max(generation, self.generations.get(name, 0))
 
     def _fleet_set(self, change: ch.FleetSet) -> None:
         if change.fleet.state is FleetState.GONE:
-            self.fleets.pop(change.fleet.id, None)
+            self.fleets.pop(change.fleet.id)
         else:
             self.fleets[change.fleet.id] = change.fleet
-        self._touch("*fleets")
+        self.queue.fleet_moved(change.fleet.members)
 
     def _operation_started(self, change: ch.OperationStarted) -> None:
         self._calls.started(change)
-        self._call_moved(change.key, change.host)
+        kind, name, _ = change.key.split(":", 2)
+        self.queue.call_moved(kind, name, change.host)
 
     def _operation_done(self, change: ch.OperationDone) -> None:
         known = self.operations.get(change.key)
         self._calls.done(change)
-        if known is not None and known.host and change.problem and change.begun:
-            self._doubt(change.key.split(":", 2)[1], known.host, change.at_s)
         kind, name, rest = change.key.split(":", 2)
+        if known is not None and known.host and change.problem and change.begun:
+            self._doubt(name, known.host, change.at_s)
         if kind == DeleteNode.__name__ and not change.problem:
             self._deleted.add((name, int(rest.split(":")[0])))
-        self._call_moved(change.key, "" if known is None else known.host)
-
-    def _call_moved(self, key: str, host: str) -> None:
-        self._touch(key.split(":", 2)[1])
-        self._touch("*operations")
-        if host:
-            self._touch(host)
+        self.queue.call_moved(kind, name, "" if known is None else known.host)
 
     def _proven(self, change: ch.Proven) -> None:
         self._renew(change.name, change.generation, lambda node: reported(node, change.at_s, change.report))
@@ -304,7 +526,7 @@ class World(GuestNews):
     def _memory_written(self, change: ch.MemoryWritten) -> None:
         known = self.rates.get(change.host, WriteRate())
         self.rates[change.host] = known.learn(change.written_mb, change.took_s)
-        self._touch(f"rate {change.host}")
+        self.queue.host_moved(change.host)
 
     def _hold_set(self, change: ch.HoldSet) -> None:
         if change.keep is not None:
@@ -316,8 +538,94 @@ class World(GuestNews):
                 known.pop(change.subject, None)
                 if change.on and (known is self.closed or change.off):
                     known[change.subject] = change.reason
-        self._touch(change.subject)
-        self._touch("*closed")
+        self.queue.everything()
+
+    # --- calls that may have acted although they failed ----------------------------------------
+
+    def _doubt(self, name: str, host: str, at_s: float) -> None:
+        """A call that was to bring the instance to `host` failed: did it act?"""
+        known = self.managed.get(name)
+        hosts = {host, known.host} if known is not None and known.host else {host}
+        self.doubts[name] = UncertainOutcome(at_s, frozenset(hosts))
+        self.queue.outcome_doubted(name, hosts)
+
+    def _settle_doubts(self, host: str, seen_s: float) -> None:
+        """A host was read: the instance is where it was seen, or not where it was not."""
+        for name, doubt in tuple(self.doubts.items()):
+            if host not in doubt.hosts or seen_s < doubt.at_s:
+                continue
+            there = self.instances.get((host, name))
+            found = there is not None and there.state is not InstanceState.MIGRATING
+            left = doubt.hosts - {host}
+            if found or not left:
+                del self.doubts[name]
+            else:
+                self.doubts[name] = replace(doubt, hosts=left)
+            self.queue.outcome_doubted(name, doubt.hosts)
+
+    # --- the records of our nodes ---------------------------------------------------------------
+
+    def _silence(self, name: str, since_s: float | None) -> None:
+        """A node answers Slurm no more since then, or (None) does so again or is gone."""
+        self.silent.pop(name, None)
+        if since_s is not None:
+            self.silent[name] = since_s
+        self.queue.mark(LIVENESS)
+        self.queue.happened(Topic.SILENCE)
+
+    def _look_ready(self, name: str) -> None:
+        """One of our nodes, as we or as Slurm have it, may count differently now."""
+        if self.ready.look(name, self.managed.get(name), self.nodes.get(name)):
+            self.queue.mark(SCALE)
+
+    def _woken(self, change: ch.Woken) -> None:
+        self._renew(change.name, change.generation, lambda node: woken(node, change.at_s))
+
+    def _last_words(self, change: ch.LastWords) -> None:
+        """Nothing is decided by it; it is kept in the journal."""
+
+    def _probed(self, change: ch.Probed) -> None:
+        self._renew(change.name, change.generation, lambda node: probed(node, change.at_s, change.stuck))
+
+    def _kicked(self, change: ch.Kicked) -> None:
+        self._renew(change.name, change.generation, lambda node: kicked(node, change.at_s))
+
+    def _renew(self, name: str, generation: int, change: Callable[[ManagedNode], ManagedNode]) -> None:
+        """Change the record of one generation of a managed node; of another one: nothing."""
+        known = self.managed.get(name)
+        if known is not None and known.generation == generation:
+            node = change(known)
+            self._fleet.note(node)
+            self.queue.record_moved(known, node)
+
+    # --- what is destroyed, and what was not --------------------------------------------------
+
+    def _vanish(self, job: Job) -> None:
+        """A job at work on these nodes is not shown any more, and was not shown to have ended."""
+        for name in job.nodes:
+            if name in self.managed:
+                lost = HeldJob(job.id, job.restarts)
+                self._vanished[name] = {**self._vanished.get(name, {}), job.id: lost}
+
+    def _found_again(self, job_id: str) -> None:
+        """Slurm shows a job that it did not show before: whatever it says is news of it."""
+        for name in [name for name, jobs in self._vanished.items() if job_id in jobs]:
+            left = {key: held for key, held in self._vanished[name].items() if key != job_id}
+            if left:
+                self._vanished[name] = left
+            else:
+                del self._vanished[name]
+            self.queue.mark_name(name)
+
+    def _count_destroyed(self, node: ManagedNode) -> None:
+        if node.condemned is not None:
+            self._fleet.destroyed(node.name, node.generation, node.condemned.since_s)
+
+    def _destroyed(self, change: ch.Destroyed) -> None:
+        self._fleet.destroyed(change.name, change.generation, change.at_s)
+
+    def _unconfirmed(self, change: ch.Unconfirmed) -> None:
+        self._renew(change.name, change.generation, lambda node: unconfirmed(node, change.reason))
 
 
 def _tries_anew(before: ManagedNode, after: ManagedNode) -> bool:

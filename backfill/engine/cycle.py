@@ -11,7 +11,16 @@ from typing import Any
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.heeding import Heed
-from backfill.core.plan import Action, AnswerClaim, EndClaim, ForgetNode, Plan, SetFleet, SetNode
+from backfill.core.plan import (
+    Action,
+    AnswerClaim,
+    EndClaim,
+    ForgetNode,
+    Plan,
+    SetFleet,
+    SetNode,
+    effect_of,
+)
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet
 from backfill.core.records import REMEMBERED, encode_briefly, slim
@@ -30,12 +39,8 @@ _RETRY_S = 1.0
 _SAY_EVERY_S = 60.0
 _MOST_UNWRITTEN = 100_000
 
-# A plan whose own steps still bring new steps after so many rounds will never settle.
-_ROUNDS = 200
-
-# Steps of our own, after which there may be more to decide at once; and all that call no driver.
-_OWN = (SetNode, ForgetNode, SetFleet, EndClaim)
-_NO_CALLS = (*_OWN, AnswerClaim)
+# Steps that call no driver.
+_NO_CALLS = (SetNode, ForgetNode, SetFleet, EndClaim, AnswerClaim)
 
 # Changes that say nothing new; they are not worth a line in the journal.
 _SILENT = (ch.Tick, ch.SourceSeen, ch.NodesRead)
@@ -76,20 +81,19 @@ class Cycle:
             self._apply(change)
 
     def decide(self) -> Plan:
-        """Plan, and begin what was planned, until nothing is left to decide now."""
-        for _ in range(_ROUNDS):
-            self.last = plan(self.world, self.policies)
-            self._mark(len(self.last.actions))
-            self._note_refusals(self.last.refusals)
-            if not self._carry_out(self.last.actions):
-                self._flush()  # what was only observed, or ordered by a person, must survive too
-                return self.last
-        _LOG.error(
-            "the plan did not settle after %d rounds; going on with what is done. Last steps: %s",
-            _ROUNDS,
-            "; ".join(sentence(a) for a in self.last.actions[:5]),
-        )
+        """Plan, and begin what was planned."""
+        self._plan()
+        if self._carry_out(self.last.actions):
+            self._flush()  # what was only observed, or ordered by a person, must survive too
+        else:
+            self._plan()  # what may be done although nothing can be written
+            self._carry_out(self.last.actions)
         return self.last
+
+    def _plan(self) -> None:
+        self.last = plan(self.world, self.policies)
+        self._mark(len(self.last.actions))
+        self._note_refusals(self.last.refusals)
 
     def bar(self, by: str, problem: str) -> None:
         """From now on do no more than give hosts back, because of `by`; empty: all again."""
@@ -145,18 +149,17 @@ class Cycle:
             self._speak()
             for reading in self._heed.readings(self._read, self.policies):
                 self._records.append(_record(self.world.now_s, "change", reading))
-            body: dict[str, object] = {"steps": steps}
+            body: dict[str, object] = {"steps": steps, "whole": True}
             self._records.append(Record(self.world.now_s, "plan", "cluster", body))
 
     def _carry_out(self, steps: Sequence[Action]) -> bool:
-        """Journal, then do. True when a step of our own changed the world, so plan again."""
+        """Journal, then do. False when the journal could not be written."""
         if not steps:
-            return False
-        again = any(isinstance(s, _OWN) for s in steps)
+            return True
         answers = [s for s in steps if isinstance(s, AnswerClaim)]
         for step in steps:
             self._tell(step)
-            self._apply(self._effect(step))
+            self._apply(effect_of(step, self.world.now_s))
         written = self._flush()
         for answered in answers:
             self._answer(answered)
@@ -169,25 +172,7 @@ class Cycle:
                 why = "it was not begun, because it could not be written down"
                 now_s = self.world.now_s
                 self._apply(ch.OperationDone(step.key, now_s, why, begun=False))
-                again = True
-        return again
-
-    def _effect(self, step: Action) -> ch.Change:
-        """What a step changes in the world at the moment it is decided."""
-        now_s = self.world.now_s
-        match step:
-            case SetNode():
-                return ch.NodeManaged(step.node)
-            case SetFleet():
-                return ch.FleetSet(step.fleet)
-            case ForgetNode():
-                return ch.NodeForgotten(step.name, step.generation)
-            case AnswerClaim():
-                return ch.ClaimAnswered(step.job_id, now_s)
-            case EndClaim():
-                return ch.ClaimEnded(step.job_id, now_s)
-            case _:
-                return ch.OperationStarted(step.key, now_s, step.lands_on)
+        return written
 
     def _tell(self, step: Action) -> None:
         kind = "phase" if isinstance(step, SetNode | ForgetNode | SetFleet) else "intent"

@@ -7,11 +7,12 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from backfill.core.plan import Plan
 from backfill.core.policies.scale import Scale
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.replay.journal import replay_journal
 from tests.property.days import Accident, Day, Work, accidents, highs, lows
-from tests.property.test_findings import LADDERS, rules
+from tests.property.test_queue import LADDERS, rules
 
 
 def played(ladder: int, warm: int, low: Work, high: Work, wrong: list[Accident]) -> Day:
@@ -60,11 +61,11 @@ def test_a_pruned_journal_is_replayed_from_the_next_start() -> None:
     assert found.skipped > 5
 
 
-def test_the_journal_of_a_run_is_not_replayed_by_accident(findings_kept: list[int]) -> None:
+def test_the_journal_of_a_run_is_not_replayed_by_accident(plans_compared: list[Plan]) -> None:
     """Replaying calls no driver and writes nothing."""
     run = played(0, 0, [(10.0, 1.0)], [], []).run
     assert isinstance(run.journal, MemoryJournal)
     before = len(list(run.journal.read()))
     replay_journal(run.journal.read(), run.policies)
     assert len(list(run.journal.read())) == before
-    assert findings_kept
+    assert plans_compared

@@ -19,7 +19,7 @@ from backfill.ports.workload import ClusterObservation
 from backfill.sim.replay.journal import replay_journal
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.property.days import Day, policies
-from tests.property.test_findings import LADDERS
+from tests.property.test_queue import LADDERS
 
 See = Callable[[ClusterObservation], ClusterObservation]
 _ROW = 35  # bytes of a row and its place in the index, beside its texts

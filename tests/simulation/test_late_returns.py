@@ -50,7 +50,7 @@ def untouched(sim: SimulatedWorld, lows: list[str]) -> bool:
 def test_file_systems_that_are_out_cost_nobody_his_work(ladder: Ladder, requeue: bool, out_s: float) -> None:
     """All guests come back while the file server is down: they stand still until it is back."""
     sim, run, lows = aside(ladder, requeue=requeue)
-    for name in run.world.names:
+    for name in sorted(run.world.managed):
         sim.provider.ailments[name] = STALE
     run.until(lambda: len(phases(run, Phase.RETURNING)) == 4, 60)
     began_s, said = sim.now_s, set()
@@ -131,7 +131,7 @@ def test_tries_get_rarer_and_the_count_begins_anew_when_one_succeeds() -> None:
 def test_a_host_that_is_wanted_during_a_late_return_is_given_back() -> None:
     """The guest runs again and its proof fails: who is given the host finds it free."""
     sim, run, lows = aside(Ladder(), requeue=False)
-    for name in run.world.names:
+    for name in sorted(run.world.managed):
         sim.provider.ailments[name] = STALE
     run.until(lambda: len(phases(run, Phase.RETURNING)) == 4, 60)
     run.until(lambda: sim.instance("vn1").state is InstanceState.RUNNING, 10)
@@ -187,7 +187,7 @@ def test_who_goes_on_while_its_return_is_late_is_released_in_the_end() -> None:
 def test_an_instance_whose_jobs_end_during_a_late_return_is_not_kept_for_them() -> None:
     """Its proof fails on and on, and nobody needs it any more."""
     sim, run, lows = aside(Ladder(), requeue=False)
-    for name in run.world.names:
+    for name in sorted(run.world.managed):
         sim.provider.ailments[name] = STALE
     run.until(lambda: len(phases(run, Phase.RETURNING)) == 4, 60)
     run.until(lambda: sim.instance("vn1").state is InstanceState.RUNNING, 10)

@@ -235,7 +235,7 @@ def test_a_hook_alone_destroys_nothing() -> None:
     run = play(sim, policies(ladder=ladder, scale=Scale(idle_s=600)))
     lows = [sim.submit("htc", 120.0) for _ in range(4)]
     run.until(lambda: running(sim, *lows), 60)
-    run.until(lambda: all(map(run.world.jobs_on, run.world.names)), 10)
+    run.until(lambda: all(map(run.world.jobs_on, sorted(run.world.managed))), 10)
     run.cycle.take([Claimed("999", ("bm1", "bm2"), sim.now_s, waiting=True)])
     run.cycle.decide()
     run.until(lambda: all(i.state is InstanceState.PAUSED for i in instances(sim)), 5)

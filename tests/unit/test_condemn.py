@@ -86,7 +86,7 @@ def test_a_node_whose_end_was_not_confirmed_goes_back() -> None:
     assert isinstance(delete, DeleteInstance)
     assert delete.held == (HeldJob("7", 0), HeldJob("8", 0))
     world.apply(ch.Unconfirmed("vn1", 1, NOW_S + 61, "Slurm shows job 7 on it"))
-    (step,) = plan(world, POLICIES).actions
+    step, *_ = plan(world, POLICIES).actions
     assert isinstance(step, SetNode)
     assert step.node.phase is Phase.EVICTING
     assert step.node.reason == "not destroyed: Slurm shows job 7 on it"

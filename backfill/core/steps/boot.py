@@ -11,6 +11,7 @@ from backfill.core.fleet import CloneMethod, Instance, InstanceSpec, Tag
 from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import room
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.queue import Topic
 from backfill.core.readiness import judge_registration
 from backfill.core.sentences import sentence
 from backfill.core.steps.evict import begin_eviction
@@ -171,6 +172,7 @@ def prove(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     seen = builder.world.nodes[node.name]
     if not read_since_woken(builder, node):
+        builder.awaits(Topic.READING)
         return  # what we know of the node is from before the proof
     if seen.drained_by_us:
         heard = seen.responding and 0 <= builder.now_s - seen.slurmd_start_s < _JUST_HEARD_S

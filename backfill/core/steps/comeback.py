@@ -14,6 +14,7 @@ from backfill.core.hiding import show
 from backfill.core.lifecycle import ManagedNode, Phase, Retry
 from backfill.core.notice import NOT_OURS, tell, went_on
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.queue import Topic
 from backfill.core.refusals import Code, Goal, because
 from backfill.core.sentences import sentence
 from backfill.core.steps.devices import plugged_again
@@ -86,6 +87,7 @@ def _running(builder: PlanBuilder, node: ManagedNode) -> None:
     if seen is None:
         forgotten(builder, node)
         return
+    builder.awaits(Topic.READING)
     heard = read_since_woken(builder, node) and seen.responding
     if heard and plugged_again(builder, node):
         _let_go_on(builder, node, seen)

@@ -11,6 +11,7 @@ from backfill.core.lifecycle import ManagedNode, Phase
 from backfill.core.placement import no_memory, room
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.devices import DeviceRule
+from backfill.core.queue import Topic
 from backfill.core.refusals import Code, Goal, Reason, Words, because, call_failed
 
 _CALLS = tuple(f"{kind.__name__}:" for kind in (HoldDevices, PlugDevices))
@@ -96,6 +97,7 @@ def lacking(builder: PlanBuilder, name: str, claim: HostAllocation) -> Reason | 
     here = [j for j in world.jobs_on(name) if claim.job_id in (j.id, str(j.raw_id))]
     if not here:
         builder.watch(name)
+        builder.awaits(Topic.READING)
         seen = world.node_read_s(name) > claim.since_s  # then it has left already
         return None if seen else because(Code.JOB_NOT_SHOWN, job=claim.job_id, node=name)
     rule, instance = devices.asked(here[0]), world.instances.get((node.host, name))

@@ -16,6 +16,7 @@ from backfill.core.lifecycle import Cause, JobCheck, ManagedNode, Phase, Rung
 from backfill.core.notice import tell
 from backfill.core.placement import candidates, need_of, pick
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.queue import Topic
 from backfill.core.refusals import Code, Goal, Words, because
 from backfill.core.sentences import sentence
 from backfill.core.steps.devices import unplug_first
@@ -188,6 +189,7 @@ def _migrate_away(builder: PlanBuilder, node: ManagedNode) -> None:
     """Let it run on while it moves, where another host has room now; else the next rung."""
     pays_s = builder.policies.gaps.return_pays_s
     need = need_of(builder.world, builder.policies, node)
+    builder.awaits(Topic.ROOM)
     rooms, _ = candidates(builder.world, builder.policies, pays_s, frozenset({node.host}), need)
     if node.name in builder.world.closed:
         climb(builder, node, "closed by hand, it shall not go on elsewhere")
@@ -232,6 +234,7 @@ def _tell_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
         builder.note(node, "stopped and drained", stop=stop)
         return
     if builder.world.node_read_s(node.name) <= drained_s:
+        builder.awaits(Topic.READING)
         return  # a job may have been given to the node just before the drain: look once more
     _suspend_in_slurm(builder, node, seen)
 

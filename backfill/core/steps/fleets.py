@@ -13,6 +13,7 @@ from backfill.core.lifecycle import ABSENT, ManagedNode, NodeStop, Phase, Retry
 from backfill.core.placement import candidates, pick, room
 from backfill.core.plan import SetFleet, SetNode
 from backfill.core.plan_builder import PlanBuilder
+from backfill.core.queue import Topic
 from backfill.core.refusals import Code, Goal, Reason, Words, because, no_host
 from backfill.core.sentences import sentence
 from backfill.core.wants import own_image
@@ -101,6 +102,7 @@ def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
     names = sum(1 for _ in _free_names(builder, image))
     if names < size:
         return because(Code.FEW_NAMES, names=names, size=size)
+    builder.awaits(Topic.ROOM)
     rooms, why_not = candidates(builder.world, builder.policies, builder.policies.gaps.boot_pays_s)
     places = sum(_places(builder, host) for host, _ in rooms)
     if places < size:
@@ -118,7 +120,7 @@ def _places(builder: PlanBuilder, host: str) -> int:
 
 
 def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) -> None:
-    """Begin one member; the next plan, which follows at once, begins the next one."""
+    """Begin one member; the next step begins the next one."""
     image = _image(builder, fleet)
     limit = may_create(builder.world, builder.policies.limits) or too_soon(builder, image)
     rooms, why_not = open_rooms(builder)
@@ -126,8 +128,6 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
         builder.refuse(fleet.id, Goal.FURTHER_MEMBER, limit or no_host(why_not.values()))
         return
     host = pick(builder.world, builder.policies, rooms)
-    if host in builder.targets:
-        return  # an instance moves there: the next plan, which follows at once, sees what is left
     if len(fleet.members) < fleet.size:
         free = next(_free_names(builder, image), None)
         if free is None:
@@ -182,7 +182,6 @@ def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: st
         fleet=fleet.id,
         image=own_image(builder.policies, _image(builder, fleet)),
     )
-    builder.targets.add(host)
     builder.add(SetNode(node, reason))
 
 

@@ -9,6 +9,7 @@ from backfill.core.guards import may_create
 from backfill.core.placement import candidates
 from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.cloning import Choice
+from backfill.core.queue import Topic
 from backfill.core.refusals import Goal, call_failed
 from backfill.core.sentences import sentence
 from backfill.core.steps.taken import why_taken
@@ -50,9 +51,11 @@ def _make(builder: PlanBuilder, host: str, image: str) -> None:
     begun = sum(world.parents_starting(other) for other in policies.hosts)
     limit = may_create(world, policies.limits, begun)
     if not limit:
+        builder.awaits(Topic.ROOM)
         rooms, why_not = candidates(world, policies, policies.gaps.boot_pays_s)
         limit = None if any(name == host for name, _ in rooms) else why_not[host]
     if limit:
+        builder.awaits(Topic.BOOTS)
         builder.refuse(host, Goal.PARENT, limit, image)
         return
     action = MakeParent(host, 0, f"{image} keeps one ready", image, policies.instances.flavour)

@@ -19,6 +19,7 @@ from backfill.core.plan_builder import PlanBuilder, Progress
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.unsuspendable import Way
+from backfill.core.queue import Topic
 from backfill.core.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.sentences import sentence
 from backfill.core.steps.evict import climb, suspend_jobs
@@ -134,9 +135,10 @@ def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
         return True  # it is just being written to disk: what comes next depends on the outcome
     if not reason:
         reason = too_short(world, node.host, policies, policies.gaps.return_pays_s)
+        if reason:
+            builder.awaits(Topic.TIME)
     reason = reason or builder.budget_full() or _unsettled(builder, node) or put_off_until(builder, node)
-    given = builder.returning.count(node.host)
-    reason = reason or crowded(world, node, builder.instance(node), policies, given)
+    reason = reason or crowded(world, node, builder.instance(node), policies)
     if not reason and node.name in builder.world.closed:
         reason = because(Code.CLOSED, subject=node.name, said=Words(builder.world.closed[node.name]))
     if reason:
@@ -149,6 +151,7 @@ def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
 def waits_to_return(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if a return of it came to nothing, and it is too early for the next one."""
     next_s = node.retry.not_before_s
+    builder.wake_at(next_s or 0.0)
     return next_s is not None and builder.now_s < next_s
 
 
@@ -182,6 +185,7 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
         return False
     pays_s, full = builder.policies.gaps.return_pays_s, builder.budget_full()
     need = need_of(builder.world, builder.policies, node)
+    builder.awaits(Topic.ROOM)
     rooms, why_not = candidates(builder.world, builder.policies, pays_s, frozenset({node.host}), need)
     if not rooms or full:
         builder.refuse(node.name, Goal.MOVE, full or no_host(why_not.values()))
@@ -189,6 +193,7 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
     target = pick(builder.world, builder.policies, rooms)
     operation = builder.operation(MigrateInstance(node.name, node.generation, "", node.host, target))
     if operation is not None and (operation.final or builder.now_s < operation.not_before_s):
+        builder.wake_at(operation.not_before_s)
         builder.refuse(node.name, Goal.MOVE_TO, call_failed(operation.problem), target)
         return False
     builder.become(
@@ -243,6 +248,7 @@ def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> Reason
     if rule_after(builder, node).rung is Rung.REQUEUE:
         return None  # to start anew takes longer still
     for job in (world.jobs[held.id] for held in judge(node.name, node.held, world.jobs).keep):
+        builder.wake_at(job.deadline_s - left_s([job], node.since_s))
         if late(builder.now_s, left_s([job], node.since_s), free_s, job.deadline_s):
             return because(Code.DEADLINE, job=job.id, host=node.host)
     return None

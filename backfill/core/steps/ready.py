@@ -12,6 +12,7 @@ from backfill.core.hiding import show
 from backfill.core.lifecycle import Cause, HeldJob, JobCheck, ManagedNode, Phase
 from backfill.core.liveness import silent_too_long
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.queue import Topic
 from backfill.core.refusals import Code, Goal, Reason, Words, because
 from backfill.core.sentences import sentence
 from backfill.core.steps.devices import see_to_devices
@@ -125,6 +126,7 @@ def _silent(builder: PlanBuilder, node: ManagedNode) -> None:
     if not work_on(builder, node):
         condemn(builder, node, Cause.SILENT, problem, fail=True)
         return
+    builder.awaits(Topic.SILENCE)
     if len(world.silent) > most:
         many = because(Code.MANY_SILENT, silent_s=rule.down_after_s, count=len(world.silent))
         builder.refuse(node.name, Goal.REMOVAL, many)
@@ -175,6 +177,8 @@ def _prove_jobs(builder: PlanBuilder, node: ManagedNode, check: JobCheck) -> Non
         builder.note(node, why, check=None)
         return
     stuck = check.stuck_s is not None
+    if check.stuck_s is not None:
+        builder.wake_at(check.stuck_s + _SETTLES_S)
     if check.stuck_s is not None and builder.now_s >= check.stuck_s + _SETTLES_S:
         _kick(builder, node, check, jobs)
         return

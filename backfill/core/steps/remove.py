@@ -19,6 +19,7 @@ from backfill.core.condemn import COPY_IS_LOST, clear, condemn, forgotten, work_
 from backfill.core.lifecycle import Cause, ManagedNode, Phase, Retry
 from backfill.core.notice import tell
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.queue import Topic
 from backfill.core.refusals import Code, Goal, Reason, Words, because
 from backfill.core.steps.evict import begin_eviction
 from backfill.core.steps.rungs import first_rung
@@ -45,6 +46,7 @@ def step_draining(builder: PlanBuilder, node: ManagedNode) -> None:
         stop = replace(node.stopping, drained_s=float(builder.now_s))
         builder.note(node, node.reason, stop=stop)
         return
+    builder.awaits(Topic.READING)
     if builder.world.node_read_s(node.name) <= drained_s:
         return  # a job may have come just before the drain: look once more
     if builder.world.jobs_on(node.name):
@@ -79,6 +81,7 @@ def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
     give_back(builder, node)
     if _given_up(builder, node) or _instance_left(builder, node) or builder.blind:
         return
+    builder.awaits(Topic.READING)
     unsure = _unsure(builder, node)
     if unsure:
         # Its jobs must not start elsewhere, nor its name be used again, while a copy may run on.

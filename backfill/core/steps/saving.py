@@ -6,6 +6,7 @@ from backfill.core.cluster import Job, JobState
 from backfill.core.foresight import end_s
 from backfill.core.lifecycle import CheckpointOrder, ManagedNode, Phase
 from backfill.core.plan_builder import PlanBuilder
+from backfill.core.queue import Topic
 from backfill.core.refusals import Code, Goal, because, limit
 
 
@@ -50,12 +51,12 @@ def _order(builder: PlanBuilder, job: Job) -> None:
     if len(members) < len(nodes):
         builder.refuse(f"job {job.id}", Goal.CHECKPOINT, because(Code.NODES_NOT_READY))
         return
-    under_way = {m.order.id for m in world.managed.values() if m.order} | builder.checkpoints
+    under_way = {m.order.id for m in world.managed.values() if m.order}
     if len(under_way) >= at_once:
+        builder.awaits(Topic.CHECKPOINTS)
         builder.refuse(f"job {job.id}", Goal.CHECKPOINT, limit("saving.at_once", at_once))
         return
     identity = builder.policies.saving.identity(job.id, builder.now_s)
-    builder.checkpoints.add(identity)
     names = tuple(node.name for node in members)
     for node in members:
         reason = f"checkpoint {identity}: the last one is {_age(builder, job, node)} old"

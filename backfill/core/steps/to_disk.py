@@ -7,6 +7,7 @@ from backfill.core.fence import judge
 from backfill.core.fleet import Checkpoint, Instance, InstanceState
 from backfill.core.lifecycle import CheckpointOrder, ManagedNode, Phase
 from backfill.core.plan_builder import PlanBuilder, Progress
+from backfill.core.queue import Topic
 from backfill.core.refusals import Aside, Code, Goal, Reason, because
 from backfill.core.sentences import sentence
 
@@ -39,6 +40,7 @@ def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
     here_mb = sum(mb for name, mb in writing.items() if _is_on(builder, name, node.host))
     refusal = queue.refusal(_used_mb(builder, node.name), here_mb, sum(writing.values()))
     if refusal:
+        builder.awaits(Topic.DISK)
         others = Aside(tuple(sorted(writing)))
         builder.refuse(node.name, Goal.SUSPEND, refusal.plus(others=others))
         return Progress.WAITING
@@ -75,7 +77,7 @@ def keep_checkpoint(
     late_s = max(drained, default=ordered_s) - ordered_s
     window_s = builder.policies.checkpoints.window_s
     stopped = all(_stopped(builder, m) for m in members)
-    if late_s > window_s or (not stopped and builder.now_s > ordered_s + window_s):
+    if late_s > window_s or (not stopped and builder.now_s >= ordered_s + window_s):
         _no_checkpoint(builder, node, order, f"its nodes did not all stop within {window_s:g} s")
         return
     if not stopped:

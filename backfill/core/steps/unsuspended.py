@@ -113,7 +113,7 @@ def _raise(
         return
     base_s = over_s - job.time_limit_s + limit.limit_s
     changes_s = partial(rule.changes_s, refused.since_s, base_s)
-    now_s = builder.world.plain_now_s(changes_s)
+    now_s = builder.now_s
     builder.wake_at(changes_s(now_s))
     wanted_s = limit.limit_s + rule.raised_s(refused.since_s, base_s, now_s)
     if job.time_limit_s < wanted_s:
@@ -156,7 +156,8 @@ def _settle(builder: PlanBuilder, node: ManagedNode, job_id: str, refused: Refus
     beside = _held_elsewhere(builder, node, _components(builder, job))
     if any(other.phase is not Phase.RETURNING for other, _ in beside):
         return True
-    now_s = builder.world.plain_now_s(lambda now_s: next_minute_s(refused.since_s, now_s))
+    now_s = builder.now_s
+    builder.wake_at(next_minute_s(refused.since_s, now_s))
     done = True
     for limit in refused.limits:
         part = builder.world.jobs.get(limit.id)

@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import unified_diff
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from backfill.core import changes as ch
-from backfill.core.plan import SetNode
+from backfill.core.lifecycle import ManagedNode, inherit
+from backfill.core.plan import Action, ForgetNode, SetNode, subject_of
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet
 from backfill.core.records import Plain, decode, encode, remembered, slim
@@ -17,6 +19,21 @@ from backfill.core.world import World
 from backfill.ports.storage import Record
 
 _TAKEN_OVER = "policy file taken over"
+
+# What the journal tells between two rounds of one decision.
+_OF_STEPS = (
+    ch.NodeManaged,
+    ch.NodeForgotten,
+    ch.FleetSet,
+    ch.ClaimAnswered,
+    ch.ClaimEnded,
+    ch.OperationStarted,
+    ch.JobSeen,
+    ch.NodeSeen,
+    ch.Tick,
+    ch.SourceSeen,
+    ch.SourcesSeen,
+)
 
 
 class JournalError(Exception):
@@ -68,7 +85,7 @@ def replay_journal(records: Iterable[Record], policies: PolicySet) -> Outcome:
     for record in found[first:]:
         replayer.take(record)
     replayer.outcome.skipped = first
-    return replayer.outcome
+    return replayer.finish()
 
 
 def _first_whole(records: list[Record]) -> int:
@@ -101,10 +118,12 @@ class _Replayer:
         self._policies = policies
         self._world = World()
         self._told: list[Plain] = []  # all changes so far: what a restarted daemon remembers
-        self._planned: tuple[str, ...] = ()
-        self._journaled: list[str] = []
+        self._planned: list[_Told] = []
+        self._journaled: list[_Told] = []
         self._missing = 0  # steps of the latest plan that the journal still has to tell
         self._at: Record | None = None
+        self._rounds = 0  # so many records of plans tell what is one plan now
+        self._news = False  # something came since that no step of the plan has brought about
 
     def remember(self, record: Record) -> None:
         """Take in what came before."""
@@ -116,16 +135,17 @@ class _Replayer:
         match record.kind:
             case "change":
                 self._told.append(record.body)
-                self._world.apply(decode(record.body))
+                change = decode(record.body)
+                self._news = self._news or not isinstance(change, _OF_STEPS)
+                self._world.apply(change)
                 self.outcome.changes += 1
             case "clock":
                 self._told.append(record.body)
             case "plan":
                 self._plan(record)
             case "intent" | "phase" if self._missing:
-                self._journaled.append(self._line(_as_now(record.body)))
+                self._journaled.append(_Told(record.subject, _line(_as_now(record.body))))
                 self._missing -= 1
-                self._compare()
             case "daemon" if _starts(record):
                 self._start(record)
             case "daemon" if str(record.body.get("event")).startswith(_TAKEN_OVER):
@@ -133,45 +153,77 @@ class _Replayer:
             case _:
                 pass
 
+    def finish(self) -> Outcome:
+        """Nothing follows."""
+        self._compare()
+        return self.outcome
+
     def _start(self, record: Record) -> None:
+        self._compare()
         self.outcome.lives += 1
-        self._missing = 0
         self._world = World()
         self._world.apply(ch.Tick(record.at_s))
         for change in remembered(self._told, record.at_s):
             self._world.apply(change)
 
     def _plan(self, record: Record) -> None:
-        self._at = record
-        self._planned = tuple(map(self._line, plan(self._world, self._policies).actions))
-        self._journaled = []
-        self._missing = int(str(record.body.get("steps", 0)))
-        self.outcome.plans += 1
-        self.outcome.steps += self._missing
-        self._compare()
-
-    def _line(self, step: Any) -> str:
-        """A step as it is compared; `Plain` for one that this version does not know."""
-        if isinstance(step, SetNode):
-            step = slim(step, self._world.managed.get(step.node.name))
-        return _line(step if isinstance(step, dict) else encode(step))
+        steps = int(str(record.body.get("steps", 0)))
+        self.outcome.steps += steps
+        same = self._at is not None and self._at.at_s == record.at_s and not (self._news or self._missing)
+        if same and not record.body.get("whole"):
+            self._rounds += 1  # as was written while a plan was one step of many
+        else:
+            self._compare()
+            self._at, self._rounds = record, 1
+            self._planned = list(_told_of(self._world, plan(self._world, self._policies).actions))
+            self.outcome.plans += 1
+        self._missing, self._news = steps, False
 
     def _compare(self) -> None:
-        if self._missing or self._at is None:
-            return
-        journaled = tuple(self._journaled)
-        if journaled != self._planned:
-            self.outcome.differences.append(Difference(self._at.at_s, self._at.id, journaled, self._planned))
+        """Of a plan in rounds the steps about each subject have to be the same, in their order."""
+        if self._at is not None and not self._missing:
+            journaled, planned = self._journaled, self._planned
+            if self._rounds > 1:
+                journaled, planned = sorted(journaled, key=_subject), sorted(planned, key=_subject)
+            if journaled != planned:
+                before, after = ([told.line for told in side] for side in (journaled, planned))
+                found = Difference(self._at.at_s, self._at.id, tuple(before), tuple(after))
+                self.outcome.differences.append(found)
+        self._at, self._planned, self._journaled, self._missing = None, [], [], 0
+
+
+class _Told(NamedTuple):
+    """A step as it is compared, and whom it is about."""
+
+    subject: str
+    line: str
+
+
+_subject = attrgetter("subject")
+
+
+def _told_of(world: World, steps: Iterable[Action]) -> Iterator[_Told]:
+    """The steps of a plan as the journal tells them: of a record what is new in it."""
+    known: dict[str, ManagedNode | None] = {}
+    for step in steps:
+        told: Any = step
+        if isinstance(step, SetNode):
+            name = step.node.name
+            told = slim(step, known.get(name, world.managed.get(name)))
+            known[name] = inherit(step.node, known.get(name, world.managed.get(name)))
+        elif isinstance(step, ForgetNode):
+            known[step.name] = None
+        yield _Told(subject_of(step), _line(encode(told)))
 
 
 def _line(body: Plain) -> str:
     return json.dumps(body, sort_keys=True)
 
 
-def _as_now(body: Plain) -> Any:
+def _as_now(body: Plain) -> Plain:
     """A step as this version has it: fields that came later have their defaults."""
     try:
-        return decode(body)
+        return encode(decode(body))
     except (ValueError, TypeError):  # there is no such step any more, or it needs what was unknown
         return body
 

@@ -7,41 +7,23 @@ from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.sim.replay.trace_cluster import TraceCluster
 
-_OF_METAL = frozenset({"*nodes", "*jobs", "*queue", "*claims", "*read"})
-_OF_ANY_JOB = ("job ", "claim ", "read ")
-
 
 class Quiescence:
-    """Asks the findings of the latest plan, once each time that nothing of ours is left.
+    """Asks once after each plan.
 
-    A plan that leads to nothing, wants to be made again at no time and rests on nothing that a
-    high-priority job touches would come out the same whatever these jobs do, but for the answers
-    to their hooks: the room is free, since nothing of ours is on any host.
+    Where nothing of ours exists or is wanted, a plan that says nothing and wants to be made again
+    at no time would come out the same whatever jobs of high priority do, but for the answers to
+    their hooks: the room is free, since nothing of ours is on any host.
     """
 
     def __init__(self, world: World, sim: TraceCluster, policies: PolicySet) -> None:
-        self._world, self._sim = world, sim
-        queues = {f"queue {partition}" for partition in policies.priorities.high}
-        self._touched = {*_OF_METAL, *queues, *sim.shape.names, *sim.hosts}
-        self._asked = False
+        self._world, self._sim, self._policies = world, sim, policies
 
     def possible(self, plan: Plan) -> bool:
-        """Return True if all is quiet; the first time that it seems so the plan has to be made anew."""
+        """Return True if all is quiet."""
         world = self._world
         busy = self._sim.active_low or world.managed or world.instances or world.operations
         if busy or world.doubts or world.fleets or plan.actions or plan.refusals:
-            self._asked = False
             return False
-        findings = world.findings
-        if "scale" not in findings or "liveness" not in findings:
-            return False
-        if not findings.heeds(self._touches):
-            return True
-        if not self._asked:
-            # What plans rested on that were made meanwhile is not told apart: begin anew, once.
-            self._asked = True
-            findings.doubt()
-        return False
-
-    def _touches(self, what: str) -> bool:
-        return what in self._touched or what.startswith(_OF_ANY_JOB)
+        # Clone parents that are kept ready follow the room on each host.
+        return not any(rule.warm_parents for rule in self._policies.environments.rules)

@@ -1,0 +1,340 @@
+"""The work queue: what has to be looked at again, now or at a certain time, and why.
+
+`World.apply` tells it what has changed; the rules below say whom that concerns. Everything that
+the next plan does not look at stays as it was found: its refusals, its awaited nodes, its wake.
+A full pass looks at everything, whatever the rules say: it finds what a rule forgot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, auto
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from backfill.core.cluster import Job, JobState
+from backfill.core.lifecycle import ON_CPU, ManagedNode, Phase
+
+if TYPE_CHECKING:
+    from backfill.core.placement import Rooms
+    from backfill.core.plan import Plan
+    from backfill.core.policy import PolicySet
+    from backfill.core.refusals import Goal, Refusal
+    from backfill.core.world import World
+
+
+class Kind(IntEnum):
+    """What can be looked at, in the order in which a plan does it."""
+
+    CLAIM = auto()  # by job
+    BUDGET = auto()
+    NODE = auto()  # by name: a managed node, and instances of that name that are none of it
+    FLEETS = auto()
+    SCALE = auto()
+    PARENTS = auto()  # by host
+    LIVENESS = auto()
+
+
+class Entity(NamedTuple):
+    """One thing to look at. `name` is empty where there is only one of its kind."""
+
+    kind: Kind
+    name: str = ""
+
+
+BUDGET, FLEETS = Entity(Kind.BUDGET), Entity(Kind.FLEETS)
+SCALE, LIVENESS = Entity(Kind.SCALE), Entity(Kind.LIVENESS)
+
+
+class Topic(Enum):
+    """What a step may wait for that is none of its entity's own: see `PlanBuilder.awaits`."""
+
+    TIME = auto()  # any time passes: what is said tells how long something takes or lasts
+    READING = auto()  # any source was read once more, with or without news
+    ROOM = auto()  # the room that new instances would find on some host is another
+    REMOVALS = auto()  # an instance has gone
+    BOOTS = auto()  # an instance has booted or gone, or a parent of clones has
+    STOPS = auto()  # an instance has left its host's CPUs
+    DISK = auto()  # memory was written
+    CHECKPOINTS = auto()  # an order of a checkpoint is over
+    SILENCE = auto()  # a node has become silent, or answers again
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of looking at an entity."""
+
+    refusals: dict[tuple[str, Goal, str], Refusal] = field(default_factory=dict)
+    watch: set[str] = field(default_factory=set)
+    topics: set[Topic] = field(default_factory=set)
+    wake_s: float = inf
+
+
+class WorkQueue:
+    """Marks of what a plan has to look at; what is marked twice is looked at once."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._marked: set[Entity] = set()
+        self._order: list[Entity] = []  # a heap of all that are marked, and of some that are not
+        self._results: dict[Entity, Result] = {}  # of what need not be looked at
+        self._wakes: list[tuple[float, Entity]] = []  # a heap, with times that do not hold any more
+        self._awaiting: dict[Topic, set[Entity]] = {topic: set() for topic in Topic}
+        self.policies: PolicySet | None = None
+        self.rooms: Rooms | None = None
+        self.above_budget: frozenset[str] = frozenset()  # names of those that have to leave
+        self.latest: Plan | None = None
+        self.stale: frozenset[str] = frozenset()  # hosts whose picture is old
+        self.all_fresh_until_s = -inf  # no picture of a host becomes old before
+        self.blind = False  # the latest plan could not rest on what Slurm shows
+
+    def __len__(self) -> int:
+        return len(self._marked)
+
+    def __contains__(self, entity: Entity) -> bool:
+        return entity in self._marked
+
+    # --- marks -----------------------------------------------------------------------------------
+
+    def mark(self, entity: Entity) -> None:
+        """The next plan has to look at it."""
+        if entity not in self._marked:
+            self._marked.add(entity)
+            heappush(self._order, entity)
+
+    def mark_nodes(self, names: Iterable[str]) -> None:
+        """The same of several names."""
+        for name in names:
+            self.mark(Entity(Kind.NODE, name))
+
+    def everything(self) -> None:
+        """The next plan has to look at everything there is, and at all of which it has said something."""
+        world = self._world
+        self._marked.update(
+            self._results,
+            (Entity(Kind.CLAIM, job_id) for job_id in world.claims),
+            (Entity(Kind.NODE, name) for name in world.managed),
+            (Entity(Kind.NODE, name) for _, name in world.instances),
+            (Entity(Kind.PARENTS, host.name) for host in world.hosts.values() if host.parents is not None),
+            (BUDGET, FLEETS, SCALE, LIVENESS),
+        )
+        self._order = list(self._marked)
+        heapify(self._order)
+        if self.rooms is not None:
+            self.rooms.forget()
+
+    def pop(self) -> Entity | None:
+        """What is to be looked at next; None: nothing."""
+        while self._order:
+            entity = heappop(self._order)
+            if entity in self._marked:
+                self._marked.discard(entity)
+                return entity
+        return None
+
+    def wake(self, now_s: float) -> None:
+        """Mark whatever wanted to be looked at by now."""
+        self.happened(Topic.TIME)
+        while self._wakes and self._wakes[0][0] <= now_s:
+            at_s, entity = heappop(self._wakes)
+            if self._wakes_at(entity) == at_s:
+                self.mark(entity)
+
+    def _wakes_at(self, entity: Entity) -> float:
+        found = self._results.get(entity)
+        return inf if found is None else found.wake_s
+
+    def next_wake_s(self) -> float:
+        """When the first of all wants to be looked at again."""
+        while self._wakes and self._wakes_at(self._wakes[0][1]) != self._wakes[0][0]:
+            heappop(self._wakes)
+        return self._wakes[0][0] if self._wakes else inf
+
+    # --- results ---------------------------------------------------------------------------------
+
+    def settle(self, entity: Entity, result: Result) -> None:
+        """It was looked at, and that came of it."""
+        old = self._results.pop(entity, None)
+        if old is not None:
+            for topic in old.topics - result.topics:
+                self._awaiting[topic].discard(entity)
+        for topic in result.topics:
+            self._awaiting[topic].add(entity)
+        if result.refusals or result.watch or result.topics or result.wake_s < inf:
+            self._results[entity] = result
+            if result.wake_s < inf:
+                heappush(self._wakes, (result.wake_s, entity))
+
+    def results(self) -> list[Result]:
+        """Of everything, in the order in which a plan looks at it."""
+        return [self._results[entity] for entity in sorted(self._results)]
+
+    # --- rules: whom a change concerns -----------------------------------------------------------
+
+    def is_awaited(self, topic: Topic) -> bool:
+        """Return True if a step waits for that."""
+        return bool(self._awaiting[topic])
+
+    def happened(self, topic: Topic) -> None:
+        """What was awaited has happened."""
+        for entity in self._awaiting[topic]:
+            self.mark(entity)
+
+    def slurm_node_moved(self, name: str, *, came_or_went: bool) -> None:
+        """Slurm shows the node otherwise than before: ours, a host's, or one whose name may be free."""
+        self.mark_name(name)
+        host = self._world.host_of_node(name)
+        if host is not None:
+            self.host_moved(host)
+        if came_or_went or name in self._world.managed:
+            self.mark(SCALE)
+            self.mark(FLEETS)
+
+    def mark_name(self, name: str) -> None:
+        """The node or instances of this name."""
+        if name in self._world.managed or self._world.instances_called(name):
+            self._mark_node(name)
+        self._mark_if_silent()
+
+    def _mark_node(self, name: str) -> None:
+        self.mark(Entity(Kind.NODE, name))
+        for job_id in self._world.claim_ids_at(name):
+            self.mark(Entity(Kind.CLAIM, job_id))
+
+    def _mark_if_silent(self) -> None:
+        if self._world.silent:
+            self.mark(LIVENESS)
+
+    def host_moved(self, host: str) -> None:
+        """Something about a host, or on it, is different: that concerns all who use its room."""
+        world = self._world
+        self.mark_nodes(world.names_on(host))
+        self.mark_nodes(world.instance_names_on(host))
+        for job_id in world.claim_ids_on(host):
+            self.mark(Entity(Kind.CLAIM, job_id))
+        known = world.hosts.get(host)
+        if known is not None and known.parents is not None:
+            self.mark(Entity(Kind.PARENTS, host))
+        if host in world.burst:
+            self.mark(SCALE)
+        if self.rooms is not None:
+            self.rooms.touch(host)
+        self._mark_if_silent()
+
+    def host_seen(self, host: str) -> None:
+        """A host was read and looks different: its instances count from now on, if it is new."""
+        self.host_moved(host)
+        self.mark(SCALE)
+        self.mark(FLEETS)
+
+    def instance_moved(self, host: str, name: str) -> None:
+        """A hypervisor shows an instance otherwise than before."""
+        self._mark_node(name)
+        self.host_moved(host)
+        node = self._world.managed.get(name)
+        if node is not None:
+            self.companions_moved(node)
+        if node is None or node.generation == 0 or not self._world.instances_called(name):
+            self.mark(SCALE)
+            self.mark(FLEETS)
+
+    def job_moved(self, before: Job | None, after: Job | None) -> None:
+        """A job looks different: on its nodes, where it is held, and in the queue."""
+        world, ours = self._world, False
+        job = after or before
+        assert job is not None
+        nodes = {name for one in (before, after) if one is not None for name in one.nodes}
+        for name in nodes:
+            node = world.managed.get(name)
+            if node is not None:
+                ours = True
+                self._mark_node(name)
+                self.host_moved(node.host)
+            elif (host := world.host_of_node(name)) is not None:
+                self.host_moved(host)
+        self.mark_nodes(world.holders(job.id))
+        for job_id in {job.id, str(job.raw_id)}:
+            if job_id in world.claims:
+                self.mark(Entity(Kind.CLAIM, job_id))
+        if ours:
+            self.mark(SCALE)
+            self.mark(BUDGET)
+        elif any(one is not None and one.state is JobState.PENDING for one in (before, after)):
+            self.mark(SCALE)
+
+    def claim_moved(self, job_id: str, hosts: Iterable[str]) -> None:
+        """A job has got hosts, or a claim is answered or over."""
+        self.mark(Entity(Kind.CLAIM, job_id))
+        for host in hosts:
+            self.host_moved(host)
+
+    def record_moved(self, before: ManagedNode | None, after: ManagedNode | None) -> None:
+        """The record of a node of ours is new, different or gone."""
+        node = after or before
+        assert node is not None
+        hosts = {host for one in (before, after) if one is not None for host in one.hosts}
+        self._mark_node(node.name)
+        for host in hosts:
+            self.host_moved(host)
+        for one in (before, after):
+            if one is not None:
+                self.companions_moved(one)
+        self.mark(SCALE)
+        self.mark(FLEETS)
+        self._mark_if_silent()
+        old, new = (None if one is None else one.phase for one in (before, after))
+        if old is not new:
+            self.mark(BUDGET)
+            self.happened(Topic.BOOTS)
+        if old in ON_CPU and new not in ON_CPU:
+            self.happened(Topic.STOPS)
+        if old in (Phase.REMOVING, Phase.DRAINING) and old is not new:
+            self.happened(Topic.REMOVALS)
+        if before is not None and before.order and (after is None or not after.order):
+            self.happened(Topic.CHECKPOINTS)
+
+    def companions_moved(self, node: ManagedNode) -> None:
+        """Nodes that share a job with it, or the order of a checkpoint, look at it."""
+        world = self._world
+        if node.order is not None:
+            self.mark_nodes(name for name in node.order.members if name in world.managed)
+        for job in world.jobs_on(node.name):
+            if len(job.nodes) > 1:
+                self.mark_nodes(name for name in job.nodes if name in world.managed)
+        for held in node.held:
+            self.mark_nodes(world.holders(held.id))
+
+    def call_moved(self, kind: str, name: str, host: str) -> None:
+        """A call about a node, or a host, was begun or is over."""
+        world = self._world
+        self.mark_name(name)
+        if name in world.hosts:
+            self.host_moved(name)
+        if host:
+            self.host_moved(host)
+        node = world.managed.get(name)
+        if node is not None:
+            self.host_moved(node.host)
+            self.companions_moved(node)
+        if name in world.hosts:
+            self.happened(Topic.BOOTS)
+        if kind == "SuspendInstance":
+            self.happened(Topic.DISK)
+        self.mark(FLEETS)
+
+    def fleet_moved(self, members: Iterable[str]) -> None:
+        """An order of a fleet is new, further, or over."""
+        self.mark(FLEETS)
+        self.mark(SCALE)
+        self.mark_nodes(name for name in members if name in self._world.managed)
+
+    def outcome_doubted(self, name: str, hosts: Iterable[str]) -> None:
+        """It is uncertain, or certain again, where an instance is: while it is, no room is proven."""
+        self.mark_name(name)
+        for host in hosts:
+            self.host_moved(host)
+        for claim in self._world.claims.values():
+            if claim.waiting:
+                self.mark(Entity(Kind.CLAIM, claim.job_id))
