@@ -73,6 +73,9 @@ class DaemonSettings:
     policy_s: float = key(
         5.0, "How often this file is looked at: a good new one is taken over. 0: only when told to.", least=0
     )
+    full_pass_s: float = key(
+        30.0, "How often a plan looks at everything, and not only at what has changed. 0: never.", least=0
+    )
     workers: int = key(
         16,
         "Threads each for evictions, for long actions, for all others and for readings, of Slurm and "

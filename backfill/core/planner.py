@@ -35,7 +35,8 @@ from backfill.core.steps.throttle import step_throttled
 from backfill.core.world import World
 
 # So often one entity is looked at for one plan; more often means that its steps undo one another.
-_MOST_STEPS = 1000
+_MOST_STEPS = 100
+_AGAIN_S = 1.0
 
 _OVER = (Phase.FAILED, Phase.GIVEN_UP)
 _GIVEN = (NodeBase.ALLOCATED, NodeBase.MIXED)
@@ -126,11 +127,13 @@ def _drain(builder: PlanBuilder, queue: WorkQueue, done: dict[Entity, int]) -> N
         if entity is None:
             return
         done[entity] = done.get(entity, 0) + 1
-        step = _LOOKS[entity.kind]
-        result, acted = builder.take(partial(step, name=entity.name))
-        queue.settle(entity, result)
-        if done[entity] > _MOST_STEPS:
-            raise AssertionError(f"{entity} is not settled after {_MOST_STEPS} steps: {result}")
+        step = partial(_LOOKS[entity.kind], name=entity.name)
+        if done[entity] > _MOST_STEPS + len(builder.policies.instances.names):
+            step = partial(_unsettled, entity)
+            queue.unsettled += 1
+        result, acted = builder.take(step)
+        different = queue.settle(entity, result)
+        queue.found(entity, different=different or acted)
         if acted:
             queue.mark(entity)
 
@@ -146,6 +149,13 @@ def _note_stale(world: World, policies: PolicySet) -> None:
     for host in stale | queue.stale:
         queue.host_seen(host)
     queue.stale = stale
+
+
+def _unsettled(entity: Entity, builder: PlanBuilder) -> None:
+    """Its steps undo one another: what they would do next is not done now, but by the next plan."""
+    subject = entity.name or "cluster"
+    builder.refuse(subject, Goal.ANY_STEP, because(Code.UNSETTLED, steps=_MOST_STEPS))
+    builder.wake_at(builder.now_s + _AGAIN_S)
 
 
 # --- what is looked at -------------------------------------------------------------------------

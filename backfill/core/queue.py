@@ -72,6 +72,9 @@ class Result:
     wake_s: float = inf
 
 
+_NOTHING = Result()
+
+
 class WorkQueue:
     """Marks of what a plan has to look at; what is marked twice is looked at once."""
 
@@ -82,6 +85,10 @@ class WorkQueue:
         self._results: dict[Entity, Result] = {}  # of what need not be looked at
         self._wakes: list[tuple[float, Entity]] = []  # a heap, with times that do not hold any more
         self._awaiting: dict[Topic, set[Entity]] = {topic: set() for topic in Topic}
+        self._unasked: set[Entity] = set()  # what is marked by a full pass alone
+        self.forgotten = 0  # so often a full pass has found what no rule had marked
+        self.forgot = ""  # what that was at last
+        self.unsettled = 0  # so often the steps of an entity have not come to an end
         self.policies: PolicySet | None = None
         self.rooms: Rooms | None = None
         self.above_budget: frozenset[str] = frozenset()  # names of those that have to leave
@@ -100,6 +107,7 @@ class WorkQueue:
 
     def mark(self, entity: Entity) -> None:
         """The next plan has to look at it."""
+        self._unasked.discard(entity)
         if entity not in self._marked:
             self._marked.add(entity)
             heappush(self._order, entity)
@@ -124,6 +132,19 @@ class WorkQueue:
         heapify(self._order)
         if self.rooms is not None:
             self.rooms.forget()
+
+    def full_pass(self) -> None:
+        """Have everything looked at, to find what the rules forgot to mark."""
+        asked = set(self._marked)
+        self.everything()
+        self._unasked = self._marked - asked
+
+    def found(self, entity: Entity, *, different: bool) -> None:
+        """It was looked at, and acted or says something else than before, or it does not."""
+        if different and entity in self._unasked:
+            self.forgotten += 1
+            self.forgot = f"{entity.kind.name.lower()} {entity.name}".strip()
+        self._unasked.discard(entity)
 
     def pop(self) -> Entity | None:
         """What is to be looked at next; None: nothing."""
@@ -154,8 +175,8 @@ class WorkQueue:
 
     # --- results ---------------------------------------------------------------------------------
 
-    def settle(self, entity: Entity, result: Result) -> None:
-        """It was looked at, and that came of it."""
+    def settle(self, entity: Entity, result: Result) -> bool:
+        """It was looked at, and that came of it; return True if it is something else than before."""
         old = self._results.pop(entity, None)
         if old is not None:
             for topic in old.topics - result.topics:
@@ -166,6 +187,7 @@ class WorkQueue:
             self._results[entity] = result
             if result.wake_s < inf:
                 heappush(self._wakes, (result.wake_s, entity))
+        return (old or _NOTHING) != result
 
     def results(self) -> list[Result]:
         """Of everything, in the order in which a plan looks at it."""

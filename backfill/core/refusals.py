@@ -70,6 +70,7 @@ class Code(Enum):
     BUDGET = "budget"
     BUDGET_DISRUPTIONS = "budget_disruptions"
     CALL_FAILED = "call_failed"
+    UNSETTLED = "unsettled"
     # Hosts.
     HOST_UNSEEN = "host_unseen"
     HOST_UNREACHABLE = "host_unreachable"

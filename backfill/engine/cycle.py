@@ -11,16 +11,7 @@ from typing import Any
 from backfill.core import actions as act
 from backfill.core import changes as ch
 from backfill.core.heeding import Heed
-from backfill.core.plan import (
-    Action,
-    AnswerClaim,
-    EndClaim,
-    ForgetNode,
-    Plan,
-    SetFleet,
-    SetNode,
-    effect_of,
-)
+from backfill.core.plan import Action, AnswerClaim, EndClaim, ForgetNode, Plan, SetFleet, SetNode, effect_of
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet
 from backfill.core.records import REMEMBERED, encode_briefly, slim
@@ -56,10 +47,16 @@ class Cycle:
         journal: Journal,
         start: Callable[[act.DriverAction], None],
         answer: Callable[[AnswerClaim], None],
+        *,
+        full_pass_s: float = 0.0,
     ) -> None:
+        """`full_pass_s`: how often a plan looks at everything; 0: only at what is marked."""
         self.world = world
         self.policies = policies
         self.last = Plan()
+        self._full_pass_s = full_pass_s
+        self._passed_s = world.now_s
+        self._forgotten = 0
         self._journal = journal
         self._start = start
         self._answer = answer
@@ -91,7 +88,16 @@ class Cycle:
         return self.last
 
     def _plan(self) -> None:
+        now_s, queue = self.world.now_s, self.world.queue
+        if self._full_pass_s and now_s >= self._passed_s + self._full_pass_s:
+            self._passed_s = now_s
+            queue.full_pass()
         self.last = plan(self.world, self.policies)
+        if queue.forgotten > self._forgotten:
+            self._forgotten = queue.forgotten
+            _LOG.error(
+                "no change had marked %s, and yet it was to be looked at; please report this", queue.forgot
+            )
         self._mark(len(self.last.actions))
         self._note_refusals(self.last.refusals)
 

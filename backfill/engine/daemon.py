@@ -63,6 +63,7 @@ class Pace:
     watch_s: float = 0.03
     workers: int = 16
     policy_s: float = 0.0  # how often the policy file is looked at; 0: never by itself
+    full_pass_s: float = 30.0  # how often a plan looks at everything; 0: never by itself
 
 
 class Right(Protocol):
@@ -101,7 +102,9 @@ class Daemon:
         self.refused = Refused()  # hooks that were not believed
         self.world = World()
         self.journal = journal
-        self.cycle = Cycle(self.world, policies, journal, self._begin, self._answer)
+        self.cycle = Cycle(
+            self.world, policies, journal, self._begin, self._answer, full_pass_s=pace.full_pass_s
+        )
         self.outside = outside
         self._timekeeper = Timekeeper(outside.clock, self.cycle, journal)
         self._pace = pace

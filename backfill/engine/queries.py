@@ -125,6 +125,8 @@ class Queries:
             "sentence": summary(world, self._daemon.cycle.last),
             "phases": phases,
             "low_priority_jobs_waiting": sum(len(alike) for _, alike in kinds),
+            # What should be 0: rules of the planner that proved wrong, each a defect.
+            "planner": {"forgotten": world.queue.forgotten, "unsettled": world.queue.unsettled},
             "hooks_not_believed": [asdict(u) for u in self._daemon.refused.all()],
         }
         sources, refusals = [*world.sources.items()], self._daemon.cycle.last.refusals

@@ -16,12 +16,11 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-from backfill.drivers.simulated.hypervisor.provider import SimulatedProvider
-
 import backfill
 from backfill.core.actions import DriverAction
 from backfill.core.changes import JobSeen
 from backfill.core.cluster import Job, JobState
+from backfill.drivers.simulated.hypervisor.provider import SimulatedProvider
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
 from backfill.engine.looking import Outside

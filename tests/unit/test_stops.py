@@ -175,8 +175,9 @@ def test_a_node_that_no_host_takes_tells_why_of_each() -> None:
     ladder = Ladder((RungRule(Rung.PAUSE, for_s=None), RungRule(Rung.MIGRATE)))
     wide = replace(POLICIES, hosts=("bm1", "bm2", "bm3", "bm4"), ladder=ladder)
     world = world_of(PARKED, job("7"), job("8"), hosts=wide.hosts)
-    world.apply(ch.Claimed("9", ("bm1",), NOW_S + 60, waiting=False))
-    world.apply(ch.Claimed("10", ("bm2",), NOW_S + 60, waiting=False))
+    for number, host in ((9, "bm1"), (10, "bm2")):
+        high = Job(str(number), number, "batch", JobState.RUNNING, nodes=(host,))
+        world.apply(ch.JobSeen(high, NOW_S + 60))
     world.apply(ch.HoldSet("bm3", NOW_S + 60, True, "a new fan"))
     world.apply(ch.NodeSeen(Node("bm4", NodeBase.DOWN, cpus=4), NOW_S + 60))
     world.apply(ch.Tick(NOW_S + 3600))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from backfill.core import changes as ch
 from backfill.core.lifecycle import ManagedNode, inherit
-from backfill.core.plan import Action, ForgetNode, SetNode, subject_of
+from backfill.core.plan import Action, ForgetNode, SetNode
 from backfill.core.planner import plan
 from backfill.core.policy import PolicySet
 from backfill.core.records import Plain, decode, encode, remembered, slim
@@ -213,7 +213,7 @@ def _told_of(world: World, steps: Iterable[Action]) -> Iterator[_Told]:
             known[name] = inherit(step.node, known.get(name, world.managed.get(name)))
         elif isinstance(step, ForgetNode):
             known[step.name] = None
-        yield _Told(subject_of(step), _line(encode(told)))
+        yield _Told(step.subject, _line(encode(told)))
 
 
 def _line(body: Plain) -> str:

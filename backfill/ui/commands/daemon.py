@@ -231,7 +231,14 @@ def _work(
     by_host = outside.providers
     settings = config.daemon
     journal = SqliteJournal(Path(settings.state_dir) / "journal.db")
-    pace = Pace(settings.poll_s, settings.host_poll_s, settings.watch_s, settings.workers, settings.policy_s)
+    pace = Pace(
+        settings.poll_s,
+        settings.host_poll_s,
+        settings.watch_s,
+        settings.workers,
+        settings.policy_s,
+        settings.full_pass_s,
+    )
     trust = Trust(slurm_uid(manager.settings()))
 
     def conflicts(new: Config) -> list[str]:
