@@ -51,6 +51,7 @@ class PlanBuilder:
         self._keys: set[str] = set()  # of the calls of this step
         self._changed: set[str] = set()  # nodes whose records this step changes
         self._result = Result()
+        self._said: dict[tuple[str, Goal, str], Refusal] = {}  # by steps that began calls
 
     @property
     def now_s(self) -> float:
@@ -67,6 +68,8 @@ class PlanBuilder:
         before = len(self._actions)
         self._result = Result()
         step(self)
+        if any(isinstance(action, DriverAction) for action in self._actions[before:]):
+            self._said.update(self._result.refusals)  # once its calls are under way it says less
         self.settle()
         return self._result, len(self._actions) > before
 
@@ -172,7 +175,7 @@ class PlanBuilder:
 
     def finish(self, results: Iterable[Result], wake_s: float) -> Plan:
         """The plan, with all that was found out and still holds."""
-        refusals: dict[tuple[str, Goal, str], Refusal] = {}
+        refusals = dict(self._said)
         watch: set[str] = set()
         self._result = Result(refusals)
         if self.barred:  # it is said also where nothing is wanted now

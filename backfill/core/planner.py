@@ -154,7 +154,7 @@ def _note_stale(world: World, policies: PolicySet) -> None:
 def _unsettled(entity: Entity, builder: PlanBuilder) -> None:
     """Its steps undo one another: what they would do next is not done now, but by the next plan."""
     subject = entity.name or "cluster"
-    builder.refuse(subject, Goal.ANY_STEP, because(Code.UNSETTLED, steps=_MOST_STEPS))
+    builder.refuse(subject, Goal.ANY_STEP, because(Code.UNSETTLED, count=_MOST_STEPS))
     builder.wake_at(builder.now_s + _AGAIN_S)
 
 

@@ -110,7 +110,7 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.BUDGET: "a budget allows {most} instances at this hour",
     Code.BUDGET_DISRUPTIONS: "a budget allows {most} at the same time now",
     Code.CALL_FAILED: "{said}",
-    Code.UNSETTLED: "its steps have not come to an end after {steps} of them; please report this",
+    Code.UNSETTLED: "its steps have not come to an end after {count} of them; please report this",
     Code.HOST_UNSEEN: "{host} has not been seen yet",
     Code.HOST_UNREACHABLE: "{host} cannot be reached[: {said}]",
     Code.HOST_NOT_NAMED: (

@@ -30,9 +30,6 @@ _OF_STEPS = (
     ch.OperationStarted,
     ch.JobSeen,
     ch.NodeSeen,
-    ch.Tick,
-    ch.SourceSeen,
-    ch.SourcesSeen,
 )
 
 
@@ -123,6 +120,7 @@ class _Replayer:
         self._missing = 0  # steps of the latest plan that the journal still has to tell
         self._at: Record | None = None
         self._rounds = 0  # so many records of plans tell what is one plan now
+        self._again = False  # a step of our own was among them
         self._news = False  # something came since that no step of the plan has brought about
 
     def remember(self, record: Record) -> None:
@@ -144,7 +142,8 @@ class _Replayer:
             case "plan":
                 self._plan(record)
             case "intent" | "phase" if self._missing:
-                self._journaled.append(_Told(record.subject, _line(_as_now(record.body))))
+                self._journaled.append(self._journaled_step(record))
+                self._again = self._again or record.kind == "phase"
                 self._missing -= 1
             case "daemon" if _starts(record):
                 self._start(record)
@@ -170,14 +169,20 @@ class _Replayer:
         steps = int(str(record.body.get("steps", 0)))
         self.outcome.steps += steps
         same = self._at is not None and self._at.at_s == record.at_s and not (self._news or self._missing)
-        if same and not record.body.get("whole"):
+        if same and self._again and not record.body.get("whole"):
             self._rounds += 1  # as was written while a plan was one step of many
         else:
             self._compare()
             self._at, self._rounds = record, 1
             self._planned = list(_told_of(self._world, plan(self._world, self._policies).actions))
             self.outcome.plans += 1
-        self._missing, self._news = steps, False
+        self._missing, self._news, self._again = steps, False, False
+
+    def _journaled_step(self, record: Record) -> _Told:
+        step: Any = _as_now(record.body)
+        if isinstance(step, SetNode):
+            step = slim(step, self._world.managed.get(step.node.name))
+        return _Told(record.subject, _line(step if isinstance(step, dict) else encode(step)))
 
     def _compare(self) -> None:
         """Of a plan in rounds the steps about each subject have to be the same, in their order."""
@@ -220,10 +225,10 @@ def _line(body: Plain) -> str:
     return json.dumps(body, sort_keys=True)
 
 
-def _as_now(body: Plain) -> Plain:
+def _as_now(body: Plain) -> Any:
     """A step as this version has it: fields that came later have their defaults."""
     try:
-        return encode(decode(body))
+        return decode(body)
     except (ValueError, TypeError):  # there is no such step any more, or it needs what was unknown
         return body
 
