@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "b45fc85b788bd51d"),
+    (3, "ce223c4b2c91542c"),
 )
 VERSION = FORMATS[-1][0]
 
