@@ -34,15 +34,15 @@ from tests.real.repair import revive
 # Instances stay for the next test; each test says what else it needs. No test is about how long
 # something takes, so all limits leave room for a machine that is several times slower.
 WARM: dict[str, Any] = {
-    "scale": {"idle_s": 600, "boot_within_s": 300},
+    "scale": {"idle_s": 600, "boot_within_s": 600},
     "daemon": {"poll_s": 1, "host_poll_s": 1},
     "readiness": {"clock_within_s": 60, "munge_within_s": 60, "address_within_s": 60},
     "answer_within_s": 50,
 }
 PATIENT: dict[str, Any] = {"hook_timeout_ms": 60_000, "hook_limit_s": 120}
-PAUSE = {"rung": "pause", "within_s": 60, "for_s": 600}
-SUSPEND = {"rung": "suspend", "within_s": 120, "for_s": 3600}
-MIGRATE = {"rung": "migrate", "within_s": 120}
+PAUSE = {"rung": "pause", "within_s": 300, "for_s": 3600}
+SUSPEND = {"rung": "suspend", "within_s": 600, "for_s": 3600}
+MIGRATE = {"rung": "migrate", "within_s": 600}
 REQUEUE = {"rung": "requeue", "within_s": 60}
 # Nodes without an instance, until somebody says that they shall be tried again.
 _ABSENT = ("failed", "given-up")

@@ -19,7 +19,7 @@ from backfill.lab.waiting import wait_until
 COUNTER = Path(backfill.lab.__file__).parent / "jobs" / "counter.sh"
 PERIOD_S = 0.05
 # Only a test that fails waits so long.
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 _POLL_S = 0.05
 # How many words of a job may be on their way to the tally when its guest is stopped, and for how
 # long on a machine that has a lot to do; a guest that is not stopped says ten in that time.

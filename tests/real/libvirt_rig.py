@@ -28,7 +28,7 @@ from tests.contract.instance_rig import BALLOON, CLUSTER, DEVICES, EVERYTHING
 IMAGE = "tiny"
 READY = "BACKFILL-READY"
 COUNT = "COUNT "
-PATIENCE_S = 180.0  # for what takes seconds on a machine that is not busy
+PATIENCE_S = 600.0  # for what takes seconds on a machine that is not busy
 _POLL_S = 0.005  # some of what is waited for lasts only some hundredths of a second
 _CLONE_NEWNET = 0x40000000
 _STRANGER = """

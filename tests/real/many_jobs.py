@@ -7,7 +7,7 @@ from tests.real.slurm_lab import until
 
 JOBS = 10_000
 ROOM = (f"MaxArraySize={JOBS + 2}", f"MaxJobCount={2 * JOBS}")
-_LIMIT_S = 300.0
+_LIMIT_S = 600.0
 
 
 def fill(lab: Lab, jobs: int = JOBS) -> None:

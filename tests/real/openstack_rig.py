@@ -45,12 +45,12 @@ def nova(clouds: Path, cloud: str, method: str, path: str, body: Any = None) -> 
     return dict(answer.json()) if answer.content else {}
 
 
-def wait(holds: Callable[[], bool], limit_s: float = 240.0) -> None:
+def wait(holds: Callable[[], bool], limit_s: float = 600.0) -> None:
     """Poll until it holds."""
     assert wait_until(holds, limit_s, 0.05), f"not within {limit_s:g} s"
 
 
-def sweep(clouds: Path, cloud: str, limit_s: float = 240.0) -> None:
+def sweep(clouds: Path, cloud: str, limit_s: float = 600.0) -> None:
     """Delete every server, port and volume of the project."""
     link = connect(clouds, cloud)
     for server in link.compute.servers(details=False):

@@ -14,7 +14,7 @@ from backfill.lab.cluster import Lab
 from backfill.lab.waiting import wait_until
 
 _BEGUN_BYTES = 200_000  # more than the head that libvirtd writes before it asks QEMU
-_LIMIT_S = 180.0
+_LIMIT_S = 600.0
 
 
 def strike_when_all_is_sent(lab: Lab, host: str, home: Path) -> None:

@@ -27,7 +27,7 @@ WANTED = Cluster(
     external="public",
     pool=("10.99.0.3", "10.99.0.4"),
 )
-LIMIT_S = 240.0
+LIMIT_S = 600.0
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from backfill.lab.waiting import wait_until
 from tests.real.leftovers import namespaces, traces
 
 pytestmark = pytest.mark.real
-PATIENCE_S = 180.0  # for what takes seconds on a machine that is not busy
+PATIENCE_S = 600.0  # for what takes seconds on a machine that is not busy
 
 
 def gone(lab: Lab, spaces: frozenset[str]) -> bool:

@@ -128,11 +128,18 @@ def test_what_was_sent_and_lost_is_told(guest: Guest) -> None:
     guest.run_on()
 
 
+def fresh(rig: LibvirtRig, name: str) -> None:
+    """A guest of the test's own that has booted; what one that failed has left goes first."""
+    rig.revive_all()
+    rig.provider.delete(rig.provider.hosts[0], name)
+    rig.provider.create(spec(rig, name))
+    rig.booted(name)
+
+
 def test_a_guest_that_powers_off_without_libvirtd_is_seen_to_be_off(rig: LibvirtRig) -> None:
     """QEMU stays in the state `shutdown` until libvirtd is back, which then ends it."""
     host = rig.provider.hosts[0]
-    rig.provider.create(spec(rig, "vn9"))
-    rig.booted("vn9")
+    fresh(rig, "vn9")
     rig.in_guest(host, "vn9", "(sleep 3; echo o >/proc/sysrq-trigger) >/dev/null 2>&1 </dev/null &")
     rig.kill_libvirtd(host)
     rig.until(lambda: "Power down" in rig.console_text("vn9"))
@@ -161,8 +168,7 @@ def test_a_guest_cannot_send_itself_to_sleep(guest: Guest) -> None:
 def test_a_guest_that_sleeps_is_woken_to_be_paused_or_thawed(rig: LibvirtRig, order: str) -> None:
     """One of an older version of ours could do that."""
     host = rig.provider.hosts[0]
-    rig.provider.create(spec(rig, "vn6"))
-    rig.booted("vn6")
+    fresh(rig, "vn6")
     hypervisor = rig.provider._pool.on(host)
     document = hypervisor.document("vn6")
     assert "<suspend-to-mem enabled='no'/>" in document

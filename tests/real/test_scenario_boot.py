@@ -38,7 +38,7 @@ def broken(rig: DaemonRig, more: str, **scale: Any) -> dict[str, Any]:
 def test_a_guest_that_powers_off_fails_at_once(rig: DaemonRig) -> None:
     """Nobody waits for the time limit where the hypervisor knows that the guest has ended."""
     low = rig.low(start=False)
-    rig.restart(**broken(rig, STOPS, boot_within_s=300, retry_after_s=1, give_up_after=1))
+    rig.restart(**broken(rig, STOPS, boot_within_s=600, retry_after_s=1, give_up_after=1))
     rig.until(lambda: rig.gave_up(), what="a node that was given up")
     (node,) = [n for n in rig.nodes().values() if n["phase"] == "given-up"]
     assert "its guest is off" in node["reason"]

@@ -15,7 +15,7 @@ from tests.real.daemon_rig import MIGRATE, PAUSE, SUSPEND, DaemonRig, daemon_lab
 pytestmark = pytest.mark.real
 
 # Without KVM the kernel's NFS modules take seconds to load, and a busy machine takes its time.
-LIMIT_S = 180.0
+LIMIT_S = 600.0
 # Without another rung behind them: however slow a machine is, no other way is taken.
 IN_MEMORY = {**PAUSE, "within_s": 150}
 TO_DISK = {**SUSPEND, "within_s": 150}

@@ -20,7 +20,7 @@ from tests.real.leftovers import held_open, holders
 from tests.real.side_by_side import ROOT, judge, leftovers
 
 pytestmark = pytest.mark.real
-PATIENCE_S = 180.0  # for what takes seconds on a machine that is not busy
+PATIENCE_S = 600.0  # for what takes seconds on a machine that is not busy
 # It starts a lab, mounts something, and leaves a process behind that nobody is the parent of.
 _BUSY = """
 import os, subprocess, time
