@@ -8,7 +8,7 @@ from typing import Any
 from backfill.config import addresses, forms, values
 from backfill.config.phrases import allowed
 from backfill.config.problems import Place, quote
-from backfill.config.shapes import Addresses, Amount, Choice, Flag, Hostlist, Shape, Text
+from backfill.config.shapes import Addresses, Amount, Flag, Hostlist, OneOf, Shape, Text
 from backfill.config.tree import Entries, Listing, Scalar, Tree
 from backfill.core.quantities import parse_hostlist
 
@@ -59,7 +59,7 @@ def read(shape: Shape, tree: Tree) -> Any:
             return _amount(shape, tree)
         case Flag() if tree.plain and tree.text in _FLAGS:
             return _FLAGS[tree.text]
-        case Choice() if tree.text in shape.known:
+        case OneOf() if tree.text in shape.known:
             return shape.values(tree.text)
     raise WrongError(tree.place, f"is {kind(tree)}", f"write {allowed(shape, tree.text)}")
 

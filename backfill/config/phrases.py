@@ -8,12 +8,12 @@ from backfill.config import forms, values
 from backfill.config.shapes import (
     Addresses,
     Amount,
-    Choice,
     Flag,
     Hostlist,
     Many,
     Maybe,
     Named,
+    OneOf,
     Section,
     Shape,
     Text,
@@ -25,7 +25,7 @@ def allowed(shape: Shape, given: str = "") -> str:
     match shape:
         case Many():
             item = allowed(shape.item)
-            short = f"[{given}]" if given and isinstance(shape.item, Text | Choice) else "a list"
+            short = f"[{given}]" if given and isinstance(shape.item, Text | OneOf) else "a list"
             return f"{short}, each item {item}"
         case Named():
             return f"names with {allowed(shape.item)} each"
@@ -39,7 +39,7 @@ def allowed(shape: Shape, given: str = "") -> str:
             return _allowed_leaf(shape, given)
 
 
-def _allowed_leaf(shape: Text | Amount | Flag | Choice | Hostlist | Addresses, given: str = "") -> str:
+def _allowed_leaf(shape: Text | Amount | Flag | OneOf | Hostlist | Addresses, given: str = "") -> str:
     match shape:
         case Text():
             return forms.ALLOWED[shape.form]
@@ -47,7 +47,7 @@ def _allowed_leaf(shape: Text | Amount | Flag | Choice | Hostlist | Addresses, g
             return _allowed_amount(shape)
         case Flag():
             return "true or false"
-        case Choice():
+        case OneOf():
             return _allowed_choice(list(shape.known), given)
         case Hostlist():
             return "names as Slurm does, such as vn[1-16]"

@@ -15,13 +15,13 @@ from backfill.config.shapes import (
     MOST,
     Addresses,
     Amount,
-    Choice,
     Flag,
     Hostlist,
     Key,
     Many,
     Maybe,
     Named,
+    OneOf,
     Section,
     Shape,
     Text,
@@ -107,13 +107,13 @@ def _value(shape: Shape) -> str:
             return _leaf(shape)
 
 
-def _leaf(shape: Text | Amount | Flag | Choice | Hostlist | Addresses) -> str:
+def _leaf(shape: Text | Amount | Flag | OneOf | Hostlist | Addresses) -> str:
     match shape:
         case Amount():
             return _amount(shape)
         case Text(form="name"):
             return "a name"
-        case Choice():
+        case OneOf():
             return ", ".join(f"`{value}`" for value in shape.known)
         case _:
             return allowed(shape)
@@ -170,7 +170,7 @@ def _default_list(key: Key) -> str:
 def _meaning(key: Key) -> str:
     said = key.told
     choice = key.shape.item if isinstance(key.shape, Maybe) else key.shape
-    if isinstance(choice, Choice):
+    if isinstance(choice, OneOf):
         members = [m for m in choice.values if isinstance(m, Option) and m.value in choice.known]
         each = "; ".join(f"`{m.value}`: {m.meaning}" for m in members if m.meaning)
         said = ". ".join(filter(None, [said.rstrip("."), each]))

@@ -30,7 +30,7 @@ _STAYING = (Rung.THROTTLE, Rung.PAUSE, Rung.SUSPEND)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BrokenRule:
     """A rule that does not hold, at a key's path."""
 
     path: str
@@ -38,94 +38,94 @@ class Finding:
     remedy: str
 
 
-def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
+def findings(values: Mapping[str, Any]) -> Iterator[BrokenRule]:
     """Apply every rule whose values could be read; `values` is by top-level key."""
     for rule, needs in _RULES:
         if all(name in values for name in needs):
             yield from rule(*(values[name] for name in needs))
 
 
-def _partitions(priorities: Priorities) -> Iterator[Finding]:
+def _partitions(priorities: Priorities) -> Iterator[BrokenRule]:
     if not priorities.low:
-        yield Finding("priorities.low", "is empty", "name a partition whose jobs may be evicted")
+        yield BrokenRule("priorities.low", "is empty", "name a partition whose jobs may be evicted")
     for index, name in enumerate(priorities.high):
         if name in priorities.low:
             what = f"names the partition {name}, which is in priorities.low too"
-            yield Finding(f"priorities.high[{index}]", what, "keep it in one of them")
+            yield BrokenRule(f"priorities.high[{index}]", what, "keep it in one of them")
 
 
-def _rungs(ladder: Ladder) -> Iterator[Finding]:
+def _rungs(ladder: Ladder) -> Iterator[BrokenRule]:
     if not ladder.rungs:
-        yield Finding("ladder", "is empty", "give at least one rung, such as {rung: requeue}")
+        yield BrokenRule("ladder", "is empty", "give at least one rung, such as {rung: requeue}")
     kinds = [rule.rung for rule in ladder.rungs]
     for index, rule in enumerate(ladder.rungs):
         path, rung = f"ladder[{index}].rung", rule.rung
         if rung in kinds[:index]:
             what = f"is {rung}, as ladder[{kinds.index(rung)}] already is"
-            yield Finding(path, what, "give each rung once")
+            yield BrokenRule(path, what, "give each rung once")
         elif rung is Rung.PAUSE and Rung.SUSPEND in kinds[:index]:
             what = "is pause, after suspend, which has already stopped the instance"
-            yield Finding(path, what, "put pause before suspend")
+            yield BrokenRule(path, what, "put pause before suspend")
         elif rung is Rung.THROTTLE and index:
             what = "is throttle, after a rung that has stopped or moved the instance"
-            yield Finding(path, what, "put throttle first")
+            yield BrokenRule(path, what, "put throttle first")
         elif rung is Rung.REQUEUE and index < len(kinds) - 1:
             what = f"is requeue, and ladder[{index + 1}] would never be reached"
-            yield Finding(path, what, "put requeue last")
+            yield BrokenRule(path, what, "put requeue last")
         if rung not in _STAYING and rule.for_s is not None:
             what = f"has no meaning for {rung}, which is over when it is done"
-            yield Finding(f"ladder[{index}].for_s", what, "remove it")
+            yield BrokenRule(f"ladder[{index}].for_s", what, "remove it")
 
 
-def _proof(ladder: Ladder, proof: Proof) -> Iterator[Finding]:
+def _proof(ladder: Ladder, proof: Proof) -> Iterator[BrokenRule]:
     for index, rule in enumerate(ladder.rungs):
         keeps = rule.rung in (Rung.THROTTLE, Rung.PAUSE)
         if proof is Proof.MEMORY and keeps and rule.for_s is None:
             held = "throttled" if rule.rung is Rung.THROTTLE else "paused"
             what = f"is not set, so a {held} instance would keep the memory that proof asks for"
-            yield Finding(f"ladder[{index}].for_s", what, "set it, or use proof: cpu")
+            yield BrokenRule(f"ladder[{index}].for_s", what, "set it, or use proof: cpu")
 
 
-def _reading(slurm: SlurmSettingsFile) -> Iterator[Finding]:
+def _reading(slurm: SlurmSettingsFile) -> Iterator[BrokenRule]:
     if slurm.read is ReadKind.REST and not slurm.rest_socket:
         what = "is not set, and slurm.read is rest"
-        yield Finding("slurm.rest_socket", what, "give slurmrestd's socket, or use read: auto")
+        yield BrokenRule("slurm.rest_socket", what, "give slurmrestd's socket, or use read: auto")
 
 
-def _hosts(hosts: Sequence[HostEntry]) -> Iterator[Finding]:
+def _hosts(hosts: Sequence[HostEntry]) -> Iterator[BrokenRule]:
     if not hosts:
-        yield Finding("hosts", "is empty", "name at least one host")
+        yield BrokenRule("hosts", "is empty", "name at least one host")
     for key in ("name", "node", "uri"):
         seen: dict[str, int] = {}
         for index, host in enumerate(hosts):
             value = getattr(host, key)
             if value in seen and not (key == "node" and hosts[seen[value]].name == host.name):
                 what = f"is {value}, as hosts[{seen[value]}].{key} already is"
-                yield Finding(f"hosts[{index}].{key}", what, "every host has its own")
+                yield BrokenRule(f"hosts[{index}].{key}", what, "every host has its own")
             if value:
                 seen.setdefault(value, index)
 
 
 def _libvirt(
     hosts: Sequence[HostEntry], libvirt: LibvirtEntry | None, instances: Template
-) -> Iterator[Finding]:
+) -> Iterator[BrokenRule]:
     ours = [(i, host) for i, host in enumerate(hosts) if host.provider is Provider.LIBVIRT]
     for index, host in ours:
         if not host.uri:
             remedy = f"add {forms.ALLOWED['uri'].split(', ')[1]}"
-            yield Finding(f"hosts[{index}].uri", "is missing for a libvirt host", remedy)
+            yield BrokenRule(f"hosts[{index}].uri", "is missing for a libvirt host", remedy)
     if not ours:
         return
     if libvirt is None:
         what = f"is missing, but host {ours[0][1].name} has provider: libvirt"
-        yield Finding("libvirt", what, "add the section")
+        yield BrokenRule("libvirt", what, "add the section")
     elif instances.image not in libvirt.images:
         known = ", ".join(libvirt.images) or "none"
         what = f"is {instances.image}, which libvirt.images does not have"
-        yield Finding("instances.image", what, f"images there: {known}")
+        yield BrokenRule("instances.image", what, f"images there: {known}")
 
 
-def _images(libvirt: LibvirtEntry | None, instances: Template) -> Iterator[Finding]:
+def _images(libvirt: LibvirtEntry | None, instances: Template) -> Iterator[BrokenRule]:
     kept: dict[str, str] = {}
     asked: dict[str, str] = {}
     for image, entry in libvirt.images.items() if libvirt is not None else ():
@@ -133,29 +133,29 @@ def _images(libvirt: LibvirtEntry | None, instances: Template) -> Iterator[Findi
         for name in entry.names:
             if name not in instances.names:
                 what = f"has {name}, which is not in instances.names"
-                yield Finding(f"{path}.names", what, "keep names of our own nodes for it")
+                yield BrokenRule(f"{path}.names", what, "keep names of our own nodes for it")
             elif name in kept:
                 what = f"has {name}, which is kept for image {kept[name]} already"
-                yield Finding(f"{path}.names", what, "keep a name for one image")
+                yield BrokenRule(f"{path}.names", what, "keep a name for one image")
             kept[name] = image
         if entry.environment and entry.environment in asked:
             what = f"is {entry.environment}, as that of image {asked[entry.environment]}"
-            yield Finding(f"{path}.environment", what, "give each image another name")
+            yield BrokenRule(f"{path}.environment", what, "give each image another name")
         asked[entry.environment] = image
         if (entry.users or entry.accounts) and not entry.environment:
             what = "is not set, and users or accounts are"
-            yield Finding(f"{path}.environment", what, "name what they alone may ask for")
+            yield BrokenRule(f"{path}.environment", what, "name what they alone may ask for")
 
 
-def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> Iterator[Finding]:
+def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> Iterator[BrokenRule]:
     ours = [(i, host) for i, host in enumerate(hosts) if host.provider is Provider.OPENSTACK]
     for index, host in ours:
         if not host.cloud:
             what = "is missing for an openstack host"
-            yield Finding(f"hosts[{index}].cloud", what, "name an entry of clouds.yaml")
+            yield BrokenRule(f"hosts[{index}].cloud", what, "name an entry of clouds.yaml")
         if host.node is not None:
             what = f"is {host.node}, but a project in a cloud is no Slurm node"
-            yield Finding(f"hosts[{index}].node", what, "write node: null")
+            yield BrokenRule(f"hosts[{index}].node", what, "write node: null")
         rivals = [
             h
             for i, h in ours
@@ -167,21 +167,21 @@ def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> 
         if rivals:  # each would count the whole room as its own
             what = f"is {host.cloud}, whose room host {rivals[0].name} has already"
             remedy = "name each project once, or each of its compute hosts once by `compute`"
-            yield Finding(f"hosts[{index}].cloud", what, remedy)
+            yield BrokenRule(f"hosts[{index}].cloud", what, remedy)
     if ours and openstack is None:
         what = f"is missing, but host {ours[0][1].name} has provider: openstack"
-        yield Finding("openstack", what, "add the section")
+        yield BrokenRule("openstack", what, "add the section")
     elif openstack is not None and not openstack.flavours:
-        yield Finding("openstack.flavours", "is empty", "name at least one flavour")
+        yield BrokenRule("openstack.flavours", "is empty", "name at least one flavour")
 
 
-def _names(hosts: Sequence[HostEntry], instances: Template) -> Iterator[Finding]:
+def _names(hosts: Sequence[HostEntry], instances: Template) -> Iterator[BrokenRule]:
     taken = {host.name: "a host" for host in hosts}
     taken |= {host.node: f"the node of host {host.name}" for host in hosts if host.node}
     for name in instances.names:
         if name in taken:
             what = f"has {name}, which is {taken[name]}"
-            yield Finding("instances.names", what, "give instances names of their own")
+            yield BrokenRule("instances.names", what, "give instances names of their own")
 
 
 def _addresses(
@@ -190,7 +190,7 @@ def _addresses(
     libvirt: LibvirtEntry | None,
     openstack: OpenStackEntry | None,
     daemon: DaemonSettings,
-) -> Iterator[Finding]:
+) -> Iterator[BrokenRule]:
     taken = {forms.address_of_uri(host.uri): f"host {host.name}" for host in hosts}
     taken[forms.address_of_endpoint(daemon.listen)] = "daemon.listen"
     if libvirt is not None:
@@ -208,53 +208,55 @@ def _addresses(
         owner = taken.get(ip) or ours.get(ip)
         if owner:
             what = f"gives {ip} to {name}, but it belongs to {owner}"
-            yield Finding("instances.addresses", what, "choose a range that is free")
+            yield BrokenRule("instances.addresses", what, "choose a range that is free")
         ours[ip] = name
 
 
-def _flavour(instances: Template) -> Iterator[Finding]:
+def _flavour(instances: Template) -> Iterator[BrokenRule]:
     flavour = instances.flavour
     if flavour.memory_margin_mb >= flavour.memory_mb:
         what = f"is {flavour.memory_margin_mb} MB of memory_mb = {flavour.memory_mb} MB"
         path = "instances.flavour.memory_margin_mb"
-        yield Finding(path, what, "leave something for jobs")
+        yield BrokenRule(path, what, "leave something for jobs")
 
 
-def _ceilings(scale: Scale, limits: Limits, instances: Template) -> Iterator[Finding]:
+def _ceilings(scale: Scale, limits: Limits, instances: Template) -> Iterator[BrokenRule]:
     ceiling = min(limits.max_instances, len(instances.names))
     if scale.warm > ceiling:
         what = f"is {scale.warm}, but there can only be {ceiling} instances"
-        yield Finding("scale.warm", what, "lower it, or raise limits.max_instances and names")
+        yield BrokenRule("scale.warm", what, "lower it, or raise limits.max_instances and names")
 
 
-def _saving(hosts: Sequence[HostEntry], saving: Saving) -> Iterator[Finding]:
+def _saving(hosts: Sequence[HostEntry], saving: Saving) -> Iterator[BrokenRule]:
     clouds = [host.name for host in hosts if host.provider is Provider.OPENSTACK]
     if saving.automatic and clouds:
         what = f"is true, but host {clouds[0]} has provider: openstack, which keeps no checkpoints"
-        yield Finding("saving.automatic", what, "set it to false")
+        yield BrokenRule("saving.automatic", what, "set it to false")
 
 
-def _devices(hosts: Sequence[HostEntry], devices: Devices, environments: Environments) -> Iterator[Finding]:
+def _devices(
+    hosts: Sequence[HostEntry], devices: Devices, environments: Environments
+) -> Iterator[BrokenRule]:
     known = set(environments.features)
     for index, rule in enumerate(devices.entries):
         path = f"devices.entries[{index}]"
         if rule.name in known:
             what = f"is {rule.name}, which jobs ask for something else by"
-            yield Finding(f"{path}.name", what, "give it another name")
+            yield BrokenRule(f"{path}.name", what, "give it another name")
         known.add(rule.name)
         if not (rule.functions or rule.region_mb):
             remedy = "set functions, or region_mb"
-            yield Finding(path, f"gives jobs that ask for {rule.name} nothing", remedy)
+            yield BrokenRule(path, f"gives jobs that ask for {rule.name} nothing", remedy)
         if rule.region_mb & (rule.region_mb - 1):
             what = f"is {rule.region_mb}, and such a region's size is a power of two"
-            yield Finding(f"{path}.region_mb", what, "write 16, 32, 64 or the like")
+            yield BrokenRule(f"{path}.region_mb", what, "write 16, 32, 64 or the like")
     without = [host.name for host in hosts if host.provider is Provider.OPENSTACK]
     if devices.entries and without:
         what = f"are asked for, but host {without[0]} has provider: openstack, which has none"
-        yield Finding("devices.entries", what, "leave them out")
+        yield BrokenRule("devices.entries", what, "leave them out")
 
 
-_RULES: tuple[tuple[Callable[..., Iterator[Finding]], tuple[str, ...]], ...] = (
+_RULES: tuple[tuple[Callable[..., Iterator[BrokenRule]], tuple[str, ...]], ...] = (
     (_partitions, ("priorities",)),
     (_rungs, ("ladder",)),
     (_proof, ("ladder", "proof")),

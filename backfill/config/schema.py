@@ -11,13 +11,13 @@ from backfill.config.phrases import allowed
 from backfill.config.shapes import (
     Addresses,
     Amount,
-    Choice,
     Flag,
     Hostlist,
     Key,
     Many,
     Maybe,
     Named,
+    OneOf,
     Section,
     Shape,
     Text,
@@ -51,9 +51,9 @@ def _schema(shape: Shape) -> dict[str, Any]:
             return _leaf(shape)
 
 
-def _leaf(shape: Text | Amount | Flag | Choice) -> dict[str, Any]:
+def _leaf(shape: Text | Amount | Flag | OneOf) -> dict[str, Any]:
     match shape:
-        case Choice():
+        case OneOf():
             return {"enum": list(shape.known)}
         case Flag():
             return {"type": "boolean"}

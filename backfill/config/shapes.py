@@ -46,7 +46,7 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OneOf:
     """One of the values of an enumeration; `but` are those that the file may not name (yet)."""
 
     values: type[StrEnum]
@@ -133,7 +133,7 @@ def _about(shape: Shape) -> str:
             return ""
 
 
-Shape = Text | Amount | Flag | Choice | Many | Named | Maybe | Hostlist | Addresses | Section
+Shape = Text | Amount | Flag | OneOf | Many | Named | Maybe | Hostlist | Addresses | Section
 
 
 @functools.cache
@@ -191,7 +191,7 @@ def _simple(make: type[Any], f: dataclasses.Field[Any], hint: Any, default: Any)
     if hint in (int, float):
         return _amount(f, hint, default)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return Choice(hint, frozenset(f.metadata.get("but", ())))
+        return OneOf(hint, frozenset(f.metadata.get("but", ())))
     raise TypeError(f"{make.__name__}.{f.name}: the policy file has no form for {hint}")
 
 

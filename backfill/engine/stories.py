@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 
 from backfill.engine.narrate import story_line
-from backfill.ports.storage import Journal, Record, Window
+from backfill.ports.storage import Journal, Record, RecordWindow
 
 Body = dict[str, object]
 
@@ -57,7 +57,7 @@ class Stories:
         budget = _Budget()
         found: list[Body] = []
         size = first_id = 0
-        for record in self._read(Window(after, before, newest=newest), budget):
+        for record in self._read(RecordWindow(after, before, newest=newest), budget):
             first_id = first_id or record.id
             if text := _line(record):
                 found.append({**asdict(record), "text": text})
@@ -77,14 +77,14 @@ class Stories:
     def story(self, subject: str) -> list[Body]:
         """The last lines about a subject, oldest first."""
         lines: list[Body] = []
-        for record in self._read(Window(subject=subject, newest=True), _Budget()):
+        for record in self._read(RecordWindow(subject=subject, newest=True), _Budget()):
             if text := _line(record):
                 lines.append({"id": record.id, "at_s": record.at_s, "text": text})
             if len(lines) >= _STORY_LINES:
                 break
         return lines[::-1]
 
-    def _read(self, window: Window, budget: _Budget) -> Iterator[Record]:
+    def _read(self, window: RecordWindow, budget: _Budget) -> Iterator[Record]:
         while not budget.over:
             budget.pages -= 1
             began_s = time.monotonic()

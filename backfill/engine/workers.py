@@ -31,7 +31,7 @@ from backfill.ports.workload import Looker
 _LOG = logging.getLogger("backfill.workers")
 
 
-class Pool(Enum):
+class WorkerPool(Enum):
     """The kinds of work that have threads of their own."""
 
     READ = "read"
@@ -40,7 +40,7 @@ class Pool(Enum):
     ACT = "act"  # all others
 
 
-def pool_of(action: act.DriverAction) -> Pool:
+def pool_of(action: act.DriverAction) -> WorkerPool:
     """Which threads perform it: the one table of them."""
     match action:
         case (
@@ -52,7 +52,7 @@ def pool_of(action: act.DriverAction) -> Pool:
             | act.SetAddress()
             | act.SuspendJob()
         ):
-            return Pool.EVICT
+            return WorkerPool.EVICT
         case (
             act.CreateInstance()
             | act.SuspendInstance()
@@ -62,7 +62,7 @@ def pool_of(action: act.DriverAction) -> Pool:
             | act.KeepCheckpoint()
             | act.PutBackCheckpoint()
         ):
-            return Pool.LONG
+            return WorkerPool.LONG
         case (
             act.CreateNode()
             | act.DeleteNode()
@@ -83,7 +83,7 @@ def pool_of(action: act.DriverAction) -> Pool:
             | act.UnplugDevices()
             | act.PlugDevices()
         ):
-            return Pool.ACT
+            return WorkerPool.ACT
         case _:
             assert_never(action)
 
@@ -101,7 +101,7 @@ class Workers:
         self._outside = outside
         self._inbox = inbox
         self._threads = threads
-        self._pools: dict[tuple[Pool, int], ThreadPoolExecutor] = {}
+        self._pools: dict[tuple[WorkerPool, int], ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
         self._busy: set[str] = set()
         self._again: set[str] = set()
@@ -115,7 +115,7 @@ class Workers:
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _pool(self, work: Pool, host: str = "") -> Executor:
+    def _pool(self, work: WorkerPool, host: str = "") -> Executor:
         """That of the host's provider for this kind of work, or Slurm's. The lock is held."""
         key = (work, id(self._outside.providers.get(host)))
         if key not in self._pools:
@@ -133,7 +133,7 @@ class Workers:
                 self._again.add(source)
                 return
             self._busy.add(source)
-            self._pool(Pool.READ, source).submit(self._observe, source)
+            self._pool(WorkerPool.READ, source).submit(self._observe, source)
 
     def _observe(self, source: str) -> None:
         try:
@@ -143,7 +143,7 @@ class Workers:
                 again = source in self._again and not self._closed
                 self._again.discard(source)
                 if again:
-                    self._pool(Pool.READ, source).submit(self._observe, source)
+                    self._pool(WorkerPool.READ, source).submit(self._observe, source)
                 else:
                     self._busy.discard(source)
 
@@ -162,7 +162,7 @@ class Workers:
 
     def observe_nodes(self, names: tuple[str, ...]) -> bool:
         """Read these nodes and their jobs now, unless such a reading is under way."""
-        return self._begin("nodes", Pool.READ, partial(self._read_nodes, names))
+        return self._begin("nodes", WorkerPool.READ, partial(self._read_nodes, names))
 
     def _read_nodes(self, names: tuple[str, ...]) -> Message:
         try:
@@ -185,7 +185,7 @@ class Workers:
 
     def tell(self, words: Sequence[act.TellJob]) -> bool:
         """Tell owners of jobs something, one after the other; False while others are being told."""
-        return self._begin("owners", Pool.ACT, partial(self._tell, words))
+        return self._begin("owners", WorkerPool.ACT, partial(self._tell, words))
 
     def _tell(self, words: Sequence[act.TellJob]) -> None:
         """Best effort: a job may be gone, or somebody else may have written there."""
@@ -196,7 +196,7 @@ class Workers:
 
     def look_up(self, names: Sequence[str]) -> bool:
         """See that Slurm knows what these nodes' NodeAddr means now; False while it is looked."""
-        return self._begin("addresses", Pool.ACT, partial(self._look_up, names))
+        return self._begin("addresses", WorkerPool.ACT, partial(self._look_up, names))
 
     def _look_up(self, names: Sequence[str]) -> Message | None:
         """A resolver may take half a minute for an answer: nothing waits for it."""
@@ -209,7 +209,7 @@ class Workers:
             _LOG.info("addresses of nodes are not looked up: %s", error)
             return None
 
-    def _begin(self, what: str, kind: Pool, work: Callable[[], Message | None]) -> bool:
+    def _begin(self, what: str, kind: WorkerPool, work: Callable[[], Message | None]) -> bool:
         """Have it done in Slurm's pool, one of a kind at a time; False: another is under way."""
         with self._lock:
             if self._closed or what in self._busy:

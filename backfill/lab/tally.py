@@ -30,7 +30,7 @@ _TIMESPEC = struct.Struct("qq")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TallyFinding:
     """Something that must not happen to a counting job; `detail` is one sentence."""
 
     job: str
@@ -47,51 +47,51 @@ class _Run:
     connections: dict[str, None] = field(default_factory=dict)
 
 
-def check_tally(lines: Iterable[str]) -> list[Finding]:
+def check_tally(lines: Iterable[str]) -> list[TallyFinding]:
     """Everything wrong in a tally log, in order of appearance; an empty list means all is well.
 
     A job may be requeued: then its restart count rises and it counts from 1 again; the earlier run
     needs no end, but must not say another word.
     """
-    findings: list[Finding] = []
+    findings: list[TallyFinding] = []
     runs: dict[tuple[str, int], _Run] = defaultdict(_Run)
     newest: dict[str, int] = {}
     for line in lines:
         words = line.split()
         if len(words) != 7 or not words[3].isdigit():
-            findings.append(Finding("?", "garbage", f"cannot read {line.strip()!r}"))
+            findings.append(TallyFinding("?", "garbage", f"cannot read {line.strip()!r}"))
             continue
         _, connection, job, restart_text, item, _, host = words
         restart = int(restart_text)
         if restart < newest.get(job, 0):
             text = f"run {restart} still spoke ({item} from {host}) after run {newest[job]} began"
-            findings.append(Finding(job, "two connections", text))
+            findings.append(TallyFinding(job, "two connections", text))
         newest[job] = max(restart, newest.get(job, 0))
         findings += _check_line(job, runs[job, restart], connection, item)
     for job, restart in sorted(newest.items()):
         if not runs[job, restart].ends:
             text = f"run {restart} stopped at {runs[job, restart].last}"
-            findings.append(Finding(job, "never ended", text))
+            findings.append(TallyFinding(job, "never ended", text))
     return findings
 
 
-def _check_line(job: str, run: _Run, connection: str, item: str) -> list[Finding]:
-    found: list[Finding] = []
+def _check_line(job: str, run: _Run, connection: str, item: str) -> list[TallyFinding]:
+    found: list[TallyFinding] = []
     if connection not in run.connections:
         run.connections[connection] = None
         if len(run.connections) > 1:
-            found.append(Finding(job, "two connections", f"a second one opened at item {item}"))
+            found.append(TallyFinding(job, "two connections", f"a second one opened at item {item}"))
     if item == "end":
         run.ends += 1
         if run.ends > 1:
-            found.append(Finding(job, "ended twice", f"the end was sent {run.ends} times"))
+            found.append(TallyFinding(job, "ended twice", f"the end was sent {run.ends} times"))
     elif not item.isdigit():
-        found.append(Finding(job, "garbage", f"item {item!r} is no number"))
+        found.append(TallyFinding(job, "garbage", f"item {item!r} is no number"))
     elif int(item) <= run.last:
-        found.append(Finding(job, "duplicate", f"{item} came after {run.last}"))
+        found.append(TallyFinding(job, "duplicate", f"{item} came after {run.last}"))
     else:
         if int(item) != run.last + 1:
-            found.append(Finding(job, "gap", f"{item} came after {run.last}"))
+            found.append(TallyFinding(job, "gap", f"{item} came after {run.last}"))
         run.last = int(item)
     return found
 

@@ -19,7 +19,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RecordWindow:
     """Records of a journal whose ids are between these two, both left out; of one subject or all.
 
     `before_id` 0: there is no upper end. `newest`: the latest come first.
@@ -42,7 +42,7 @@ class Journal(Protocol):
     ) -> Iterable[Record]:
         """Records in order of their ids; with `types` those whose body is of one of them (`t`)."""
 
-    def page(self, window: Window, most: int, most_bytes: int) -> list[Record]:
+    def page(self, window: RecordWindow, most: int, most_bytes: int) -> list[Record]:
         """Some of these records, the next ones in order of their ids, or the latest first.
 
         At most `most`, and no more after their bodies have together reached `most_bytes`; empty

@@ -12,7 +12,7 @@ from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
 from backfill.core.fleet import InstanceSpec
 from backfill.core.quantities import Resources
 from backfill.drivers.munge import MungeCredentials
-from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
+from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.ports.capabilities import CheckpointKeeper, LeakFinder
@@ -138,7 +138,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             slots=config.policies.devices.most,
             translation_cache_mb=hardware.translation_cache_mb,
         ),
-        limits=lv.Limits(
+        limits=lv.LibvirtLimits(
             limits.connect_s,
             limits.call_s,
             limits.start_s,
@@ -163,7 +163,7 @@ def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntr
     """All of it, for these hosts."""
     return OpenStackConfig(
         cluster=config.policies.cluster,
-        places={h.name: Place(h.cloud, h.compute) for h in hosts},
+        places={h.name: CloudPlace(h.cloud, h.compute) for h in hosts},
         shape=Shape(
             flavours=entry.flavours,
             network=entry.network,

@@ -7,11 +7,11 @@ from pathlib import Path
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
 from backfill.core.policies.environments import Environments, whose
 from backfill.drivers.slurm.access import Access
-from backfill.drivers.slurm.commands import Commands
-from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, Wanted
+from backfill.drivers.slurm.commands import SlurmTools
+from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, WantedNodes
 from backfill.drivers.slurm.conf.nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.conf.reload import Reload
-from backfill.drivers.slurm.conf.transaction import Place, RolledBackError, Slurm, Transactions
+from backfill.drivers.slurm.conf.transaction import ConfPlace, RolledBackError, Slurm, Transactions
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.hooks.install import POWER, HookPlan, Hooks, programs
 from backfill.drivers.slurm.hooks.submit_lua import Gate
@@ -29,9 +29,9 @@ from backfill.ports.workload import NodeSpec
 _AFTER, _BEFORE = (22, 5), (25, 11)
 
 
-def commands(config: Config) -> Commands:
+def commands(config: Config) -> SlurmTools:
     """Slurm's tools."""
-    return Commands(
+    return SlurmTools(
         conf=Path(config.slurm.conf),
         bin_dir=Path(config.slurm.bin_dir) if config.slurm.bin_dir else None,
         timeout_s=config.slurm.timeout_s,
@@ -43,7 +43,7 @@ def transactions(config: Config) -> Transactions:
     tools = commands(config)
     reader = SlurmReader(tools)
     state_dir = Path(config.daemon.state_dir) / "slurm-conf"
-    place = Place(Path(config.slurm.conf), state_dir, config.slurm.include, config.slurm.health_s)
+    place = ConfPlace(Path(config.slurm.conf), state_dir, config.slurm.include, config.slurm.health_s)
     slurm = Slurm(tools, reader.observe, reader.settings)
     return Transactions(place, slurm, Reload(config.slurm.restart))
 
@@ -108,7 +108,7 @@ def slurmd_options(config: Config, options: str) -> str:
     return " ".join(word for word in options.split() if word != "-Z")
 
 
-def wanted(config: Config) -> Wanted:
+def wanted(config: Config) -> WantedNodes:
     """Return the contents that the managed file should have."""
     template = config.policies.instances
     specs = [
@@ -121,7 +121,7 @@ def wanted(config: Config) -> Wanted:
         )
         for name, address in zip(template.names, template.addresses, strict=True)
     ]
-    return Wanted(
+    return WantedNodes(
         Method(config.slurm.registration.value),
         specs,
         str(Path(config.slurm.hooks.directory) / POWER),

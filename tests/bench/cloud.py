@@ -20,8 +20,8 @@ from typing import Any
 from backfill.core.fleet import InstanceSpec, InstanceState, Tag
 from backfill.drivers.openstack.api.states import cluster_tag, metadata_of
 from backfill.drivers.openstack.provider import OpenStackProvider
-from backfill.drivers.openstack.settings import Place
-from backfill.lab.cloud.handle import Cloud
+from backfill.drivers.openstack.settings import CloudPlace
+from backfill.lab.cloud.handle import CloudHandle
 from backfill.ports.errors import DriverError
 from tests.bench.rig import result, wait_for
 from tests.contract.instance_rig import CLUSTER, SMALL
@@ -34,7 +34,7 @@ PARALLEL = 20
 LIMIT_S = 720
 AT_ONCE = 50  # servers of one request
 KEYS = ("active_s", "parallel20_s", "observe200_s")
-PLACE = {"east": Place("east")}
+PLACE = {"east": CloudPlace("east")}
 
 
 def spec(number: int) -> InstanceSpec:
@@ -97,7 +97,7 @@ def asked(provider: OpenStackProvider, number: int) -> None:
         print(error, file=sys.stderr)
 
 
-def fill(cloud: Cloud) -> None:
+def fill(cloud: CloudHandle) -> None:
     """Many servers of ours."""
     east = connect(cloud.clouds_yaml, "east")
     flavour = east.compute.find_flavor("tiny", ignore_missing=False)
@@ -122,7 +122,7 @@ def fill(cloud: Cloud) -> None:
     wait_for(here, LIMIT_S, f"{MANY} servers", every_s=5)
 
 
-def observed(cloud: Cloud) -> dict[str, Any]:
+def observed(cloud: CloudHandle) -> dict[str, Any]:
     """What one cycle pays for 200 servers: the first list, what has changed since, and the peer."""
     provider = OpenStackProvider(config(cloud.clouds_yaml, PLACE, patience=PATIENT))
     whole_s, whole_cpu_s = cost(lambda: provider.observe("east"))
@@ -154,7 +154,7 @@ def cost(work: Callable[[], object]) -> tuple[float, float]:
 PATIENT = replace(QUICK, act_s=300, call_s=60, full_s=3600, usage_s=60)
 
 
-def measured(cloud: Cloud) -> Iterator[dict[str, Any]]:
+def measured(cloud: CloudHandle) -> Iterator[dict[str, Any]]:
     """The rows, as they become known."""
     provider = OpenStackProvider(config(cloud.clouds_yaml, PLACE, patience=PATIENT))
     one(provider, 1)
@@ -181,7 +181,7 @@ def main() -> None:
     rows: dict[str, Any] = dict.fromkeys(KEYS)
     signal.signal(signal.SIGALRM, _too_late)
     signal.alarm(LIMIT_S)
-    cloud = Cloud("bench")
+    cloud = CloudHandle("bench")
     began_s = time.monotonic()
     try:
         cloud.down()

@@ -27,7 +27,7 @@ from backfill.core.plan import Plan
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.quantities import Resources
 from backfill.core.world import World
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.parse import JobFormat
 from backfill.drivers.slurm.reading.reader import SlurmReader
 from backfill.drivers.slurm.reading.text_path import TextPath
@@ -151,7 +151,7 @@ class Bench:
             script = tools / tool
             script.write_text(f'#!/bin/sh\ncase "$*" in *reservation*) ;; *) cat {tools}/{tool}.txt;; esac\n')
             script.chmod(0o755)
-        commands = Commands(bin_dir=tools)
+        commands = SlurmTools(bin_dir=tools)
         path = TextPath(commands)
         self._reader = SlurmReader(commands, path)
         self.site = Site(path._format)  # the mark is this process's secret

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from backfill.sim.traces.models import Job
+from backfill.sim.traces.models import ModelJob
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.swf import swf_lines
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 
 TRIALS = 5
 NASA = "NASA-iPSC-1993-3.1-cln.swf.zip"
@@ -118,11 +118,11 @@ def backlog_month_s(trace: Path, work: Path) -> float:
     return run(beside_backlog(rows.taken(range(len(month)), {}), work, MONTH_BACKLOG)).cpu_s
 
 
-def beside_backlog(rows: Trace, work: Path, backlog: int) -> list[str | Path]:
+def beside_backlog(rows: JobTrace, work: Path, backlog: int) -> list[str | Path]:
     """The command that replays these jobs beside so many low-priority ones that wait at time 0."""
     first = work / "first.swf"
     columns = zip(rows.submit, rows.run, rows.processors, rows.estimate, strict=True)
-    first.write_text("".join(swf_lines((Job(*row) for row in columns), ())), encoding="utf-8")
+    first.write_text("".join(swf_lines((ModelJob(*row) for row in columns), ())), encoding="utf-8")
     return [*under_policy(first, NASA_CLUSTER, work), "--backlog", f"htc:{backlog}"]
 
 
@@ -158,7 +158,7 @@ def accasim_jobs_per_cpu_s(trace: Path, work: Path) -> float:
     jobs = read_trace(trace)
     columns = zip(jobs.submit, jobs.run, jobs.processors, jobs.estimate, strict=True)
     cleaned, config = work / "cleaned.swf", work / "system.json"
-    cleaned.write_text("".join(swf_lines((Job(*row) for row in columns), ())), encoding="utf-8")
+    cleaned.write_text("".join(swf_lines((ModelJob(*row) for row in columns), ())), encoding="utf-8")
     nodes = int(NASA_CLUSTER.partition("x")[0])
     groups = {"groups": {"g": {"core": 1}}, "resources": {"g": nodes}, "start_time": 0}
     config.write_text(json.dumps(groups | {"equivalence": {"processor": {"core": 1}}}))

@@ -26,7 +26,7 @@ from backfill.sim.scenarios.shipped import located
 from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.traces.models import htc_pilot
 from backfill.sim.traces.reader import read_trace
-from backfill.sim.traces.trace import Trace, TraceBuilder
+from backfill.sim.traces.trace import JobTrace, TraceBuilder
 from backfill.ui.report.figures import FIGURES, Summary, summary
 
 CLUSTER = Cluster(64, 1)
@@ -80,7 +80,7 @@ def policies(ladder: Ladder, instances: int) -> PolicySet:
     )
 
 
-def backlog() -> Trace:
+def backlog() -> JobTrace:
     """Grid work that all waits at the beginning."""
     builder = TraceBuilder()
     for number, job in enumerate(htc_pilot(7, BACKLOG, 1.0, backlog=BACKLOG), 1):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backfill.ports.storage import Journal, Record, Window
+from backfill.ports.storage import Journal, Record, RecordWindow
 
 
 def entry(subject: str = "vn1", at_s: float = 1.0, **body: object) -> Record:
@@ -60,7 +60,7 @@ class JournalContract:
         journal.append([entry("vn1" if i % 2 else "vn2", i=i, text="x" * 100) for i in range(1, 8)])
 
         def page(most: int = 99, most_bytes: int = 1 << 20, **window: Any) -> list[int]:
-            return [r.id for r in journal.page(Window(**window), most, most_bytes)]
+            return [r.id for r in journal.page(RecordWindow(**window), most, most_bytes)]
 
         assert page() == [1, 2, 3, 4, 5, 6, 7]
         assert page(2) == [1, 2]
@@ -73,7 +73,7 @@ class JournalContract:
         assert page(most_bytes=1) == [1]
         assert page(most_bytes=150) == [1, 2]
         assert page(after_id=7) == []
-        assert journal.page(Window(after_id=6), 9, 999) == list(journal.read(after_id=6))
+        assert journal.page(RecordWindow(after_id=6), 9, 999) == list(journal.read(after_id=6))
 
     def test_a_failing_iterator_stores_nothing(self, journal: Journal) -> None:
         """An error while the batch is being made leaves the journal as it was."""

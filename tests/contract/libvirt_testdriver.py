@@ -11,10 +11,10 @@ from typing import Any
 import libvirt
 
 from backfill.core.quantities import Resources
-from backfill.drivers.libvirt.connection.domain_xml import Files
+from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.provider import LibvirtProvider
-from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, Limits, Surroundings
+from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, LibvirtLimits, Surroundings
 from backfill.ports.errors import RefusedError
 from tests.contract.hiding import hidden
 from tests.contract.instance_rig import CARRY, CLUSTER, HIDE, IMAGES, SAVE_PAUSED, STRANGERS
@@ -52,7 +52,7 @@ class TestHypervisor(Hypervisor):
     def _refuse_if_leaving(self, domain: Any, name: str) -> None:
         assert domain.name() == name
 
-    def restore(self, name: str, path: Path, files: Files | None = None) -> None:
+    def restore(self, name: str, path: Path, files: DomainFiles | None = None) -> None:
         self._link.call(name, lambda connection: connection.restore(str(path)))
         self._on(name, lambda domain: domain.suspend())
 
@@ -117,7 +117,7 @@ class TestDriverRig:
             nodes={"hv1": "bm1"},
             directories=directories or {},
             hardware=Hardware(domain_type="test"),
-            limits=Limits(connect_s=5, call_s=5),
+            limits=LibvirtLimits(connect_s=5, call_s=5),
         )
         self._cut: set[str] = set()
         # The test host lives as long as a connection to it.
@@ -127,7 +127,7 @@ class TestDriverRig:
     def _event(self, host: str, name: str) -> None:
         self.events.append((host, name))
 
-    def _hypervisor(self, host: str, uri: str, limits: Limits, on_event: OnEvent | None) -> Hypervisor:
+    def _hypervisor(self, host: str, uri: str, limits: LibvirtLimits, on_event: OnEvent | None) -> Hypervisor:
         return self._kind(host, uri, limits, on_event, self._open)
 
     def _open(self, uri: str) -> Cable:

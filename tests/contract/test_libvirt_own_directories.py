@@ -9,7 +9,7 @@ import pytest
 
 from backfill.core.fleet import InstanceState
 from backfill.drivers.libvirt.checkpoints.folders import copy_file
-from backfill.drivers.libvirt.connection.domain_xml import Files
+from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
 from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.contract.instance_rig import CLUSTER, born, spec, state
@@ -180,7 +180,7 @@ def test_a_memory_finds_its_disk_where_the_host_has_it(tmp_path: Path) -> None:
     seen: list[str] = []
 
     class Restoring(TestHypervisor):
-        def restore(self, name: str, path: Path, files: Files | None = None) -> None:
+        def restore(self, name: str, path: Path, files: DomainFiles | None = None) -> None:
             assert files is not None
             seen.append(files.disk)
             super().restore(name, path, files)

@@ -18,7 +18,7 @@ from backfill.core.policy import PolicySet, Priorities
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.hypervisor.hardware import Violation
 from backfill.drivers.simulated.slurm.books import Manners
-from backfill.drivers.simulated.slurm.model import Reservation
+from backfill.drivers.simulated.slurm.model import SimReservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
@@ -377,7 +377,7 @@ class Day:
     def _maintenance(self, pick: int) -> None:
         """Of which one hears some seconds before, or as it begins."""
         start_s = self.sim.now_s + 5.0 * (pick // 3)
-        self.sim.slurm.reserve([HOSTS[pick % 3]], Reservation(start_s, start_s + 25.0, True))
+        self.sim.slurm.reserve([HOSTS[pick % 3]], SimReservation(start_s, start_s + 25.0, True))
 
     def _clock_set(self, pick: int) -> None:
         """The machine's, by a person or its time server; the daemon may be down meanwhile."""

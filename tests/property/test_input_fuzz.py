@@ -16,7 +16,7 @@ from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.shipped import folder
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.swf import read_swf
-from backfill.sim.traces.trace import Trace, TraceError
+from backfill.sim.traces.trace import JobTrace, TraceError
 
 SWF = b"""; MaxProcs: 64
 1 0 -1 100 4 -1 -1 4 120 -1 1 1 1 -1 -1 -1 -1 -1
@@ -113,7 +113,7 @@ def one_sentence(text: str, file: Path) -> None:
     assert text.isprintable() or "\n" in text, repr(text)
 
 
-def read_whatever(file: Path, data: bytes, read: Callable[[Path], Trace]) -> None:
+def read_whatever(file: Path, data: bytes, read: Callable[[Path], JobTrace]) -> None:
     file.write_bytes(data)
     try:
         trace = read(file)

@@ -19,7 +19,7 @@ from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.replay.policy_replay import Run, reference, run
 from backfill.sim.replay.trace_cluster import START_S, JobTale
 from backfill.sim.schedulers.machine import Cluster
-from backfill.sim.traces.models import Job
+from backfill.sim.traces.models import ModelJob
 from backfill.ui.report.figures import Summary, summary
 from backfill.ui.report.gantt import Gantt
 from tests.unit.harvest_inputs import KILL, PAUSE, policy, setting
@@ -34,8 +34,10 @@ times = st.lists(
 )
 highs = st.lists(
     st.tuples(st.integers(0, 400), st.integers(1, 90), st.integers(1, NODES)), min_size=1, max_size=8
-).map(lambda rows: [Job(s, r, p) for s, r, p in sorted(rows)])
-lows = st.lists(st.integers(5, 300), min_size=1, max_size=8).map(lambda runs: [Job(0, r, 1) for r in runs])
+).map(lambda rows: [ModelJob(s, r, p) for s, r, p in sorted(rows)])
+lows = st.lists(st.integers(5, 300), min_size=1, max_size=8).map(
+    lambda runs: [ModelJob(0, r, 1) for r in runs]
+)
 
 
 @given(times, st.integers(16, 64))
@@ -110,7 +112,7 @@ class Witness(Gantt):
 @pytest.mark.parametrize("pause", [True, False])
 @given(highs, lows)
 @settings(max_examples=15)
-def test_books_of_a_replay(pause: bool, high: list[Job], low: list[Job]) -> None:
+def test_books_of_a_replay(pause: bool, high: list[ModelJob], low: list[ModelJob]) -> None:
     """Goodput, badput, overhead, harvest, delays and evictions, from who ran when."""
     given_, rules = setting(high, Cluster(NODES), policy(PAUSE if pause else KILL), low)
     alone = reference(given_, rules)

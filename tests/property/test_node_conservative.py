@@ -16,7 +16,7 @@ from backfill.sim.schedulers.node_sets import nodes_in
 from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.reservations import ReservationEntry
 from backfill.sim.schedulers.rooms import Nodes
-from backfill.sim.traces.models import Job
+from backfill.sim.traces.models import ModelJob
 from tests.unit.harvest_inputs import policy, trace_of
 
 NODES, CPUS = 4, 3
@@ -26,7 +26,7 @@ jobs = st.lists(
     st.tuples(st.integers(0, 15), st.integers(1, 9), st.integers(0, 9), st.integers(1, NODES * CPUS)),
     min_size=1,
     max_size=16,
-).map(lambda drawn: [Job(s, r, p, r + more) for s, r, more, p in sorted(drawn)])
+).map(lambda drawn: [ModelJob(s, r, p, r + more) for s, r, more, p in sorted(drawn)])
 entries = st.lists(
     st.builds(
         ReservationEntry,
@@ -43,7 +43,7 @@ entries = st.lists(
 class Naive:
     """Looks at every second of every node; a span is (start, end, nodes, CPUs on each)."""
 
-    jobs: list[Job]
+    jobs: list[ModelJob]
     kept: tuple[ReservationEntry, ...]
     starts: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
     promises: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Naive:
 
 @given(jobs, entries)
 @settings(max_examples=60, deadline=None)
-def test_starts_equal_the_oracle(drawn: list[Job], kept: tuple[ReservationEntry, ...]) -> None:
+def test_starts_equal_the_oracle(drawn: list[ModelJob], kept: tuple[ReservationEntry, ...]) -> None:
     """At the same second on the same nodes, and never later than was promised at the arrival."""
     naive = Naive(drawn, kept)
     naive.play()
@@ -118,7 +118,9 @@ def test_starts_equal_the_oracle(drawn: list[Job], kept: tuple[ReservationEntry,
 
 @given(jobs, st.integers(1, CPUS), st.lists(st.floats(0.0, 3.0), min_size=16, max_size=16))
 @settings(max_examples=60, deadline=None)
-def test_jobs_that_are_held_up_break_nothing_else(drawn: list[Job], cpus: int, late_s: list[float]) -> None:
+def test_jobs_that_are_held_up_break_nothing_else(
+    drawn: list[ModelJob], cpus: int, late_s: list[float]
+) -> None:
     """They end behind their estimates: room is never exceeded, and everybody starts in the end."""
     queue = Conservative(Nodes([cpus] * NODES))
     fitting = [job for job in drawn if job.processors <= NODES]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from backfill.sim.replay.bare import replay
 from backfill.sim.schedulers.machine import SCHEDULERS, TIES, Cluster, SchedulerName, Tie
 from backfill.sim.schedulers.reservations import PoolEntry
-from backfill.sim.traces.models import Job
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.models import ModelJob
+from backfill.sim.traces.trace import JobTrace
 from tests.unit.harvest_inputs import trace_of
 
 PROCESSORS = 8
@@ -22,7 +22,7 @@ traces = st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 9), st.integers(0, 8), st.integers(1, PROCESSORS)),
     min_size=1,
     max_size=16,
-).map(lambda rows: trace_of(Job(s, r, p, r + over) for s, r, over, p in sorted(rows)))
+).map(lambda rows: trace_of(ModelJob(s, r, p, r + over) for s, r, over, p in sorted(rows)))
 entries = st.lists(
     st.builds(PoolEntry, st.integers(0, 50), st.integers(1, 20), st.integers(0, PROCESSORS)), max_size=3
 )
@@ -32,7 +32,7 @@ entries = st.lists(
 class Oracle:
     """Counts processors second by second, and makes a pass in each second, due or not."""
 
-    trace: Trace
+    trace: JobTrace
     entries: list[PoolEntry]
     scheduler: SchedulerName
     tie: Tie
@@ -130,12 +130,14 @@ class Oracle:
 @pytest.mark.parametrize(("scheduler", "tie"), MODES)
 @given(traces, entries)
 @example(  # the third job can overtake from 10 on; the fourth, which comes then, may not go first
-    trace_of([Job(0, 100, 4, 100), Job(1, 9, 8, 9), Job(2, 20, 4, 20), Job(10, 20, 4, 20)]),
+    trace_of(
+        [ModelJob(0, 100, 4, 100), ModelJob(1, 9, 8, 9), ModelJob(2, 20, 4, 20), ModelJob(10, 20, 4, 20)]
+    ),
     [PoolEntry(5, 5, 3)],
 )
 @settings(max_examples=60)
 def test_starts_equal_the_oracle(
-    scheduler: SchedulerName, tie: Tie, trace: Trace, kept: list[PoolEntry]
+    scheduler: SchedulerName, tie: Tie, trace: JobTrace, kept: list[PoolEntry]
 ) -> None:
     """Whatever is kept, part of the machine or all of it, and however entries overlap."""
     found = replay(trace, Cluster(PROCESSORS), scheduler, tie, kept)
@@ -146,7 +148,7 @@ def test_starts_equal_the_oracle(
 @given(traces)
 @settings(max_examples=40)
 def test_what_is_kept_when_all_is_over_changes_nothing(
-    scheduler: SchedulerName, tie: Tie, trace: Trace
+    scheduler: SchedulerName, tie: Tie, trace: JobTrace
 ) -> None:
     """With the timeline that reservations need every job starts as it does without any."""
     found = replay(trace, Cluster(PROCESSORS), scheduler, tie, [PoolEntry(1e6, 1.0)])

@@ -15,13 +15,13 @@ from backfill.drivers.simulated.costs import StepCosts
 from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.policy_replay import Setting, reference, run
 from backfill.sim.schedulers.machine import SCHEDULERS, TIES, Cluster, SchedulerName, Tie
-from backfill.sim.traces.models import Job
+from backfill.sim.traces.models import ModelJob
 from tests.unit.harvest_inputs import KILL, MOVE, PAUSE, policy, setting
 
 NODES = 4
 
 
-def jobs(most: int, widest: int, apart_s: int) -> st.SearchStrategy[list[Job]]:
+def jobs(most: int, widest: int, apart_s: int) -> st.SearchStrategy[list[ModelJob]]:
     """Jobs that come one after another, with pauses long enough for everything to be over."""
     drawn = st.tuples(
         st.sampled_from((0, 1, 3, 40, apart_s)),
@@ -33,12 +33,12 @@ def jobs(most: int, widest: int, apart_s: int) -> st.SearchStrategy[list[Job]]:
     return st.lists(drawn, min_size=1, max_size=most).map(in_turn)
 
 
-def in_turn(parts: list[tuple[int, int, int, int]]) -> list[Job]:
+def in_turn(parts: list[tuple[int, int, int, int]]) -> list[ModelJob]:
     """Jobs by the pause before each, its run time, how much less that is than asked, and width."""
     found, at_s = [], 0
     for pause_s, run_s, more_s, processors in parts:
         at_s += pause_s
-        found.append(Job(at_s, run_s, processors, run_s + more_s))
+        found.append(ModelJob(at_s, run_s, processors, run_s + more_s))
     return found
 
 
@@ -85,8 +85,8 @@ def told(given: Setting, policies: PolicySet, *, fast_forward: bool) -> tuple[ob
     modes=("easy", "batch"),
 )
 def test_nothing_differs(
-    high: list[Job],
-    low: list[Job],
+    high: list[ModelJob],
+    low: list[ModelJob],
     cpus: int,
     ladder: Ladder,
     hook_s: float,

@@ -14,9 +14,9 @@ from backfill.sim.replay.reference import BareReplay
 from backfill.sim.replay.trace_cluster import START_S
 from backfill.sim.schedulers import family
 from backfill.sim.schedulers.machine import SCHEDULERS, TIES, Cluster, SchedulerName, Tie
-from backfill.sim.schedulers.rooms import Pool
-from backfill.sim.traces.models import Job
-from backfill.sim.traces.trace import Trace
+from backfill.sim.schedulers.rooms import RoomPool
+from backfill.sim.traces.models import ModelJob
+from backfill.sim.traces.trace import JobTrace
 from tests.unit.harvest_inputs import trace_of
 
 PROCESSORS = 6
@@ -26,12 +26,14 @@ traces = st.lists(
     st.tuples(st.integers(0, 25), st.integers(1, 9), st.integers(0, 9), st.integers(1, PROCESSORS)),
     min_size=1,
     max_size=25,
-).map(lambda rows: trace_of(Job(s, r, p, r + over) for s, r, over, p in sorted(rows)))
+).map(lambda rows: trace_of(ModelJob(s, r, p, r + over) for s, r, over, p in sorted(rows)))
 
 
 @pytest.mark.parametrize(("scheduler", "tie"), MODES)
 @given(trace=traces)
-def test_nodes_of_one_cpu_decide_as_processors_do(trace: Trace, scheduler: SchedulerName, tie: Tie) -> None:
+def test_nodes_of_one_cpu_decide_as_processors_do(
+    trace: JobTrace, scheduler: SchedulerName, tie: Tie
+) -> None:
     """Every job starts at the same instant, whether its processors are counted or told apart."""
     names = tuple(f"n{i}" for i in range(PROCESSORS))
     ledger = Ledger(Window(START_S, inf), 1, 1)
@@ -43,14 +45,16 @@ def test_nodes_of_one_cpu_decide_as_processors_do(trace: Trace, scheduler: Sched
 
 @pytest.mark.parametrize(("scheduler", "tie"), [mode for mode in MODES if mode[0] != "conservative"])
 @given(trace=traces)
-def test_the_fast_pool_decides_as_the_family_does(trace: Trace, scheduler: SchedulerName, tie: Tie) -> None:
+def test_the_fast_pool_decides_as_the_family_does(
+    trace: JobTrace, scheduler: SchedulerName, tie: Tie
+) -> None:
     """What is there for speed alone starts every job when the common implementation does."""
     fast = replay(trace, Cluster(PROCESSORS), scheduler, tie).starts
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "backfill.sim.replay.bare.scheduler_on",
             lambda name, trace, machine, kept: family.OnMachine(
-                family.scheduler_in(name, Pool(PROCESSORS)), trace, machine
+                family.scheduler_in(name, RoomPool(PROCESSORS)), trace, machine
             ),
         )
         assert replay(trace, Cluster(PROCESSORS), scheduler, tie).starts == fast

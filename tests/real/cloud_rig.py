@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from backfill.lab.cloud.handle import Cloud
+from backfill.lab.cloud.handle import CloudHandle
 
 
 @functools.cache
-def running_cloud() -> Cloud:
+def running_cloud() -> CloudHandle:
     """The session's cloud, started by the first test that needs it.
 
     Who runs these tests often names one that is up already in BACKFILL_TEST_CLOUD.
     """
     ready = os.environ.get("BACKFILL_TEST_CLOUD", "")
-    cloud = Cloud(ready or f"test-{os.getpid()}")
+    cloud = CloudHandle(ready or f"test-{os.getpid()}")
     if not ready:
         cloud.down()
         atexit.register(cloud.down)
@@ -28,9 +28,9 @@ def running_cloud() -> Cloud:
 
 
 @functools.cache
-def cloud_with_guests() -> Cloud:
+def cloud_with_guests() -> CloudHandle:
     """A cloud with a compute host whose guests are real, for long tests only."""
-    cloud = Cloud(f"test-guests-{os.getpid()}")
+    cloud = CloudHandle(f"test-guests-{os.getpid()}")
     cloud.down()
     atexit.register(cloud.down)
     cloud.up(tied=True, real_guests=True)

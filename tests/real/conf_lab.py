@@ -11,10 +11,10 @@ from pathlib import Path
 
 from backfill.core.cluster import NodeBase
 from backfill.drivers.slurm.conf.files import replace_file
-from backfill.drivers.slurm.conf.managed import EMPTY, Method, Wanted, parse, render
+from backfill.drivers.slurm.conf.managed import EMPTY, Method, WantedNodes, parse, render
 from backfill.drivers.slurm.conf.nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.conf.reload import Reload
-from backfill.drivers.slurm.conf.transaction import Place, Slurm, Transactions
+from backfill.drivers.slurm.conf.transaction import ConfPlace, Slurm, Transactions
 from backfill.drivers.slurm.reading.reader import SlurmReader
 from backfill.lab.cluster import Lab
 from backfill.lab.layout import user_ids
@@ -70,7 +70,7 @@ def transactions_of(
     """Transactions on the lab's managed file, allowed to restart its slurmctld."""
     commands = commands_of(lab, timeout_s)
     reader = SlurmReader(commands)
-    place = Place(lab.slurm_conf, lab.dir / "conf-state", health_s=90.0)
+    place = ConfPlace(lab.slurm_conf, lab.dir / "conf-state", health_s=90.0)
     restart = (sys.executable, "-c", RESTART, lab.spec.name)
     return Transactions(place, Slurm(commands, reader.observe, reader.settings), Reload(restart), at)
 
@@ -97,7 +97,7 @@ class ConfRig(RealRig):
         """A rig on a lab from `conf_lab`."""
         transactions = transactions_of(lab)
         nodes = (CloudNodes if method is Method.CLOUD else ConfNodes)(transactions)
-        wanted = Wanted(method, (), "/bin/true", 120)
+        wanted = WantedNodes(method, (), "/bin/true", 120)
         transactions.apply(lambda now: wanted.change(now, transactions.site()))
         manager: WorkloadManager = manager_of(lab, registration=nodes)
         rig = cls.of(lab, manager)

@@ -17,7 +17,7 @@ import libvirt
 
 from backfill.drivers.libvirt.guest.agent import AgentSilentError, Ask
 from backfill.drivers.libvirt.provider import LibvirtProvider
-from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, Limits, Surroundings
+from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, LibvirtLimits, Surroundings
 from backfill.lab import image, roots
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import HYPERVISORS, LabSpec
@@ -95,7 +95,7 @@ class LibvirtRig:
                 },
                 "nodes": {host: host for host in lab.hosts},
                 "hardware": Hardware(domain_type=lab.domain_type),
-                "limits": Limits(connect_s=10, call_s=60, keepalive_s=2, keepalive_count=4),
+                "limits": LibvirtLimits(connect_s=10, call_s=60, keepalive_s=2, keepalive_count=4),
                 **changes,
             }
         )

@@ -14,7 +14,7 @@ from openstack.connection import Connection
 
 from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
-from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
+from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
 from backfill.lab.waiting import wait_until
 from tests.contract.instance_rig import CLUSTER, HIDE, IMAGES, MOVE, STRANGERS
 from tests.contract.lacking import lacking
@@ -23,10 +23,10 @@ IMAGE = "node"
 QUICK = Patience(call_s=60, act_s=240, settle_s=5, poll_s=0.3, full_s=30, usage_s=0.0, bench_s=600)
 GUEST = Guest("10.77.0.1", "10.77.0.1:6817")
 SHAPE = Shape(("tiny", "small"), network="nodes", config_drive=False)
-HOSTS = {"hv1": Place("admin", "c1"), "hv2": Place("admin", "c2")}
+HOSTS = {"hv1": CloudPlace("admin", "c1"), "hv2": CloudPlace("admin", "c2")}
 
 
-def config(clouds: Path, places: dict[str, Place], **changes: Any) -> OpenStackConfig:
+def config(clouds: Path, places: dict[str, CloudPlace], **changes: Any) -> OpenStackConfig:
     """Settings of the driver for the test cloud."""
     return replace(OpenStackConfig(CLUSTER, places, SHAPE, GUEST, str(clouds), patience=QUICK), **changes)
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from backfill.core.cluster import NodeBase
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.reading.paths import ReadPath
 from backfill.drivers.slurm.registration import Registration
@@ -63,12 +63,12 @@ def until(holds: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     assert wait_until(holds, limit_s), f"not within {limit_s:g} s"
 
 
-def commands_of(lab: Lab, timeout_s: float = 10.0) -> Commands:
+def commands_of(lab: Lab, timeout_s: float = 10.0) -> SlurmTools:
     """Slurm's tools, running on the lab's controller."""
     # Slurm's clocks are those of this machine, so only the namespaces differ.
     pid = lab.status().machines["ctl"].pid
     prefix = ("nsenter", "-t", str(pid), "-m", "-u", "-n", "-p", "-i", "--")
-    return Commands(prefix=prefix, bin_dir=lab.tools, timeout_s=timeout_s)
+    return SlurmTools(prefix=prefix, bin_dir=lab.tools, timeout_s=timeout_s)
 
 
 def manager_of(

@@ -11,7 +11,7 @@ from typing import Any
 
 from backfill.core.fleet import InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
-from backfill.drivers.openstack.settings import Place
+from backfill.drivers.openstack.settings import CloudPlace
 from tests.contract.instance_rig import spec
 from tests.real.cloud_proxy import CINDER, CloudProxy
 from tests.real.openstack_rig import QUICK, SHAPE, OpenStackRig, config, nova, sweep, wait
@@ -37,7 +37,7 @@ class TenantRig(OpenStackRig):
         self.clouds = clouds
         self.behind = behind
         changes.setdefault("patience", PATIENT)
-        self.config = config(behind, {"pool": Place("east")}, **changes)
+        self.config = config(behind, {"pool": CloudPlace("east")}, **changes)
         sweep(clouds, "east")  # after a test that failed
         self.provider = OpenStackProvider(self.config)
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.link import ApiLink
 from backfill.drivers.openstack.appliance.applying import apply, remove
-from backfill.drivers.openstack.appliance.template import Cluster
+from backfill.drivers.openstack.appliance.template import Appliance
 from backfill.ports.errors import BusyError, RefusedError
 from tests.real.openstack_rig import IMAGE, QUICK, connect, nova
 from tests.unit.test_cloud_applying import MISTAKES
 
 pytestmark = pytest.mark.real
-WANTED = Cluster(
+WANTED = Appliance(
     "c9",
     "cluster-c9",
     "10.99.0.0/24",
@@ -31,8 +31,8 @@ LIMIT_S = 600.0
 
 
 @pytest.fixture
-def link(clouds: Path) -> Iterator[Link]:
-    made = Link("west", str(clouds), QUICK)
+def link(clouds: Path) -> Iterator[ApiLink]:
+    made = ApiLink("west", str(clouds), QUICK)
     remove(made, WANTED)  # after a test that failed
     yield made
     for port in ports(clouds):
@@ -46,7 +46,7 @@ def ports(clouds: Path) -> list[Any]:
     return list(connect(clouds, "west").network.ports())
 
 
-def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: Link) -> None:
+def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: ApiLink) -> None:
     """Controller with its address behind its security group, a router with another one; a second
     run changes nothing.
     """
@@ -93,7 +93,7 @@ def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: Li
 
 @pytest.mark.parametrize(("mistake", "words"), MISTAKES)
 def test_a_mistake_is_told_before_anything_is_made(
-    clouds: Path, link: Link, mistake: dict[str, Any], words: str
+    clouds: Path, link: ApiLink, mistake: dict[str, Any], words: str
 ) -> None:
     """One sentence each."""
     with pytest.raises(RefusedError, match=words):
@@ -101,7 +101,7 @@ def test_a_mistake_is_told_before_anything_is_made(
     assert connect(clouds, "west").network.find_security_group("backfill-c9") is None
 
 
-def test_a_controller_that_finds_no_room_is_told(clouds: Path, link: Link) -> None:
+def test_a_controller_that_finds_no_room_is_told(clouds: Path, link: ApiLink) -> None:
     """By the first run and by the next one; `remove` clears it away."""
     flavour = {"name": "too-big", "ram": 900000, "vcpus": 64, "disk": 1}
     made = nova(clouds, "admin", "POST", "/flavors", {"flavor": flavour})["flavor"]["id"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.devices import Sharing, VirtualFunction, Wanted
-from backfill.drivers.libvirt.settings import Hardware, Limits
+from backfill.drivers.libvirt.settings import Hardware, LibvirtLimits
 from backfill.lab.cluster import Lab
 from backfill.ports.errors import NoCapacityError
 from tests.contract.instance_rig import born
@@ -41,7 +41,7 @@ while :; do
     /bin/busybox sleep 1
 done
 """
-_PATIENT = Limits(connect_s=120, call_s=300, start_s=300, agent_s=300, keepalive_s=60)
+_PATIENT = LibvirtLimits(connect_s=120, call_s=300, start_s=300, agent_s=300, keepalive_s=60)
 
 
 class CardRig(LibvirtRig):

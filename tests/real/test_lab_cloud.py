@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from backfill.lab.cloud.handle import Cloud
+from backfill.lab.cloud.handle import CloudHandle
 from backfill.lab.spec import LabError
 from backfill.lab.waiting import wait_until
 from tests.real.cloud_rig import running_cloud
@@ -34,7 +34,7 @@ def test_services_answer_in_a_network_of_their_own() -> None:
 
 def test_nothing_is_left_after_a_crash() -> None:
     """SIGKILL to its first process ends all; down removes the files; twice is fine."""
-    cloud = Cloud(f"test-crash-{os.getpid()}")
+    cloud = CloudHandle(f"test-crash-{os.getpid()}")
     cloud.down()
     cloud.up(tied=True)
     kinds = ("net", "mnt", "pid")

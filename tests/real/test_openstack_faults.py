@@ -14,7 +14,7 @@ from openstack.connection import Connection
 
 from backfill.core.fleet import CloneMethod, InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
-from backfill.drivers.openstack.settings import Place
+from backfill.drivers.openstack.settings import CloudPlace
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 from tests.contract.instance_rig import spec
 from tests.real.openstack_rig import QUICK, OpenStackRig, config, sweep, wait
@@ -108,7 +108,7 @@ def test_a_list_that_lags_neither_loses_nor_doubles_a_server(tenant: TenantRig) 
 
 def test_what_a_tenant_may_not_is_a_clear_refusal(clouds: Path) -> None:
     """Two projects are two clouds, and in one of them Nova chooses the host."""
-    places = {"east": Place("east"), "east2": Place("east"), "west": Place("west")}
+    places = {"east": CloudPlace("east"), "east2": CloudPlace("east"), "west": CloudPlace("west")}
     provider = OpenStackProvider(config(clouds, places, patience=PATIENT))
     try:
         provider.create(replace(spec(_Named(provider)), host="east"))
@@ -133,7 +133,7 @@ class _Named(OpenStackRig):
 def test_an_api_that_hangs_does_not_stop_others(clouds: Path, tmp_path: Path) -> None:
     """Another cloud is read meanwhile; the hanging reading ends as an observation."""
     tenant = TenantRig(clouds, tmp_path, patience=replace(PATIENT, call_s=HANGS_S))
-    other = OpenStackProvider(config(clouds, {"west": Place("west")}, patience=QUICK))
+    other = OpenStackProvider(config(clouds, {"west": CloudPlace("west")}, patience=QUICK))
     tenant.proxy.fail("GET", LIST, times=100, stall_s=HANGS_S)
     seen: list[Any] = []
     slow = threading.Thread(target=lambda: seen.append(tenant.provider.observe("pool")))
@@ -165,7 +165,7 @@ def test_a_credential_that_is_wrong_is_one_clear_sentence(clouds: Path, tmp_path
     known["clouds"]["east"]["auth"]["application_credential_secret"] = "wrong"
     file = tmp_path / "clouds.yaml"
     file.write_text(json.dumps(known))
-    provider = OpenStackProvider(config(file, {"pool": Place("east")}, patience=PATIENT))
+    provider = OpenStackProvider(config(file, {"pool": CloudPlace("east")}, patience=PATIENT))
     seen = provider.observe("pool").host
     assert not seen.reachable
     assert "check the credential in clouds.yaml" in seen.problem

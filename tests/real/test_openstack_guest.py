@@ -11,9 +11,9 @@ import libvirt
 import pytest
 
 from backfill.core.fleet import InstanceState
-from backfill.drivers.openstack.settings import Place
+from backfill.drivers.openstack.settings import CloudPlace
 from backfill.lab.cloud import guests, second
-from backfill.lab.cloud.handle import Cloud
+from backfill.lab.cloud.handle import CloudHandle
 from backfill.lab.spec import LIBVIRT_PORT
 from tests.contract.instance_rig import spec
 from tests.real.cloud_rig import cloud_with_guests
@@ -29,9 +29,9 @@ class GuestRig(OpenStackRig):
     """The project `east` as one pool, its servers in the zone of real guests."""
 
     image = guests.COUNTER
-    cloud_name, places, zones = "east", {"pool": Place("east")}, (guests.ZONE,)
+    cloud_name, places, zones = "east", {"pool": CloudPlace("east")}, (guests.ZONE,)
 
-    def __init__(self, cloud: Cloud, **shape_too: Any) -> None:
+    def __init__(self, cloud: CloudHandle, **shape_too: Any) -> None:
         shape = replace(SHAPE, flavours=("tiny",), zones=self.zones, config_drive=True, **shape_too)
         super().__init__(cloud.clouds_yaml, places=self.places, shape=shape)
         self.cloud = cloud
@@ -81,18 +81,18 @@ class HostsRig(GuestRig):
     """The two compute hosts with real guests, seen by an administrator."""
 
     cloud_name, zones = "admin", ("",)
-    places = {"hv1": Place("admin", guests.HOST), "hv2": Place("admin", second.HOST)}  # noqa: RUF012
+    places = {"hv1": CloudPlace("admin", guests.HOST), "hv2": CloudPlace("admin", second.HOST)}  # noqa: RUF012
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Iterator[Cloud]:
+def cloud() -> Iterator[CloudHandle]:
     made = cloud_with_guests()
     with made.network():
         yield made
 
 
 @pytest.fixture
-def rig(cloud: Cloud) -> Iterator[GuestRig]:
+def rig(cloud: CloudHandle) -> Iterator[GuestRig]:
     made = GuestRig(cloud)
     yield made
     made.end()
@@ -127,7 +127,7 @@ def test_a_counter_goes_on_after_pause_and_suspend(rig: GuestRig) -> None:
 
 
 @pytest.fixture
-def admin(cloud: Cloud) -> Iterator[HostsRig]:
+def admin(cloud: CloudHandle) -> Iterator[HostsRig]:
     made = HostsRig(cloud)
     yield made
     made.end()
@@ -175,7 +175,7 @@ def test_a_guest_that_is_off_moves_with_its_disk(admin: HostsRig) -> None:
     admin.counting()
 
 
-def test_a_guest_boots_from_a_volume_and_its_memory_survives(cloud: Cloud) -> None:
+def test_a_guest_boots_from_a_volume_and_its_memory_survives(cloud: CloudHandle) -> None:
     """Its only disk is Cinder's, through a suspend and back; with the guest the volume goes."""
     rig = GuestRig(cloud, volume_gb=1)
     try:

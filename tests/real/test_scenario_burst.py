@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from backfill.lab.cloud import guests
-from backfill.lab.cloud.handle import Cloud
+from backfill.lab.cloud.handle import CloudHandle
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import CONTROLLER_ADDRESS, LIBVIRT_PORT, SLURMCTLD_PORT
 from tests.real import guest_way
@@ -27,18 +27,18 @@ LIMIT_S = 300.0
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Cloud:
+def cloud() -> CloudHandle:
     return cloud_with_guests()
 
 
 @pytest.fixture(scope="module")
-def bed(cloud: Cloud) -> Iterator[DaemonRig]:
+def bed(cloud: CloudHandle) -> Iterator[DaemonRig]:
     with daemon_lab("burst", hosts=1) as rig:
         lay_cable(rig.lab, cloud)
         yield rig
 
 
-def lay_cable(lab: Lab, cloud: Cloud) -> None:
+def lay_cable(lab: Lab, cloud: CloudHandle) -> None:
     """From the lab's switch to the bridge of the cloud's guests; it goes with either of them."""
     ends = (
         (
@@ -59,7 +59,7 @@ def lay_cable(lab: Lab, cloud: Cloud) -> None:
         )
 
 
-def seen_from_the_lab(cloud: Cloud, folder: Path) -> Path:
+def seen_from_the_lab(cloud: CloudHandle, folder: Path) -> Path:
     """clouds.yaml for the lab's machines: the catalogue has addresses that only the cloud knows."""
     known = json.loads(cloud.clouds_yaml.read_text().replace("127.0.0.1", CLOUD))
     for service, port in (("compute", "8774/v2.1"), ("image", "9292"), ("network", "9696")):
@@ -69,7 +69,7 @@ def seen_from_the_lab(cloud: Cloud, folder: Path) -> Path:
     return file
 
 
-def both(rig: DaemonRig, cloud: Cloud) -> dict[str, Any]:
+def both(rig: DaemonRig, cloud: CloudHandle) -> dict[str, Any]:
     """One host of our own and one project, with room for one instance each."""
     way = [sys.executable, guest_way.__file__, f"qemu+tcp://{CLOUD}:{LIBVIRT_PORT}/system"]
     return {
@@ -95,7 +95,7 @@ def both(rig: DaemonRig, cloud: Cloud) -> dict[str, Any]:
     }
 
 
-def test_work_moves_from_a_host_into_the_cloud(rig: DaemonRig, cloud: Cloud) -> None:
+def test_work_moves_from_a_host_into_the_cloud(rig: DaemonRig, cloud: CloudHandle) -> None:
     """Burst while the host is taken, harvest when it is idle, and when it is wanted back: over."""
     rig.restart(**both(rig, cloud))
     blocker = rig.high("bm1")
@@ -120,7 +120,7 @@ def test_work_moves_from_a_host_into_the_cloud(rig: DaemonRig, cloud: Cloud) -> 
     assert rig.show(first)["Restarts"] == "0"
 
 
-def test_a_job_in_the_cloud_finds_no_key(rig: DaemonRig, cloud: Cloud) -> None:
+def test_a_job_in_the_cloud_finds_no_key(rig: DaemonRig, cloud: CloudHandle) -> None:
     """Neither in its guest nor at Nova's metadata address, which it may ask what it likes."""
     rig.restart(**both(rig, cloud))
     blocker = rig.high("bm1")
@@ -138,7 +138,7 @@ def test_a_job_in_the_cloud_finds_no_key(rig: DaemonRig, cloud: Cloud) -> None:
     assert found_in(found, rig.lab.munge_key.read_bytes()) == []
 
 
-def test_nothing_is_left_in_the_cloud(rig: DaemonRig, cloud: Cloud) -> None:
+def test_nothing_is_left_in_the_cloud(rig: DaemonRig, cloud: CloudHandle) -> None:
     """Idle instances go from both; in the project neither a server nor a port stays."""
     rig.restart(**both(rig, cloud), scale={"idle_s": 0})
     rig.until(lambda: not rig.nodes(), LIMIT_S, "the removal of all instances")

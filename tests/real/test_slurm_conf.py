@@ -13,7 +13,7 @@ import pytest
 
 import backfill
 from backfill.core.cluster import JobState
-from backfill.drivers.slurm.conf.managed import LineState, Method, NodeLine, Wanted, parse
+from backfill.drivers.slurm.conf.managed import LineState, Method, NodeLine, WantedNodes, parse
 from backfill.lab.roots import RELEASES
 from backfill.ports.errors import BusyError, DriverError, RefusedError
 from tests.contract.workload_rig import REASON, await_state, job, node, running, spec
@@ -58,9 +58,9 @@ def working(rig: ConfRig) -> str:
     return running(rig, "vn1")
 
 
-def fewer(rig: ConfRig) -> Wanted:
+def fewer(rig: ConfRig) -> WantedNodes:
     """A policy file that does not name vn1 any more."""
-    return Wanted(Method.CONF, (spec("vn3"),), "/bin/true", 60)
+    return WantedNodes(Method.CONF, (spec("vn3"),), "/bin/true", 60)
 
 
 def test_the_line_of_a_node_with_a_job_is_never_removed(rig: ConfRig) -> None:

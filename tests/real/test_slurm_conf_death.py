@@ -10,7 +10,7 @@ import pytest
 
 from backfill.core.cluster import JobState
 from backfill.drivers.slurm.conf.managed import LineState, Method, NodeLine
-from backfill.drivers.slurm.conf.transaction import Outcome, RolledBackError, Transactions
+from backfill.drivers.slurm.conf.transaction import ApplyOutcome, RolledBackError, Transactions
 from backfill.lab.roots import RELEASES
 from backfill.ports.errors import DriverError
 from backfill.ports.workload import WorkloadManager
@@ -70,7 +70,7 @@ def test_slurmctld_dies_before_a_node_is_added(rig: ConfRig) -> None:
     rig.remember(going)
     change = dying_at_the_reload(rig)
 
-    def add() -> Outcome:
+    def add() -> ApplyOutcome:
         line = NodeLine(spec("vn7"), LineState.FUTURE)
         return change.apply(lambda now: now.with_nodes(line), dry=False)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.cluster import Job, JobState
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.json_path import JsonPath
 from backfill.drivers.slurm.reading.paths import REST_S, Failover, ReadPath
 from backfill.drivers.slurm.reading.rest_path import RestPath
@@ -52,7 +52,7 @@ class Crowd:
     now_s: float = field(default=0.0)
 
     @property
-    def patient(self) -> Commands:
+    def patient(self) -> SlurmTools:
         return commands_of(self.lab, PATIENT_S)
 
     def behind(self, first: ReadPath, patience_s: float = PATIENT_S) -> Failover:

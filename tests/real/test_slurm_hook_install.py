@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, Wanted
+from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, WantedNodes
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
 from backfill.drivers.slurm.hooks.submit_lua import Gate
 from backfill.ports.workload import NodeSpec
@@ -124,7 +124,7 @@ def test_a_feature_may_be_asked_for_before_any_node_has_it(site: Site) -> None:
     change = transactions_of(site.rig.lab)
     before = site.rig.manager.observe().nodes.keys()
     line = NodeSpec(FEATURES_NODE, "127.0.0.1", 1, 1, ("software7",))
-    wanted = Wanted(Method.DYNAMIC, (), "/bin/true", 120, line)
+    wanted = WantedNodes(Method.DYNAMIC, (), "/bin/true", 120, line)
     change.apply(lambda now: wanted.change(now, change.site()))
     asked = site.rig.lab.run("ctl", [*wish, "--parsable"])
     assert asked.returncode == 0, asked.stderr

@@ -11,7 +11,7 @@ from backfill.core.cluster import JobState
 from backfill.ports.storage import Record
 from backfill.sim.scenarios.player import Outcome, play
 from backfill.sim.scenarios.reader import load_scenario
-from backfill.sim.scenarios.scenario import Check, Expectation, JobMoment, Scenario, When
+from backfill.sim.scenarios.scenario import Assertion, Expectation, JobMoment, Scenario, When
 from backfill.sim.scenarios.stage import SimulatedStage
 from backfill.sim.scenarios.verdicts import Evidence, hosts_of_jobs, judge
 from backfill.ui import cli
@@ -73,8 +73,8 @@ def test_a_promise_that_is_broken_is_told(scenario: Scenario) -> None:
     wrong = replace(
         scenario,
         expect=(
-            Expectation(Check.MOVED, job="counter", to="bm1"),
-            Expectation(Check.WAITED_LONGER, job="important", than="yardstick", within_s=0.001),
+            Expectation(Assertion.MOVED, job="counter", to="bm1"),
+            Expectation(Assertion.WAITED_LONGER, job="important", than="yardstick", within_s=0.001),
         ),
     )
     moved, waited = played(wrong).verdicts
@@ -98,7 +98,7 @@ def test_how_long_it_may_wait_is_measured_by_an_idle_host_in_the_same_play(
 ) -> None:
     """Half a second, or sixteen times what the yardstick took where that is more."""
     delays_s = {"important": waits_s, **{f"yardstick-{n}": idle_s for n in (1, 2, 3)}}
-    wanted = [e for e in scenario.expect if e.check is Check.WAITED_LONGER]
+    wanted = [e for e in scenario.expect if e.check is Assertion.WAITED_LONGER]
     (verdict,) = judge(replace(scenario, expect=tuple(wanted)), evidence(delays_s))
     assert verdict.ok is ok
 

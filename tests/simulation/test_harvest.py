@@ -15,7 +15,7 @@ from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.policy_replay import BrokenPromiseError, Run, Setting, reference, run
 from backfill.sim.replay.trace_cluster import JobTale
 from backfill.sim.schedulers.machine import Cluster
-from backfill.sim.traces.models import Job, lublin, with_estimates
+from backfill.sim.traces.models import ModelJob, lublin, with_estimates
 from backfill.ui.report.figures import Summary, summary
 from tests.unit.harvest_inputs import KILL, MOVE, PAUSE, policy, setting
 
@@ -87,11 +87,11 @@ def test_moving_helps_where_hosts_are_left_over() -> None:
 # --- livelock ------------------------------------------------------------------------------------
 
 # Both nodes are wanted for a minute in every three; a low-priority job needs ten.
-PULSE = [Job(0, 1, 1), *(Job(600 + 180 * i, 60, 2, 60) for i in range(40))]
+PULSE = [ModelJob(0, 1, 1), *(ModelJob(600 + 180 * i, 60, 2, 60) for i in range(40))]
 
 
 def long_job(ladder: Ladder, saves: tuple[float, float] = (0.0, 0.0), protect_after: int = 0) -> JobTale:
-    low = [Job(550, 600, 1, 600)]
+    low = [ModelJob(550, 600, 1, 600)]
     rules = replace(policy(ladder), victims=Victims(protect_after=protect_after))
     given, policies = setting(PULSE, Cluster(2, 1), rules, low, saves=saves)
     return next(t for t in played(given, policies)[0].tales if not t.high)
@@ -131,7 +131,7 @@ def test_a_job_that_saves_itself_gets_through_even_when_killed() -> None:
 
 SHORT = HIGH[:25]
 # Something small, and once all instances are there a job that wants every node.
-LATER = [Job(0, 1, 1), Job(100, 600, 8, 600)]
+LATER = [ModelJob(0, 1, 1), ModelJob(100, 600, 8, 600)]
 FAILING = ReplayCosts(failures={"create": 0.1, "pause": 0.05, "suspend": 0.2, "restore": 0.1})
 
 
@@ -174,16 +174,16 @@ def test_no_reading_is_made_up_between_news_and_the_reading_that_tells_it() -> N
     """A job that has just been allocated has not left its nodes because nobody has read of it."""
     costs = ReplayCosts(StepCosts(delete_s=1.5))
     # Slurm was last read at an odd second, and readings without news are left out 14 s at a time.
-    high = [Job(0, 101, 1, 101), Job(101 + 27, 50, 2, 50)]
-    given, policies = setting(high, Cluster(2, 1), policy(KILL), [Job(0, 1000, 1, 1000)], costs)
+    high = [ModelJob(0, 101, 1, 101), ModelJob(101 + 27, 50, 2, 50)]
+    given, policies = setting(high, Cluster(2, 1), policy(KILL), [ModelJob(0, 1000, 1, 1000)], costs)
     assert len(played(given, policies)[0].high_starts()) == len(high)
 
 
 def test_instances_may_stay_beside_a_job_that_leaves_them_room() -> None:
     """With `extent: needed` on nodes of several CPUs: that breaks no promise."""
     rules = replace(policy(per_host=4), victims=Victims(extent=Extent.NEEDED))
-    high = [Job(600, 20_000, 2, 20_000), Job(700, 10_000, 1, 10_000)]
-    given, rules = setting(high, Cluster(2, 4), rules, [Job(0, 9_000, 1)] * 5)
+    high = [ModelJob(600, 20_000, 2, 20_000), ModelJob(700, 10_000, 1, 10_000)]
+    given, rules = setting(high, Cluster(2, 4), rules, [ModelJob(0, 9_000, 1)] * 5)
     found = played(given, rules)[0]
     assert all(tale.completed and not tale.restarts for tale in found.tales)
     assert found.ledger.paused_s < 9_000
@@ -192,5 +192,5 @@ def test_instances_may_stay_beside_a_job_that_leaves_them_room() -> None:
 def test_spares_are_kept_when_all_work_is_done() -> None:
     """A replay is over although instances that the policy wants at all times are still there."""
     rules = replace(policy(), scale=Scale(warm=2))
-    given, rules = setting([Job(0, 60, 1, 60), Job(900, 60, 3, 60)], CLUSTER, rules, 3)
+    given, rules = setting([ModelJob(0, 60, 1, 60), ModelJob(900, 60, 3, 60)], CLUSTER, rules, 3)
     assert all(tale.completed for tale in played(given, rules)[0].tales if tale.high)

@@ -14,7 +14,7 @@ from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.sentences import why
-from backfill.drivers.simulated.slurm.model import Reservation
+from backfill.drivers.simulated.slurm.model import SimReservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.player import play
@@ -43,7 +43,7 @@ limit_s: 900
 
 def reserve(sim: SimulatedWorld, in_s: float, for_s: float, *, maintenance: bool = True) -> None:
     start_s = sim.now_s + in_s
-    sim.slurm.reserve(["bm1"], Reservation(start_s, start_s + for_s, maintenance))
+    sim.slurm.reserve(["bm1"], SimReservation(start_s, start_s + for_s, maintenance))
 
 
 def test_slurm_starts_what_ends_before_and_nothing_else() -> None:

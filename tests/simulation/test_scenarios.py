@@ -11,16 +11,16 @@ from backfill.core.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.sim.scenarios.player import play
 from backfill.sim.scenarios.reader import load_scenario
-from backfill.sim.scenarios.scenario import Check, Scenario
+from backfill.sim.scenarios.scenario import Assertion, Scenario
 from backfill.sim.scenarios.shipped import folder
 from backfill.sim.scenarios.stage import SimulatedStage
-from backfill.sim.scenarios.verdicts import Verdict
+from backfill.sim.scenarios.verdicts import ScenarioVerdict
 
 SHIPPED = sorted(folder().glob("*.yaml"))
 KILL = Ladder((RungRule(Rung.REQUEUE),))
 
 
-def verdicts(scenario: Scenario) -> list[Verdict]:
+def verdicts(scenario: Scenario) -> list[ScenarioVerdict]:
     """What comes of it; no promise may be broken on the way."""
     stage = SimulatedStage(scenario)
     outcome = play(scenario, stage)
@@ -49,4 +49,4 @@ def test_another_ladder_is_found_out(name: str) -> None:
 def test_every_check_is_shown_by_some_scenario() -> None:
     """Who writes one finds an example of each."""
     used = {e.check for path in SHIPPED for e in load_scenario(path).expect}
-    assert used == set(Check)
+    assert used == set(Assertion)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backfill.core.cluster import Job, JobState, Node, NodeBase, SlurmSettings, SlurmVersion
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine
 from backfill.drivers.slurm.conf.reload import Reload
-from backfill.drivers.slurm.conf.transaction import Place, Slurm, Transactions
+from backfill.drivers.slurm.conf.transaction import ConfPlace, Slurm, Transactions
 from backfill.ports.errors import UnreachableError
 from backfill.ports.workload import ClusterObservation, NodeSpec
 from tests.unit.slurm_tools import FakeTools
@@ -73,8 +73,8 @@ class ConfCluster:
     @property
     def transactions(self) -> Transactions:
         """A new process, as it were."""
-        commands = Commands(self.conf, self.directory / "bin")
-        place = Place(self.conf, self.directory / "state", health_s=0.0)
+        commands = SlurmTools(self.conf, self.directory / "bin")
+        place = ConfPlace(self.conf, self.directory / "state", health_s=0.0)
         return Transactions(place, Slurm(commands, self.look, self.settings), Reload(self.restart), self._at)
 
     def _at(self, step: str) -> None:

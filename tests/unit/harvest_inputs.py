@@ -14,8 +14,8 @@ from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.fitting import depth_for, everywhere, memory_for, node_names
 from backfill.sim.replay.policy_replay import Setting
 from backfill.sim.schedulers.machine import Cluster
-from backfill.sim.traces.models import Job, htc_pilot
-from backfill.sim.traces.trace import Trace, TraceBuilder
+from backfill.sim.traces.models import ModelJob, htc_pilot
+from backfill.sim.traces.trace import JobTrace, TraceBuilder
 
 KILL = Ladder((RungRule(Rung.REQUEUE),))
 PAUSE = Ladder(
@@ -54,7 +54,7 @@ def policy(ladder: Ladder = PAUSE, most: int = 100, per_host: int = 1) -> Policy
     )
 
 
-def trace_of(jobs: Iterable[Job]) -> Trace:
+def trace_of(jobs: Iterable[ModelJob]) -> JobTrace:
     builder = TraceBuilder()
     for number, job in enumerate(jobs, 1):
         builder.add(number, job.submit_s, job.run_s, job.processors, job.estimate_s)
@@ -62,10 +62,10 @@ def trace_of(jobs: Iterable[Job]) -> Trace:
 
 
 def setting(
-    high: Iterable[Job],
+    high: Iterable[ModelJob],
     cluster: Cluster,
     policies: PolicySet,
-    low: int | Iterable[Job] = 0,
+    low: int | Iterable[ModelJob] = 0,
     costs: ReplayCosts | None = None,
     saves: tuple[float, float] = (0.0, 0.0),
     seed: int = 1,

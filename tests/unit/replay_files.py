@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill.sim.traces.models import Job
+from backfill.sim.traces.models import ModelJob
 from backfill.sim.traces.swf import swf_lines
 from backfill.ui.commands.replay import main
 from tests.unit.policy_files import text
@@ -16,7 +16,7 @@ KILL = "ladder: [{rung: requeue, within_s: 60s}]"
 
 def written(where: Path) -> Path:
     """`t.swf`, `pause.yaml` and `kill.yaml`."""
-    jobs = [Job(0, 60, 1), Job(300, 600, 2), Job(1500, 60, 2), Job(1500, 5, 9)]
+    jobs = [ModelJob(0, 60, 1), ModelJob(300, 600, 2), ModelJob(1500, 60, 2), ModelJob(1500, 5, 9)]
     (where / "t.swf").write_text("".join(swf_lines(jobs, ())))
     (where / "pause.yaml").write_text(text(LIMITS, instances=SMALL))
     (where / "kill.yaml").write_text(text(LIMITS, KILL, instances=SMALL))

@@ -12,7 +12,7 @@ from backfill.core.devices import Sharing, Wanted
 from backfill.core.fleet import Checkpoint, Flavour, InstanceSpec, Tag
 from backfill.core.records import decode, encode, encode_briefly
 from backfill.engine.narrate import sentence
-from backfill.engine.workers import Pool, pool_of
+from backfill.engine.workers import WorkerPool, pool_of
 
 HEAD = ("vn1", 2, "a test")
 FLAVOUR = Flavour(cpus=2, memory_mb=256)
@@ -77,7 +77,7 @@ def test_an_action_says_who_it_is_and_where(
     assert action.key == f"{type(action).__name__}:{action.subject}:{action.generation}{extra}"
     assert (action.asks, action.lands_on) == (asks, lands_on)
     assert sentence(action).endswith(": a test")
-    assert isinstance(pool_of(action), Pool)
+    assert isinstance(pool_of(action), WorkerPool)
     assert decode(encode(action)) == decode(encode_briefly(action)) == action
 
 

@@ -13,7 +13,7 @@ import pytest
 from backfill.core.fleet import Checkpoint
 from backfill.core.policies.checkpoints import Checkpoints as Policy
 from backfill.drivers.libvirt.checkpoints import packing
-from backfill.drivers.libvirt.checkpoints.folders import Checkpoints, copy_file
+from backfill.drivers.libvirt.checkpoints.folders import CheckpointFolders, copy_file
 from backfill.drivers.libvirt.checkpoints.packing import Trial, choose
 from backfill.drivers.libvirt.store import Store
 from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, NotFoundError, RefusedError
@@ -43,7 +43,7 @@ def test_what_compresses_well_is_packed_and_comes_back_whole(
     """The instance's own image may be removed meanwhile, as a restore does."""
     # Nothing is packed by a machine that is too slow at it, such as this one under load.
     monkeypatch.setattr(packing, "_SLOWEST_MB_S", 0.0)
-    kept = Checkpoints(store)
+    kept = CheckpointFolders(store)
     kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
     store.discard_memory("vn1")
     (manifest,) = kept.verify("5-1")
@@ -58,7 +58,7 @@ def test_what_compresses_well_is_packed_and_comes_back_whole(
 def test_noise_is_kept_as_it_is(store: Store) -> None:
     """Packing what cannot be packed would cost time at both ends."""
     store.memory("vn1").write_bytes(os.urandom(200_000))
-    kept = Checkpoints(store)
+    kept = CheckpointFolders(store)
     kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
     (manifest,) = kept.verify("5-1")
     assert manifest.checkpoint.compression == "none"
@@ -77,7 +77,7 @@ def test_the_level_is_chosen_by_what_it_did_to_a_sample() -> None:
 @pytest.mark.parametrize("part", ["memory", "disk"])
 def test_a_damaged_file_is_named(store: Store, part: str) -> None:
     """One byte is enough."""
-    kept = Checkpoints(store)
+    kept = CheckpointFolders(store)
     kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
     (manifest,) = kept.verify("5-1")
     (file,) = Path(manifest.checkpoint.where).glob(f"{part}*")
@@ -93,7 +93,7 @@ def test_a_damaged_file_is_named(store: Store, part: str) -> None:
 
 def test_a_part_without_its_fellows_is_no_checkpoint(store: Store) -> None:
     """A parallel job comes back with all of its instances or not at all."""
-    kept = Checkpoints(store)
+    kept = CheckpointFolders(store)
     kept.keep(asked("vn1", "vn1", "vn2"), DOCUMENT, store.home("vn1"), None)
     with pytest.raises(BadOutputError, match="vn2 is missing"):
         kept.verify("5-1")
@@ -103,7 +103,7 @@ def test_a_part_without_its_fellows_is_no_checkpoint(store: Store) -> None:
 
 def test_an_unreadable_manifest_is_shown_and_can_be_dropped(store: Store) -> None:
     """It takes room, so people must see it."""
-    kept = Checkpoints(store)
+    kept = CheckpointFolders(store)
     where = kept.keep(asked(), DOCUMENT, store.home("vn1"), None).where
     Path(where, "manifest.json").write_text("{")
     (shown,) = kept.all()
@@ -116,7 +116,7 @@ def test_an_unreadable_manifest_is_shown_and_can_be_dropped(store: Store) -> Non
 
 def test_what_an_interrupted_daemon_left_is_finished(store: Store) -> None:
     """Unsealed ones are sealed; a folder without a manifest is none."""
-    kept = Checkpoints(store)
+    kept = CheckpointFolders(store)
     kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
     halves = [store.checkpoints / name / "vn1" for name in ("6-1", "7-1")]
     for half in halves:
@@ -125,7 +125,7 @@ def test_what_an_interrupted_daemon_left_is_finished(store: Store) -> None:
     then_s = time.time() - 7200
     for path in (halves[0] / "memory.save", halves[0]):
         os.utime(path, (then_s, then_s))
-    Checkpoints(store).tend()
+    CheckpointFolders(store).tend()
     assert [bool(c.checksum) for c in kept.all()] == [True]
     # A half one takes room that no quota counts; a young one may be on its way.
     assert not halves[0].parent.exists()
@@ -134,7 +134,7 @@ def test_what_an_interrupted_daemon_left_is_finished(store: Store) -> None:
 
 def test_the_quota_counts_what_is_on_its_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members of one job are kept at the same time: together they may not exceed it either."""
-    kept, begun, go_on = Checkpoints(store), threading.Event(), threading.Event()
+    kept, begun, go_on = CheckpointFolders(store), threading.Event(), threading.Event()
 
     def slow_disk(name: str, source: Path, target: Path) -> None:
         begun.set()
@@ -155,7 +155,7 @@ def test_the_quota_counts_what_is_on_its_way(store: Store, monkeypatch: pytest.M
 
 def test_the_quota_counts_what_is_there(store: Store) -> None:
     """The second one does not fit; the first stays."""
-    kept = Checkpoints(store)
+    kept = CheckpointFolders(store)
     kept.keep(asked(), DOCUMENT, store.home("vn1"), 1.5)
     with pytest.raises(NoCapacityError, match="does not fit"):
         kept.keep(asked("vn2"), DOCUMENT, store.home("vn2"), 1.5)
@@ -171,7 +171,7 @@ def test_a_full_disk_refuses_only_what_has_to_be_written(
     monkeypatch.setattr(
         "backfill.drivers.libvirt.checkpoints.folders.shutil.disk_usage", lambda _: nearly_full
     )
-    kept = Checkpoints(store)
+    kept = CheckpointFolders(store)
     assert kept.keep(asked(), DOCUMENT, store.home("vn1"), None).size_mb > 1.0
     (store.home("vn2") / "disk.qcow2").write_bytes(os.urandom(400_000))
     with pytest.raises(NoCapacityError, match="takes more than the 0 MB that are free"):
@@ -180,7 +180,7 @@ def test_a_full_disk_refuses_only_what_has_to_be_written(
 
 def test_bad_names_and_missing_memory_are_refused(store: Store) -> None:
     """An id is a folder's name and nothing else."""
-    kept = Checkpoints(store)
+    kept = CheckpointFolders(store)
     with pytest.raises(RefusedError, match="is no id"):
         kept.drop("../vn1")
     with pytest.raises(NotFoundError):

@@ -12,7 +12,7 @@ import pytest
 from backfill.core.cluster import Job, JobState
 from backfill.core.fleet import Checkpoint
 from backfill.core.lifecycle import Phase
-from backfill.drivers.libvirt.checkpoints.folders import Checkpoints
+from backfill.drivers.libvirt.checkpoints.folders import CheckpointFolders
 from backfill.drivers.libvirt.store import Store
 from backfill.ui.cli import main
 from tests.unit.living_daemon import living
@@ -33,7 +33,7 @@ def policy(tmp_path: Path) -> Path:
         made = Checkpoint(
             f"5-{number}", "vn1", job="5", members=("vn1",), created_s=float(number), expires_s=now_s + left_s
         )
-        Checkpoints(store).keep(made, "<domain/>", home, None)
+        CheckpointFolders(store).keep(made, "<domain/>", home, None)
     path = tmp_path / "policy.yaml"
     libvirt = LIBVIRT.replace("/srv/backfill", str(directory))
     path.write_text(text(libvirt, hosts=LIBVIRT_HOST))

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from openstack import exceptions as sdk
 
-from backfill.drivers.openstack.api.link import Answer, Link
+from backfill.drivers.openstack.api.link import Answer, ApiLink
 from backfill.drivers.openstack.appliance.applying import apply, remove
-from backfill.drivers.openstack.appliance.template import Cluster
+from backfill.drivers.openstack.appliance.template import Appliance
 from backfill.drivers.openstack.settings import Patience
 from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 
-WANTED = Cluster(
+WANTED = Appliance(
     "c9",
     "cluster-c9",
     "10.99.0.0/24",
@@ -37,7 +37,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-class MemoryCloud(Link):
+class MemoryCloud(ApiLink):
     """Lists of objects by kind; what is asked for by name, project or network is found."""
 
     def __init__(self) -> None:

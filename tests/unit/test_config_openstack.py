@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.drivers.openstack.settings import Place
+from backfill.drivers.openstack.settings import CloudPlace
 from backfill.ui.assemble import openstack_config
 from tests.unit.policy_files import loaded, sentences, text
 
@@ -28,7 +28,7 @@ def test_the_section_becomes_the_drivers_settings(tmp_path: Path) -> None:
     config = loaded(tmp_path, text(SECTION, hosts=HOSTS))
     assert config.openstack is not None
     made = openstack_config(config, config.openstack, list(config.hosts))
-    assert made.places == {"east": Place("mycloud")}
+    assert made.places == {"east": CloudPlace("mycloud")}
     assert made.shape.flavours == ("m1.small", "m1.medium")
     assert (made.shape.vnic_type, made.shape.group_policy) == ("direct", "soft-anti-affinity")
     assert made.hours_cap == 500

@@ -14,7 +14,7 @@ from backfill.config import CallLimits, HardwareEntry, ImageEntry, SurroundingsE
 from backfill.config.problems import Place
 from backfill.config.reader import Reader, walk
 from backfill.config.reference import reference
-from backfill.config.shapes import Choice, root, section
+from backfill.config.shapes import OneOf, root, section
 from backfill.config.tree import Entries, parse
 from backfill.core.guards import Limits
 from backfill.core.keys import Option, key
@@ -121,7 +121,7 @@ def test_every_key_means_something() -> None:
 
 
 def _explained(shape: object) -> bool:
-    return isinstance(shape, Choice) and all(isinstance(m, Option) and m.meaning for m in shape.values)
+    return isinstance(shape, OneOf) and all(isinstance(m, Option) and m.meaning for m in shape.values)
 
 
 def test_a_type_that_the_file_has_no_form_for_is_the_programmers_error() -> None:
@@ -148,7 +148,7 @@ def test_the_schema_has_every_key_and_is_plain_data() -> None:
         (ImageEntry, "ImageFiles"),
         (SurroundingsEntry, "Surroundings"),
         (HardwareEntry, "Hardware"),
-        (CallLimits, "Limits"),
+        (CallLimits, "LibvirtLimits"),
     ],
 )
 def test_the_libvirt_section_has_what_the_driver_wants(ours: type, driver: str) -> None:

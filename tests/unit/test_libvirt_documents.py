@@ -11,7 +11,7 @@ from backfill.core.fleet import Flavour, InstanceSpec, InstanceState, Tag
 from backfill.core.quantities import Resources
 from backfill.drivers.libvirt.connection.domain_xml import (
     NAMESPACE,
-    Files,
+    DomainFiles,
     Label,
     Memory,
     domain_uuid,
@@ -32,7 +32,7 @@ from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")
 SPEC = InstanceSpec("vn1", "bm1", Tag("grete", "vn1", 3), Flavour(2, 512), "tiny & small", "10.77.1.1/16")
 IMAGE = ImageFiles("/images/vmlinuz", "/images/initrd", "/images/disk.raw", "root=/dev/vda a<b")
-FILES = Files("/shared/vn1/disk.qcow2", "/shared/vn1/seed.tar", "/shared/vn1/console.log")
+FILES = DomainFiles("/shared/vn1/disk.qcow2", "/shared/vn1/seed.tar", "/shared/vn1/console.log")
 
 
 def document(hardware: Hardware | None = None, spec: InstanceSpec = SPEC) -> Xml.Element:

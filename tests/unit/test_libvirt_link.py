@@ -13,7 +13,7 @@ import pytest
 
 from backfill.drivers.libvirt.connection.link import Link
 from backfill.drivers.libvirt.errors import kind_of
-from backfill.drivers.libvirt.settings import Limits
+from backfill.drivers.libvirt.settings import LibvirtLimits
 from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
@@ -24,7 +24,7 @@ from backfill.ports.errors import (
     UnreachableError,
 )
 
-PATIENT = Limits(connect_s=20, call_s=20, stuck_calls=2)
+PATIENT = LibvirtLimits(connect_s=20, call_s=20, stuck_calls=2)
 SOON_S = 0.05  # for what never answers
 
 
@@ -68,7 +68,7 @@ def host() -> Iterator[Host]:
     made.hold.set()
 
 
-def link(host: Host, limits: Limits = PATIENT) -> Link:
+def link(host: Host, limits: LibvirtLimits = PATIENT) -> Link:
     return Link("hv1", "qemu+tcp://hv1/system", limits, opener=host.open)
 
 

@@ -6,27 +6,29 @@ import threading
 
 import pytest
 
-from backfill.drivers.libvirt.migration.transfer import Progress, Step, decide
+from backfill.drivers.libvirt.migration.transfer import MoveProgress, MoveStep, decide
 from backfill.drivers.libvirt.pool import MoveSlots
 from backfill.drivers.libvirt.settings import Hardware, LibvirtConfig, MoveTerms, Surroundings
 from backfill.ports.errors import BusyError
 
-NOTHING: frozenset[Step] = frozenset()
-EARLY, LATE_IN_A_PASS, ALMOST_OVER = Progress(0, 0, 0), Progress(200, 50, 3), Progress(5, 50, 3)
-ON_BOTH = Progress(100, 50, 2, post_copy=True)
+NOTHING: frozenset[MoveStep] = frozenset()
+EARLY, LATE_IN_A_PASS, ALMOST_OVER = MoveProgress(0, 0, 0), MoveProgress(200, 50, 3), MoveProgress(5, 50, 3)
+ON_BOTH = MoveProgress(100, 50, 2, post_copy=True)
 
 
 @pytest.mark.parametrize(
     ("elapsed_s", "seen", "step"),
     [
-        (1.0, LATE_IN_A_PASS, Step.WAIT),
-        (10.0, LATE_IN_A_PASS, Step.CANCEL),
-        (10.0, EARLY, Step.CANCEL),
-        (10.0, ALMOST_OVER, Step.WAIT),  # it is about to switch over: an order would come too late
-        (10.0, ON_BOTH, Step.WAIT),
+        (1.0, LATE_IN_A_PASS, MoveStep.WAIT),
+        (10.0, LATE_IN_A_PASS, MoveStep.CANCEL),
+        (10.0, EARLY, MoveStep.CANCEL),
+        (10.0, ALMOST_OVER, MoveStep.WAIT),  # it is about to switch over: an order would come too late
+        (10.0, ON_BOTH, MoveStep.WAIT),
     ],
 )
-def test_a_slow_move_is_cancelled_while_that_is_safe(elapsed_s: float, seen: Progress, step: Step) -> None:
+def test_a_slow_move_is_cancelled_while_that_is_safe(
+    elapsed_s: float, seen: MoveProgress, step: MoveStep
+) -> None:
     """Only when an order to stop arrives well before the guest changes sides."""
     assert decide(MoveTerms(within_s=10.0), elapsed_s, seen, NOTHING) is step
 
@@ -55,11 +57,11 @@ def test_an_emulated_guest_does_not_run_while_its_memory_is_sent(
 def test_post_copy_is_ordered_once_and_only_where_the_policy_says_so() -> None:
     """After a first pass over the memory; a move in post-copy is never cancelled."""
     terms = MoveTerms(within_s=10.0, post_copy_after_s=5.0)
-    assert decide(terms, 6.0, EARLY, NOTHING) is Step.WAIT
-    assert decide(terms, 6.0, LATE_IN_A_PASS, NOTHING) is Step.POST_COPY
-    assert decide(terms, 6.0, LATE_IN_A_PASS, frozenset({Step.POST_COPY})) is Step.WAIT
-    assert decide(terms, 11.0, ON_BOTH, frozenset({Step.POST_COPY})) is Step.WAIT
-    assert decide(MoveTerms(), 200.0, LATE_IN_A_PASS, NOTHING) is Step.WAIT
+    assert decide(terms, 6.0, EARLY, NOTHING) is MoveStep.WAIT
+    assert decide(terms, 6.0, LATE_IN_A_PASS, NOTHING) is MoveStep.POST_COPY
+    assert decide(terms, 6.0, LATE_IN_A_PASS, frozenset({MoveStep.POST_COPY})) is MoveStep.WAIT
+    assert decide(terms, 11.0, ON_BOTH, frozenset({MoveStep.POST_COPY})) is MoveStep.WAIT
+    assert decide(MoveTerms(), 200.0, LATE_IN_A_PASS, NOTHING) is MoveStep.WAIT
 
 
 def test_moves_between_two_hosts_take_turns_in_both_directions() -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from backfill.core.fleet import Flavour, InstanceSpec, Tag
-from backfill.drivers.libvirt.connection.domain_xml import Files
+from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
 from backfill.drivers.libvirt.guest.seed import ENTROPY_BYTES, Identity, identity_text, seed_tar
 from backfill.drivers.libvirt.settings import ImageFiles
 
 IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")
 SPEC = InstanceSpec("vn1", "bm1", Tag("grete", "vn1", 3), Flavour(2, 512), "tiny & small", "10.77.1.1/16")
 IMAGE = ImageFiles("/images/vmlinuz", "/images/initrd", "/images/disk.raw", "root=/dev/vda a<b")
-FILES = Files("/shared/vn1/disk.qcow2", "/shared/vn1/seed.tar", "/shared/vn1/console.log")
+FILES = DomainFiles("/shared/vn1/disk.qcow2", "/shared/vn1/seed.tar", "/shared/vn1/console.log")
 
 
 def test_the_same_identity_gives_the_same_seed() -> None:

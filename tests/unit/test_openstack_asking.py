@@ -9,19 +9,19 @@ import pytest
 
 from backfill.drivers.openstack.api.board import Board
 from backfill.drivers.openstack.api.cloud import Cloud
-from backfill.drivers.openstack.api.link import Answer, Link
+from backfill.drivers.openstack.api.link import Answer, ApiLink
 from backfill.drivers.openstack.api.naming import id_of, own_group
 from backfill.drivers.openstack.api.shortage import is_no_room
 from backfill.drivers.openstack.capacity import Gauge
 from backfill.drivers.openstack.provider import OpenStackProvider
-from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
+from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
 from backfill.ports.errors import NotFoundError, RefusedError
 
 LATE_S = 60.0
 SHAPE = Shape(("tiny",), "nodes")
 
 
-class MemoryLink(Link):
+class MemoryLink(ApiLink):
     """Answers GET with what stands in `pages`, and remembers what was asked."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ def test_servers_of_a_host_that_has_another_name_now_are_told_of_once(
             for i, host in enumerate(("east", "pool", "pool"))
         ]
     }
-    config = OpenStackConfig("c1", {"east": Place("east")}, SHAPE, Guest("", ""))
+    config = OpenStackConfig("c1", {"east": CloudPlace("east")}, SHAPE, Guest("", ""))
     provider = OpenStackProvider(config, lambda *given: link)
     for _ in range(2):
         provider.observe("east")

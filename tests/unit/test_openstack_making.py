@@ -12,7 +12,7 @@ from backfill.core.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.link import Answer
 from backfill.drivers.openstack.servers.making import create, delete
-from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
+from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
 from backfill.ports.errors import DriverError, NotFoundError, RefusedError, UnreachableError
 from tests.unit.test_cloud_applying import MemoryCloud
 
@@ -44,7 +44,11 @@ class LossyCloud(MemoryCloud):
 def cloud_of(link: MemoryCloud, **shape: Any) -> Cloud:
     """The driver's cloud on this link."""
     config = OpenStackConfig(
-        "c1", {"east": Place("west")}, Shape(("tiny",), "nodes", **shape), Guest("", ""), patience=PATIENCE
+        "c1",
+        {"east": CloudPlace("west")},
+        Shape(("tiny",), "nodes", **shape),
+        Guest("", ""),
+        patience=PATIENCE,
     )
     return Cloud(config, link, {})
 

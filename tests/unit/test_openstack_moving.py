@@ -12,7 +12,7 @@ from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.link import Answer
 from backfill.drivers.openstack.api.states import HOST, POWER, RESTORED, Server, state_of
 from backfill.drivers.openstack.servers.moving import cancel, migrate, suspend
-from backfill.drivers.openstack.settings import Guest, OpenStackConfig, Patience, Place, Shape
+from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
 from backfill.ports.errors import BadOutputError, BusyError, NotFoundError
 from tests.unit.test_openstack_asking import MemoryLink
 from tests.unit.test_openstack_pure import server
@@ -47,7 +47,7 @@ class ActingLink(MemoryLink):
 
 
 def cloud_of(link: MemoryLink) -> Cloud:
-    places = {"east": Place("east"), "hv2": Place("east", "c2")}
+    places = {"east": CloudPlace("east"), "hv2": CloudPlace("east", "c2")}
     config = OpenStackConfig("c1", places, Shape(("tiny",), "nodes"), Guest("", ""), patience=PATIENCE)
     return Cloud(config, link, {"c2": "hv2"})
 

@@ -28,7 +28,7 @@ from backfill.drivers.openstack.api.states import (
     state_of,
     unique_tag,
 )
-from backfill.drivers.openstack.capacity import Quota, pool_room
+from backfill.drivers.openstack.capacity import ProjectQuota, pool_room
 from backfill.drivers.openstack.guest.identity import user_data
 from backfill.drivers.openstack.settings import Guest
 from backfill.ports.errors import (
@@ -184,22 +184,22 @@ def test_what_may_have_happened_although_it_failed() -> None:
 
 def test_room_of_a_pool() -> None:
     """Quota, less others' use, less what our flavours take beyond what we asked for."""
-    quota = Quota(Resources(10, 8192), Resources(3, 2048), 7, 0.0)
+    quota = ProjectQuota(Resources(10, 8192), Resources(3, 2048), 7, 0.0)
     # One server of ours takes 1 CPU and 512 MB for 256 MB; others use 2 CPUs and 1536 MB.
     assert pool_room(quota, [server()], 0, NOTHING) == Resources(8, 8192 - 1536 - 256)
 
 
 def test_room_shrinks_when_it_is_wanted_back() -> None:
     """By a mark on a server, by what was given back lately, when no slot or no hour is left."""
-    quota = Quota(Resources(10, 8192), Resources(1, 512), 7, 0.0)
+    quota = ProjectQuota(Resources(10, 8192), Resources(1, 512), 7, 0.0)
     marked = server()
     marked["metadata"][RECLAIM] = "maintenance"
     free = pool_room(quota, [server()], 0, NOTHING)
     assert pool_room(quota, [marked], 0, NOTHING) == free - Resources(1, 256)
     assert pool_room(quota, [server()], 0, Resources(2, 512)) == free - Resources(2, 512)
-    full = Quota(quota.most, quota.used, 0, 0.0)
+    full = ProjectQuota(quota.most, quota.used, 0, 0.0)
     assert pool_room(full, [server()], 0, NOTHING) == Resources(1, 256)
-    spent = Quota(quota.most, quota.used, 7, 100.0)
+    spent = ProjectQuota(quota.most, quota.used, 7, 100.0)
     assert pool_room(spent, [server()], 100.0, NOTHING) == NOTHING
 
 
@@ -208,14 +208,14 @@ BORN_S = 1795298400.0  # of `server()`
 
 def test_room_is_neither_promised_twice_nor_missed_while_the_quota_is_not_read_anew() -> None:
     """What others use is what they used then, whatever came and went of ours since."""
-    read = Quota(Resources(8, 8192), Resources(3, 4096), 5, 0.0, BORN_S - 60, Resources(2, 1024), 2)
+    read = ProjectQuota(Resources(8, 8192), Resources(3, 4096), 5, 0.0, BORN_S - 60, Resources(2, 1024), 2)
     new, old = server(), server(created="2026-11-21T21:00:00Z")
     free = Resources(7, 8192 - 3072)  # others have one CPU
     for servers in ([old, old], [old, old, new], [old], []):
         beyond = Resources(0, 256 * len(servers))  # what our flavours take and do not give
         assert pool_room(read, servers, 0, NOTHING) == free - beyond
     # One that was in the use already, although lists showed it only later.
-    late = Quota(read.most, read.used, 5, 0.0, BORN_S + 60)
+    late = ProjectQuota(read.most, read.used, 5, 0.0, BORN_S + 60)
     assert pool_room(late, [server()] * 2, 0, NOTHING) == free - Resources(0, 512)
 
 
@@ -223,7 +223,7 @@ def test_a_quota_of_fewer_servers_takes_some_back_and_a_full_group_none() -> Non
     """Each of ours is one CPU and 256 MB; a group that is full only grows no more."""
     most, used = Resources(100, 100_000), Resources(5, 2560)
     for slots, group, kept in ((1, 99, 99), (0, 99, 5), (-2, 99, 3), (-9, 99, 0), (9, 5, 5)):
-        quota = Quota(most, used, slots, 0.0, group=group)
+        quota = ProjectQuota(most, used, slots, 0.0, group=group)
         assert min(99, pool_room(quota, [server()] * 5, 0, NOTHING).cpus) == kept
 
 

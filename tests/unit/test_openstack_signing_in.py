@@ -16,7 +16,7 @@ from openstack import exceptions as sdk
 from requests import Response
 
 from backfill.drivers.openstack.api.errors import asked_rest_s, status_of, translate
-from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.link import ApiLink
 from backfill.drivers.openstack.settings import Patience
 from backfill.ports.errors import DriverError, NoCapacityError, RefusedError, UnreachableError
 
@@ -42,7 +42,7 @@ def told(tmp_path: Path, content: str) -> DriverError:
     file = tmp_path / "clouds.yaml"
     file.write_text(content)
     with pytest.raises(DriverError) as problem:
-        Link("east", str(file), Patience(tries=1)).get("compute", "/servers", "vn1")
+        ApiLink("east", str(file), Patience(tries=1)).get("compute", "/servers", "vn1")
     return problem.value
 
 
@@ -66,7 +66,7 @@ def test_the_file_that_the_policy_names_is_the_one(
     if content is not None:
         file.write_text(content)
     with pytest.raises(RefusedError, match=f"{words}.*; see"):
-        Link("east", str(file), Patience()).get("compute", "/servers", "vn1")
+        ApiLink("east", str(file), Patience()).get("compute", "/servers", "vn1")
 
 
 def test_where_the_sdk_looks_there_may_be_nothing_or_another(
@@ -76,10 +76,10 @@ def test_where_the_sdk_looks_there_may_be_nothing_or_another(
     monkeypatch.setattr("openstack.config.loader.CONFIG_FILES", [str(tmp_path / "clouds.yaml")])
     monkeypatch.delenv("OS_CLIENT_CONFIG_FILE", raising=False)
     with pytest.raises(RefusedError, match=r"^east: there is no clouds\.yaml here, in ~/"):
-        Link("east", "", Patience()).get("compute", "/servers", "vn1")
+        ApiLink("east", "", Patience()).get("compute", "/servers", "vn1")
     (tmp_path / "clouds.yaml").write_text(entry().replace("east", "west"))
     with pytest.raises(RefusedError, match=r"^east: /.*clouds\.yaml has no such cloud, only west;"):
-        Link("east", "", Patience()).get("compute", "/servers", "vn1")
+        ApiLink("east", "", Patience()).get("compute", "/servers", "vn1")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_refusal_is_not_fetched_again_and_again(tmp_path: Path, monkeypatch: p
     """Keystone would lock the account: for a while the first answer is given again."""
     file = tmp_path / "clouds.yaml"
     file.write_text(entry(auth_type="magic"))
-    link = Link("east", str(file), Patience(tries=1))
+    link = ApiLink("east", str(file), Patience(tries=1))
     words = []
     for _ in range(2):
         with pytest.raises(RefusedError) as problem:

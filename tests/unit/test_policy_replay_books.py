@@ -17,7 +17,7 @@ from backfill.sim.replay.fitting import MisfitError, everywhere, low_jobs, memor
 from backfill.sim.replay.ledger import Ledger, Window
 from backfill.sim.replay.trace_cluster import JobTale
 from backfill.sim.schedulers.machine import Cluster
-from backfill.sim.traces.models import Job
+from backfill.sim.traces.models import ModelJob
 from tests.unit.harvest_inputs import policy, trace_of
 
 
@@ -160,7 +160,7 @@ def test_a_policy_for_all_nodes_has_names_enough() -> None:
 
 def test_work_that_no_instance_can_carry_is_left_out() -> None:
     """The backlog keeps what fits the flavour and counts the rest."""
-    jobs = trace_of([Job(0, 5, 1), Job(0, 5, 2), Job(0, 5, 1)])
+    jobs = trace_of([ModelJob(0, 5, 1), ModelJob(0, 5, 2), ModelJob(0, 5, 1)])
     kept = low_jobs(jobs, policy())
     assert list(kept.processors) == [1, 1]
     assert kept.left_out == {"more processors than an instance has": 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.traces.models import Job
+from backfill.sim.traces.models import ModelJob
 from backfill.sim.traces.swf import swf_lines
 from backfill.ui.commands.replay import main
 from backfill.ui.parser import BAD_DATA, USAGE
@@ -47,7 +47,7 @@ def test_json_of_two_policies(files: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_bare_metal_without_backfilling(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Under FCFS the short job waits behind the wide one, with instances and without."""
-    jobs = [Job(0, 600, 1), Job(10, 600, 2), Job(20, 60, 1)]
+    jobs = [ModelJob(0, 600, 1), ModelJob(10, 600, 2), ModelJob(20, 60, 1)]
     (files / "t.swf").write_text("".join(swf_lines(jobs, ())))
     waits = {}
     for scheduler in ("easy", "fcfs", "conservative"):
@@ -63,7 +63,7 @@ def test_bare_metal_without_backfilling(files: Path, capsys: pytest.CaptureFixtu
 
 def test_each_event_may_have_a_pass_of_its_own(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The third job arrives as the first one ends early: it overtakes only where it comes first."""
-    jobs = [Job(0, 100, 1, 300), Job(10, 100, 2), Job(100, 150, 1)]
+    jobs = [ModelJob(0, 100, 1, 300), ModelJob(10, 100, 2), ModelJob(100, 150, 1)]
     (files / "t.swf").write_text("".join(swf_lines(jobs, ())))
     (files / "costs.yaml").write_text("hook_s: 0\n")  # or it would not end at that instant
     waits = {}
@@ -114,7 +114,9 @@ def test_without_low_priority_work_only_the_hook_is_felt(
 
 def test_a_trace_as_backlog_and_costs_of_ones_own(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Low-priority work may be a trace; what no instance can carry is left out and told."""
-    (files / "low.swf").write_text("".join(swf_lines([Job(0, 100, 1), Job(0, 50, 2), Job(5, 9, 1)], ())))
+    (files / "low.swf").write_text(
+        "".join(swf_lines([ModelJob(0, 100, 1), ModelJob(0, 50, 2), ModelJob(5, 9, 1)], ()))
+    )
     (files / "costs.yaml").write_text("boot_s: 20s\nhook_s: 500ms\ntransfers: 1\n")
     costs = ("--costs", str(files / "costs.yaml"))
     assert replayed(files, "--backlog", str(files / "low.swf"), *costs, "--json") == 0

@@ -19,7 +19,7 @@ from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.schedulers.node_sets import nodes_in
 from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.rooms import Nodes
-from backfill.sim.traces.trace import Trace, TraceBuilder
+from backfill.sim.traces.trace import JobTrace, TraceBuilder
 from tests.unit.harvest_inputs import policy
 
 NODES = 6
@@ -34,14 +34,14 @@ drawn_jobs = st.lists(
 )
 
 
-def trace(jobs: list[tuple[int, int, int, int, int]]) -> Trace:
+def trace(jobs: list[tuple[int, int, int, int, int]]) -> JobTrace:
     builder = TraceBuilder()
     for number, (submit, run, more, processors, _) in enumerate(jobs, 1):
         builder.add(number, submit, run, processors, run + more)
     return builder.build()
 
 
-def bare(jobs: Trace, cluster: Cluster, policies: PolicySet) -> list[float]:
+def bare(jobs: JobTrace, cluster: Cluster, policies: PolicySet) -> list[float]:
     names = tuple(f"n{i}" for i in range(cluster.nodes))
     found = reference(Setting(cluster, jobs, node_names=names, memory_mb=1024), policies)
     starts = found.high_starts()

@@ -18,9 +18,9 @@ from backfill.sim.replay.policy_replay import run as played
 from backfill.sim.replay.trace_cluster import START_S
 from backfill.sim.schedulers.machine import Cluster, SchedulerName
 from backfill.sim.schedulers.reservations import ReservationEntry
-from backfill.sim.traces.models import Job, htc_pilot
+from backfill.sim.traces.models import ModelJob, htc_pilot
 from backfill.sim.traces.swf import swf_lines
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 from backfill.ui.commands.replay import main
 from backfill.ui.parser import BAD_DATA
 from backfill.ui.report.gantt import Gantt, Look
@@ -34,7 +34,7 @@ jobs = st.lists(
     st.tuples(st.integers(0, 30), st.integers(1, 20), st.integers(0, 9), st.integers(1, 2 * NODES)),
     min_size=1,
     max_size=20,
-).map(lambda drawn: trace_of(Job(s, r, p, r + more) for s, r, more, p in sorted(drawn)))
+).map(lambda drawn: trace_of(ModelJob(s, r, p, r + more) for s, r, more, p in sorted(drawn)))
 entries = st.lists(
     st.builds(
         ReservationEntry,
@@ -50,7 +50,7 @@ entries = st.lists(
 schedulers = st.sampled_from(("easy", "fcfs"))  # conservative: tests/property
 
 
-def bare(trace: Trace, cpus: int, kept: tuple[ReservationEntry, ...], scheduler: SchedulerName) -> Run:
+def bare(trace: JobTrace, cpus: int, kept: tuple[ReservationEntry, ...], scheduler: SchedulerName) -> Run:
     fitting = trace.fitting(NODES * cpus)
     cluster = Cluster(NODES, cpus)
     setting = Setting(cluster, fitting, None, NAMES, 1024, kept=kept, scheduler=scheduler)
@@ -61,7 +61,7 @@ def bare(trace: Trace, cpus: int, kept: tuple[ReservationEntry, ...], scheduler:
 class Naive:
     """With reservations on nodes of one CPU, worked out anew at every second."""
 
-    trace: Trace
+    trace: JobTrace
     kept: tuple[ReservationEntry, ...]
     scheduler: SchedulerName
 
@@ -138,7 +138,9 @@ class Naive:
 
 @settings(max_examples=80, deadline=None)
 @given(jobs, entries, schedulers)
-def test_it_looks_ahead(trace: Trace, kept: tuple[ReservationEntry, ...], scheduler: SchedulerName) -> None:
+def test_it_looks_ahead(
+    trace: JobTrace, kept: tuple[ReservationEntry, ...], scheduler: SchedulerName
+) -> None:
     """Every job starts when a naive scheduler, which works everything out anew, starts it."""
     fitting = trace.fitting(NODES)
     assume(len(fitting))
@@ -150,7 +152,7 @@ def test_it_looks_ahead(trace: Trace, kept: tuple[ReservationEntry, ...], schedu
 @settings(max_examples=40, deadline=None)
 @given(jobs, entries, st.integers(1, 3), schedulers)
 def test_nothing_runs_where_and_while_nodes_are_kept(
-    trace: Trace, kept: tuple[ReservationEntry, ...], cpus: int, scheduler: SchedulerName
+    trace: JobTrace, kept: tuple[ReservationEntry, ...], cpus: int, scheduler: SchedulerName
 ) -> None:
     """By its estimate every job is over before; and all of them run in the end."""
     fitting = trace.fitting(NODES * cpus)
@@ -165,7 +167,7 @@ def test_nothing_runs_where_and_while_nodes_are_kept(
 @settings(max_examples=25, deadline=None)
 @given(jobs, entries, st.integers(1, 2), schedulers)
 def test_the_simulated_slurm_agrees(
-    trace: Trace, kept: tuple[ReservationEntry, ...], cpus: int, scheduler: SchedulerName
+    trace: JobTrace, kept: tuple[ReservationEntry, ...], cpus: int, scheduler: SchedulerName
 ) -> None:
     """With a daemon that has nothing to do every job is where the run without it has it."""
     fitting = trace.fitting(NODES * cpus)
@@ -180,7 +182,7 @@ def test_the_simulated_slurm_agrees(
 
 def test_an_instance_has_left_when_the_maintenance_begins() -> None:
     """Its host is clear in time, stays clear, and has work again afterwards; nothing is lost."""
-    high = trace_of([Job(0, 10, 1), Job(4000, 10, 1)])
+    high = trace_of([ModelJob(0, 10, 1), ModelJob(4000, 10, 1)])
     low = trace_of(htc_pilot(1, 40, 1.0, backlog=40))
     kept = (ReservationEntry(("n0", "n1"), 1000.0, 600.0),)
     names = ("n0", "n1")

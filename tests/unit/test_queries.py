@@ -18,7 +18,7 @@ from backfill.engine.asked import Asked
 from backfill.engine.connection_limiter import CrowdedError, Turns
 from backfill.engine.messages import Query
 from backfill.engine.stories import Stories
-from backfill.ports.storage import Record, Window
+from backfill.ports.storage import Record, RecordWindow
 
 _RECORDS, _QUIET = 3_000, 11_000
 # What a question may read at most.
@@ -30,7 +30,7 @@ class Counted(SqliteJournal):
 
     records = size = 0
 
-    def page(self, window: Window, most: int, most_bytes: int) -> list[Record]:
+    def page(self, window: RecordWindow, most: int, most_bytes: int) -> list[Record]:
         found = super().page(window, most, most_bytes)
         self.records += len(found)
         self.size += sum(len(str(record.body)) for record in found)
@@ -152,7 +152,7 @@ def test_reading_goes_on_beside_a_writer_and_a_writer_beside_reading(journal: Co
     """Neither waits for what the other holds."""
     with journal._lock:  # as within an append
         assert Stories(journal).events({"after": 1, "limit": 1})["events"]
-    reading = Stories(journal)._read(Window(after_id=1), stories._Budget())
+    reading = Stories(journal)._read(RecordWindow(after_id=1), stories._Budget())
     next(reading)
     journal.append([quiet(1)])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backfill.sim.replay.journal import Difference, Outcome
+from backfill.sim.replay.journal import Difference, JournalOutcome
 from backfill.ui.cli import main as command
 from backfill.ui.commands.replay import main
 from backfill.ui.report.figures import FIGURES
@@ -68,5 +68,5 @@ def test_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_journal() -> None:
-    keys = {field.name for kind in (Outcome, Difference) for field in fields(kind)}
+    keys = {field.name for kind in (JournalOutcome, Difference) for field in fields(kind)}
     assert keys == _promised("a journal")

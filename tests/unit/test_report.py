@@ -16,11 +16,11 @@ from backfill.sim.scenarios.player import play
 from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.stage import SimulatedStage
 from backfill.ui.report.builder import timeline_of
-from backfill.ui.report.page import Head, Judgement, main, report_html
+from backfill.ui.report.page import Judgement, PageHead, main, report_html
 from backfill.ui.report.style import COLOURS
 from backfill.ui.report.svg import boot_bars, giving_bars, ms, returning_bars, timeline_svg, waterfall_svg
 from backfill.ui.report.tables import PEERS, evictions_table, start_steps, starts_table
-from backfill.ui.report.timeline import Kind, Span, Timeline
+from backfill.ui.report.timeline import Chart, Stretch, StretchKind
 
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,7 +33,7 @@ def records() -> tuple[Record, ...]:
 
 
 @pytest.fixture(scope="module")
-def timeline(records: tuple[Record, ...]) -> Timeline:
+def timeline(records: tuple[Record, ...]) -> Chart:
     return timeline_of(records)
 
 
@@ -54,9 +54,9 @@ class Links(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_needs_nothing_from_outside(timeline: Timeline) -> None:
+def test_the_page_needs_nothing_from_outside(timeline: Chart) -> None:
     """No link, script, font or picture is fetched, and every tag is closed."""
-    page = report_html(timeline, Head("First day"))
+    page = report_html(timeline, PageHead("First day"))
     links = Links()
     links.feed(page)
     assert links.open == []
@@ -66,25 +66,27 @@ def test_the_page_needs_nothing_from_outside(timeline: Timeline) -> None:
     assert set(re.findall(r"url\(([^)]*)\)", page)) <= {"#hatch", "#hatch-back", "#dots", "#rise", "#tip"}
 
 
-def test_what_people_wrote_is_shown_as_text(timeline: Timeline) -> None:
+def test_what_people_wrote_is_shown_as_text(timeline: Chart) -> None:
     """Names of jobs and reasons cannot smuggle markup into the page."""
     evil = replace(timeline, names=dict.fromkeys(timeline.names, "<script>x</script>&"))
-    page = report_html(evil, Head("a <b>", judgements=(Judgement(False, "<i>", ("<u>",)),)))
+    page = report_html(evil, PageHead("a <b>", judgements=(Judgement(False, "<i>", ("<u>",)),)))
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "a &lt;b&gt;" in page
     assert "<li>&lt;u&gt;</li>" in page
 
 
-def test_verdicts_stand_at_the_top(timeline: Timeline) -> None:
+def test_verdicts_stand_at_the_top(timeline: Chart) -> None:
     """A no looks different from a yes, not only by its colour."""
-    page = report_html(timeline, Head("x", judgements=(Judgement(True, "well"), Judgement(False, "badly"))))
+    page = report_html(
+        timeline, PageHead("x", judgements=(Judgement(True, "well"), Judgement(False, "badly")))
+    )
     assert "<li>well</li>" in page
     assert '<li class="no">badly</li>' in page
     assert page.index("badly") < page.index("<svg")
 
 
-def test_the_picture_shows_every_span_where_it_was(timeline: Timeline) -> None:
+def test_the_picture_shows_every_span_where_it_was(timeline: Chart) -> None:
     """One bar per span with its sentence; later ones stand further right; all inside."""
     root = ET.fromstring(timeline_svg(timeline, "first day", standalone=True))
     width = float(root.attrib["viewBox"].split()[2])
@@ -100,7 +102,7 @@ def test_the_picture_shows_every_span_where_it_was(timeline: Timeline) -> None:
     assert len(places) == 2
 
 
-def test_the_picture_marks_evictions_and_moves(timeline: Timeline) -> None:
+def test_the_picture_marks_evictions_and_moves(timeline: Chart) -> None:
     """The moment at which the host was taken is written out, and each move has its arrow."""
     root = ET.fromstring(timeline_svg(timeline, "first day"))
     texts = [t.text for t in root.iter(f"{SVG}text")]
@@ -108,21 +110,21 @@ def test_the_picture_marks_evictions_and_moves(timeline: Timeline) -> None:
     assert len([p for p in root.iter(f"{SVG}path") if p.attrib.get("class") == "way"]) == 2
 
 
-def test_names_of_a_journal_cannot_break_the_picture(timeline: Timeline) -> None:
+def test_names_of_a_journal_cannot_break_the_picture(timeline: Chart) -> None:
     """A label with markup in it stays a label."""
-    odd = Span(timeline.start_s, timeline.end_s, Kind.WORKING, "<&>", '"quoted" <b>')
+    odd = Stretch(timeline.start_s, timeline.end_s, StretchKind.WORKING, "<&>", '"quoted" <b>')
     row = replace(timeline.jobs[0], spans=(odd,), label="<&>")
     root = ET.fromstring(timeline_svg(replace(timeline, jobs=(row,)), "a & b", standalone=True))
     assert any(t.text == "<&>" for t in root.iter(f"{SVG}text"))
 
 
-def test_many_rows_are_counted_instead_of_drawn(timeline: Timeline) -> None:
+def test_many_rows_are_counted_instead_of_drawn(timeline: Chart) -> None:
     """A production journal with thousands of jobs still gives a picture that opens."""
     many = replace(timeline, jobs=timeline.jobs * 100)
     assert "and 500 more" in timeline_svg(many, "many")
 
 
-def test_starts_are_cut_as_in_the_field(timeline: Timeline) -> None:
+def test_starts_are_cut_as_in_the_field(timeline: Chart) -> None:
     """Without the guest's own word its steps are one; with it they are told apart and add up."""
     boot = timeline.boots[0]
     whole = start_steps(boot)
@@ -140,7 +142,7 @@ def test_starts_are_cut_as_in_the_field(timeline: Timeline) -> None:
     assert all(peer.name in starts_table([boot]) for peer in PEERS)
 
 
-def test_evictions_are_summed_up_when_they_are_many(timeline: Timeline) -> None:
+def test_evictions_are_summed_up_when_they_are_many(timeline: Chart) -> None:
     """Two rows speak for themselves; for a hundred there are median, p95 and max."""
     assert "median" not in evictions_table(timeline)
     first = timeline.evictions[0]
@@ -150,7 +152,7 @@ def test_evictions_are_summed_up_when_they_are_many(timeline: Timeline) -> None:
     assert rows == [("median of 100", "50 ms"), ("p95 of 100", "95 ms"), ("max of 100", "100 ms")]
 
 
-def test_steps_follow_one_another_in_their_pictures(timeline: Timeline) -> None:
+def test_steps_follow_one_another_in_their_pictures(timeline: Chart) -> None:
     """What gives the host back, what brings the work back, what starts an instance."""
     giving, back = giving_bars(timeline.evictions), returning_bars(timeline.evictions)
     assert [b.label for b in giving][:2] == ["vn1: pause", "vn2: pause"]
@@ -165,7 +167,7 @@ def test_steps_follow_one_another_in_their_pictures(timeline: Timeline) -> None:
 
 def test_a_journal_without_anything_still_gives_a_page() -> None:
     """A daemon that has just been started has a report, too."""
-    page = report_html(timeline_of([]), Head("Nothing yet"))
+    page = report_html(timeline_of([]), PageHead("Nothing yet"))
     assert "Nothing yet" in page
     assert "Giving hosts back" not in page
 
@@ -183,7 +185,7 @@ def test_milliseconds_and_seconds() -> None:
 
 def test_every_kind_has_a_colour() -> None:
     """A new kind cannot be drawn without one."""
-    assert set(COLOURS) == set(Kind)
+    assert set(COLOURS) == set(StretchKind)
 
 
 def test_the_command_reads_a_journal(

@@ -9,7 +9,7 @@ import pytest
 from backfill.config.problems import ConfigError
 from backfill.core.lifecycle import Rung
 from backfill.sim.scenarios.reader import load_scenario
-from backfill.sim.scenarios.scenario import Check, JobMoment, When
+from backfill.sim.scenarios.scenario import Assertion, JobMoment, When
 
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
 
@@ -40,11 +40,11 @@ def test_the_shipped_scenario_is_right() -> None:
     scenario = load_scenario(FIRST_DAY)
     assert scenario.host_names == ("bm1", "bm2")
     assert [e.check for e in scenario.expect] == [
-        Check.COUNTERS_WHOLE,
-        Check.ENDED_ONCE,
-        Check.WAITED_LONGER,
-        Check.MOVED,
-        Check.NOTHING_LEFT,
+        Assertion.COUNTERS_WHOLE,
+        Assertion.ENDED_ONCE,
+        Assertion.WAITED_LONGER,
+        Assertion.MOVED,
+        Assertion.NOTHING_LEFT,
     ]
     assert scenario.entry("counter").all_names == ("counter-1", "counter-2")
     assert [r.rung for r in scenario.policies.ladder.rungs][:2] == [Rung.PAUSE, Rung.MIGRATE]

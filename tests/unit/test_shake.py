@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from backfill.sim.traces.models import Job
+from backfill.sim.traces.models import ModelJob
 from backfill.sim.traces.shake import RUN_SHARE, SUBMIT_S, shaken
 from tests.unit.harvest_inputs import trace_of
 
 
 def test_everything_moves_within_its_bounds() -> None:
     """Submit times by a minute, run times by a tenth; estimates still hold; sizes stay."""
-    trace = trace_of(Job(100 * i, 1000, 1 + i % 4, 1000 if i % 2 else 1020) for i in range(50))
+    trace = trace_of(ModelJob(100 * i, 1000, 1 + i % 4, 1000 if i % 2 else 1020) for i in range(50))
     moved = shaken(trace, 7)
     assert moved != trace
     assert sorted(moved.processors) == sorted(trace.processors)
@@ -24,7 +24,7 @@ def test_everything_moves_within_its_bounds() -> None:
 
 def test_a_seed_is_a_history() -> None:
     """The same seed gives the same trace, another seed another one; queue order holds."""
-    trace = trace_of(Job(10 * i, 60, 1, 90) for i in range(30))
+    trace = trace_of(ModelJob(10 * i, 60, 1, 90) for i in range(30))
     assert shaken(trace, 1) == shaken(trace, 1)
     assert shaken(trace, 1) != shaken(trace, 2)
     assert list(shaken(trace, 1).submit) == sorted(shaken(trace, 1).submit)

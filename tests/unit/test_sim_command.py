@@ -9,7 +9,7 @@ from zipfile import ZipFile
 import pytest
 
 from backfill.sim.schedulers.machine import Cluster
-from backfill.sim.traces.models import Job
+from backfill.sim.traces.models import ModelJob
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.swf import swf_lines
 from backfill.ui.commands.replay import main
@@ -21,7 +21,13 @@ SAMPLES = Path(__file__).parents[2] / "scenarios" / "traces"
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    jobs = [Job(0, 100, 3), Job(10, 50, 4), Job(20, 60, 1, 80), Job(20, 70, 1, 300), Job(30, 5, 9)]
+    jobs = [
+        ModelJob(0, 100, 3),
+        ModelJob(10, 50, 4),
+        ModelJob(20, 60, 1, 80),
+        ModelJob(20, 70, 1, 300),
+        ModelJob(30, 5, 9),
+    ]
     path = tmp_path / "t.swf"
     path.write_text("".join(swf_lines(jobs, ())), encoding="utf-8")
     return path

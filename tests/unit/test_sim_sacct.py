@@ -23,7 +23,7 @@ from backfill.sim.traces.sacct import (
     read_jobs,
     read_sacct,
 )
-from backfill.sim.traces.trace import NO_RUN_TIME, Trace, TraceError
+from backfill.sim.traces.trace import NO_RUN_TIME, JobTrace, TraceError
 
 HEADER = "JobID|Submit|Start|ElapsedRaw|ReqCPUS|AllocCPUS|Timelimit|State"
 
@@ -34,7 +34,7 @@ def write(folder: Path, *lines: str) -> Path:
     return path
 
 
-def read(folder: Path, *lines: str) -> Trace:
+def read(folder: Path, *lines: str) -> JobTrace:
     return read_sacct(write(folder, *lines))
 
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from backfill.sim.traces.models import Job
+from backfill.sim.traces.models import ModelJob
 from backfill.sim.traces.swf import read_swf, swf_lines
-from backfill.sim.traces.trace import NO_PROCESSORS, NO_RUN_TIME, TOO_LARGE, Trace, TraceError
+from backfill.sim.traces.trace import NO_PROCESSORS, NO_RUN_TIME, TOO_LARGE, JobTrace, TraceError
 
 PLAIN = "1 0 5 100 4 -1 -1 4 120 -1 1 1 1 -1 -1 -1 -1 -1\n"
 
 
-def read(folder: Path, text: str) -> Trace:
+def read(folder: Path, text: str) -> JobTrace:
     path = folder / "t.swf"
     path.write_text(text, encoding="utf-8")
     return read_swf(path)
 
 
-def row(trace: Trace, index: int = 0) -> tuple[int, ...]:
+def row(trace: JobTrace, index: int = 0) -> tuple[int, ...]:
     columns = (trace.job_id, trace.submit, trace.run, trace.estimate, trace.processors)
     return tuple(column[index] for column in columns)
 
@@ -78,8 +78,15 @@ def test_blank_columns_are_unknown(tmp_path: Path) -> None:
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     """Jobs without run time or processors are left out, each for one reason."""
-    kept = Job(5, 10, 2)
-    jobs = [kept, Job(6, 0, 2), Job(7, -1, 2), Job(8, 10, -1), Job(9, 10, 0), Job(9, 10, 99)]
+    kept = ModelJob(5, 10, 2)
+    jobs = [
+        kept,
+        ModelJob(6, 0, 2),
+        ModelJob(7, -1, 2),
+        ModelJob(8, 10, -1),
+        ModelJob(9, 10, 0),
+        ModelJob(9, 10, 99),
+    ]
     trace = read(tmp_path, "".join(swf_lines(jobs, ())))
     assert dict(trace.left_out) == {NO_RUN_TIME: 2, NO_PROCESSORS: 2}
     assert len(trace) == 2
@@ -202,7 +209,7 @@ def test_a_damaged_member_is_one_sentence(tmp_path: Path) -> None:
 
 def test_written_jobs_are_read_back(tmp_path: Path) -> None:
     """What the writer writes, the reader reads, comments aside."""
-    jobs = [Job(0, 10, 2, 30), Job(4, 5, 1)]
+    jobs = [ModelJob(0, 10, 2, 30), ModelJob(4, 5, 1)]
     trace = read(tmp_path, "".join(swf_lines(jobs, ["MaxProcs: 2"])))
     assert row(trace, 0) == (1, 0, 10, 30, 2)
     assert row(trace, 1) == (2, 4, 5, 5, 1)

@@ -16,7 +16,7 @@ from backfill.sim.traces.models import (
     BATCH,
     HTC_LONGEST_S,
     INTERACTIVE,
-    Job,
+    ModelJob,
     htc_pilot,
     lublin,
     offered_load,
@@ -30,7 +30,7 @@ from backfill.ui.parser import BAD_DATA, USAGE
 DRAWS = 20_000
 
 
-def fingerprint(jobs: list[Job]) -> str:
+def fingerprint(jobs: list[ModelJob]) -> str:
     return hashlib.sha256(repr([tuple(job) for job in jobs]).encode()).hexdigest()[:16]
 
 
@@ -99,7 +99,7 @@ def test_a_machine_of_one_processor_gets_serial_jobs() -> None:
 def test_load_is_what_was_asked_for() -> None:
     """Arrivals are stretched so that the work offered is the wanted share of the machine."""
     assert offered_load(lublin(1, 5000, 256, load=1.4), 256) == pytest.approx(1.4, rel=0.01)
-    assert scaled_to_load([Job(5, 1, 1)], 4, 0.5) == [Job(5, 1, 1)]
+    assert scaled_to_load([ModelJob(5, 1, 1)], 4, 0.5) == [ModelJob(5, 1, 1)]
 
 
 def test_poisson_arrivals() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.drivers.slurm.commands import Commands, meaning_of
+from backfill.drivers.slurm.commands import SlurmTools, meaning_of
 from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
@@ -85,11 +85,11 @@ def test_a_complaint_alone_is_no_empty_answer(tmp_path: Path) -> None:
     """Whatever the exit status says; a warning beside an answer, or of another kind, is none."""
     tool(tmp_path, "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2")
     with pytest.raises(UnreachableError, match="Unable to contact"):
-        Commands(bin_dir=tmp_path).run(["squeue"])
+        SlurmTools(bin_dir=tmp_path).run(["squeue"])
     tool(tmp_path, "echo 'squeue: error: Ignoring obsolete FastSchedule=1 option' >&2")
-    assert Commands(bin_dir=tmp_path).run(["squeue"]) == ""
+    assert SlurmTools(bin_dir=tmp_path).run(["squeue"]) == ""
     tool(tmp_path, "echo 7; echo 'error: Socket timed out' >&2")
-    assert Commands(bin_dir=tmp_path).run(["squeue"]) == "7\n"
+    assert SlurmTools(bin_dir=tmp_path).run(["squeue"]) == "7\n"
 
 
 def test_the_environment_is_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_the_environment_is_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     conf = tmp_path / "slurm.conf"
     conf.touch()
     tool(tmp_path, "env")
-    lines = Commands(conf=conf, bin_dir=tmp_path).run(["squeue"], env={"SQUEUE_FORMAT2": "x"})
+    lines = SlurmTools(conf=conf, bin_dir=tmp_path).run(["squeue"], env={"SQUEUE_FORMAT2": "x"})
     seen = dict(line.split("=", 1) for line in lines.splitlines())
     assert "SQUEUE_STATES" not in seen
     assert "SLURM_CLUSTERS" not in seen
@@ -113,7 +113,7 @@ def test_a_hung_tool_is_ended_with_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     tool(tmp_path, f"sleep 600 & echo $! $$ >{pids}; wait; touch {tmp_path}/done")
     with pytest.raises(UnreachableError, match=r"no answer to 'squeue' within 0\.3 s"):
-        Commands(bin_dir=tmp_path, timeout_s=0.3).run(["squeue"])
+        SlurmTools(bin_dir=tmp_path, timeout_s=0.3).run(["squeue"])
     assert not (tmp_path / "done").exists()
     for pid in pids.read_text().split():
         deadline_s = time.monotonic() + 60
@@ -132,25 +132,25 @@ def _alive(pid: int) -> bool:
 def test_a_missing_tool_and_a_missing_configuration_say_what_to_do(tmp_path: Path) -> None:
     """Both are said at once; Slurm's own tools would wait for a minute."""
     with pytest.raises(UnreachableError, match="install slurm-client"):
-        Commands(bin_dir=tmp_path / "nowhere").run(["squeue"])
+        SlurmTools(bin_dir=tmp_path / "nowhere").run(["squeue"])
     tool(tmp_path, "sleep 60")
     with pytest.raises(UnreachableError, match=r"there is no file .*slurm\.conf"):
-        Commands(conf=tmp_path / "slurm.conf", bin_dir=tmp_path).run(["squeue"])
+        SlurmTools(conf=tmp_path / "slurm.conf", bin_dir=tmp_path).run(["squeue"])
 
 
 def test_a_prefix_stands_before_the_command_and_its_environment(tmp_path: Path) -> None:
     """Behind nsenter or ssh the tools still get their environment."""
     tool(tmp_path, 'echo "$SLURM_TIME_FORMAT $FROM_PREFIX $*"')
-    commands = Commands(bin_dir=tmp_path, prefix=("env", "FROM_PREFIX=yes"))
+    commands = SlurmTools(bin_dir=tmp_path, prefix=("env", "FROM_PREFIX=yes"))
     assert commands.run(["squeue", "-a"]) == "%s yes -a\n"
 
 
 def test_bytes_that_are_no_text_do_not_stop_us(tmp_path: Path) -> None:
     """Output in any encoding is read; what is no UTF-8 is marked."""
     tool(tmp_path, r"printf 'a\377b'")
-    assert Commands(bin_dir=tmp_path).run(["squeue"]) == "a\N{REPLACEMENT CHARACTER}b"
+    assert SlurmTools(bin_dir=tmp_path).run(["squeue"]) == "a\N{REPLACEMENT CHARACTER}b"
     tool(tmp_path, r"printf 'bad \377 luck\007' >&2; exit 1")
     with pytest.raises(DriverError) as caught:
-        Commands(bin_dir=tmp_path).run(["squeue"], "job 1")
+        SlurmTools(bin_dir=tmp_path).run(["squeue"], "job 1")
     assert str(caught.value).isprintable()
     assert os.fsencode(str(caught.value))

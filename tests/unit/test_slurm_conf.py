@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from backfill.core.cluster import JobState, Node, NodeBase, SlurmVersion
-from backfill.drivers.slurm.conf.dry import Verdict, judge
-from backfill.drivers.slurm.conf.managed import LineState, Managed, Method, NodeLine, Wanted, parse
+from backfill.drivers.slurm.conf.dry import DryVerdict, judge
+from backfill.drivers.slurm.conf.managed import LineState, Managed, Method, NodeLine, WantedNodes, parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
 from backfill.ports.errors import BusyError, RefusedError
 from backfill.ports.workload import NodeSpec
@@ -50,7 +50,7 @@ def test_apply_leaves_a_line_what_its_node_offers_just_now(cluster: ConfCluster)
     """Not what jobs may not ask for any more, and not what belongs to all."""
     base = NodeSpec("vn1", "10.1.0.1", 2, 500, ("backfill",))
     asked = NodeSpec("backfill-features", "127.0.0.1", 2, 500, ("backfill", "vf"))
-    wanted = Wanted(Method.CONF, [base], "/bin/true", 60, asked)
+    wanted = WantedNodes(Method.CONF, [base], "/bin/true", 60, asked)
     transactions = cluster.transactions
     for lent, kept in ((("vf",), ("vf",)), (("gpu",), ()), (("vf",), ("vf",)), ((), ())):
         line = NodeLine(replace(base, features=("backfill", *lent)), LineState.UNKNOWN)
@@ -154,8 +154,8 @@ def test_what_a_dry_slurmctld_says() -> None:
     """Ready, refused with the reason, or neither."""
     doubled = "slurmctld: error: X 1 specified more than once, latest value used\n"
     refused = f"slurmctld: error: unrecognized key: Y\n{doubled}slurmctld: fatal: Unable to process\n"
-    assert judge(f"{doubled}slurmctld: Running as primary controller\n") == Verdict(True)
-    assert judge(refused) == Verdict(True, "Unable to process: unrecognized key: Y")
+    assert judge(f"{doubled}slurmctld: Running as primary controller\n") == DryVerdict(True)
+    assert judge(refused) == DryVerdict(True, "Unable to process: unrecognized key: Y")
     dated = refused.replace("slurmctld: ", "[2026-11-21T23:42:43.147] ")
     assert judge(dated) == judge(refused)
     assert not judge("slurmctld: error: no munge\n").tried

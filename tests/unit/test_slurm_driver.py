@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.reading.text_path import TextPath
 from backfill.ports.errors import BadOutputError, BusyError, RefusedError
@@ -28,7 +28,7 @@ def tools(tmp_path: Path) -> FakeTools:
 
 @pytest.fixture
 def manager(tools: FakeTools) -> SlurmManager:
-    return SlurmManager(Commands(bin_dir=tools.directory), settle_s=0.1)
+    return SlurmManager(SlurmTools(bin_dir=tools.directory), settle_s=0.1)
 
 
 def mark_of(manager: SlurmManager) -> str:
@@ -180,8 +180,8 @@ def test_an_answer_that_cannot_be_read_stops_the_observation(tools: FakeTools, m
 
 def test_free_text_is_separated_by_a_secret(tools: FakeTools) -> None:
     """Each process has a mark of its own, and it is in no command line that users can see."""
-    one = SlurmManager(Commands(bin_dir=tools.directory))
-    other = SlurmManager(Commands(bin_dir=tools.directory))
+    one = SlurmManager(SlurmTools(bin_dir=tools.directory))
+    other = SlurmManager(SlurmTools(bin_dir=tools.directory))
     assert mark_of(one) != mark_of(other)
     one.observe()
     assert mark_of(one) not in "\n".join(tools.calls)

@@ -12,7 +12,7 @@ from backfill.core.cluster import Node, NodeBase
 from backfill.core.fleet import Host
 from backfill.core.quantities import Resources
 from backfill.core.world import World
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.lookup import Lookup, resolve
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.addresses import EVERY_S, AddressBook
@@ -37,7 +37,7 @@ def tools(tmp_path: Path) -> FakeTools:
 
 
 def lookup(tools: FakeTools, meant: Mapping[str, tuple[str, ...]]) -> Lookup:
-    return Lookup(Commands(bin_dir=tools.directory), lambda name: meant[name])
+    return Lookup(SlurmTools(bin_dir=tools.directory), lambda name: meant[name])
 
 
 @pytest.mark.parametrize("used", ["10.0.0.1:6818", "[fd00::1]:6818"])
@@ -111,7 +111,7 @@ def test_where_all_have_addresses_nobody_is_asked(tools: FakeTools) -> None:
 def test_a_name_without_address_is_said_and_changes_nothing(tools: FakeTools) -> None:
     """slurmctld may know an address that still works; and its silence is not taken for one."""
     tools.answer("getaddrs", "bm1: 10.0.0.1:6818\n")
-    (said,) = Lookup(Commands(bin_dir=tools.directory)).refresh([node("bm1", "no such name")]).values()
+    (said,) = Lookup(SlurmTools(bin_dir=tools.directory)).refresh([node("bm1", "no such name")]).values()
     assert said.startswith("its NodeAddr no such name has no address here (")
     assert tools.changes() == ["scontrol getaddrs bm1"]
     tools.answer("getaddrs bm9", err="Unable to contact slurm controller", status=1)

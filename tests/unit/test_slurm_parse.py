@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.drivers.slurm.reading.ahead import Ahead, Reservation, read_reservations
+from backfill.drivers.slurm.reading.ahead import Ahead, SlurmReservation, read_reservations
 from backfill.drivers.slurm.reading.parse import MOST_OF_AN_ARRAY, JobFormat, read_nodes
 from backfill.ports.errors import BadOutputError
 
@@ -330,7 +330,7 @@ def test_reservations_are_read() -> None:
     """Times, nodes and whether it is a maintenance; none is none; nonsense is shown."""
     lesson = WORKS.replace("=works", "=lesson").replace("MAINT,", "")
     one, other = read_reservations(f"{WORKS}\n{lesson}\n")
-    assert one == Reservation(1795300000.0, 1795303600.0, ("bm1", "bm2"), maintenance=True)
+    assert one == SlurmReservation(1795300000.0, 1795303600.0, ("bm1", "bm2"), maintenance=True)
     assert not other.maintenance
     assert read_reservations("No reservations in the system\n") == []
     with pytest.raises(BadOutputError, match="cannot read the reservation"):
@@ -343,9 +343,9 @@ def test_nodes_are_told_of_the_first_that_comes() -> None:
     job = read(record(state="PENDING", start=str(int(now_s) + 500), expected="bm1"))[0]
     ahead = Ahead(
         (
-            Reservation(now_s + 300, now_s + 400, ("bm1",), maintenance=False),
-            Reservation(now_s + 900, now_s + 999, ("bm2",), maintenance=True),
-            Reservation(now_s - 900, now_s - 99, ("bm3",), maintenance=True),
+            SlurmReservation(now_s + 300, now_s + 400, ("bm1",), maintenance=False),
+            SlurmReservation(now_s + 900, now_s + 999, ("bm2",), maintenance=True),
+            SlurmReservation(now_s - 900, now_s - 99, ("bm3",), maintenance=True),
         )
     )
     ahead.expect({job.id: job})

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from backfill.core.cluster import JobState
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.paths import REST_S, BrokenPathError, Failover
 from backfill.drivers.slurm.reading.pyslurm_path import PyslurmPath
 from backfill.ports.errors import BadOutputError, UnreachableError
@@ -64,7 +64,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         plan_file = tmp_path / "plan.json"
         plan_file.write_text(json.dumps({"jobs": [JOB], **plan}))
         env = {"PYTHONPATH": str(tmp_path), "FAKE_PYSLURM": str(plan_file)}
-        made.append(PyslurmPath(Commands(env=env, timeout_s=timeout_s), sys.executable))
+        made.append(PyslurmPath(SlurmTools(env=env, timeout_s=timeout_s), sys.executable))
         return made[-1]
 
     yield build
@@ -205,15 +205,15 @@ def test_a_call_that_hangs_ends_with_its_process(make: Make) -> None:
 
 def test_an_interpreter_without_pyslurm_or_none_at_all(tmp_path: Path) -> None:
     """One sentence each, so that another way can take over."""
-    without = PyslurmPath(Commands(env={"PYTHONPATH": str(tmp_path)}), sys.executable)
+    without = PyslurmPath(SlurmTools(env={"PYTHONPATH": str(tmp_path)}), sys.executable)
     with pytest.raises(BrokenPathError, match="No module named 'pyslurm'"):
         without.all_jobs()
     with pytest.raises(BrokenPathError, match="cannot start"):
-        PyslurmPath(Commands(), str(tmp_path / "python")).all_jobs()
+        PyslurmPath(SlurmTools(), str(tmp_path / "python")).all_jobs()
 
 
 def test_a_missing_slurm_conf_is_said_before_libslurm_waits_for_it(tmp_path: Path) -> None:
     """It would wait a minute and then end the process."""
-    path = PyslurmPath(Commands(conf=tmp_path / "slurm.conf"), sys.executable)
+    path = PyslurmPath(SlurmTools(conf=tmp_path / "slurm.conf"), sys.executable)
     with pytest.raises(UnreachableError, match="there is no file"):
         path.all_jobs()

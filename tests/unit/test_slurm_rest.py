@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.paths import BrokenPathError
 from backfill.drivers.slurm.reading.rest_path import RestPath
 from backfill.ports.errors import BadOutputError, UnreachableError
@@ -71,7 +71,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def path_of(server: Server, timeout_s: float = 5.0) -> RestPath:
-    return RestPath(Commands(timeout_s=timeout_s), server.path)
+    return RestPath(SlurmTools(timeout_s=timeout_s), server.path)
 
 
 def listing(*entries: dict[str, Any]) -> bytes:
@@ -143,7 +143,7 @@ def test_silence_ends(server: Server) -> None:
 
 def test_nobody_there(tmp_path: Path) -> None:
     """The sentence names the socket and the key to correct."""
-    path = RestPath(Commands(), tmp_path / "rest.sock")
+    path = RestPath(SlurmTools(), tmp_path / "rest.sock")
     with pytest.raises(BrokenPathError, match=r"rest\.sock.*correct slurm\.rest_socket"):
         path.all_jobs()
 

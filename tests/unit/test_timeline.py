@@ -15,7 +15,7 @@ from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.stage import SimulatedStage
 from backfill.ui.report.builder import timeline_of
 from backfill.ui.report.live import STYLES, cells, picture, watcher, window_s
-from backfill.ui.report.timeline import MEANINGS, Kind, Row, Span, Timeline, in_lanes, natural
+from backfill.ui.report.timeline import MEANINGS, Chart, Row, Stretch, StretchKind, in_lanes, natural
 
 FIRST_DAY = Path(__file__).parents[2] / "scenarios/first_day.yaml"
 
@@ -27,11 +27,11 @@ def outcome() -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def timeline(outcome: Outcome) -> Timeline:
+def timeline(outcome: Outcome) -> Chart:
     return timeline_of(outcome.records)
 
 
-def kinds(row: Row) -> list[Kind]:
+def kinds(row: Row) -> list[StretchKind]:
     return [s.kind for s in row.spans]
 
 
@@ -39,37 +39,42 @@ def row(rows: tuple[Row, ...], name: str) -> Row:
     return next(r for r in rows if name in (r.name, r.label))
 
 
-def test_an_instance_goes_through_its_whole_life(timeline: Timeline) -> None:
+def test_an_instance_goes_through_its_whole_life(timeline: Chart) -> None:
     """From boot over eviction, move and return to the end, without a hole in between."""
     vn1 = row(timeline.instances, "vn1")
     assert kinds(vn1) == [
-        Kind.BOOTING,
-        Kind.IDLE,
-        Kind.WORKING,
-        Kind.EVICTING,
-        Kind.PAUSED,
-        Kind.MOVING,
-        Kind.RETURNING,
-        Kind.WORKING,
-        Kind.IDLE,
-        Kind.DRAINING,
-        Kind.REMOVING,
+        StretchKind.BOOTING,
+        StretchKind.IDLE,
+        StretchKind.WORKING,
+        StretchKind.EVICTING,
+        StretchKind.PAUSED,
+        StretchKind.MOVING,
+        StretchKind.RETURNING,
+        StretchKind.WORKING,
+        StretchKind.IDLE,
+        StretchKind.DRAINING,
+        StretchKind.REMOVING,
     ]
     assert all(a.end_s == b.start_s for a, b in pairwise(vn1.spans))
-    assert {s.hosts for s in vn1.spans if s.kind is Kind.PAUSED} == {("bm1",)}
-    assert {s.hosts for s in vn1.spans if s.kind is Kind.RETURNING} == {("bm2",)}
+    assert {s.hosts for s in vn1.spans if s.kind is StretchKind.PAUSED} == {("bm1",)}
+    assert {s.hosts for s in vn1.spans if s.kind is StretchKind.RETURNING} == {("bm2",)}
 
 
-def test_a_job_waits_works_stands_still_and_ends(timeline: Timeline) -> None:
+def test_a_job_waits_works_stands_still_and_ends(timeline: Chart) -> None:
     """The counter's job stands still while its instance does, and then goes on to its end."""
     counter = row(timeline.jobs, "counter-1")
-    assert kinds(counter) == [Kind.WAITING, Kind.WORKING, Kind.PAUSED, Kind.WORKING]
+    assert kinds(counter) == [
+        StretchKind.WAITING,
+        StretchKind.WORKING,
+        StretchKind.PAUSED,
+        StretchKind.WORKING,
+    ]
     assert counter.end == "completed"
     important = row(timeline.jobs, "important")
-    assert kinds(important) == [Kind.WAITING, Kind.METAL]
+    assert kinds(important) == [StretchKind.WAITING, StretchKind.METAL]
 
 
-def test_a_host_shows_its_own_jobs_and_its_guests_in_lanes(timeline: Timeline) -> None:
+def test_a_host_shows_its_own_jobs_and_its_guests_in_lanes(timeline: Chart) -> None:
     """Lane 0 is the host's own node; no lane has two things at one time."""
     bm1 = row(timeline.hosts, "bm1")
     assert {s.label for s in bm1.spans if s.lane == 0} == {
@@ -84,7 +89,7 @@ def test_a_host_shows_its_own_jobs_and_its_guests_in_lanes(timeline: Timeline) -
         assert all(a.end_s <= b.start_s for a, b in pairwise(spans))
 
 
-def test_a_boot_is_taken_apart(timeline: Timeline) -> None:
+def test_a_boot_is_taken_apart(timeline: Chart) -> None:
     """Decision, calls, registration, readiness and the first job follow one another."""
     first, second = timeline.boots
     assert (first.node, second.node, first.host) == ("vn1", "vn2", "bm1")
@@ -95,7 +100,7 @@ def test_a_boot_is_taken_apart(timeline: Timeline) -> None:
     assert create.end_s < first.registered_s < first.ready_s <= first.first_job_s
 
 
-def test_an_eviction_is_taken_apart(timeline: Timeline) -> None:
+def test_an_eviction_is_taken_apart(timeline: Chart) -> None:
     """Room free in milliseconds, then Slurm is told, then the move and the way back by steps."""
     eviction = timeline.evictions[0]
     assert (eviction.host, eviction.back_host) == ("bm1", "bm2")
@@ -116,7 +121,7 @@ def test_an_eviction_is_taken_apart(timeline: Timeline) -> None:
     assert all(s.end_s >= s.start_s > 0 and not s.problem for s in eviction.steps)
 
 
-def test_claims_tell_who_pushed_whom(timeline: Timeline) -> None:
+def test_claims_tell_who_pushed_whom(timeline: Chart) -> None:
     """Only the job for which instances had to go counts as one that evicted."""
     assert [c.job for c in timeline.claims if c.evicted] == ["7"]
     assert all(c.ok and c.answered_s >= c.at_s for c in timeline.claims)
@@ -163,7 +168,7 @@ def test_outcomes_of_a_live_daemon_end_steps_too() -> None:
     assert [e.main for e in timeline.events if "failed" in e.text] == [True]
 
 
-def test_names_of_jobs_are_put_behind_their_numbers(timeline: Timeline) -> None:
+def test_names_of_jobs_are_put_behind_their_numbers(timeline: Chart) -> None:
     """Sentences say `job 7 (important)`, once."""
     said = timeline.named("host bm1 was given to job 7, not to job 99")
     assert said == "host bm1 was given to job 7 (important), not to job 99"
@@ -172,7 +177,7 @@ def test_names_of_jobs_are_put_behind_their_numbers(timeline: Timeline) -> None:
 
 def test_lanes_are_reused_when_they_are_free() -> None:
     """Two things at once need two lanes; a third that comes later takes the first again."""
-    items = [[Span(0, 5, Kind.IDLE, n)] for n in "ab"] + [[Span(5, 9, Kind.IDLE, "c")]]
+    items = [[Stretch(0, 5, StretchKind.IDLE, n)] for n in "ab"] + [[Stretch(5, 9, StretchKind.IDLE, "c")]]
     placed, lanes = in_lanes(items)
     assert lanes == 2
     assert [(i[0].label, i[0].lane) for i in placed] == [("a", 0), ("b", 1), ("c", 0)]
@@ -185,11 +190,15 @@ def test_names_with_numbers_are_sorted_as_people_do() -> None:
 
 def test_an_eviction_is_never_too_short_to_be_seen() -> None:
     """In a column that a long span fills, a short eviction still shows."""
-    spans = [Span(0, 50, Kind.WORKING), Span(50, 50.001, Kind.EVICTING), Span(50.001, 100, Kind.PAUSED)]
+    spans = [
+        Stretch(0, 50, StretchKind.WORKING),
+        Stretch(50, 50.001, StretchKind.EVICTING),
+        Stretch(50.001, 100, StretchKind.PAUSED),
+    ]
     found = [s.kind if s else None for s in cells(spans, 0, 100, 9)]
-    assert found.count(Kind.EVICTING) == 1
-    assert found[0] is Kind.WORKING
-    assert found[-1] is Kind.PAUSED
+    assert found.count(StretchKind.EVICTING) == 1
+    assert found[0] is StretchKind.WORKING
+    assert found[-1] is StretchKind.PAUSED
 
 
 def test_the_window_grows_in_round_steps() -> None:
@@ -198,7 +207,7 @@ def test_the_window_grows_in_round_steps() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(120, 40), (80, 24), (45, 12), (40, 6)])
-def test_the_picture_fits_the_terminal(timeline: Timeline, width: int, height: int) -> None:
+def test_the_picture_fits_the_terminal(timeline: Chart, width: int, height: int) -> None:
     """No line is wider than the terminal, and no more are drawn than it has."""
     out = io.StringIO()
     Console(file=out, width=width, height=height).print(picture(timeline, width, height))
@@ -209,7 +218,7 @@ def test_the_picture_fits_the_terminal(timeline: Timeline, width: int, height: i
 
 def test_every_kind_has_a_look_and_a_meaning() -> None:
     """A new kind cannot be forgotten in a legend."""
-    assert set(STYLES) == set(Kind) == set(MEANINGS)
+    assert set(STYLES) == set(StretchKind) == set(MEANINGS)
 
 
 def test_plain_lines_where_there_is_no_terminal(outcome: Outcome) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from backfill.core.fleet import Instance, InstanceSpec, InstanceState
-from backfill.drivers.libvirt.checkpoints.folders import Checkpoints
+from backfill.drivers.libvirt.checkpoints.folders import CheckpointFolders
 from backfill.drivers.libvirt.connection.domains import Domain
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
 from backfill.drivers.libvirt.connection.states import instance_state, may_be_restarted, odd
@@ -88,7 +88,7 @@ class Pool:
     seed_files: SeedFiles = no_files
     move_slots: MoveSlots = field(default_factory=MoveSlots)
     parent_builds: ParentBuilds = field(default_factory=ParentBuilds)
-    checkpoints: Checkpoints = field(init=False)
+    checkpoints: CheckpointFolders = field(init=False)
     devices: DeviceBook = field(init=False)
     _changing: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -96,7 +96,7 @@ class Pool:
     _own: dict[str, Store] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.checkpoints = Checkpoints(self.store)
+        self.checkpoints = CheckpointFolders(self.store)
         self.devices = DeviceBook(self.store)
         cluster = self.config.cluster
         self._own = {host: Store(d, cluster) for host, d in self.config.directories.items()}

@@ -31,13 +31,13 @@ from backfill.drivers.libvirt.guest.agent import Ask
 from backfill.drivers.libvirt.guest.report import mount_to_prove
 from backfill.drivers.libvirt.migration import moving
 from backfill.drivers.libvirt.pool import Pool, SeedFiles, no_files
-from backfill.drivers.libvirt.settings import LibvirtConfig, Limits
+from backfill.drivers.libvirt.settings import LibvirtConfig, LibvirtLimits
 from backfill.drivers.libvirt.store import Store
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, UnreadableError
 from backfill.ports.provider import HostObservation
 
 _Answer = TypeVar("_Answer")
-MakeHypervisor = Callable[[str, str, Limits, OnEvent | None], Hypervisor]
+MakeHypervisor = Callable[[str, str, LibvirtLimits, OnEvent | None], Hypervisor]
 
 
 class LibvirtProvider:

@@ -46,7 +46,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LibvirtLimits:
     """How long, in seconds, one call may take before its outcome counts as unknown.
 
     A host that is silent for `keepalive_s` times `keepalive_count` loses its connection.
@@ -128,7 +128,7 @@ class LibvirtConfig:
     reserve: dict[str, Resources] = field(default_factory=dict)
     directories: dict[str, str] = field(default_factory=dict)
     hardware: Hardware = field(default_factory=Hardware)
-    limits: Limits = field(default_factory=Limits)
+    limits: LibvirtLimits = field(default_factory=LibvirtLimits)
     moves: MoveTerms = field(default_factory=MoveTerms)
     # Whether a guest has to show that Salt's states have succeeded before it counts as proven.
     await_salt: bool = False

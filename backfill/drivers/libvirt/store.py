@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from backfill.drivers.libvirt.connection.domain_xml import Files
+from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
 from backfill.drivers.libvirt.settings import ImageFiles
 from backfill.ports.errors import DriverError, NoCapacityError, RefusedError, UnreadableError, unreadable
 
@@ -44,10 +44,10 @@ class Store:
         """Where checkpoints are kept; no instance's folder can have this name."""
         return self.root / ".checkpoints"
 
-    def files(self, name: str) -> Files:
+    def files(self, name: str) -> DomainFiles:
         """Where libvirt finds disk, seed and console."""
         home = self.home(name)
-        return Files(str(home / "disk.qcow2"), str(home / "seed.tar"), str(home / "console.log"))
+        return DomainFiles(str(home / "disk.qcow2"), str(home / "seed.tar"), str(home / "console.log"))
 
     def memory(self, name: str) -> Path:
         """Where the memory of a suspended instance is written."""

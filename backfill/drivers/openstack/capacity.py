@@ -30,7 +30,7 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class ProjectQuota:
     """A project's limits and use at one moment; -1 of Nova is a very large number here.
 
     `ours` and `count`: what our servers took of it then, and how many they were.
@@ -51,7 +51,7 @@ class Gauge:
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
-        self._quota: tuple[float, Quota] | None = None
+        self._quota: tuple[float, ProjectQuota] | None = None
 
     def computes(self) -> dict[str, Compute]:
         """Every compute host by Nova's name, fresh. RefusedError for a mere member."""
@@ -67,7 +67,7 @@ class Gauge:
             for s in services.get("services", [])
         }
 
-    def quota(self) -> Quota:
+    def quota(self) -> ProjectQuota:
         """The project's, at most `usage_s` old."""
         now_s = time.monotonic()
         if self._quota is None or now_s - self._quota[0] > self._cloud.config.patience.usage_s:
@@ -78,13 +78,13 @@ class Gauge:
         """Read the quota anew next time."""
         self._quota = None
 
-    def _read_quota(self) -> Quota:
+    def _read_quota(self) -> ProjectQuota:
         config, ours = self._cloud.config, self._cloud.board.known()
         answer = self._cloud.link.get("compute", "/limits", "quota")
         limits: dict[str, Any] = answer.body["limits"]["absolute"]
         left = _limit(limits["maxTotalInstances"]) - int(limits["totalInstancesUsed"])
         members = limits.get("maxServerGroupMembers", -1) if config.shape.group_policy else -1
-        return Quota(
+        return ProjectQuota(
             Resources(_limit(limits["maxTotalCores"]), _limit(limits["maxTotalRAMSize"])),
             Resources(int(limits["totalCoresUsed"]), int(limits["totalRAMUsed"])),
             min(left, self._volumes()),
@@ -132,7 +132,9 @@ class Gauge:
             marker = {"marker": str(page[-1]["instance_id"])}
 
 
-def pool_room(quota: Quota, servers: Iterable[Server], hours_cap: float, given_back: Resources) -> Resources:
+def pool_room(
+    quota: ProjectQuota, servers: Iterable[Server], hours_cap: float, given_back: Resources
+) -> Resources:
     """What a project may give to our instances: its quota without what others in it use.
 
     Nothing when its instance hours are used up; less by what its operator wants back, and by what

@@ -11,7 +11,7 @@ from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
 from backfill.core.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.errors import FOREIGN, translate
-from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.link import ApiLink
 from backfill.drivers.openstack.api.states import Server, fault_of, host_of, instance_of, mark
 from backfill.drivers.openstack.capacity import Gauge, pool_room
 from backfill.drivers.openstack.guest import command
@@ -22,7 +22,7 @@ from backfill.ports.errors import BusyError, DriverError, NoCapacityError, NotFo
 from backfill.ports.provider import HostObservation
 
 _LOG = logging.getLogger("backfill.openstack")
-MakeLink = Callable[[str, str, Patience], Link]
+MakeLink = Callable[[str, str, Patience], ApiLink]
 _CONSOLE_LINES = 60
 
 
@@ -33,7 +33,7 @@ class OpenStackProvider:
     as one pool whose room is its quota.
     """
 
-    def __init__(self, config: OpenStackConfig, make_link: MakeLink = Link) -> None:
+    def __init__(self, config: OpenStackConfig, make_link: MakeLink = ApiLink) -> None:
         self._config = config
         self._clouds: dict[str, Cloud] = {}
         self._gauges: dict[str, Gauge] = {}

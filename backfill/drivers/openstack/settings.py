@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CloudPlace:
     """What one of our hosts is in OpenStack: an entry of clouds.yaml, seen as one pool with quota.
 
     With `compute` it is that one compute host, which takes a credential of an administrator.
@@ -65,7 +65,7 @@ class OpenStackConfig:
     """All of it. `places` is by the name of our host; `clouds_yaml` "" is where the SDK looks."""
 
     cluster: str
-    places: dict[str, Place]
+    places: dict[str, CloudPlace]
     shape: Shape
     guest: Guest
     clouds_yaml: str = ""

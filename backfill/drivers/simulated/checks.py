@@ -9,11 +9,11 @@ from backfill.core.cluster import ACTIVE, ENDED, JobState
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.hypervisor.hardware import (
     Count,
-    Machine,
     Marks,
-    Run,
     SimHost,
     SimInstance,
+    SimMachine,
+    SimRun,
     Violation,
 )
 from backfill.drivers.simulated.hypervisor.machines import ROUNDING, Machines
@@ -37,7 +37,7 @@ class Checks:
         """Note a broken promise."""
         self.violations.append(Violation(self._events.now_s, kind, text))
 
-    def stale_copy(self, run: Run, machine: Machine) -> None:
+    def stale_copy(self, run: SimRun, machine: SimMachine) -> None:
         """A thawed copy of a job that Slurm has put back into the queue or started elsewhere.
 
         A job that ended for good in this restart cannot run a second time: slurmd clears it away.
@@ -53,7 +53,7 @@ class Checks:
             f"{job.state}",
         )
 
-    def two_copies(self, run: Run, other: Run) -> None:
+    def two_copies(self, run: SimRun, other: SimRun) -> None:
         """The same job computes in two places."""
         self.complain(
             "twice",

@@ -19,7 +19,7 @@ def next_round_s(now_s: float, every_s: float, at_s: float) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Event:
+class SimEvent:
     """One thing that will happen at `at_s` unless it is cancelled."""
 
     at_s: float
@@ -28,7 +28,7 @@ class Event:
     def cancel(self) -> None:
         self.action = None
 
-    def __lt__(self, other: Event) -> bool:
+    def __lt__(self, other: SimEvent) -> bool:
         return False  # both have the same place in the same instant: one of them is cancelled
 
 
@@ -37,16 +37,16 @@ class EventQueue:
 
     def __init__(self, start_s: float) -> None:
         self.now_s = start_s
-        self._heap: list[tuple[float, int, Event]] = []
+        self._heap: list[tuple[float, int, SimEvent]] = []
         self._count = 0
         self._stepping = False
         self._until_s = start_s
 
-    def at(self, at_s: float, action: Callable[[], None], ticket: int = 0) -> Event:
+    def at(self, at_s: float, action: Callable[[], None], ticket: int = 0) -> SimEvent:
         """Do `action` at `at_s`, or now if past. `ticket`: as if asked when it was drawn."""
         if at_s < self.now_s:
             at_s = self.now_s
-        event = Event(at_s, action)
+        event = SimEvent(at_s, action)
         heapq.heappush(self._heap, (at_s, ticket or self.ticket(), event))
         return event
 
@@ -62,7 +62,7 @@ class EventQueue:
         self.now_s = at_s
         return True
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> Event:
+    def after(self, delay_s: float, action: Callable[[], None]) -> SimEvent:
         """Do `action` in `delay_s` seconds."""
         return self.at(self.now_s + delay_s, action)
 

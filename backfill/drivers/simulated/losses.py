@@ -11,7 +11,7 @@ from backfill.core.fleet import IN_MEMORY, InstanceState
 from backfill.core.lifecycle import Rung
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hypervisor.hardware import Machine, Run, SimHost, SimInstance
+from backfill.drivers.simulated.hypervisor.hardware import SimHost, SimInstance, SimMachine, SimRun
 from backfill.drivers.simulated.hypervisor.machines import Machines
 from backfill.drivers.simulated.slurm.books import Books
 from backfill.drivers.simulated.slurm.model import SimJob, SimNode
@@ -154,15 +154,15 @@ class Losses:
 
     # --- judging -------------------------------------------------------------------------------
 
-    def _run_of(self, job: SimJob) -> Run | None:
+    def _run_of(self, job: SimJob) -> SimRun | None:
         return self.machines.find(job.id, job.restarts) if self.machines is not None else None
 
-    def _is_stale(self, run: Run) -> bool:
+    def _is_stale(self, run: SimRun) -> bool:
         """A copy that would run a second time if it ran: of a run that Slurm has given up."""
         job = self._books.jobs[run.job]
         return run.stale and not run.finished and job.restarts != run.restart
 
-    def _judge(self, run: Run, what: str, going: Iterable[Run]) -> None:
+    def _judge(self, run: SimRun, what: str, going: Iterable[SimRun]) -> None:
         """`going`: all runs that go with it by this call."""
         job = self._books.jobs[run.job]
         held = job.state in ACTIVE and job.restarts == run.restart and not run.stale
@@ -186,7 +186,7 @@ class Losses:
         since = "" if deed.decided_s is None else f", begun at {deed.decided_s:.3f}"
         return f"; by {deed.who}{since}: {deed.why or 'no reason was given'}"
 
-    def _excuse(self, run: Run, going: Iterable[Run]) -> str:
+    def _excuse(self, run: SimRun, going: Iterable[SimRun]) -> str:
         """Name the exception that allows this loss, or return an empty text."""
         rules = (self._host_dead, self._ordered, self._silent, self._stranger)
         found = next((rule.__name__ for rule in rules if rule(run)), "")
@@ -194,15 +194,15 @@ class Losses:
 
     # --- the exceptions ------------------------------------------------------------------------
 
-    def _host_dead(self, run: Run) -> bool:
+    def _host_dead(self, run: SimRun) -> bool:
         """Its host has really lost its power: what is on it runs nowhere."""
         return any(not machine.powered for machine in run.machines)
 
-    def _ordered(self, run: Run) -> bool:
+    def _ordered(self, run: SimRun) -> bool:
         """An admin's order gives it up: a host said to be off, room wanted back for good."""
         return bool(self._deed.order)
 
-    def _silent(self, run: Run) -> bool:
+    def _silent(self, run: SimRun) -> bool:
         """Its guest, which runs, is really cut off from Slurm, for as long as makes it dead."""
         policies = self._deed.policies
         after_s = policies.liveness.down_after_s if policies is not None else 0.0
@@ -210,7 +210,7 @@ class Losses:
             m.on and not m.connected and self._decided_s - m.silent_s >= after_s - 1.0 for m in run.machines
         )
 
-    def _stranger(self, run: Run) -> bool:
+    def _stranger(self, run: SimRun) -> bool:
         """It has just begun where its owner may not be at all, and may begin anew."""
         policies, job = self._deed.policies, self._books.jobs[run.job]
         if policies is None or not job.requeue or self._events.now_s > job.start_s + _JUST_BEGUN_S:
@@ -219,7 +219,7 @@ class Losses:
         images = [place.spec.image for place in places if place is not None]
         return any(policies.environments.keeps_out(image, job.view()) for image in images)
 
-    def _ladder_names_it(self, run: Run, going: Iterable[Run]) -> bool:
+    def _ladder_names_it(self, run: SimRun, going: Iterable[SimRun]) -> bool:
         """The policy's ladder ends with `requeue`, in so many words, and it is that far.
 
         The host is really wanted, or was a moment ago; all jobs that go with it may start anew; and
@@ -251,7 +251,7 @@ class Losses:
         known = self._books.known.values()
         return any(j.end_s >= since_s and node.name in j.nodes for j in known)
 
-    def _stood_enough(self, machine: Machine, policies: PolicySet) -> bool:
+    def _stood_enough(self, machine: SimMachine, policies: PolicySet) -> bool:
         instance = self._hosts[machine.host].instances.get(machine.node)
         if instance is None or policies.gaps.foresee or policies.gaps.clear_before_s:
             return True

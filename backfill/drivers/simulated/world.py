@@ -12,15 +12,15 @@ from backfill.core.quantities import Resources
 from backfill.core.readiness import Fact
 from backfill.drivers.simulated.checks import Checks
 from backfill.drivers.simulated.clock import SimulatedClock, WallClock
-from backfill.drivers.simulated.events import Event, EventQueue
+from backfill.drivers.simulated.events import EventQueue, SimEvent
 from backfill.drivers.simulated.faults import Faults
 from backfill.drivers.simulated.hypervisor.hardware import (
     Count,
-    Machine,
     Roster,
     Segment,
     SimHost,
     SimInstance,
+    SimMachine,
     Violation,
 )
 from backfill.drivers.simulated.hypervisor.machines import Machines
@@ -61,7 +61,7 @@ class SimulatedWorld:
         self._lock = threading.RLock()
         self._events = EventQueue(start_s)
         self._books = Books(self.manners)
-        self._metal: dict[str, Machine] = {}
+        self._metal: dict[str, SimMachine] = {}
         self.checks = Checks(self._events, self._books, self.hosts)
         self._machines = Machines(self._events, self.checks)
         self._losses = Losses(self._events, self._books, self.hosts, self.checks.complain)
@@ -127,7 +127,7 @@ class SimulatedWorld:
         if by_s:
             self.wall.set(by_s)
 
-    def at(self, at_s: float, action: Callable[[], None], ticket: int = 0) -> Event:
+    def at(self, at_s: float, action: Callable[[], None], ticket: int = 0) -> SimEvent:
         """Do `action` at `at_s` (an admin's deed, a fault, an end of a call's duration)."""
         return self._events.at(at_s, action, ticket)
 
@@ -158,7 +158,7 @@ class SimulatedWorld:
         if not node:
             return
         address = address or f"10.0.255.{len(self.hosts)}"
-        machine = Machine(name, name, metal=True, cpus=cpus, booted=True, booted_s=self.now_s)
+        machine = SimMachine(name, name, metal=True, cpus=cpus, booted=True, booted_s=self.now_s)
         self._metal[name] = machine
         self._nodes.add(SimNode(name, 0, cpus, memory_mb, address, tuple(features), host=name))
         self._machines.update(machine, on=True)
@@ -288,7 +288,7 @@ class SimulatedWorld:
 
     def add_stranger(self, spec: InstanceSpec) -> None:
         """Somebody else's instance, with a tag of another cluster, on a host of ours."""
-        machine = Machine(spec.tag.node, spec.host, metal=False, cpus=spec.flavour.cpus)
+        machine = SimMachine(spec.tag.node, spec.host, metal=False, cpus=spec.flavour.cpus)
         self.hosts[spec.host].instances[spec.name] = SimInstance(
             spec, spec.host, InstanceState.RUNNING, machine, self.now_s
         )

@@ -77,7 +77,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[DriverError], str], ...] = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Commands:
+class SlurmTools:
     """How to reach Slurm's tools. Safe from several threads.
 
     `conf` becomes SLURM_CONF, `bin_dir` is where the tools are (PATH otherwise), `prefix` is put

@@ -20,7 +20,7 @@ from backfill.drivers.slurm.checks import (
     one_line,
     reason_text,
 )
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.lookup import Lookup, Resolve, resolve
 from backfill.drivers.slurm.reading.ahead import SHOW_RESERVATIONS
 from backfill.drivers.slurm.reading.paths import ReadPath
@@ -45,14 +45,14 @@ class SlurmManager(SlurmReader):
 
     def __init__(
         self,
-        commands: Commands | None = None,
+        commands: SlurmTools | None = None,
         settle_s: float = 2.5,
         registration: Registration | None = None,
         path: ReadPath | None = None,
         resolve: Resolve = resolve,
         access: Sequence[Access] = (),
     ) -> None:
-        super().__init__(commands or Commands(), path)
+        super().__init__(commands or SlurmTools(), path)
         self._lookup = Lookup(self._commands, resolve)
         self._settle_s = settle_s
         self._registration = registration or Dynamic()
@@ -370,7 +370,7 @@ def _whole(job_id: str) -> str:
     return job_id.partition("+")[0]
 
 
-def tell_owner(commands: Commands, job_id: str, text: str, over: str, aloud: bool) -> None:
+def tell_owner(commands: SlurmTools, job_id: str, text: str, over: str, aloud: bool) -> None:
     """See WorkloadManager.tell. The owner's Comment is never touched."""
     target = checked(job_id, JOB_ID, "job id")
     subject = f"job {job_id}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from backfill.core.cluster import Node
 from backfill.core.quantities import fold_hostlist
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.ports.errors import DriverError, UnreachableError
 
 # `scontrol getaddrs` prints "node: address:port"; an IPv6 address stands in brackets.
@@ -31,7 +31,7 @@ class Lookup:
     is then believed to use what the name meant when it was last told.
     """
 
-    commands: Commands
+    commands: SlurmTools
     resolve: Resolve = resolve
     _believed: dict[str, str] = field(default_factory=dict)
     # By node: the address that was written or may have been, and the name to be written after it.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from backfill.drivers.store.codec import Row, record, rows
 from backfill.ports.errors import RefusedError
-from backfill.ports.storage import Record, Window
+from backfill.ports.storage import Record, RecordWindow
 
 
 class MemoryJournal:
@@ -36,7 +36,7 @@ class MemoryJournal:
         found = self._read(max(after_id, 0), len(self._rows), subject)
         return (r for r in found if r.body.get("t") in types) if types else found
 
-    def page(self, window: Window, most: int, most_bytes: int) -> list[Record]:
+    def page(self, window: RecordWindow, most: int, most_bytes: int) -> list[Record]:
         """Some of these records; see `Journal`."""
         self._need_open()
         last = len(self._rows)

@@ -25,7 +25,7 @@ from backfill.drivers.store.schema import (
     versions,
 )
 from backfill.ports.errors import BadOutputError, BusyError, NotFoundError, RefusedError
-from backfill.ports.storage import Record, Window
+from backfill.ports.storage import Record, RecordWindow
 
 _INSERT = (
     "INSERT INTO record (at_s, kind, subject, type, lasting, body, packed) VALUES (?, ?, ?, ?, ?, '', ?)"
@@ -66,7 +66,7 @@ class JournalReader:
         found = self._read(f"{query} ORDER BY id LIMIT {_PAGE}", after_id, last_id, wanted)
         return (r for r in found if r.body.get("t") in types) if types else found
 
-    def page(self, window: Window, most: int, most_bytes: int) -> list[Record]:
+    def page(self, window: RecordWindow, most: int, most_bytes: int) -> list[Record]:
         """Some of these records; see `Journal`. It has a connection of its own."""
         query = f"{_COLUMNS} WHERE id > ?"
         values: list[object] = [window.after_id]

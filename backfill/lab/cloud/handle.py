@@ -51,7 +51,7 @@ class CloudStatus:
         return asdict(self)
 
 
-class Cloud:
+class CloudHandle:
     """A handle on a test cloud by name; it holds no process."""
 
     def __init__(self, name: str = "cloud") -> None:

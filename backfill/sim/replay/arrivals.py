@@ -6,13 +6,13 @@ from functools import partial
 from math import inf
 
 from backfill.sim.replay.trace_cluster import START_S, TraceCluster
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 
 
 class Arrivals:
     """Comes by itself as an event, or is asked by the fast-forward, which knows when it is due."""
 
-    def __init__(self, sim: TraceCluster, trace: Trace) -> None:
+    def __init__(self, sim: TraceCluster, trace: JobTrace) -> None:
         self.next_s = START_S  # when the next job is due; infinite: none is left
         self._sim, self._trace = sim, trace
         self._number = 0  # of the next job

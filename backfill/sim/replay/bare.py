@@ -10,7 +10,7 @@ from itertools import islice
 from backfill.sim.schedulers.family import scheduler_on
 from backfill.sim.schedulers.machine import NEVER, Cluster, Machine, Scheduler, SchedulerName, Tie
 from backfill.sim.schedulers.reservations import PoolEntry, kept_processors
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 
 CSV_HEADER = "job_id,submit,start,end,processors\n"
 ROWS_PER_CHUNK = 10_000
@@ -23,7 +23,7 @@ class ReplayResult:
     `trace` holds the jobs that fit the cluster; the others are counted in its `left_out`.
     """
 
-    trace: Trace
+    trace: JobTrace
     cluster: Cluster
     scheduler: SchedulerName
     tie: Tie
@@ -60,7 +60,7 @@ def quoted(text: str) -> str:
 
 
 def replay(
-    trace: Trace,
+    trace: JobTrace,
     cluster: Cluster,
     scheduler: SchedulerName = "easy",
     tie: Tie = "batch",

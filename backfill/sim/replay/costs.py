@@ -16,7 +16,7 @@ from backfill.core import actions as act
 from backfill.core.lifecycle import Phase
 from backfill.core.world import World
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.drivers.simulated.events import Event
+from backfill.drivers.simulated.events import SimEvent
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError
 
@@ -92,7 +92,7 @@ class Transfers:
         self._full = full
         self._active: list[_Transfer] = []
         self._seen_s = sim.now_s
-        self._next: Event | None = None
+        self._next: SimEvent | None = None
 
     def begin(self, work_s: float, done: Callable[[], None]) -> None:
         """Begin one that takes `work_s` when it is alone, and then do `done`."""

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING
 
-from backfill.drivers.simulated.events import Event, EventQueue
+from backfill.drivers.simulated.events import EventQueue, SimEvent
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.schedulers.requests import Request
 
@@ -48,7 +48,7 @@ class FastForward:
         self._jobs: dict[str, Light] = {}
         self._ends: list[tuple[float, int, Light]] = []  # a heap: by end
         self._placed = 0
-        self._next: Event | None = None
+        self._next: SimEvent | None = None
         self._going = False  # from instant to instant
         self._pass_due = False
 

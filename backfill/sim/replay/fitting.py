@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from backfill.core.policy import PolicySet, Template
 from backfill.sim.schedulers.machine import Cluster
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 
 TOO_WIDE = "more processors than an instance has"
 
@@ -50,7 +50,7 @@ def _named(template: Template, count: int) -> Template:
     return replace(template, names=names, addresses=addresses)
 
 
-def low_jobs(trace: Trace, policies: PolicySet) -> Trace:
+def low_jobs(trace: JobTrace, policies: PolicySet) -> JobTrace:
     """The jobs that an instance can carry; the others are counted as left out."""
     most = policies.instances.flavour.cpus
     kept = [i for i, processors in enumerate(trace.processors) if processors <= most]

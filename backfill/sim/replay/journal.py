@@ -56,7 +56,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Outcome:
+class JournalOutcome:
     """What came of a replay."""
 
     plans: int = 0
@@ -68,7 +68,7 @@ class Outcome:
     differences: list[Difference] = field(default_factory=list)
 
 
-def replay_journal(records: Iterable[Record], policies: PolicySet) -> Outcome:
+def replay_journal(records: Iterable[Record], policies: PolicySet) -> JournalOutcome:
     """Plan again wherever the journal says that a plan was made, and compare step by step.
 
     Of a pruned journal only what follows the last gap is replayed, from a start of the daemon on.
@@ -111,7 +111,7 @@ def _gap(record: Record) -> bool:
 
 class _Replayer:
     def __init__(self, policies: PolicySet) -> None:
-        self.outcome = Outcome()
+        self.outcome = JournalOutcome()
         self._policies = policies
         self._world = World()
         self._told: list[Plain] = []  # all changes so far: what a restarted daemon remembers
@@ -152,7 +152,7 @@ class _Replayer:
             case _:
                 pass
 
-    def finish(self) -> Outcome:
+    def finish(self) -> JournalOutcome:
         """Nothing follows."""
         self._compare()
         return self.outcome

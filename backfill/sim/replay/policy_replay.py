@@ -27,7 +27,7 @@ from backfill.sim.replay.replay_daemon import ReplayDaemon
 from backfill.sim.replay.trace_cluster import START_S, JobTale, MetalShape, TraceCluster
 from backfill.sim.schedulers.machine import Cluster, SchedulerName, Tie
 from backfill.sim.schedulers.reservations import ReservationEntry
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 
 _LONGEST_DRAIN_S = 60 * 86_400.0
 _CHUNK_S = 3600.0
@@ -53,8 +53,8 @@ class Setting:
     """
 
     cluster: Cluster
-    high: Trace
-    low: Trace | None = None
+    high: JobTrace
+    low: JobTrace | None = None
     node_names: tuple[str, ...] = ()
     memory_mb: int = 0
     depth: int = 0

@@ -13,7 +13,7 @@ from backfill.sim.schedulers.machine import SchedulerName, Tie
 from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.reservations import ReservationEntry, kept_nodes
 from backfill.sim.schedulers.rooms import Nodes
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 
 
 class BareReplay:
@@ -25,7 +25,7 @@ class BareReplay:
 
     def __init__(
         self,
-        trace: Trace,
+        trace: JobTrace,
         names: Sequence[str],
         cpus: int,
         ledger: Ledger,

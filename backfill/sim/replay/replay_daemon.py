@@ -12,7 +12,7 @@ from backfill.core.cluster import Job
 from backfill.core.plan import AnswerClaim
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
-from backfill.drivers.simulated.events import Event
+from backfill.drivers.simulated.events import SimEvent
 from backfill.engine.looking import Outside
 from backfill.engine.observe import host_changes, node_changes
 from backfill.engine.watch import Watch
@@ -57,7 +57,7 @@ class ReplayDaemon:
         self._provider = sim.provider
         self._outside = Outside(sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock)
         self._deeds = Deeds()
-        self._timer: Event | None = None
+        self._timer: SimEvent | None = None
         self._start_s = self._sight_s = sim.now_s
         self._sight_every_s = min(_SIGHT_S, policies.limits.stale_after_s / 2)
         self._memory_mb = policies.instances.flavour.memory_mb

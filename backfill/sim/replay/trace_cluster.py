@@ -12,7 +12,7 @@ from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.slurm.manager import SimulatedSlurm
-from backfill.drivers.simulated.slurm.model import Reservation, SimJob
+from backfill.drivers.simulated.slurm.model import SimJob, SimReservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.replay.fast_forward import FastForward, Light
 from backfill.sim.replay.trace_jobs import News, TraceJobs, TraceNodes, TwoQueues
@@ -127,7 +127,7 @@ class TraceCluster(SimulatedWorld):
         for entry in entries:
             start_s = START_S + entry.at_s
             end_s = start_s + entry.for_s
-            self.slurm.reserve(entry.nodes, Reservation(start_s, end_s, entry.maintenance))
+            self.slurm.reserve(entry.nodes, SimReservation(start_s, end_s, entry.maintenance))
             for at_s in (self.now_s, start_s, end_s):
                 self.at(at_s, partial(self._turn, entry.nodes))
 

@@ -9,8 +9,8 @@ from math import inf
 from backfill.core import changes as ch
 from backfill.core.cluster import JobState
 from backfill.core.world import World
-from backfill.drivers.simulated.events import Event, EventQueue
-from backfill.drivers.simulated.hypervisor.hardware import Machine
+from backfill.drivers.simulated.events import EventQueue, SimEvent
+from backfill.drivers.simulated.hypervisor.hardware import SimMachine
 from backfill.drivers.simulated.hypervisor.machines import Machines
 from backfill.drivers.simulated.slurm.books import Books, PendingQueue
 from backfill.drivers.simulated.slurm.controller import NodeControl
@@ -148,7 +148,7 @@ class TraceJobs(JobControl):
         queue.on_metal = self._allocate
         self._news = news
         self.eventwise = False  # on bare metal: a pass after every arrival and every completion
-        self._wake: Event | None = None  # of the queue of bare metal
+        self._wake: SimEvent | None = None  # of the queue of bare metal
         self.on_start: Callable[[SimJob], None] = lambda job: None
         # (job, restart that is over, whether its work is done)
         self.on_over: Callable[[SimJob, int, bool], None] = lambda job, restart, done: None
@@ -275,7 +275,7 @@ class TraceNodes(NodeControl):
         super().__init__(events, machines, books, jobs)
         self._news = news
 
-    def register(self, machine: Machine) -> None:
+    def register(self, machine: SimMachine) -> None:
         """A slurmd says what it has."""
         super().register(machine)
         node = self._books.nodes.get(machine.node)

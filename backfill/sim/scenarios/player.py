@@ -11,7 +11,7 @@ from backfill.drivers.simulated.events import next_round_s
 from backfill.ports.storage import Record
 from backfill.sim.scenarios.scenario import JobEntry, JobMoment, Scenario, When
 from backfill.sim.scenarios.stage import JobAsk, Stage
-from backfill.sim.scenarios.verdicts import Evidence, Verdict, judge
+from backfill.sim.scenarios.verdicts import Evidence, ScenarioVerdict, judge
 from backfill.sim.traces.draws import exponential, seeded
 
 # Nothing but the passing of time may be awaited for so long.
@@ -26,7 +26,7 @@ class Outcome:
     """
 
     scenario: Scenario
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ScenarioVerdict, ...]
     ids: Mapping[str, str]
     records: tuple[Record, ...]
     came_s: Mapping[str, float]

@@ -26,7 +26,7 @@ from backfill.sim.replay.reservation_file import (
     with_shape,
 )
 from backfill.sim.scenarios.scenario import (
-    Check,
+    Assertion,
     Expectation,
     FaultEntry,
     HostGroup,
@@ -131,18 +131,18 @@ def _cost_keys() -> tuple[Key, ...]:
 MOST_JOBS = 10_000
 # The fields that an assertion cannot do without.
 _NEEDS = {
-    Check.WAITED_LONGER: ("job", "than"),
-    Check.BEGAN_WITHIN: ("job",),
-    Check.MOVED: ("job", "to"),
-    Check.PUSHED_ASIDE: ("job", "by"),
-    Check.NEVER_STOPPED: ("job",),
-    Check.RESTARTED_AT_MOST: ("job",),
+    Assertion.WAITED_LONGER: ("job", "than"),
+    Assertion.BEGAN_WITHIN: ("job",),
+    Assertion.MOVED: ("job", "to"),
+    Assertion.PUSHED_ASIDE: ("job", "by"),
+    Assertion.NEVER_STOPPED: ("job",),
+    Assertion.RESTARTED_AT_MOST: ("job",),
 }
 # Those that it can do without.
 _MAY_HAVE = {
-    Check.WAITED_LONGER: ("within_s", "times"),
-    Check.BEGAN_WITHIN: ("within_s",),
-    Check.RESTARTED_AT_MOST: ("times",),
+    Assertion.WAITED_LONGER: ("within_s", "times"),
+    Assertion.BEGAN_WITHIN: ("within_s",),
+    Assertion.RESTARTED_AT_MOST: ("times",),
 }
 _FAULT_NEEDS = {
     Mishap.SLURM_SILENT: ("for_s",),

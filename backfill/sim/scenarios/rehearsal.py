@@ -11,7 +11,7 @@ from backfill.core.plan import AnswerClaim
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.costs import StepCosts
-from backfill.drivers.simulated.events import Event
+from backfill.drivers.simulated.events import SimEvent
 from backfill.drivers.simulated.losses import Deed
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.cycle import Cycle
@@ -52,7 +52,7 @@ class Rehearsal:
         self.alive = False
         self._life = 0
         self._deeds = Deeds()
-        self._timer: Event | None = None
+        self._timer: SimEvent | None = None
         self._lanes: dict[frozenset[str], float] = {}  # when the last move between them is over
         if hooks:
             sim.hook(self._allocated, self._ended)

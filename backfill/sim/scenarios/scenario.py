@@ -41,7 +41,7 @@ class Mishap(StrEnum):
     CLOCK_SET = "clock-set"  # the controller's clock is set forward by `by_s`, or back
 
 
-class Check(StrEnum):
+class Assertion(StrEnum):
     """What can be asserted about a scenario that was played."""
 
     COUNTERS_WHOLE = "counters-whole"  # every counter reached its number: no gap, no duplicate
@@ -125,9 +125,9 @@ class JobEntry:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One assertion; which fields it needs is told at `Check`."""
+    """One assertion; which fields it needs is told at `Assertion`."""
 
-    check: Check
+    check: Assertion
     job: str = field(default="", metadata={"form": "name"})
     than: str = field(default="", metadata={"form": "name"})
     within_s: float = 0.5

@@ -13,7 +13,7 @@ from backfill.core.lifecycle import Phase
 from backfill.core.policies.victims import Extent
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.slurm.books import Manners
-from backfill.drivers.simulated.slurm.model import Reservation
+from backfill.drivers.simulated.slurm.model import SimReservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import UnreachableError
@@ -128,7 +128,7 @@ class SimulatedStage:
         self._start_s = self._sim.now_s + rhythm.lead_s
         for entry in scenario.reservations:
             start_s = self._start_s + entry.at_s
-            kept = Reservation(start_s, start_s + entry.for_s, entry.maintenance)
+            kept = SimReservation(start_s, start_s + entry.for_s, entry.maintenance)
             self._sim.slurm.reserve(entry.nodes, kept)
         self._journal = MemoryJournal()
         self._ids: dict[str, JobAsk] = {}

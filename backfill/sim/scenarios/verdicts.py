@@ -12,13 +12,13 @@ from backfill.core.fleet import Instance, InstanceState
 from backfill.core.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.records import decode
 from backfill.ports.storage import Record
-from backfill.sim.scenarios.scenario import Check, Expectation, Scenario
+from backfill.sim.scenarios.scenario import Assertion, Expectation, Scenario
 
 _AT_WORK = frozenset({Phase.READY, Phase.DRAINING})
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ScenarioVerdict:
     """One expectation, as it turned out. `details`: what exactly went wrong, a sentence each.
 
     `title` does not depend on how it turned out.
@@ -42,11 +42,11 @@ class Evidence:
     late: bool = False
 
 
-def judge(scenario: Scenario, evidence: Evidence) -> Iterator[Verdict]:
+def judge(scenario: Scenario, evidence: Evidence) -> Iterator[ScenarioVerdict]:
     """A verdict for each expectation, in their order, and one more if it did not end in time."""
     if evidence.late:
         text = f"it was not over after {scenario.limit_s:g} s and was broken off"
-        yield Verdict(False, text, title="over in time")
+        yield ScenarioVerdict(False, text, title="over in time")
     for expectation in scenario.expect:
         verdict = _CHECKS[expectation.check](scenario, expectation, evidence)
         yield replace(verdict, title=expectation.title)
@@ -86,42 +86,44 @@ def _follow(change: ch.Change, host_of: dict[str, str], node_of: dict[str, str])
 # --- one function per check ----------------------------------------------------------------------
 
 
-def _counters_whole(scenario: Scenario, _: Expectation, evidence: Evidence) -> Verdict:
+def _counters_whole(scenario: Scenario, _: Expectation, evidence: Evidence) -> ScenarioVerdict:
     counting = [e for e in scenario.jobs if e.count]
     names = [n for e in counting for n in e.all_names]
     if evidence.complaints:
-        return Verdict(False, "not every counter went on without a gap or duplicate", evidence.complaints)
+        return ScenarioVerdict(
+            False, "not every counter went on without a gap or duplicate", evidence.complaints
+        )
     numbers = sum(e.count * e.copies for e in counting)
-    return Verdict(
+    return ScenarioVerdict(
         True,
         f"{len(names)} counters went on without a gap and without a duplicate: {numbers} numbers, each once",
     )
 
 
-def _ended_once(_: Scenario, __: Expectation, evidence: Evidence) -> Verdict:
+def _ended_once(_: Scenario, __: Expectation, evidence: Evidence) -> ScenarioVerdict:
     wrong = [
         f"{name} (job {job.id}) is {job.state.lower()} after {job.restarts} restarts"
         for name, job in evidence.jobs.items()
         if job.state is not JobState.COMPLETED or job.restarts
     ]
     if wrong:
-        return Verdict(False, "not every job ended exactly once", tuple(wrong))
-    return Verdict(True, f"all {len(evidence.jobs)} jobs ended exactly once, with 0 restarts")
+        return ScenarioVerdict(False, "not every job ended exactly once", tuple(wrong))
+    return ScenarioVerdict(True, f"all {len(evidence.jobs)} jobs ended exactly once, with 0 restarts")
 
 
-def _waited_longer(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+def _waited_longer(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> ScenarioVerdict:
     delays = []
     for name in (wanted.job, wanted.than):
         known = [evidence.delays_s[n] for n in scenario.entry(name).all_names if n in evidence.delays_s]
         if not known:
-            return Verdict(False, f"it is not known how long {name} waited for its start")
+            return ScenarioVerdict(False, f"it is not known how long {name} waited for its start")
         delays.append(median(known) * 1000)
     ours_ms, idle_ms = delays
     more_ms = ours_ms - idle_ms
     how = f"{more_ms:.0f} ms longer" if more_ms >= 0 else f"{-more_ms:.0f} ms less"
     # On a busy machine everything takes longer, on an idle host too: then that is the measure.
     allowed_ms = max(wanted.within_s * 1000, wanted.times * idle_ms)
-    return Verdict(
+    return ScenarioVerdict(
         more_ms <= allowed_ms,
         f"{wanted.job} waited {how} for its host than the same job on an idle one "
         f"({ours_ms:.0f} ms against {idle_ms:.0f} ms, from Slurm's allocation to its first "
@@ -129,7 +131,7 @@ def _waited_longer(scenario: Scenario, wanted: Expectation, evidence: Evidence) 
     )
 
 
-def _moved(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+def _moved(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> ScenarioVerdict:
     ran = hosts_of_jobs(evidence.records)
     wrong = []
     for name in scenario.entry(wanted.job).all_names:
@@ -138,44 +140,44 @@ def _moved(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdi
         if len(hosts) < 2 or hosts[-1] != wanted.to:
             wrong.append(f"{name} ran on {', then '.join(hosts) or 'no host'}")
     if wrong:
-        return Verdict(False, f"not every {wanted.job} went on at {wanted.to}", tuple(wrong))
-    return Verdict(True, f"every {wanted.job} was pushed aside and went on at {wanted.to}")
+        return ScenarioVerdict(False, f"not every {wanted.job} went on at {wanted.to}", tuple(wrong))
+    return ScenarioVerdict(True, f"every {wanted.job} was pushed aside and went on at {wanted.to}")
 
 
-def _began_within(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+def _began_within(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> ScenarioVerdict:
     waits_s = {}
     for name in scenario.entry(wanted.job).all_names:
         job = evidence.jobs.get(name)
         if job is None or not job.start_s:
-            return Verdict(False, f"{name} never began")
+            return ScenarioVerdict(False, f"{name} never began")
         waits_s[name] = job.start_s - job.submit_s
     longest = max(waits_s, key=waits_s.__getitem__)
     text = f"{longest} began {waits_s[longest]:.1f} s after it was submitted"
     if len(waits_s) > 1:
         text += f", the longest wait of {len(waits_s)}"
-    return Verdict(waits_s[longest] <= wanted.within_s, f"{text} (allowed: {wanted.within_s:g} s)")
+    return ScenarioVerdict(waits_s[longest] <= wanted.within_s, f"{text} (allowed: {wanted.within_s:g} s)")
 
 
-def _pushed_aside(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+def _pushed_aside(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> ScenarioVerdict:
     wrong = [
         f"{name} was stopped by {', '.join(sorted(rungs)) or 'no rung'}"
         for name, rungs in _rungs(scenario, wanted, evidence)
         if wanted.by not in rungs
     ]
     if wrong:
-        return Verdict(False, f"not every {wanted.job} was stopped by {wanted.by}", tuple(wrong))
-    return Verdict(True, f"every {wanted.job} was stopped by {wanted.by}")
+        return ScenarioVerdict(False, f"not every {wanted.job} was stopped by {wanted.by}", tuple(wrong))
+    return ScenarioVerdict(True, f"every {wanted.job} was stopped by {wanted.by}")
 
 
-def _never_stopped(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+def _never_stopped(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> ScenarioVerdict:
     wrong = [
         f"{name} was stopped by {', '.join(sorted(rungs))}"
         for name, rungs in _rungs(scenario, wanted, evidence)
         if rungs
     ]
     if wrong:
-        return Verdict(False, f"not every {wanted.job} was left alone", tuple(wrong))
-    return Verdict(True, f"no {wanted.job} was stopped")
+        return ScenarioVerdict(False, f"not every {wanted.job} was left alone", tuple(wrong))
+    return ScenarioVerdict(True, f"no {wanted.job} was stopped")
 
 
 def _rungs(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Iterator[tuple[str, set[Rung]]]:
@@ -186,7 +188,7 @@ def _rungs(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Itera
         yield name, set() if job is None else rungs.get(job.id, set())
 
 
-def _restarted_at_most(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> Verdict:
+def _restarted_at_most(scenario: Scenario, wanted: Expectation, evidence: Evidence) -> ScenarioVerdict:
     names = scenario.entry(wanted.job).all_names
     jobs = [(name, evidence.jobs[name]) for name in names if name in evidence.jobs]
     wrong = [
@@ -196,28 +198,28 @@ def _restarted_at_most(scenario: Scenario, wanted: Expectation, evidence: Eviden
     ]
     if wrong or len(jobs) < len(names):
         text = f"not every {wanted.job} completed with {wanted.times} restarts at most"
-        return Verdict(False, text, tuple(wrong) or ("not all of them were submitted",))
+        return ScenarioVerdict(False, text, tuple(wrong) or ("not all of them were submitted",))
     most = max(job.restarts for _, job in jobs)
     text = f"every {wanted.job} completed, with {most} restarts at most (allowed: {wanted.times})"
-    return Verdict(True, text)
+    return ScenarioVerdict(True, text)
 
 
-def _nothing_left(_: Scenario, __: Expectation, evidence: Evidence) -> Verdict:
+def _nothing_left(_: Scenario, __: Expectation, evidence: Evidence) -> ScenarioVerdict:
     if evidence.left:
-        return Verdict(False, f"still there: {', '.join(evidence.left)}")
-    return Verdict(True, "no instance and no virtual node is left")
+        return ScenarioVerdict(False, f"still there: {', '.join(evidence.left)}")
+    return ScenarioVerdict(True, "no instance and no virtual node is left")
 
 
-_CHECKS: dict[Check, Callable[[Scenario, Expectation, Evidence], Verdict]] = {
-    Check.COUNTERS_WHOLE: _counters_whole,
-    Check.ENDED_ONCE: _ended_once,
-    Check.WAITED_LONGER: _waited_longer,
-    Check.BEGAN_WITHIN: _began_within,
-    Check.MOVED: _moved,
-    Check.PUSHED_ASIDE: _pushed_aside,
-    Check.NEVER_STOPPED: _never_stopped,
-    Check.RESTARTED_AT_MOST: _restarted_at_most,
-    Check.NOTHING_LEFT: _nothing_left,
+_CHECKS: dict[Assertion, Callable[[Scenario, Expectation, Evidence], ScenarioVerdict]] = {
+    Assertion.COUNTERS_WHOLE: _counters_whole,
+    Assertion.ENDED_ONCE: _ended_once,
+    Assertion.WAITED_LONGER: _waited_longer,
+    Assertion.BEGAN_WITHIN: _began_within,
+    Assertion.MOVED: _moved,
+    Assertion.PUSHED_ASIDE: _pushed_aside,
+    Assertion.NEVER_STOPPED: _never_stopped,
+    Assertion.RESTARTED_AT_MOST: _restarted_at_most,
+    Assertion.NOTHING_LEFT: _nothing_left,
 }
 
 

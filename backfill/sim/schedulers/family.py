@@ -12,8 +12,8 @@ from backfill.sim.schedulers.fcfs import Fcfs
 from backfill.sim.schedulers.machine import NEVER, Machine, Scheduler, SchedulerName
 from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.reservations import Kept
-from backfill.sim.schedulers.rooms import Pool, Room
-from backfill.sim.traces.trace import Trace
+from backfill.sim.schedulers.rooms import Room, RoomPool
+from backfill.sim.traces.trace import JobTrace
 
 _FAMILY: dict[SchedulerName, type[Fcfs]] = {"fcfs": Fcfs, "easy": Easy, "conservative": Conservative}
 
@@ -23,19 +23,19 @@ def scheduler_in(name: SchedulerName, room: Room) -> Fcfs:
     return _FAMILY[name](room)
 
 
-def scheduler_on(name: SchedulerName, trace: Trace, machine: Machine, kept: Sequence[Kept]) -> Scheduler:
+def scheduler_on(name: SchedulerName, trace: JobTrace, machine: Machine, kept: Sequence[Kept]) -> Scheduler:
     """Return the same for the processors of a machine, of which some may be kept."""
     if not kept and name == "fcfs":
         return FastFcfs(machine)
     if not kept and name == "easy":
         return FastEasy(trace, machine)
-    return OnMachine(scheduler_in(name, Pool(machine.free, kept)), trace, machine)
+    return OnMachine(scheduler_in(name, RoomPool(machine.free, kept)), trace, machine)
 
 
 class OnMachine:
     """Asks a scheduler of the family after every event; a request's number is its job."""
 
-    def __init__(self, scheduler: Fcfs, trace: Trace, machine: Machine) -> None:
+    def __init__(self, scheduler: Fcfs, trace: JobTrace, machine: Machine) -> None:
         self._scheduler = scheduler
         self._estimate = trace.estimate
         self._machine = machine

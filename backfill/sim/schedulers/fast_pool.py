@@ -12,7 +12,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 
 from backfill.sim.schedulers.machine import NEVER, Machine
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 
 NOBODY = -1
 
@@ -65,7 +65,7 @@ class FastEasy:
         "_waiting",
     )
 
-    def __init__(self, trace: Trace, machine: Machine) -> None:
+    def __init__(self, trace: JobTrace, machine: Machine) -> None:
         self._machine = machine
         self._processors = trace.processors
         self._estimate = trace.estimate

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Literal, Protocol, TypeAlias, get_args
 
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 
 SchedulerName: TypeAlias = Literal["easy", "fcfs", "conservative"]
 Tie: TypeAlias = Literal["batch", "eventwise"]
@@ -44,7 +44,7 @@ class Machine:
 
     __slots__ = ("_ends", "free", "processors", "run", "starts")
 
-    def __init__(self, trace: Trace, cluster: Cluster) -> None:
+    def __init__(self, trace: JobTrace, cluster: Cluster) -> None:
         self.free = cluster.processors
         self.processors = trace.processors
         self.run = trace.run

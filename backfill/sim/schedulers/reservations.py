@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import ceil, floor
 
 from backfill.sim.schedulers.machine import Cluster
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Kept:
     place: int
 
 
-def kept_processors(entries: Iterable[PoolEntry], trace: Trace, cluster: Cluster) -> list[Kept]:
+def kept_processors(entries: Iterable[PoolEntry], trace: JobTrace, cluster: Cluster) -> list[Kept]:
     """What is kept when, one span after the other; where entries overlap they add up.
 
     A tick that is kept in part is kept.

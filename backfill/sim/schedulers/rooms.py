@@ -225,7 +225,7 @@ class Nodes:
         return found
 
 
-class Pool:
+class RoomPool:
     """Processors, any of which will do, of which some are kept: one timeline has what is free when."""
 
     alike = False

@@ -24,7 +24,7 @@ HTC_LONGEST_S = 172_800
 HTC_RUN_TIMES = ((0.477, 153.9, 0.441), (0.205, 378.4, 2.035), (0.318, 8570.0, 1.419))
 
 
-class Job(NamedTuple):
+class ModelJob(NamedTuple):
     """One job of a model; an estimate of -1 means that its user gave none."""
 
     submit_s: int
@@ -39,14 +39,14 @@ def poisson(
     mean_gap_s: float,
     sizes: Sequence[int] = (2, 8),
     run_s: tuple[int, int] = (140, 350),
-) -> list[Job]:
+) -> list[ModelJob]:
     """Draw jobs that arrive independently, of equally likely sizes and uniform run times."""
     rng = seeded(seed)
     drawn, now_s = [], 0.0
     for _ in range(jobs):
         now_s += exponential(rng, mean_gap_s)
         size = sizes[uniform_int(rng, 0, len(sizes) - 1)]
-        drawn.append(Job(int(now_s), uniform_int(rng, *run_s), size))
+        drawn.append(ModelJob(int(now_s), uniform_int(rng, *run_s), size))
     return drawn
 
 
@@ -57,7 +57,7 @@ def htc_pilot(
     backlog: int = 0,
     sizes: Sequence[tuple[int, float]] = ((1, 1.0),),
     limit_s: int = HTC_LONGEST_S,
-) -> list[Job]:
+) -> list[ModelJob]:
     """Draw the work of a grid site as pilots bring it: mostly short, with a long tail.
 
     `backlog` of the jobs wait at time 0, the others arrive independently. `sizes` are pairs of
@@ -71,18 +71,18 @@ def htc_pilot(
         _, median_s, deviation = HTC_RUN_TIMES[choose(rng, [part[0] for part in HTC_RUN_TIMES])]
         run_s = min(max(int(lognormal(rng, median_s, deviation)), 1), limit_s)
         size = sizes[choose(rng, [share for _, share in sizes])][0]
-        drawn.append(Job(int(now_s), run_s, size, limit_s))
+        drawn.append(ModelJob(int(now_s), run_s, size, limit_s))
     return drawn
 
 
-def offered_load(jobs: Sequence[Job], processors: int) -> float:
+def offered_load(jobs: Sequence[ModelJob], processors: int) -> float:
     """Return the work of the jobs over what the machine can do while they arrive."""
     span_s = jobs[-1].submit_s - jobs[0].submit_s
     work = sum(job.run_s * job.processors for job in jobs)
     return work / (processors * span_s) if span_s else float("inf")
 
 
-def scaled_to_load(jobs: Sequence[Job], processors: int, load: float) -> list[Job]:
+def scaled_to_load(jobs: Sequence[ModelJob], processors: int, load: float) -> list[ModelJob]:
     """Stretch or squeeze the arrivals so that the offered load becomes `load`."""
     if len(jobs) < 2 or jobs[-1].submit_s == jobs[0].submit_s:
         return list(jobs)
@@ -91,7 +91,7 @@ def scaled_to_load(jobs: Sequence[Job], processors: int, load: float) -> list[Jo
     return [job._replace(submit_s=first_s + int((job.submit_s - first_s) * factor)) for job in jobs]
 
 
-def with_estimates(jobs: Sequence[Job], seed: int, factor: float, step_s: int = 300) -> list[Job]:
+def with_estimates(jobs: Sequence[ModelJob], seed: int, factor: float, step_s: int = 300) -> list[ModelJob]:
     """Give each job an estimate of up to `factor` times its run time, rounded up to `step_s`.
 
     The f-model of Feitelson and Weil, IPPS 1998, with the round values that people write.
@@ -112,7 +112,7 @@ LONGEST_LOG_GAP = 13.0  # exp(13) s: 5 days
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class JobKind:
     """Parameters of one kind of job.
 
     Sizes: share of serial jobs, share of powers of two, and a two-stage uniform distribution of
@@ -137,17 +137,17 @@ class Kind:
     day: tuple[float, float]
 
 
-ALL = Kind(
+ALL = JobKind(
     *(0.244, 0.576, 0.8, 2.5, None, 0.86),
     *((4.2, 0.94), (312.0, 0.03), -0.0054, 0.78),
     *((10.2303 * 1.0225, 0.4871), (8.1737, 3.9631)),
 )
-BATCH = Kind(
+BATCH = JobKind(
     *(0.2927, 0.6686, 1.2, 2.0, None, 0.875),
     *((6.57, 0.823), (639.1, 0.0156), -0.003, 0.6986),
     *((6.0415 * 1.0519, 0.8531), (6.1271, 5.2740)),
 )
-INTERACTIVE = Kind(
+INTERACTIVE = JobKind(
     *(0.1541, 0.625, 1.0, 2.5, 5.5, 0.705),
     *((3.8351, 0.6605), (7.073, 0.6856), -0.0118, 0.9156),
     *((6.5510 * 0.9797, 0.6621), (8.9186, 3.6680)),
@@ -155,8 +155,8 @@ INTERACTIVE = Kind(
 
 
 def lublin(
-    seed: int, jobs: int, processors: int, load: float | None = None, kinds: Sequence[Kind] = (ALL,)
-) -> list[Job]:
+    seed: int, jobs: int, processors: int, load: float | None = None, kinds: Sequence[JobKind] = (ALL,)
+) -> list[ModelJob]:
     """Draw `jobs` jobs for a machine of this size, in order of submission, without estimates.
 
     `load` stretches the arrivals so that the work offered is this share of the machine. Several
@@ -169,13 +169,13 @@ def lublin(
     return drawn if load is None else scaled_to_load(drawn, processors, load)
 
 
-def _jobs(rng: Random, kind: Kind, processors: int) -> Iterator[Job]:
+def _jobs(rng: Random, kind: JobKind, processors: int) -> Iterator[ModelJob]:
     for submit_s in _arrivals(rng, kind):
         size = _size(rng, kind, processors)
-        yield Job(int(submit_s), _run_s(rng, kind, size), size)
+        yield ModelJob(int(submit_s), _run_s(rng, kind, size), size)
 
 
-def _size(rng: Random, kind: Kind, processors: int) -> int:
+def _size(rng: Random, kind: JobKind, processors: int) -> int:
     draw = rng.random()
     largest = log2(processors)
     high = largest if kind.high is None else min(kind.high, largest)
@@ -189,7 +189,7 @@ def _size(rng: Random, kind: Kind, processors: int) -> int:
     return min(int(2**exponent + 0.5), processors)
 
 
-def _run_s(rng: Random, kind: Kind, size: int) -> int:
+def _run_s(rng: Random, kind: JobKind, size: int) -> int:
     share = min(max(kind.slope * size + kind.level, 0.0), 1.0)
     short = rng.random() <= share
     while True:
@@ -198,7 +198,7 @@ def _run_s(rng: Random, kind: Kind, size: int) -> int:
             return max(int(exp(value)), 1)
 
 
-def _arrivals(rng: Random, kind: Kind) -> Iterator[float]:
+def _arrivals(rng: Random, kind: JobKind) -> Iterator[float]:
     """Yield arrival times: rush-hour gaps on a clock that runs slower when fewer jobs arrive."""
     pace = _pace(kind)
     slot, credit = 0, 0.0
@@ -213,7 +213,7 @@ def _arrivals(rng: Random, kind: Kind) -> Iterator[float]:
         yield SLOT_S * (slot + credit / pace[slot % SLOTS_PER_DAY])
 
 
-def _pace(kind: Kind) -> list[float]:
+def _pace(kind: JobKind) -> list[float]:
     """Return how many of the day's jobs arrive in each half hour, from midnight, 1 on average."""
     shares = [0.0] * SLOTS_PER_DAY
     for slot in range(FIRST_SLOT, FIRST_SLOT + SLOTS_PER_DAY):

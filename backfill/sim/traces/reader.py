@@ -8,12 +8,12 @@ from pathlib import Path
 from backfill.sim.traces.files import open_lines
 from backfill.sim.traces.sacct import read_sacct
 from backfill.sim.traces.swf import read_swf
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 
-READERS: Mapping[str, Callable[[Path], Trace]] = {"swf": read_swf, "sacct": read_sacct}
+READERS: Mapping[str, Callable[[Path], JobTrace]] = {"swf": read_swf, "sacct": read_sacct}
 
 
-def read_trace(path: Path, form: str = "auto") -> Trace:
+def read_trace(path: Path, form: str = "auto") -> JobTrace:
     """Read a trace of this format, a key of READERS or `auto`; TraceError if it is broken."""
     return READERS[detect(path) if form == "auto" else form](path)
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from backfill.sim.traces.files import ByteLines, open_lines
-from backfill.sim.traces.trace import LARGEST, NO_RUN_TIME, Trace, TraceBuilder, TraceError
+from backfill.sim.traces.trace import LARGEST, NO_RUN_TIME, JobTrace, TraceBuilder, TraceError
 
 ASK = "make the dump with `sacct -a -P -o JobID,Submit,Start,ElapsedRaw,ReqCPUS,AllocCPUS,Timelimit`"
 # Columns whose text is free: a separator inside one of them shifts the rest of its line.
@@ -47,7 +47,7 @@ class SacctJob:
     steps: int
 
 
-def read_sacct(path: Path) -> Trace:
+def read_sacct(path: Path) -> JobTrace:
     """Read a dump as a trace; a job without Submit counts as submitted at its start.
 
     The trace's `job_id` orders jobs of the same submit time by (array, task); names are labels.
@@ -207,7 +207,7 @@ def _add(job: SacctJob, builder: TraceBuilder) -> None:
                 builder.noted[STILL_RUNNING] += 1
 
 
-def _last_runs(trace: Trace) -> Trace:
+def _last_runs(trace: JobTrace) -> JobTrace:
     """Keep the last of several lines for one job, which `sacct -D` prints after a requeue."""
     keys = trace.job_id
     order = sorted(range(len(keys)), key=keys.__getitem__)

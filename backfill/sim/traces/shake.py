@@ -9,14 +9,14 @@ shaking", MASCOTS 2007).
 from __future__ import annotations
 
 from backfill.sim.traces.draws import seeded
-from backfill.sim.traces.trace import Trace, TraceBuilder
+from backfill.sim.traces.trace import JobTrace, TraceBuilder
 
 # A submission is moved by up to so many seconds, a run time by up to this share of it.
 SUBMIT_S = 60.0
 RUN_SHARE = 0.1
 
 
-def shaken(trace: Trace, seed: int) -> Trace:
+def shaken(trace: JobTrace, seed: int) -> JobTrace:
     """The trace with every submit and run time moved, evenly within the bounds, by this seed.
 
     A run time never exceeds its estimate if it did not before, and is at least one tick. The first

@@ -13,7 +13,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from backfill.sim.traces.files import ByteLines, open_lines
-from backfill.sim.traces.trace import Trace, TraceBuilder, TraceError
+from backfill.sim.traces.trace import JobTrace, TraceBuilder, TraceError
 
 COLUMNS = 18
 BEYOND = 10**18
@@ -22,7 +22,7 @@ NAMES |= {7: "requested processors", 8: "requested time"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_swf(path: Path) -> Trace:
+def read_swf(path: Path) -> JobTrace:
     """Read a trace, plain or packed; TraceError with the line of the first one that is broken."""
     builder = TraceBuilder()
     with open_lines(path) as lines:

@@ -26,7 +26,7 @@ class TraceError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class JobTrace:
     """Jobs in queue order, that is by (submit, job id); one entry per job in every column.
 
     `job_id` is a number that orders jobs of one submit time, and their name where there are no
@@ -53,7 +53,7 @@ class Trace:
         """Return the job's name as its source wrote it."""
         return str(self.job_id[index]) if self.labels is None else self.labels[index]
 
-    def fitting(self, processors: int) -> Trace:
+    def fitting(self, processors: int) -> JobTrace:
         """Return the trace without the jobs that need more than this many processors."""
         if not len(self) or max(self.processors) <= processors:
             return self
@@ -62,13 +62,13 @@ class Trace:
         left_out[TOO_LARGE] += len(self) - len(kept)
         return self.taken(kept, left_out)
 
-    def taken(self, indices: Sequence[int], left_out: Mapping[str, int]) -> Trace:
+    def taken(self, indices: Sequence[int], left_out: Mapping[str, int]) -> JobTrace:
         """Return a trace of these jobs, in this order, with this count of what was left out."""
 
         def take(column: array[int]) -> array[int]:
             return array(column.typecode, map(column.__getitem__, indices))
 
-        return Trace(
+        return JobTrace(
             take(self.job_id),
             take(self.submit),
             take(self.run),
@@ -128,11 +128,11 @@ class TraceBuilder:
             self.ticks_per_s = MILLI
         return round(seconds * self.ticks_per_s)
 
-    def build(self) -> Trace:
+    def build(self) -> JobTrace:
         """Return the jobs in queue order; equal (submit, job id) stay in the order of adding."""
         labels = tuple(self.labels) if self.labels else None
         ids, submits, runs, estimates, sizes = self.columns
-        trace = Trace(
+        trace = JobTrace(
             ids, submits, runs, estimates, sizes, self.ticks_per_s, labels, self.left_out, self.noted
         )
         if _in_order(ids, submits):

@@ -17,7 +17,7 @@ from backfill.ports.errors import DriverError
 from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, add_verbs, say
 
 if TYPE_CHECKING:
-    from backfill.drivers.openstack.appliance.template import Cluster
+    from backfill.drivers.openstack.appliance.template import Appliance
 
 _VERBS = {
     "template": "write a Heat template (HOT) of controller, network, security group and ports",
@@ -87,10 +87,10 @@ def _chosen(config: Config, wish: str) -> str:
     return wish or clouds[0]
 
 
-def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) -> Cluster:
+def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) -> Appliance:
     # openstacksdk is an extra: only who uses this needs it.
     from backfill.drivers.openstack.api.states import is_id
-    from backfill.drivers.openstack.appliance.template import Cluster
+    from backfill.drivers.openstack.appliance.template import Appliance
 
     template = config.policies.instances
     inside = ipaddress.ip_interface(template.addresses[0]).network
@@ -104,7 +104,7 @@ def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) ->
             f"{config.source}: openstack.network is the id of a network that is there; give a name "
             "to the one that is to be made"
         )
-    wanted = Cluster(
+    wanted = Appliance(
         name=config.policies.cluster,
         network=entry.network,
         cidr=str(inside),
@@ -123,19 +123,19 @@ def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) ->
     return wanted
 
 
-def _template(wanted: Cluster) -> int:
+def _template(wanted: Appliance) -> int:
     from backfill.drivers.openstack.appliance.template import template
 
     print(yaml.safe_dump(template(wanted), sort_keys=False), end="")
     return OK
 
 
-def _act(entry: OpenStackEntry, cloud: str, wanted: Cluster, args: argparse.Namespace) -> int:
-    from backfill.drivers.openstack.api.link import Link
+def _act(entry: OpenStackEntry, cloud: str, wanted: Appliance, args: argparse.Namespace) -> int:
+    from backfill.drivers.openstack.api.link import ApiLink
     from backfill.drivers.openstack.appliance.applying import apply, remove
     from backfill.drivers.openstack.settings import Patience
 
-    link = Link(cloud, entry.clouds_yaml, Patience(call_s=entry.limits.call_s))
+    link = ApiLink(cloud, entry.clouds_yaml, Patience(call_s=entry.limits.call_s))
     try:
         if args.verb == "remove":
             gone = remove(link, wanted)

@@ -17,7 +17,7 @@ from backfill.ui.outfile import write_text
 from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, USAGE, say
 from backfill.ui.report.builder import timeline_of
 from backfill.ui.report.junit import junit_lines
-from backfill.ui.report.page import Head, judgements, write_report
+from backfill.ui.report.page import PageHead, judgements, write_report
 from backfill.ui.report.papers import Play, against_the_paper, beside_one_another, paper_rows
 from backfill.ui.terminal import aligned, emphasis
 
@@ -264,7 +264,7 @@ def _beside_the_paper(plays: Sequence[Play]) -> None:
 
 def _page(path: Path, outcome: Outcome, *, live: bool) -> None:
     scenario = outcome.scenario
-    head = Head(
+    head = PageHead(
         scenario.name.capitalize(),
         scenario.about,
         "On real parts: slurmctld, slurmd, libvirt, QEMU" if live else "In simulated time",

@@ -19,7 +19,7 @@ import backfill
 import backfill.lab
 from backfill.core.cluster import Job
 from backfill.core.lifecycle import Phase
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.lab import image, roots
@@ -199,7 +199,7 @@ class LabStage:
         self._home.chmod(0o1777)  # jobs, which are an ordinary user's, write there
         self._began_s = time.time()
         self._asks: dict[str, JobAsk] = {}
-        self._manager = SlurmManager(Commands(prefix=tuple(lab.command("ctl", [])), bin_dir=lab.tools))
+        self._manager = SlurmManager(SlurmTools(prefix=tuple(lab.command("ctl", [])), bin_dir=lab.tools))
         self._journal = JournalReader(lab.dir / "daemon/journal.db")
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from backfill.ui import wording
 from backfill.ui.client import Answer, AskError, Client, add_reading, guarded, print_json
 from backfill.ui.explain.node import explain_node
-from backfill.ui.explain.picture import Explanation, Picture, look, story_of, tell
+from backfill.ui.explain.picture import Answers, Explanation, look, story_of, tell
 from backfill.ui.explain.subjects import explain_fleet, explain_host, explain_job
 from backfill.ui.parser import NO, OK, did_you_mean
 from backfill.ui.terminal import emphasis
@@ -82,7 +82,7 @@ def _show(answer: Answer, client: Client, most: int) -> None:
     tell(story_of(answer, picture, client), most)
 
 
-def explanations(answer: Answer, picture: Picture) -> list[Explanation]:
+def explanations(answer: Answer, picture: Answers) -> list[Explanation]:
     """One per kind of thing that has the subject's name; a host is a Slurm node as well."""
     made = []
     if answer["node"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backfill.lab import image, roots
 from backfill.lab.cloud import guests, second
-from backfill.lab.cloud.handle import Cloud
+from backfill.lab.cloud.handle import CloudHandle
 from backfill.lab.cluster import Lab
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import HYPERVISORS, LabError, LabSpec, lab_root
@@ -261,7 +261,7 @@ def _add_cloud_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_cloud(args: argparse.Namespace) -> int:
     """Carry it out; LabError is the caller's to report."""
-    cloud = Cloud(args.name)
+    cloud = CloudHandle(args.name)
     match args.cloud_verb:
         case "up":
             return _cloud_up(cloud, args.guests)
@@ -276,7 +276,7 @@ def _run_cloud(args: argparse.Namespace) -> int:
             return _run_in_cloud(cloud, args.words)
 
 
-def _cloud_up(cloud: Cloud, real_guests: bool) -> int:
+def _cloud_up(cloud: CloudHandle, real_guests: bool) -> int:
     cloud.up(lambda line: print(line, file=sys.stderr, flush=True), real_guests=real_guests)
     services = "Keystone, Nova (hosts c1, c2, c5), Glance, Cinder, Placement, Neutron"
     print(f"cloud {cloud.name} is up: {services}")
@@ -289,7 +289,7 @@ def _cloud_up(cloud: Cloud, real_guests: bool) -> int:
     return OK
 
 
-def _cloud_status(cloud: Cloud, as_json: bool) -> int:
+def _cloud_status(cloud: CloudHandle, as_json: bool) -> int:
     status = cloud.status()
     if as_json:
         print(json.dumps(status.to_json()))
@@ -301,7 +301,7 @@ def _cloud_status(cloud: Cloud, as_json: bool) -> int:
     return OK if status.phase == "up" else NO
 
 
-def _run_in_cloud(cloud: Cloud, words: list[str]) -> int:
+def _run_in_cloud(cloud: CloudHandle, words: list[str]) -> int:
     command = words[1:] if words[:1] == ["--"] else words
     if not command:
         raise LabError("no command is given: backfill lab cloud run -- COMMAND")

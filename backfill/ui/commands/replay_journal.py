@@ -11,7 +11,7 @@ from backfill.config import load
 from backfill.config.problems import ConfigError
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports.errors import DriverError
-from backfill.sim.replay.journal import JournalError, Outcome, replay_journal
+from backfill.sim.replay.journal import JournalError, JournalOutcome, replay_journal
 from backfill.sim.replay.learning import as_yaml, learned
 from backfill.ui.outfile import OutputError, require_writable, write_text
 from backfill.ui.parser import BAD_DATA, NO, OK
@@ -35,7 +35,7 @@ def run_journal(args: argparse.Namespace) -> int:
     return NO if outcome.differences else OK
 
 
-def _replayed(args: argparse.Namespace) -> Outcome:
+def _replayed(args: argparse.Namespace) -> JournalOutcome:
     policies = load(args.policy).policies
     reader = JournalReader(args.journal)
     try:
@@ -58,7 +58,7 @@ def _learn(args: argparse.Namespace) -> int:
     return OK
 
 
-def _lines(outcome: Outcome) -> list[str]:
+def _lines(outcome: JournalOutcome) -> list[str]:
     lines = [line for found in outcome.differences[:_SHOWN] for line in found.lines()]
     more = len(outcome.differences) - _SHOWN
     if more > 0:

@@ -21,7 +21,7 @@ from backfill.sim.schedulers.reservations import ReservationEntry
 from backfill.sim.traces.models import htc_pilot
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.shake import shaken
-from backfill.sim.traces.trace import Trace, TraceBuilder, TraceError, describe_counts
+from backfill.sim.traces.trace import JobTrace, TraceBuilder, TraceError, describe_counts
 from backfill.ui.commands.replay_options import HTC
 from backfill.ui.outfile import OutputError, require_writable, write_text
 from backfill.ui.parser import BAD_DATA, NO, OK
@@ -170,7 +170,7 @@ def _need_same(policies: dict[str, PolicySet]) -> None:
                 )
 
 
-def _backlog(text: str, seed: int, *, anew: bool = False) -> Trace:
+def _backlog(text: str, seed: int, *, anew: bool = False) -> JobTrace:
     """A trace, or jobs of the HTC model that all wait at the beginning.
 
     `anew`: its own seed is counted up together with `seed`.

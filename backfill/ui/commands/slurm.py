@@ -14,7 +14,7 @@ from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE, a
 
 if TYPE_CHECKING:
     from backfill.config.model import Config
-    from backfill.drivers.slurm.conf.transaction import Outcome
+    from backfill.drivers.slurm.conf.transaction import ApplyOutcome
 
 _VERBS = {
     "diff": "show what `apply` would change in the managed file; exit status 1 if anything",
@@ -136,7 +136,7 @@ def _status(config: Config, args: argparse.Namespace) -> int:
     return OK if status.installed and not status.problems else NO
 
 
-def _tell(done: Outcome, args: argparse.Namespace, otherwise: str) -> int:
+def _tell(done: ApplyOutcome, args: argparse.Namespace, otherwise: str) -> int:
     if args.json:
         print(json.dumps(asdict(done), indent=2))
         return OK

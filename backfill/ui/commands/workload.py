@@ -7,7 +7,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from backfill.sim.traces.models import BATCH, INTERACTIVE, Job, htc_pilot, lublin, poisson, with_estimates
+from backfill.sim.traces.models import (
+    BATCH,
+    INTERACTIVE,
+    ModelJob,
+    htc_pilot,
+    lublin,
+    poisson,
+    with_estimates,
+)
 from backfill.sim.traces.swf import swf_lines
 from backfill.ui.outfile import OutputError, write_text
 from backfill.ui.parser import BAD_DATA, OK
@@ -56,23 +64,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_workload(parser.parse_args(argv))
 
 
-def _lublin(args: argparse.Namespace) -> list[Job]:
+def _lublin(args: argparse.Namespace) -> list[ModelJob]:
     return lublin(args.seed, args.jobs, args.processors, args.load)
 
 
-def _lublin_typed(args: argparse.Namespace) -> list[Job]:
+def _lublin_typed(args: argparse.Namespace) -> list[ModelJob]:
     return lublin(args.seed, args.jobs, args.processors, args.load, (BATCH, INTERACTIVE))
 
 
-def _poisson(args: argparse.Namespace) -> list[Job]:
+def _poisson(args: argparse.Namespace) -> list[ModelJob]:
     return poisson(args.seed, args.jobs, args.mean_gap_s)
 
 
-def _htc(args: argparse.Namespace) -> list[Job]:
+def _htc(args: argparse.Namespace) -> list[ModelJob]:
     return htc_pilot(args.seed, args.jobs, args.mean_gap_s, args.backlog)
 
 
-MODELS: Mapping[str, Callable[[argparse.Namespace], list[Job]]] = {
+MODELS: Mapping[str, Callable[[argparse.Namespace], list[ModelJob]]] = {
     "lublin": _lublin,
     "lublin-typed": _lublin_typed,
     "poisson": _poisson,

@@ -8,7 +8,7 @@ from backfill.core.quantities import counted
 from backfill.core.refusals import Code
 from backfill.ui import wording
 from backfill.ui.client import Answer
-from backfill.ui.explain.picture import Entry, Explanation, Picture, refused
+from backfill.ui.explain.picture import Answers, Entry, Explanation, refused
 
 _HEADLINES = {
     "booting": "is being made on {host}",
@@ -35,7 +35,7 @@ _KEPT = {
 }
 
 
-def explain_node(answer: Answer, picture: Picture) -> Explanation:
+def explain_node(answer: Answer, picture: Answers) -> Explanation:
     """The node of `answer` (what `explain` was told about it)."""
     node: Entry = answer["node"]
     name, phase = node["name"], node["phase"]
@@ -99,11 +99,11 @@ def _slurm(node: Entry) -> str:
     return f"shows it as {node['slurm_state']}{why}"
 
 
-def _nothing(node: Entry, picture: Picture) -> list[str]:
+def _nothing(node: Entry, picture: Answers) -> list[str]:
     return []
 
 
-def _host_gate(host: str, picture: Picture) -> str:
+def _host_gate(host: str, picture: Answers) -> str:
     """Say what has to happen before `host` carries instances again, as a noun phrase."""
     known = picture.hosts.get(host)
     if known is None:
@@ -121,7 +121,7 @@ def _host_gate(host: str, picture: Picture) -> str:
 # --- what is awaited ---
 
 
-def _booting(node: Entry, picture: Picture) -> list[str]:
+def _booting(node: Entry, picture: Answers) -> list[str]:
     if node["name"] not in picture.instances:
         return ["its instance to appear on the hypervisor"]
     if not node["slurm_state"]:
@@ -129,44 +129,44 @@ def _booting(node: Entry, picture: Picture) -> list[str]:
     return ["its guest to boot and register with Slurm; then its clock is set and jobs may come"]
 
 
-def _ready(node: Entry, picture: Picture) -> list[str]:
+def _ready(node: Entry, picture: Answers) -> list[str]:
     return [] if node["jobs"] else ["a job"]
 
 
-def _draining(node: Entry, picture: Picture) -> list[str]:
+def _draining(node: Entry, picture: Answers) -> list[str]:
     return [f"the end of {wording.jobs(node['jobs'])}"] if node["jobs"] else ["Slurm's drain"]
 
 
-def _evicting(node: Entry, picture: Picture) -> list[str]:
+def _evicting(node: Entry, picture: Answers) -> list[str]:
     states = {i["state"] for i in picture.instances.get(node["name"], [])}
     if states & {"paused", "suspended"}:
         return ["Slurm to show the node drained and its jobs suspended"]
     return ["the hypervisor to stop the instance"]
 
 
-def _parked(node: Entry, picture: Picture) -> list[str]:
+def _parked(node: Entry, picture: Answers) -> list[str]:
     gate = _host_gate(node["host"], picture)
     return [gate or f"{node['host']} is open: it goes back there now"]
 
 
-def _moving(node: Entry, picture: Picture) -> list[str]:
+def _moving(node: Entry, picture: Answers) -> list[str]:
     return [f"the instance to arrive on {node['target']}"]
 
 
-def _returning(node: Entry, picture: Picture) -> list[str]:
+def _returning(node: Entry, picture: Answers) -> list[str]:
     steps = "instance running, clock set, slurmd registered, jobs resumed, drain lifted"
     return [f"one after the other: {steps}"]
 
 
-def _removing(node: Entry, picture: Picture) -> list[str]:
+def _removing(node: Entry, picture: Answers) -> list[str]:
     return ["the instance to be gone from its host and the node from Slurm"]
 
 
-def _failed(node: Entry, picture: Picture) -> list[str]:
+def _failed(node: Entry, picture: Answers) -> list[str]:
     return ["the end of the pause before the next try, and a job that needs an instance"]
 
 
-_Rule = Callable[[Entry, Picture], list[str]]
+_Rule = Callable[[Entry, Answers], list[str]]
 _AWAITED: dict[str, _Rule] = {
     "booting": _booting,
     "ready": _ready,
@@ -188,16 +188,16 @@ def _pushed(node: Entry) -> str:
     return f"a high-priority job on {node['host']}, or `backfill evict {node['name']}`, stops it"
 
 
-def _change_booting(node: Entry, picture: Picture) -> list[str]:
+def _change_booting(node: Entry, picture: Answers) -> list[str]:
     return ["registered within scale.boot_within_s it is ready, else it has failed", _pushed(node)]
 
 
-def _change_ready(node: Entry, picture: Picture) -> list[str]:
+def _change_ready(node: Entry, picture: Answers) -> list[str]:
     idle = "" if node["jobs"] else "idle for scale.idle_s it is removed, unless jobs wait for it"
     return [idle, _pushed(node)]
 
 
-def _change_parked(node: Entry, picture: Picture) -> list[str]:
+def _change_parked(node: Entry, picture: Answers) -> list[str]:
     return [
         f"it goes on where it stopped as soon as {node['host']} is free",
         "with `migrate` in the ladder it goes on elsewhere when another host has room",
@@ -205,18 +205,18 @@ def _change_parked(node: Entry, picture: Picture) -> list[str]:
     ]
 
 
-def _change_throttled(node: Entry, picture: Picture) -> list[str]:
+def _change_throttled(node: Entry, picture: Answers) -> list[str]:
     return [
         f"it gets all of its CPUs back as soon as {node['host']} is free",
         "when the time of its rung is over, the ladder's next rung follows",
     ]
 
 
-def _change_failed(node: Entry, picture: Picture) -> list[str]:
+def _change_failed(node: Entry, picture: Answers) -> list[str]:
     return [f"`backfill retry {node['name']}` forgets the failures and the pause"]
 
 
-def _change_given_up(node: Entry, picture: Picture) -> list[str]:
+def _change_given_up(node: Entry, picture: Answers) -> list[str]:
     return [f"remove the cause, then `backfill retry {node['name']}`; by itself nothing happens"]
 
 

@@ -15,7 +15,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Answers:
     """Answers of the daemon by name; `now_s` is its clock, epoch seconds."""
 
     now_s: float
@@ -42,13 +42,13 @@ class Explanation:
         self.lines += [(label, sentence) for sentence in sentences if sentence]
 
 
-def look(client: Client) -> Picture:
+def look(client: Client) -> Answers:
     """Ask for everything that an explanation may need."""
     status = client.ask("status")
     instances: dict[str, list[Entry]] = {}
     for instance in client.ask("instances")["instances"]:
         instances.setdefault(instance["name"], []).append(instance)
-    return Picture(
+    return Answers(
         now_s=status["now_s"],
         nodes=_by(client.ask("nodes")["nodes"], "name"),
         hosts=_by(client.ask("hosts")["hosts"], "name"),
@@ -75,7 +75,7 @@ _MOST_OTHERS = 12
 Line = dict[str, Any]
 
 
-def story_of(answer: Answer, picture: Picture, client: Client) -> list[Line]:
+def story_of(answer: Answer, picture: Answers, client: Client) -> list[Line]:
     """Lines `{"at_s", "text"}`: the subject's own, and those of others that are about it."""
     lines: list[Line] = list(answer["story"])
     told = {(line["at_s"], line["text"]) for line in lines}
@@ -85,7 +85,7 @@ def story_of(answer: Answer, picture: Picture, client: Client) -> list[Line]:
     return sorted(lines, key=lambda line: float(line["at_s"]))
 
 
-def _others(answer: Answer, picture: Picture) -> Iterator[tuple[str, Callable[[Line], bool]]]:
+def _others(answer: Answer, picture: Answers) -> Iterator[tuple[str, Callable[[Line], bool]]]:
     """Whose stories have a part in this one, and which lines of them."""
     if host := answer["host"]:
         about = _mentions(host["name"])
@@ -99,7 +99,7 @@ def _others(answer: Answer, picture: Picture) -> Iterator[tuple[str, Callable[[L
             yield name, _mentions(f"job {job['id']}")
 
 
-def _neighbours(job: Entry, picture: Picture) -> list[str]:
+def _neighbours(job: Entry, picture: Answers) -> list[str]:
     """Our nodes on the hosts that the job has, or had."""
     hosts = [h["name"] for h in picture.hosts.values() if h["node"] in job["nodes"]]
     return [n["name"] for host in hosts for n in picture.nodes_on(host)]

@@ -6,7 +6,7 @@ from backfill.core.fleets import FleetState
 from backfill.core.quantities import counted
 from backfill.ui import wording
 from backfill.ui.client import Answer
-from backfill.ui.explain.picture import Entry, Explanation, Picture, refused
+from backfill.ui.explain.picture import Answers, Entry, Explanation, refused
 from backfill.ui.terminal import age
 
 _HEADLINES = {
@@ -17,7 +17,7 @@ _HEADLINES = {
 }
 
 
-def explain_host(answer: Answer, picture: Picture) -> Explanation:
+def explain_host(answer: Answer, picture: Answers) -> Explanation:
     """The host of `answer`."""
     host: Entry = answer["host"]
     name = host["name"]
@@ -42,7 +42,7 @@ def _slurm(host: Entry, state: str | None) -> str:
     return f"shows it as {state}"
 
 
-def _instances(host: Entry, picture: Picture) -> list[str]:
+def _instances(host: Entry, picture: Answers) -> list[str]:
     phases: dict[str, list[str]] = {}
     for node in picture.nodes_on(host["name"]):
         phases.setdefault(node["phase"], []).append(node["name"])
@@ -53,7 +53,7 @@ def _instances(host: Entry, picture: Picture) -> list[str]:
     return told or ["none"]
 
 
-def _claims(host: str, picture: Picture) -> list[str]:
+def _claims(host: str, picture: Answers) -> list[str]:
     return [
         f"to job {c['job_id']}, whose start waits until the room is proven free"
         for c in picture.claims.values()
@@ -76,7 +76,7 @@ def _host_change(name: str, state: str, jobs: list[str]) -> str:
 _ACTIVE = ("RUNNING", "SUSPENDED")
 
 
-def explain_job(answer: Answer, picture: Picture) -> Explanation:
+def explain_job(answer: Answer, picture: Answers) -> Explanation:
     """The job of `answer`."""
     job: Entry = answer["job"]
     ours = [picture.nodes[n] for n in job["nodes"] if n in picture.nodes]
@@ -99,7 +99,7 @@ def explain_job(answer: Answer, picture: Picture) -> Explanation:
     return made
 
 
-def _headline(job: Entry, picture: Picture, ours: bool) -> str:
+def _headline(job: Entry, picture: Answers, ours: bool) -> str:
     name = f"job {job['id']}" + (f" ({job['name']})" if job["name"] else "")
     where = wording.folded(job["nodes"], none="no node")
     now_s = picture.now_s
@@ -122,7 +122,7 @@ def _for(now_s: float, since_s: float) -> str:
     return age(now_s - since_s) if since_s else "some time"
 
 
-def _why(job: Entry, ours: list[Entry], picture: Picture) -> list[str]:
+def _why(job: Entry, ours: list[Entry], picture: Answers) -> list[str]:
     if job["state"] == "PENDING":
         return [f"Slurm says: {job['reason']}"] if job["reason"] not in ("", "None") else []
     if job["state"] == "SUSPENDED":
@@ -140,7 +140,7 @@ def _places(job: Entry, ours: list[Entry]) -> list[str]:
     ]
 
 
-def _room(hosts: list[Entry], picture: Picture) -> list[str]:
+def _room(hosts: list[Entry], picture: Answers) -> list[str]:
     """Say what was pushed aside so that the job could have our hosts."""
     told = []
     for host in hosts:
@@ -150,7 +150,7 @@ def _room(hosts: list[Entry], picture: Picture) -> list[str]:
     return told
 
 
-def _coming(picture: Picture) -> list[str]:
+def _coming(picture: Answers) -> list[str]:
     idle = [n["name"] for n in picture.nodes.values() if n["phase"] == "ready" and not n["jobs"]]
     booting = [n["name"] for n in picture.nodes.values() if n["phase"] == "booting"]
     told = []
@@ -181,7 +181,7 @@ _FLEET_CHANGE = {
 }
 
 
-def explain_fleet(answer: Answer, picture: Picture) -> Explanation:
+def explain_fleet(answer: Answer, picture: Answers) -> Explanation:
     """The fleet of `answer`."""
     fleet: Entry = answer["fleet"]
     size = f"{fleet['ready']} of {fleet['size']} ready"

@@ -18,14 +18,14 @@ from backfill.engine.narrate import story_line
 from backfill.ports.storage import Record
 from backfill.ui.report.timeline import (
     Boot,
+    Chart,
     ClaimSeen,
     Event,
-    Eviction,
-    Kind,
+    EvictionMark,
     Row,
-    Span,
     Step,
-    Timeline,
+    Stretch,
+    StretchKind,
     in_lanes,
     natural,
     runs_of,
@@ -40,7 +40,7 @@ class Episodes:
 
     def __init__(self) -> None:
         self.boots: list[Boot] = []
-        self.evictions: list[Eviction] = []
+        self.evictions: list[EvictionMark] = []
         self.claims: list[ClaimSeen] = []
         self._booting: dict[str, int] = {}  # node -> index in boots
         self._evicting: dict[str, int] = {}
@@ -142,7 +142,9 @@ class Episodes:
                 wanted_s = claim.at_s
                 self.claims[index] = replace(claim, evicted=True)
         self._evicting[node.name] = len(self.evictions)
-        self.evictions.append(Eviction(node.name, node.generation, node.host, node.reason, wanted_s, at_s))
+        self.evictions.append(
+            EvictionMark(node.name, node.generation, node.host, node.reason, wanted_s, at_s)
+        )
 
     def _begin(self, at_s: float, action: act.DriverAction) -> None:
         step = Step(step_name(action.key), at_s)
@@ -196,21 +198,21 @@ def _ended(step: Step, name: str, at_s: float, problem: str) -> Step:
 
 
 _PHASES = {
-    Phase.BOOTING: Kind.BOOTING,
-    Phase.DRAINING: Kind.DRAINING,
-    Phase.EVICTING: Kind.EVICTING,
-    Phase.THROTTLED: Kind.EVICTING,
-    Phase.MOVING: Kind.MOVING,
-    Phase.RETURNING: Kind.RETURNING,
-    Phase.REMOVING: Kind.REMOVING,
-    Phase.FAILED: Kind.FAILED,
-    Phase.GIVEN_UP: Kind.GIVEN_UP,
+    Phase.BOOTING: StretchKind.BOOTING,
+    Phase.DRAINING: StretchKind.DRAINING,
+    Phase.EVICTING: StretchKind.EVICTING,
+    Phase.THROTTLED: StretchKind.EVICTING,
+    Phase.MOVING: StretchKind.MOVING,
+    Phase.RETURNING: StretchKind.RETURNING,
+    Phase.REMOVING: StretchKind.REMOVING,
+    Phase.FAILED: StretchKind.FAILED,
+    Phase.GIVEN_UP: StretchKind.GIVEN_UP,
 }
 # Nothing of the instance is on its host.
-_NOWHERE = (Kind.FAILED, Kind.GIVEN_UP)
+_NOWHERE = (StretchKind.FAILED, StretchKind.GIVEN_UP)
 
 
-def timeline_of(records: Iterable[Record], now_s: float | None = None) -> Timeline:
+def timeline_of(records: Iterable[Record], now_s: float | None = None) -> Chart:
     """The whole story of these records, up to `now_s` (the last record where it is None)."""
     builder = TimelineBuilder()
     for record in records:
@@ -222,11 +224,11 @@ def timeline_of(records: Iterable[Record], now_s: float | None = None) -> Timeli
 class _Track:
     """The stretches of one instance or job so far; the last one may still go on."""
 
-    spans: list[Span] = field(default_factory=list)
-    open: Span | None = None
+    spans: list[Stretch] = field(default_factory=list)
+    open: Stretch | None = None
     end: str = ""
 
-    def turn(self, at_s: float, span: Span) -> None:
+    def turn(self, at_s: float, span: Stretch) -> None:
         """From now on it is as in `span`; the same kind at the same place just goes on."""
         self.end = ""
         if self.open is not None and (self.open.kind, self.open.hosts) == (span.kind, span.hosts):
@@ -242,12 +244,12 @@ class _Track:
     def waited(self, since_s: float) -> None:
         """It waited from then on until what is known of it begins; nobody wrote that down."""
         first = self.spans[0] if self.spans else self.open
-        if first is None or first.kind is Kind.WAITING or since_s >= first.start_s:
+        if first is None or first.kind is StretchKind.WAITING or since_s >= first.start_s:
             return
-        span = Span(since_s, first.start_s, Kind.WAITING, "", "waits")
+        span = Stretch(since_s, first.start_s, StretchKind.WAITING, "", "waits")
         self.spans.insert(0, span)
 
-    def upto(self, now_s: float) -> list[Span]:
+    def upto(self, now_s: float) -> list[Stretch]:
         if self.open is None:
             return self.spans
         return [*self.spans, replace(self.open, end_s=max(now_s, self.open.start_s))]
@@ -293,12 +295,12 @@ class TimelineBuilder:
             case _:
                 self._tell(record, main=record.kind == "daemon")
 
-    def timeline(self, now_s: float | None = None) -> Timeline:
+    def timeline(self, now_s: float | None = None) -> Chart:
         """The story so far."""
         end_s = self._end_s if now_s is None else max(now_s, self._end_s)
         instances = {name: track.upto(end_s) for name, track in self._instances.items()}
         jobs = {job_id: track.upto(end_s) for job_id, track in self._jobs.items()}
-        return Timeline(
+        return Chart(
             start_s=self._start_s,
             end_s=end_s,
             hosts=tuple(self._host_row(host, jobs, instances) for host in sorted(self._hosts, key=natural)),
@@ -363,16 +365,16 @@ class TimelineBuilder:
     def _turn_instance(self, at_s: float, node: ManagedNode, reason: str) -> None:
         kind = self._kind(node)
         hosts = () if kind in _NOWHERE else (node.host,)
-        span = Span(at_s, at_s, kind, node.name, reason, hosts)
+        span = Stretch(at_s, at_s, kind, node.name, reason, hosts)
         self._track(self._instances, node.name).turn(at_s, span)
 
-    def _kind(self, node: ManagedNode) -> Kind:
+    def _kind(self, node: ManagedNode) -> StretchKind:
         match node.phase:
             case Phase.READY:
-                return Kind.WORKING if node.idle_since_s is None else Kind.IDLE
+                return StretchKind.WORKING if node.idle_since_s is None else StretchKind.IDLE
             case Phase.PARKED:
                 on_disk = self._states.get(node.name) is InstanceState.SUSPENDED
-                return Kind.ON_DISK if on_disk else Kind.PAUSED
+                return StretchKind.ON_DISK if on_disk else StretchKind.PAUSED
             case _:
                 return _PHASES[node.phase]
 
@@ -385,7 +387,7 @@ class TimelineBuilder:
         elif job.state is JobState.PENDING:
             if job.id not in self._claimed:
                 since_s = at_s if track.spans or track.open else min(at_s, job.submit_s)
-                span = Span(at_s, at_s, Kind.WAITING, "", f"waits: {job.reason}")
+                span = Stretch(at_s, at_s, StretchKind.WAITING, "", f"waits: {job.reason}")
                 track.turn(max(self._start_s, since_s), span)
         else:
             self._job_on_nodes(at_s, job, track)
@@ -398,10 +400,10 @@ class TimelineBuilder:
         if hosts:
             self._on_metal(self._started(at_s, job, track), job.id, hosts)
         elif job.state is JobState.SUSPENDED:
-            track.turn(at_s, Span(at_s, at_s, Kind.PAUSED, where, f"stands still on {where}"))
+            track.turn(at_s, Stretch(at_s, at_s, StretchKind.PAUSED, where, f"stands still on {where}"))
         else:
             began_s = self._started(at_s, job, track)
-            track.turn(began_s, Span(at_s, at_s, Kind.WORKING, where, f"runs on {where}"))
+            track.turn(began_s, Stretch(at_s, at_s, StretchKind.WORKING, where, f"runs on {where}"))
 
     def _place(self, node: str) -> str:
         managed = self._managed.get(node)
@@ -409,7 +411,7 @@ class TimelineBuilder:
 
     def _started(self, at_s: float, job: Job, track: _Track) -> float:
         """Slurm tells when a job started; what we saw before bounds it, as Slurm rounds down."""
-        if track.open is None or track.open.kind is not Kind.WAITING or not job.start_s:
+        if track.open is None or track.open.kind is not StretchKind.WAITING or not job.start_s:
             return at_s
         return max(track.open.start_s, min(at_s, job.start_s))
 
@@ -418,7 +420,7 @@ class TimelineBuilder:
 
     def _on_metal(self, at_s: float, job_id: str, hosts: tuple[str, ...]) -> None:
         where = ", ".join(hosts)
-        span = Span(at_s, at_s, Kind.METAL, where, f"has {where}", tuple(sorted(hosts)))
+        span = Stretch(at_s, at_s, StretchKind.METAL, where, f"has {where}", tuple(sorted(hosts)))
         self._track(self._jobs, job_id).turn(at_s, span)
 
     # --- telling ---------------------------------------------------------------------------------
@@ -452,7 +454,9 @@ class TimelineBuilder:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _host_row(self, host: str, jobs: dict[str, list[Span]], instances: dict[str, list[Span]]) -> Row:
+    def _host_row(
+        self, host: str, jobs: dict[str, list[Stretch]], instances: dict[str, list[Stretch]]
+    ) -> Row:
         owned = [
             [replace(span, label=self._names.get(job_id) or f"job {job_id}")]
             for job_id, spans in jobs.items()

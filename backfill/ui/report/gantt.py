@@ -36,7 +36,7 @@ _LOOKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class GanttSpan:
     """One stretch on a host. Simulated seconds. `lane` counts from the host's top."""
 
     host: str
@@ -52,8 +52,8 @@ class Gantt:
     """Listens to a replay; `spans` tells what it heard, once all is over."""
 
     _instances: dict[tuple[str, str], tuple[float, Look]] = field(default_factory=dict)
-    _stays: list[Span] = field(default_factory=list)
-    _low: list[tuple[str, Span]] = field(default_factory=list)  # instance, its job's stretch
+    _stays: list[GanttSpan] = field(default_factory=list)
+    _low: list[tuple[str, GanttSpan]] = field(default_factory=list)  # instance, its job's stretch
     _last_s: float = 0.0
 
     def change(self, world: World, change: ch.Change) -> None:
@@ -76,26 +76,26 @@ class Gantt:
             return
         if known is not None:
             del self._instances[key]
-            self._stays.append(Span(key[0], known[1], key[1], known[0], at_s))
+            self._stays.append(GanttSpan(key[0], known[1], key[1], known[0], at_s))
         if look is not None:
             self._instances[key] = (at_s, look)
 
     def attempt(self, tale: JobTale, segments: Iterable[Segment], name: str) -> None:
         """A low-priority job computed in these stretches."""
         for one in segments:
-            span = Span(one.host, Look.LOW, name, one.start_s, one.end_s)
+            span = GanttSpan(one.host, Look.LOW, name, one.start_s, one.end_s)
             self._low.append((one.node, span))
 
-    def spans(self, tales: Iterable[JobTale], high_name: Callable[[int], str]) -> list[Span]:
+    def spans(self, tales: Iterable[JobTale], high_name: Callable[[int], str]) -> list[GanttSpan]:
         """Everything with its lane: high-priority jobs on top, instances below, by host and time.
 
         A low-priority job lies in the lane of its instance.
         """
         for key, (since_s, look) in sorted(self._instances.items()):
-            self._stays.append(Span(key[0], look, key[1], since_s, self._last_s))
+            self._stays.append(GanttSpan(key[0], look, key[1], since_s, self._last_s))
         self._instances.clear()
         high = [
-            Span(host, Look.HIGH, high_name(tale.index), tale.start_s, tale.end_s)
+            GanttSpan(host, Look.HIGH, high_name(tale.index), tale.start_s, tale.end_s)
             for tale in tales
             if tale.high and tale.start_s >= 0 and tale.end_s > tale.start_s
             for host in tale.hosts
@@ -107,7 +107,7 @@ class Gantt:
         placed, _ = _in_lanes([_hull(visit) for visit in visits], depth)
         lanes = {(s.host, s.name, s.start_s): s.lane for s in placed}
         found = list(laid)
-        where: dict[tuple[str, str], list[Span]] = {}
+        where: dict[tuple[str, str], list[GanttSpan]] = {}
         for visit in visits:
             first = visit[0]
             lane = lanes[first.host, first.name, first.start_s]
@@ -122,9 +122,9 @@ class Gantt:
         return found
 
 
-def _whole(spans: list[Span]) -> list[list[Span]]:
+def _whole(spans: list[GanttSpan]) -> list[list[GanttSpan]]:
     """The visits of an instance to a host: stretches that follow one another without a gap."""
-    visits: list[list[Span]] = []
+    visits: list[list[GanttSpan]] = []
     for span in spans:
         if visits and span.start_s <= visits[-1][-1].end_s:
             visits[-1].append(span)
@@ -133,18 +133,18 @@ def _whole(spans: list[Span]) -> list[list[Span]]:
     return visits
 
 
-def _hull(visit: Sequence[Span]) -> Span:
+def _hull(visit: Sequence[GanttSpan]) -> GanttSpan:
     first = visit[0]
-    return Span(first.host, first.look, first.name, first.start_s, visit[-1].end_s)
+    return GanttSpan(first.host, first.look, first.name, first.start_s, visit[-1].end_s)
 
 
-def _lane(span: Span, lane: int) -> Span:
-    return Span(span.host, span.look, span.name, span.start_s, span.end_s, lane)
+def _lane(span: GanttSpan, lane: int) -> GanttSpan:
+    return GanttSpan(span.host, span.look, span.name, span.start_s, span.end_s, lane)
 
 
-def _in_lanes(spans: Iterable[Span], above: dict[str, int]) -> tuple[list[Span], dict[str, int]]:
+def _in_lanes(spans: Iterable[GanttSpan], above: dict[str, int]) -> tuple[list[GanttSpan], dict[str, int]]:
     """Give each span the first lane that is free by then, below `above`; and each host's depth."""
-    found: list[Span] = []
+    found: list[GanttSpan] = []
     depth: dict[str, int] = {}
     ordered = sorted(spans, key=lambda s: (s.host, s.start_s, s.end_s, s.name))
     for host, group in groupby(ordered, key=lambda s: s.host):

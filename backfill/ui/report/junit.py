@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from backfill.core.visible import escape
 from backfill.sim.scenarios.player import Outcome
-from backfill.sim.scenarios.verdicts import Verdict
+from backfill.sim.scenarios.verdicts import ScenarioVerdict
 
 _ALLOWED = "\t\n\r"
 
@@ -27,7 +27,7 @@ def junit_lines(plays: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
     yield "</testsuites>\n"
 
 
-def _case(suite: str, verdict: Verdict) -> str:
+def _case(suite: str, verdict: ScenarioVerdict) -> str:
     head = f'<testcase classname="{_text(suite)}" name="{_text(verdict.title)}" time="0"'
     if verdict.ok:
         return f"{head}/>\n"

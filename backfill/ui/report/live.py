@@ -16,7 +16,7 @@ from rich.text import Text
 
 from backfill.ports.storage import Record
 from backfill.ui.report.builder import TimelineBuilder
-from backfill.ui.report.timeline import MEANINGS, Event, Kind, Row, Span, Timeline
+from backfill.ui.report.timeline import MEANINGS, Chart, Event, Row, Stretch, StretchKind
 from backfill.ui.terminal import unguarded
 
 _REFRESH_S = 0.125
@@ -29,29 +29,29 @@ _COLOURS = {"standard": 16, "256": 256, "truecolor": 1 << 24, "windows": 16}
 
 # A glyph each, so that the picture can be read without colours; colours that people with any colour
 # vision tell apart (after Okabe and Ito), and the nearest of a terminal that has only sixteen.
-STYLES: dict[Kind, tuple[str, str, str]] = {
-    Kind.METAL: ("█", "#2b6cb0", "blue"),
-    Kind.WORKING: ("█", "#12805c", "green"),
-    Kind.IDLE: ("░", "#12805c", "green"),
-    Kind.BOOTING: ("▒", "#56b4e9", "cyan"),
-    Kind.EVICTING: ("▓", "#d55e00", "red"),
-    Kind.PAUSED: ("=", "#e69f00", "yellow"),
-    Kind.ON_DISK: ("_", "#e69f00", "yellow"),
-    Kind.MOVING: (">", "#cc79a7", "magenta"),
-    Kind.RETURNING: ("<", "#cc79a7", "magenta"),
-    Kind.DRAINING: ("-", "#8a8a8a", "default"),
-    Kind.REMOVING: ("-", "#8a8a8a", "default"),
-    Kind.WAITING: ("·", "#8a8a8a", "default"),
-    Kind.FAILED: ("x", "#d55e00", "red"),
-    Kind.GIVEN_UP: ("X", "#d55e00", "red"),
+STYLES: dict[StretchKind, tuple[str, str, str]] = {
+    StretchKind.METAL: ("█", "#2b6cb0", "blue"),
+    StretchKind.WORKING: ("█", "#12805c", "green"),
+    StretchKind.IDLE: ("░", "#12805c", "green"),
+    StretchKind.BOOTING: ("▒", "#56b4e9", "cyan"),
+    StretchKind.EVICTING: ("▓", "#d55e00", "red"),
+    StretchKind.PAUSED: ("=", "#e69f00", "yellow"),
+    StretchKind.ON_DISK: ("_", "#e69f00", "yellow"),
+    StretchKind.MOVING: (">", "#cc79a7", "magenta"),
+    StretchKind.RETURNING: ("<", "#cc79a7", "magenta"),
+    StretchKind.DRAINING: ("-", "#8a8a8a", "default"),
+    StretchKind.REMOVING: ("-", "#8a8a8a", "default"),
+    StretchKind.WAITING: ("·", "#8a8a8a", "default"),
+    StretchKind.FAILED: ("x", "#d55e00", "red"),
+    StretchKind.GIVEN_UP: ("X", "#d55e00", "red"),
 }
-_SOLID = frozenset({Kind.METAL, Kind.WORKING})
+_SOLID = frozenset({StretchKind.METAL, StretchKind.WORKING})
 
 
-def cells(spans: Sequence[Span], start_s: float, end_s: float, columns: int) -> list[Span | None]:
+def cells(spans: Sequence[Stretch], start_s: float, end_s: float, columns: int) -> list[Stretch | None]:
     """Choose for each column the span with most of its time, but never lose an eviction."""
     width_s = (end_s - start_s) / columns
-    found: list[Span | None] = [None] * columns
+    found: list[Stretch | None] = [None] * columns
     share_s = [0.0] * columns
     for span in spans:
         first = int((span.start_s - start_s) / width_s)
@@ -59,9 +59,9 @@ def cells(spans: Sequence[Span], start_s: float, end_s: float, columns: int) -> 
         for column in range(max(0, first), last + 1):
             left_s = start_s + column * width_s
             covered_s = min(span.end_s, left_s + width_s) - max(span.start_s, left_s)
-            if span.kind is Kind.EVICTING and column == first:
+            if span.kind is StretchKind.EVICTING and column == first:
                 covered_s = width_s * 2
-            elif span.kind is Kind.WAITING:
+            elif span.kind is StretchKind.WAITING:
                 covered_s /= 100  # anything that happened is more telling
             if covered_s > share_s[column] or found[column] is None:
                 found[column], share_s[column] = span, covered_s
@@ -73,7 +73,7 @@ def window_s(length_s: float) -> float:
     return float(next((w for w in _WINDOWS_S if w >= length_s), length_s))
 
 
-def picture(timeline: Timeline, width: int, height: int, colours: int = 0) -> RenderableType:
+def picture(timeline: Chart, width: int, height: int, colours: int = 0) -> RenderableType:
     """The timelines above the latest events, in `height` lines of `width` columns.
 
     `colours`: how many the terminal has, 0 for none.
@@ -97,12 +97,12 @@ def picture(timeline: Timeline, width: int, height: int, colours: int = 0) -> Re
     return Group(*drawn[:height])
 
 
-def plain_line(timeline: Timeline, event: Event) -> str:
+def plain_line(timeline: Chart, event: Event) -> str:
     """`  12.345 s  sentence`, counted from the timeline's beginning."""
     return f"{event.at_s - timeline.start_s:8.3f} s  {timeline.named(event.text)}"
 
 
-def _sections(timeline: Timeline, height: int) -> Iterator[tuple[str, tuple[Row, ...]]]:
+def _sections(timeline: Chart, height: int) -> Iterator[tuple[str, tuple[Row, ...]]]:
     yield "hosts", timeline.hosts
     # The hosts show their instances already: a small window has better use for its lines.
     if height >= _TALL and timeline.instances:
@@ -122,7 +122,7 @@ def _lines(row: Row, start_s: float, end_s: float, columns: int, colours: int) -
     return lines
 
 
-def _draw(line: Text, found: Sequence[Span | None], colours: int) -> None:
+def _draw(line: Text, found: Sequence[Stretch | None], colours: int) -> None:
     """Append the columns; a solid bar carries its label where there is room and colour."""
     at = 0
     while at < len(found):
@@ -141,7 +141,7 @@ def _draw(line: Text, found: Sequence[Span | None], colours: int) -> None:
         at = end
 
 
-def _axis(timeline: Timeline, end_s: float, columns: int) -> str:
+def _axis(timeline: Chart, end_s: float, columns: int) -> str:
     text = [" "] * columns
     length_s = end_s - timeline.start_s
     parts = 4 if length_s % 4 == 0 else 3
@@ -152,12 +152,12 @@ def _axis(timeline: Timeline, end_s: float, columns: int) -> str:
     return " " * (_NAME_COLUMNS + 1) + "".join(text)
 
 
-def _style(kind: Kind, colours: int) -> tuple[str, str]:
+def _style(kind: StretchKind, colours: int) -> tuple[str, str]:
     glyph, fine, plain = STYLES[kind]
     return glyph, fine if colours > 16 else plain
 
 
-def _legend(timeline: Timeline, colours: int, width: int) -> list[Text]:
+def _legend(timeline: Chart, colours: int, width: int) -> list[Text]:
     used = {s.kind for rows in (timeline.hosts, timeline.jobs) for r in rows for s in r.spans}
     lines = [Text()]
     for kind in MEANINGS:
@@ -171,7 +171,7 @@ def _legend(timeline: Timeline, colours: int, width: int) -> list[Text]:
     return lines
 
 
-class Watcher(AbstractContextManager["Watcher"]):
+class RecordPrinter(AbstractContextManager["RecordPrinter"]):
     """Takes records as they come and shows them; the base shows plain lines."""
 
     def __init__(self, out: TextIO) -> None:
@@ -196,7 +196,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         return None
 
 
-class LiveWatcher(Watcher):
+class LiveWatcher(RecordPrinter):
     """Draws the growing timelines in a terminal, a few times a second."""
 
     def __init__(self, out: TextIO) -> None:
@@ -233,9 +233,9 @@ class LiveWatcher(Watcher):
         self._live.__exit__(kind, error, trace)
 
 
-def watcher(out: TextIO | None = None) -> Watcher:
+def watcher(out: TextIO | None = None) -> RecordPrinter:
     """Pictures where `out` (stdout) is a terminal that can draw, lines everywhere else."""
     out = out if out is not None else sys.stdout
     if out.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         return LiveWatcher(out)
-    return Watcher(out)
+    return RecordPrinter(out)

@@ -27,7 +27,7 @@ from backfill.ui.report.svg import (
     waterfall_svg,
 )
 from backfill.ui.report.tables import events_table, evictions_table, starts_table
-from backfill.ui.report.timeline import Eviction, Timeline
+from backfill.ui.report.timeline import Chart, EvictionMark
 from backfill.ui.terminal import local_time
 
 _MOST_EVENTS = 2000
@@ -44,7 +44,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class PageHead:
     """The head of a page: what the journal does not tell."""
 
     title: str
@@ -54,7 +54,7 @@ class Head:
     judgements: tuple[Judgement, ...] = ()
 
 
-def report_html(timeline: Timeline, head: Head) -> str:
+def report_html(timeline: Chart, head: PageHead) -> str:
     """The whole page. It needs nothing else: no script, no font, no picture from outside."""
     body = "".join(
         (
@@ -76,7 +76,7 @@ def report_html(timeline: Timeline, head: Head) -> str:
     )
 
 
-def write_report(path: Path, timeline: Timeline, head: Head) -> None:
+def write_report(path: Path, timeline: Chart, head: PageHead) -> None:
     """Write the page. Raises OutputError."""
     write_text(path, [report_html(timeline, head)])
 
@@ -84,7 +84,7 @@ def write_report(path: Path, timeline: Timeline, head: Head) -> None:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _header(timeline: Timeline, head: Head) -> str:
+def _header(timeline: Chart, head: PageHead) -> str:
     when = f"{timeline.length_s:.0f} s long"
     if not head.simulated:
         when = f"{local_time(timeline.start_s)}, {when}"
@@ -110,7 +110,7 @@ def _judgement(judgement: Judgement) -> str:
     return f"<li{css}>{escape(judgement.text)}{inner}</li>"
 
 
-def _figures(timeline: Timeline) -> list[tuple[str, str]]:
+def _figures(timeline: Chart) -> list[tuple[str, str]]:
     """The few numbers by which one remembers it."""
     found = []
     claims = [c.answered_s - c.at_s for c in timeline.claims if c.evicted and c.ok]
@@ -133,7 +133,7 @@ def _figures(timeline: Timeline) -> list[tuple[str, str]]:
     return found
 
 
-def _picture(timeline: Timeline, head: Head) -> str:
+def _picture(timeline: Chart, head: PageHead) -> str:
     return (
         "<h2>Who was where, and when</h2>"
         '<p class="soft">A host\'s first line is its own Slurm node, below are its guests. '
@@ -142,7 +142,7 @@ def _picture(timeline: Timeline, head: Head) -> str:
     )
 
 
-def _evictions(timeline: Timeline) -> str:
+def _evictions(timeline: Chart) -> str:
     if not timeline.evictions:
         return ""
     parts = [
@@ -151,7 +151,7 @@ def _evictions(timeline: Timeline) -> str:
         "wants it starts when the room is free; Slurm's picture follows.</p>"
         f'<div class="scroll">{evictions_table(timeline)}</div>'
     ]
-    groups: dict[float, list[Eviction]] = {}
+    groups: dict[float, list[EvictionMark]] = {}
     for eviction in timeline.evictions:
         groups.setdefault(eviction.wanted_s, []).append(eviction)
     for wanted_s, group in list(groups.items())[:_MOST_WATERFALLS]:
@@ -166,7 +166,7 @@ def _evictions(timeline: Timeline) -> str:
     return "".join(parts)
 
 
-def _starts(timeline: Timeline) -> str:
+def _starts(timeline: Chart) -> str:
     if not timeline.boots:
         return ""
     parts = [
@@ -184,7 +184,7 @@ def _starts(timeline: Timeline) -> str:
     return "".join(parts)
 
 
-def _events(timeline: Timeline) -> str:
+def _events(timeline: Chart) -> str:
     events = timeline.events
     main = [e for e in events if e.main][-_MOST_EVENTS:]
     more = events[-_MOST_EVENTS:]
@@ -222,15 +222,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK
 
 
-def _of_journal(path: Path) -> tuple[Timeline, Head]:
+def _of_journal(path: Path) -> tuple[Chart, PageHead]:
     reader = JournalReader(path)
     try:
-        return timeline_of(reader.read()), Head("What the daemon did", where=f"Journal {path}")
+        return timeline_of(reader.read()), PageHead("What the daemon did", where=f"Journal {path}")
     finally:
         reader.close()
 
 
-def _of_scenario(path: Path) -> tuple[Timeline, Head]:
+def _of_scenario(path: Path) -> tuple[Chart, PageHead]:
     # Only this needs the simulator.
     from backfill.config.problems import ConfigError
     from backfill.sim.scenarios.player import play
@@ -242,7 +242,7 @@ def _of_scenario(path: Path) -> tuple[Timeline, Head]:
     except ConfigError as error:
         raise ValueError(str(error)) from error
     outcome = play(scenario, SimulatedStage(scenario))
-    head = Head(
+    head = PageHead(
         scenario.name.capitalize(),
         scenario.about,
         "In simulated time",

@@ -9,7 +9,7 @@ from itertools import islice
 from backfill.sim.replay.bare import ROWS_PER_CHUNK, quoted
 from backfill.sim.replay.policy_replay import Setting
 from backfill.sim.replay.trace_cluster import START_S, JobTale
-from backfill.ui.report.gantt import Look, Span
+from backfill.ui.report.gantt import GanttSpan, Look
 from backfill.ui.report.replay_text import Played, time_text
 
 # As Batsim 4 writes it (https://batsim.readthedocs.io, "Outputs"); `metadata` has what is ours.
@@ -36,7 +36,7 @@ BATSIM_COLUMNS = (
 _US = 1e6
 
 
-def spans_of(setting: Setting, one: Played) -> list[Span]:
+def spans_of(setting: Setting, one: Played) -> list[GanttSpan]:
     """What one run looked like. It must have been drawn."""
     assert one.gantt is not None
     return one.gantt.spans(one.run.tales, setting.high.name)

@@ -9,7 +9,7 @@ from itertools import islice
 from backfill.sim.replay.bare import ROWS_PER_CHUNK, quoted
 from backfill.sim.replay.policy_replay import Run, Setting
 from backfill.sim.replay.trace_cluster import START_S, JobTale
-from backfill.sim.traces.trace import Trace
+from backfill.sim.traces.trace import JobTrace
 from backfill.ui.report.comparison import difference, differences
 from backfill.ui.report.figures import FIGURES, Summary, plain
 from backfill.ui.report.gantt import Gantt
@@ -157,7 +157,7 @@ def told_time(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def time_text(trace: Trace, at_s: float) -> str:
+def time_text(trace: JobTrace, at_s: float) -> str:
     """A simulated time as the trace would have written it."""
     if at_s < 0:
         return ""

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from backfill.ui.report.timeline import Kind
+from backfill.ui.report.timeline import StretchKind
 
 # After Okabe and Ito. Text on the two solid ones is white, on all others dark.
-COLOURS: dict[Kind, str] = {
-    Kind.METAL: "#2b6cb0",
-    Kind.WORKING: "#12805c",
-    Kind.IDLE: "#9fd8c3",
-    Kind.BOOTING: "#93cdf1",
-    Kind.EVICTING: "#d55e00",
-    Kind.PAUSED: "#f2b632",
-    Kind.ON_DISK: "#f7dd9c",
-    Kind.MOVING: "#c477a8",
-    Kind.RETURNING: "#e3b7d1",
-    Kind.DRAINING: "#b4bcc5",
-    Kind.REMOVING: "#939ca6",
-    Kind.WAITING: "#98a1ab",
-    Kind.FAILED: "#7f2d1d",
-    Kind.GIVEN_UP: "#4a1a11",
+COLOURS: dict[StretchKind, str] = {
+    StretchKind.METAL: "#2b6cb0",
+    StretchKind.WORKING: "#12805c",
+    StretchKind.IDLE: "#9fd8c3",
+    StretchKind.BOOTING: "#93cdf1",
+    StretchKind.EVICTING: "#d55e00",
+    StretchKind.PAUSED: "#f2b632",
+    StretchKind.ON_DISK: "#f7dd9c",
+    StretchKind.MOVING: "#c477a8",
+    StretchKind.RETURNING: "#e3b7d1",
+    StretchKind.DRAINING: "#b4bcc5",
+    StretchKind.REMOVING: "#939ca6",
+    StretchKind.WAITING: "#98a1ab",
+    StretchKind.FAILED: "#7f2d1d",
+    StretchKind.GIVEN_UP: "#4a1a11",
 }
-SOLID = frozenset({Kind.METAL, Kind.WORKING, Kind.FAILED, Kind.GIVEN_UP, Kind.EVICTING})
+SOLID = frozenset(
+    {StretchKind.METAL, StretchKind.WORKING, StretchKind.FAILED, StretchKind.GIVEN_UP, StretchKind.EVICTING}
+)
 # Kinds that carry a pattern as well, so that colour is never the only difference.
-PATTERNS: dict[Kind, str] = {
-    Kind.PAUSED: "hatch",
-    Kind.ON_DISK: "dots",
-    Kind.BOOTING: "rise",
-    Kind.MOVING: "hatch-back",
+PATTERNS: dict[StretchKind, str] = {
+    StretchKind.PAUSED: "hatch",
+    StretchKind.ON_DISK: "dots",
+    StretchKind.BOOTING: "rise",
+    StretchKind.MOVING: "hatch-back",
 }
 
 _LIGHT = """

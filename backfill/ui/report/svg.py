@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from backfill.core.visible import escape
 from backfill.ui.report.style import DEFINITIONS, PATTERNS, PICTURE, SOLID, VARIABLES
-from backfill.ui.report.timeline import MEANINGS, Boot, Eviction, Kind, Row, Span, Step, Timeline
+from backfill.ui.report.timeline import MEANINGS, Boot, Chart, EvictionMark, Row, Step, Stretch, StretchKind
 from backfill.ui.terminal import age
 
 WIDTH = 1200.0
@@ -42,21 +42,21 @@ _TICKS_S = (
     86400,
 )
 _SHORT = {
-    Kind.BOOTING: "booting",
-    Kind.IDLE: "idle",
-    Kind.WORKING: "at work",
-    Kind.PAUSED: "stands still",
-    Kind.ON_DISK: "on disk",
-    Kind.MOVING: "moving",
-    Kind.RETURNING: "returning",
-    Kind.DRAINING: "leaving",
-    Kind.FAILED: "failed",
-    Kind.GIVEN_UP: "given up",
+    StretchKind.BOOTING: "booting",
+    StretchKind.IDLE: "idle",
+    StretchKind.WORKING: "at work",
+    StretchKind.PAUSED: "stands still",
+    StretchKind.ON_DISK: "on disk",
+    StretchKind.MOVING: "moving",
+    StretchKind.RETURNING: "returning",
+    StretchKind.DRAINING: "leaving",
+    StretchKind.FAILED: "failed",
+    StretchKind.GIVEN_UP: "given up",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class TimeAxis:
     """Time to x. `left` and `right` are the edges of the plot."""
 
     start_s: float
@@ -82,7 +82,7 @@ def number(value: float) -> str:
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
-def timeline_svg(timeline: Timeline, title: str, *, standalone: bool = False) -> str:
+def timeline_svg(timeline: Chart, title: str, *, standalone: bool = False) -> str:
     """One SVG element; `standalone` ones carry their styles and stand on a ground of their own."""
     drawing = _Drawing(timeline)
     drawing.axis()
@@ -105,15 +105,15 @@ def timeline_svg(timeline: Timeline, title: str, *, standalone: bool = False) ->
 
 @dataclass
 class _Drawing:
-    timeline: Timeline
+    timeline: Chart
     parts: list[str] = field(default_factory=list)
     below: list[str] = field(default_factory=list)  # drawn first: cards and grid
     y: float = _TOP
-    scale: Scale = field(init=False)
+    scale: TimeAxis = field(init=False)
     _lanes: dict[tuple[str, str], float] = field(default_factory=dict)  # (host, instance) -> y
 
     def __post_init__(self) -> None:
-        self.scale = Scale(self.timeline.start_s, self.timeline.end_s)
+        self.scale = TimeAxis(self.timeline.start_s, self.timeline.end_s)
 
     def axis(self) -> None:
         """Times above; their lines are drawn when the height is known."""
@@ -147,17 +147,17 @@ class _Drawing:
         self._text(14, self.y + pad + 14, name, "" if len(name) * 6.6 < _LEFT - 14 else "small")
         tops = [self.y + pad + sum(heights[:i]) + _GAP * i for i in range(row.lanes)]
         # Evictions are too short for their true width: they go on top of what follows.
-        for span in sorted(row.spans, key=lambda span: span.kind is Kind.EVICTING):
+        for span in sorted(row.spans, key=lambda span: span.kind is StretchKind.EVICTING):
             self._span(row, span, tops[span.lane], heights[span.lane], hosts)
             if hosts and span.lane:
                 for host in span.hosts:
                     self._lanes[host, span.label] = tops[span.lane] + heights[span.lane] / 2
         self.y += tall + 2 * pad + (4 if hosts else 0)
 
-    def _span(self, row: Row, span: Span, y: float, height: float, hosts: bool) -> None:
+    def _span(self, row: Row, span: Stretch, y: float, height: float, hosts: bool) -> None:
         x, end = self.scale.x(span.start_s), self.scale.x(span.end_s)
-        width = max(end - x, 3.0 if span.kind is Kind.EVICTING else 0.75)
-        if span.kind is Kind.WAITING:
+        width = max(end - x, 3.0 if span.kind is StretchKind.EVICTING else 0.75)
+        if span.kind is StretchKind.WAITING:
             y, height = y + height / 2 - 1.5, 3.0
         box = (
             f'x="{number(x)}" y="{number(y)}" width="{number(width)}" '
@@ -171,9 +171,9 @@ class _Drawing:
             self.parts.append(f'<rect class="pattern" fill="url(#{pattern})" {box}/>')
         self._label(_label(row, span, hosts), span, (x, y, width, height))
 
-    def _label(self, label: str, span: Span, box: tuple[float, float, float, float]) -> None:
+    def _label(self, label: str, span: Stretch, box: tuple[float, float, float, float]) -> None:
         x, y, width, height = box
-        if label and span.kind is not Kind.WAITING and width >= len(label) * _LETTER + 10:
+        if label and span.kind is not StretchKind.WAITING and width >= len(label) * _LETTER + 10:
             css = "on-solid" if span.kind in SOLID else "on-light"
             self._text(x + 6, y + height / 2 + 4, label, css)
 
@@ -224,7 +224,7 @@ class _Drawing:
             wide = len(MEANINGS[kind]) * _LETTER + 38
             if x + wide > WIDTH:
                 x, self.y = 10.0, self.y + 20
-            top, tall = (5.5, 3) if kind is Kind.WAITING else (10, 12)  # as thin as it is above
+            top, tall = (5.5, 3) if kind is StretchKind.WAITING else (10, 12)  # as thin as it is above
             box = f'x="{number(x)}" y="{number(self.y - top)}" width="16" height="{tall}" rx="2"'
             self.parts.append(f'<rect class="k-{kind}" {box}/>')
             if kind in PATTERNS:
@@ -247,10 +247,10 @@ def ms(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
 
 
-def _label(row: Row, span: Span, hosts: bool) -> str:
-    if hosts or span.kind is Kind.METAL:
+def _label(row: Row, span: Stretch, hosts: bool) -> str:
+    if hosts or span.kind is StretchKind.METAL:
         return span.label
-    if row.label and span.kind is Kind.WORKING:
+    if row.label and span.kind is StretchKind.WORKING:
         return span.label  # a job: the node on which it works
     return _SHORT.get(span.kind, "")
 
@@ -294,7 +294,7 @@ def waterfall_svg(title: str, bars: Sequence[Bar], marks: Sequence[Mark] = ()) -
         return ""
     start_s = min(bar.start_s for bar in bars)
     end_s = max([*(bar.end_s for bar in bars), *(mark.at_s for mark in marks)])
-    scale = Scale(start_s, max(end_s, start_s + 1e-4), _BARS_LEFT, WIDTH - _BARS_RIGHT)
+    scale = TimeAxis(start_s, max(end_s, start_s + 1e-4), _BARS_LEFT, WIDTH - _BARS_RIGHT)
     top = 30.0 + (16.0 if marks else 0.0)
     height = top + _ROW * len(bars) + 8
     below, parts = [], []
@@ -317,7 +317,7 @@ def waterfall_svg(title: str, bars: Sequence[Bar], marks: Sequence[Mark] = ()) -
     )
 
 
-def _bar(bar: Bar, scale: Scale, y: float) -> list[str]:
+def _bar(bar: Bar, scale: TimeAxis, y: float) -> list[str]:
     x = scale.x(bar.start_s)
     width = max(1.5, scale.x(bar.end_s) - x)
     took = ms(max(0.0, bar.end_s - bar.start_s))
@@ -348,7 +348,7 @@ def boot_bars(boot: Boot) -> list[Bar]:
     return sorted([*bars, *told], key=lambda bar: bar.start_s)
 
 
-def giving_bars(evictions: Sequence[Eviction]) -> list[Bar]:
+def giving_bars(evictions: Sequence[EvictionMark]) -> list[Bar]:
     """Return the steps from the moment the host was wanted until Slurm's picture agreed."""
     bars = [
         _of_step(step, f"{eviction.node}: ")
@@ -359,7 +359,7 @@ def giving_bars(evictions: Sequence[Eviction]) -> list[Bar]:
     return sorted(bars, key=lambda bar: bar.start_s)
 
 
-def returning_bars(evictions: Sequence[Eviction]) -> list[Bar]:
+def returning_bars(evictions: Sequence[EvictionMark]) -> list[Bar]:
     """Return the steps that brought the work back, the move included."""
     bars = [
         _of_step(step, f"{eviction.node}: ", "way-back")

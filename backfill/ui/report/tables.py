@@ -9,7 +9,7 @@ from statistics import median
 
 from backfill.core.visible import escape
 from backfill.ui.report.svg import ms
-from backfill.ui.report.timeline import Boot, Event, Eviction, Timeline
+from backfill.ui.report.timeline import Boot, Chart, Event, EvictionMark
 
 _MOST_ROWS = 200
 _ENOUGH = 4  # fewer values than this need no summary
@@ -101,7 +101,7 @@ def _start_row(name: str, steps: StartSteps) -> str:
     return _row([name], f"<td>{schedule}</td>{cells}<td>{ms(steps.ready_s)}</td>", ms(steps.total_s))
 
 
-def evictions_table(timeline: Timeline) -> str:
+def evictions_table(timeline: Chart) -> str:
     """Each eviction with its latencies, and what they are in all."""
     found = timeline.evictions
     rows = [_eviction_row(timeline, eviction) for eviction in found[-_MOST_ROWS:]]
@@ -124,7 +124,7 @@ def evictions_table(timeline: Timeline) -> str:
     return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
-def _eviction_row(timeline: Timeline, eviction: Eviction) -> str:
+def _eviction_row(timeline: Chart, eviction: EvictionMark) -> str:
     takers = [c.job for c in timeline.claims if c.evicted and c.at_s == eviction.wanted_s]
     by = ", ".join(timeline.names.get(j) or f"job {j}" for j in takers) or _DASH
     end = "work goes on" if eviction.back_s else eviction.end or "under way"
@@ -140,19 +140,19 @@ def _eviction_row(timeline: Timeline, eviction: Eviction) -> str:
     )
 
 
-def _room_s(eviction: Eviction) -> float | None:
+def _room_s(eviction: EvictionMark) -> float | None:
     return eviction.stopped_s - eviction.wanted_s if eviction.stopped_s else None
 
 
-def _told_s(eviction: Eviction) -> float | None:
+def _told_s(eviction: EvictionMark) -> float | None:
     return eviction.parked_s - eviction.wanted_s if eviction.parked_s else None
 
 
-def _still_s(eviction: Eviction) -> float | None:
+def _still_s(eviction: EvictionMark) -> float | None:
     return eviction.back_s - eviction.stopped_s if eviction.back_s and eviction.stopped_s else None
 
 
-def _back_s(eviction: Eviction) -> float | None:
+def _back_s(eviction: EvictionMark) -> float | None:
     return eviction.back_s - eviction.returning_s if eviction.back_s else None
 
 
@@ -160,7 +160,7 @@ def _value(seconds: float | None) -> str:
     return _DASH if seconds is None else ms(seconds)
 
 
-def _summary_row(name: str, share: float, found: Sequence[Eviction]) -> str:
+def _summary_row(name: str, share: float, found: Sequence[EvictionMark]) -> str:
     """One share of all evictions, by latency."""
     room, told, still, back = (
         _value(_quantile([v for e in found if (v := of(e)) is not None], share))
@@ -177,7 +177,7 @@ def _quantile(values: Sequence[float], share: float) -> float | None:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def events_table(timeline: Timeline, events: Sequence[Event]) -> str:
+def events_table(timeline: Chart, events: Sequence[Event]) -> str:
     """Events as sentences with the time since the beginning."""
     rows = "".join(
         f"<tr><td>{e.at_s - timeline.start_s:.3f} s</td><td>{escape(timeline.named(e.text))}</td></tr>"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class StretchKind(StrEnum):
     """Kinds of stretches of time: one kind has one colour everywhere."""
 
     METAL = "metal"  # a job on a host's own node
@@ -31,31 +31,31 @@ class Kind(StrEnum):
 
 
 # Kinds in words, in the order of a legend.
-MEANINGS: Mapping[Kind, str] = {
-    Kind.METAL: "job on bare metal",
-    Kind.WORKING: "at work on an instance",
-    Kind.IDLE: "ready, no job",
-    Kind.BOOTING: "booting",
-    Kind.EVICTING: "evicting",
-    Kind.PAUSED: "stands still in memory",
-    Kind.ON_DISK: "stands still on disk",
-    Kind.MOVING: "moving",
-    Kind.RETURNING: "returning",
-    Kind.DRAINING: "draining",
-    Kind.REMOVING: "removing",
-    Kind.WAITING: "job waits",
-    Kind.FAILED: "failed",
-    Kind.GIVEN_UP: "given up",
+MEANINGS: Mapping[StretchKind, str] = {
+    StretchKind.METAL: "job on bare metal",
+    StretchKind.WORKING: "at work on an instance",
+    StretchKind.IDLE: "ready, no job",
+    StretchKind.BOOTING: "booting",
+    StretchKind.EVICTING: "evicting",
+    StretchKind.PAUSED: "stands still in memory",
+    StretchKind.ON_DISK: "stands still on disk",
+    StretchKind.MOVING: "moving",
+    StretchKind.RETURNING: "returning",
+    StretchKind.DRAINING: "draining",
+    StretchKind.REMOVING: "removing",
+    StretchKind.WAITING: "job waits",
+    StretchKind.FAILED: "failed",
+    StretchKind.GIVEN_UP: "given up",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Stretch:
     """A stretch of time. `label` is short, `text` a sentence; `lane` counts from 0 in its row."""
 
     start_s: float
     end_s: float
-    kind: Kind
+    kind: StretchKind
     label: str = ""
     text: str = ""
     hosts: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Row:
     """One host, instance or job. `end`: how a job ended, empty while it has not."""
 
     name: str
-    spans: tuple[Span, ...]
+    spans: tuple[Stretch, ...]
     label: str = ""
     lanes: int = 1
     end: str = ""
@@ -125,7 +125,7 @@ class Boot:
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class EvictionMark:
     """From the moment a host was wanted until its work went on, or did not. 0: not reached."""
 
     node: str
@@ -156,7 +156,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class Chart:
     """Everything that a picture or a report of a stretch of time needs."""
 
     start_s: float
@@ -166,7 +166,7 @@ class Timeline:
     jobs: tuple[Row, ...] = ()
     claims: tuple[ClaimSeen, ...] = ()
     boots: tuple[Boot, ...] = ()
-    evictions: tuple[Eviction, ...] = ()
+    evictions: tuple[EvictionMark, ...] = ()
     events: tuple[Event, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)  # of jobs, by id
 
@@ -193,7 +193,7 @@ def natural(name: str) -> tuple[object, ...]:
     return tuple((1, int(p), "") if p.isdigit() else (0, 0, p) for p in parts)
 
 
-def in_lanes(items: Sequence[Sequence[Span]], first: int = 0) -> tuple[list[list[Span]], int]:
+def in_lanes(items: Sequence[Sequence[Stretch]], first: int = 0) -> tuple[list[list[Stretch]], int]:
     """Give each item (spans of one thing) a lane in which nothing else is at that time.
 
     Returns the items with their lanes, and the number of lanes up to the last one used.
@@ -208,13 +208,13 @@ def in_lanes(items: Sequence[Sequence[Span]], first: int = 0) -> tuple[list[list
     return placed, first + len(free_s)
 
 
-def _in_lane(span: Span, lane: int) -> Span:
-    return Span(span.start_s, span.end_s, span.kind, span.label, span.text, span.hosts, lane)
+def _in_lane(span: Stretch, lane: int) -> Stretch:
+    return Stretch(span.start_s, span.end_s, span.kind, span.label, span.text, span.hosts, lane)
 
 
-def runs_of(spans: Iterable[Span], host: str) -> list[list[Span]]:
+def runs_of(spans: Iterable[Stretch], host: str) -> list[list[Stretch]]:
     """The spans on `host`, grouped into stays without a break."""
-    stays: list[list[Span]] = []
+    stays: list[list[Stretch]] = []
     for span in spans:
         if host not in span.hosts:
             continue

@@ -42,7 +42,7 @@ _ABANDONED_S = 3600.0  # nobody fills a folder so slowly
 _CP = ("cp", "--preserve=mode", "--reflink=auto", "--sparse=always")
 
 
-class Checkpoints:
+class CheckpointFolders:
     """All checkpoints of one cluster. Safe from several threads."""
 
     def __init__(self, store: Store) -> None:

@@ -32,7 +32,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PackingChoice:
     """How a file is kept: `level` 0 is as it is. `why` for people."""
 
     level: int
@@ -44,15 +44,15 @@ class Choice:
         return f"zstd-{self.level}" if self.level else "none"
 
 
-def choose(trials: list[Trial]) -> Choice:
+def choose(trials: list[Trial]) -> PackingChoice:
     """The level that saves most among those that are fast enough. Pure."""
     good = [t for t in trials if t.share <= 1 - _WORTH and t.mb_s >= _SLOWEST_MB_S]
     if not good:
         told = ", ".join(f"level {t.level}: {t.share:.0%} at {t.mb_s:.0f} MB/s" for t in trials)
-        return Choice(0, f"packing does not pay ({told or 'nothing was tried'})")
+        return PackingChoice(0, f"packing does not pay ({told or 'nothing was tried'})")
     # A few per cent less are not worth half the speed.
     best = min(good, key=lambda t: (round(t.share / 0.05), -t.mb_s))
-    return Choice(best.level, f"{best.share:.0%} of its size at {best.mb_s:.0f} MB/s")
+    return PackingChoice(best.level, f"{best.share:.0%} of its size at {best.mb_s:.0f} MB/s")
 
 
 def measure(path: Path) -> list[Trial]:

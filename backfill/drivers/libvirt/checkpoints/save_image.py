@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
 
-from backfill.drivers.libvirt.connection.domain_xml import Files, place
+from backfill.drivers.libvirt.connection.domain_xml import DomainFiles, place
 from backfill.ports.errors import BadOutputError, RefusedError
 
 _HEAD = struct.Struct("=16s19I")
@@ -32,7 +32,7 @@ _END_MOST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ImageHead:
     """What stands before QEMU's stream."""
 
     words: tuple[int, ...]
@@ -40,7 +40,7 @@ class Head:
     cookie: bytes
 
 
-def read_head(path: Path) -> Head:
+def read_head(path: Path) -> ImageHead:
     """BadOutputError for a file that is no complete image."""
     with path.open("rb") as image:
         raw = image.read(_HEAD.size)
@@ -53,7 +53,7 @@ def read_head(path: Path) -> Head:
     cookie = data[offset:].rstrip(b"\0") if offset else b""
     if not rest and not document:
         raise BadOutputError(str(path), "the domain document in the memory image is cut off")
-    return Head(tuple(words), document.decode(), cookie)
+    return ImageHead(tuple(words), document.decode(), cookie)
 
 
 def is_whole(path: Path) -> bool:
@@ -91,7 +91,7 @@ def seal(path: Path) -> None:
         os.fsync(image.fileno())
 
 
-def for_trial(head: Head, disk: Path, seed: Path, console: Path) -> tuple[str, Head]:
+def for_trial(head: ImageHead, disk: Path, seed: Path, console: Path) -> tuple[str, ImageHead]:
     """A head with which the same memory is another domain: the name that it has, and the head.
 
     It has no mark of ours, so nobody takes it for an instance; its card has no link.
@@ -105,7 +105,7 @@ def for_trial(head: Head, disk: Path, seed: Path, console: Path) -> tuple[str, H
     _set(domain, "uuid", str(uuid.uuid4()))
     for old in domain.findall("metadata"):
         domain.remove(old)
-    place(domain, Files(str(disk), str(seed), str(console)))
+    place(domain, DomainFiles(str(disk), str(seed), str(console)))
     _cut_link(domain)
     _drop_channel_paths(domain)
     return name, replace(head, document=tostring(domain, encoding="unicode"))
@@ -130,7 +130,7 @@ def _drop_channel_paths(domain: Element) -> None:
             channel.remove(source)
 
 
-def rewrite(path: Path, head: Head) -> None:
+def rewrite(path: Path, head: ImageHead) -> None:
     """Give the image another head; the stream behind it stays where it is.
 
     RefusedError where it does not fit: libvirt leaves 64 KiB for changes.

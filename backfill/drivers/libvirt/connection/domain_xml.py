@@ -30,7 +30,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class DomainFiles:
     """Absolute paths of one instance's files."""
 
     disk: str
@@ -74,7 +74,7 @@ def parse_label(text: str) -> Label | None:
 def domain_xml(
     spec: InstanceSpec,
     image: ImageFiles,
-    files: Files,
+    files: DomainFiles,
     hardware: Hardware,
     bridge: str,
     created_s: float,
@@ -115,7 +115,7 @@ def domain_xml(
     return tostring(domain, encoding="unicode")
 
 
-def placed(document: str, files: Files) -> str:
+def placed(document: str, files: DomainFiles) -> str:
     """The same machine with its disk, seed and console in other places."""
     domain = fromstring(document)  # noqa: S314 - libvirtd's answer, not an outside document
     place(domain, files)
@@ -131,7 +131,7 @@ def private_folder(document: str) -> Path:
     return Path(agent.attrib["path"]).parent
 
 
-def place(domain: Element, files: Files) -> None:
+def place(domain: Element, files: DomainFiles) -> None:
     """Let the machine find its disk, seed and console there."""
     places = {"vda": files.disk, "vdb": files.seed}
     for disk in domain.findall("devices/disk"):
@@ -205,7 +205,7 @@ def _processor(domain: Element, hardware: Hardware, cache_mb: int) -> None:
 
 
 def _devices(
-    domain: Element, spec: InstanceSpec, files: Files, hardware: Hardware, bridge: str, balloon: bool
+    domain: Element, spec: InstanceSpec, files: DomainFiles, hardware: Hardware, bridge: str, balloon: bool
 ) -> None:
     devices = SubElement(domain, "devices")
     SubElement(devices, "controller", {"type": "usb", "model": "none"})

@@ -14,7 +14,7 @@ import libvirt
 from backfill.core.devices import VirtualFunction
 from backfill.core.quantities import Resources
 from backfill.drivers.libvirt.connection import states
-from backfill.drivers.libvirt.connection.domain_xml import Files, placed, private_folder
+from backfill.drivers.libvirt.connection.domain_xml import DomainFiles, placed, private_folder
 from backfill.drivers.libvirt.connection.domains import (
     STATS,
     Domain,
@@ -33,7 +33,7 @@ from backfill.drivers.libvirt.devices.device_xml import from_node_device
 from backfill.drivers.libvirt.guest.agent import Ask, agent_of
 from backfill.drivers.libvirt.migration import transfer
 from backfill.drivers.libvirt.ownership import User, qemu_user
-from backfill.drivers.libvirt.settings import Limits, MoveTerms
+from backfill.drivers.libvirt.settings import LibvirtLimits, MoveTerms
 from backfill.ports.errors import BusyError, DriverError, NotFoundError
 
 _Answer = TypeVar("_Answer")
@@ -64,7 +64,7 @@ class Hypervisor:
         self,
         host: str,
         uri: str,
-        limits: Limits,
+        limits: LibvirtLimits,
         on_event: OnEvent | None = None,
         opener: Callable[[str], Any] = libvirt.open,
     ) -> None:
@@ -215,7 +215,7 @@ class Hypervisor:
 
         self._on(name, work, self._limits.long_s)
 
-    def restore(self, name: str, path: Path, files: Files | None = None) -> None:
+    def restore(self, name: str, path: Path, files: DomainFiles | None = None) -> None:
         """Start from the memory at `path`, paused; its disk and seed are `files`, where given."""
 
         def work(connection: Any) -> None:
@@ -354,9 +354,9 @@ class Hypervisor:
 
         self._on(name, work, self._limits.long_s)
 
-    def progress(self, name: str) -> transfer.Progress | None:
+    def progress(self, name: str) -> transfer.MoveProgress | None:
         """How far its way to another host is; None when it is not leaving."""
-        seen: transfer.Progress | None = self._on(name, transfer.progress)
+        seen: transfer.MoveProgress | None = self._on(name, transfer.progress)
         return seen
 
     def post_copy(self, name: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import libvirt
 
 from backfill.drivers.libvirt.errors import translate
-from backfill.drivers.libvirt.settings import Limits
+from backfill.drivers.libvirt.settings import LibvirtLimits
 from backfill.ports.errors import UnreachableError
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Link:
         self,
         host: str,
         uri: str,
-        limits: Limits,
+        limits: LibvirtLimits,
         on_open: Callable[[Any], None] = lambda connection: None,
         opener: Callable[[str], Any] = libvirt.open,
     ) -> None:

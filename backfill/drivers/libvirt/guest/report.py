@@ -21,7 +21,7 @@ def read_report(name: str, output: str, window: tuple[float, float]) -> tuple[Gu
     Raises BadOutputError for anything that the program does not print.
     """
     try:
-        return _Reader(output, window).report()
+        return _ReportReader(output, window).report()
     except (ValueError, KeyError, IndexError):
         told = " | ".join(output.splitlines())[:200]
         raise BadOutputError(
@@ -29,7 +29,7 @@ def read_report(name: str, output: str, window: tuple[float, float]) -> tuple[Gu
         ) from None
 
 
-class _Reader:
+class _ReportReader:
     """Sorts the program's lines."""
 
     def __init__(self, output: str, window: tuple[float, float]) -> None:

@@ -14,7 +14,7 @@ from backfill.drivers.libvirt.connection.domain_xml import placed
 from backfill.drivers.libvirt.connection.domains import Domain
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
 from backfill.drivers.libvirt.migration import carrying
-from backfill.drivers.libvirt.migration.transfer import Carriage, Step, decide
+from backfill.drivers.libvirt.migration.transfer import Carriage, MoveStep, decide
 from backfill.drivers.libvirt.ownership import refuse_if_taken_back
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.drivers.libvirt.saving import IN_MEMORY, finish_save, give_disk, has_sent_all, own_disks
@@ -149,7 +149,7 @@ def _send(
             source.abort_job(name)
         return error
     except DriverError as error:
-        if Step.CANCEL in watchdog.asked:
+        if MoveStep.CANCEL in watchdog.asked:
             return BusyError(
                 name, f"its move to {target} took longer than {terms.within_s:g} s, was cancelled"
             )
@@ -188,7 +188,7 @@ class MoveWatchdog:
         self._source, self._name, self._terms = source, name, terms
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"watch-move-{name}", daemon=True)
-        self.asked: frozenset[Step] = frozenset()
+        self.asked: frozenset[MoveStep] = frozenset()
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -210,8 +210,8 @@ class MoveWatchdog:
         if seen is None:
             return
         step = decide(self._terms, elapsed_s, seen, self.asked)
-        if step is Step.POST_COPY:
+        if step is MoveStep.POST_COPY:
             self._source.post_copy(self._name)
-        elif step is Step.CANCEL:
+        elif step is MoveStep.CANCEL:
             self._source.cancel_move(self._name)
         self.asked |= {step}

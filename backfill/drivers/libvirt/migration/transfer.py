@@ -27,7 +27,7 @@ _MB = 1_000_000
 _SAFE_S = 0.5
 
 
-class Step(Enum):
+class MoveStep(Enum):
     """What is to be done with a move now."""
 
     WAIT = auto()
@@ -45,7 +45,7 @@ class Carriage:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class MoveProgress:
     """How far a move is. `rate_mb_s` 0: not known yet. `rounds`: passes over changed memory."""
 
     left_mb: float
@@ -97,7 +97,7 @@ def move(
         domain.migrateToURI3(target_uri, parameters, flags | libvirt.VIR_MIGRATE_UNSAFE)
 
 
-def progress(domain: Any) -> Progress | None:
+def progress(domain: Any) -> MoveProgress | None:
     """How far the domain's way out is; None when it is not leaving."""
     try:
         job = domain.jobStats()
@@ -108,7 +108,7 @@ def progress(domain: Any) -> Progress | None:
     if not job["type"] or job.get("operation", 0) != _OUT:
         return None
     passes = int(job.get("memory_iteration", 0))
-    return Progress(
+    return MoveProgress(
         left_mb=int(job.get("memory_remaining", 0)) / _MB,
         rate_mb_s=int(job.get("memory_bps", 0)) / _MB,
         # Before the first figures nothing is known of what is left: that is the beginning.
@@ -122,16 +122,16 @@ def _in_post_copy(domain: Any) -> bool:
     return bool(state == libvirt.VIR_DOMAIN_PAUSED and reason in _POST_COPY)
 
 
-def decide(terms: MoveTerms, elapsed_s: float, seen: Progress, asked: frozenset[Step]) -> Step:
+def decide(terms: MoveTerms, elapsed_s: float, seen: MoveProgress, asked: frozenset[MoveStep]) -> MoveStep:
     """What to do with a move that has taken `elapsed_s`; `asked`: what was ordered already. Pure.
 
     A guest that has switched to post-copy is on both hosts at once: it can only go on.
     """
     if seen.post_copy:
-        return Step.WAIT
+        return MoveStep.WAIT
     late = terms.post_copy_after_s is not None and elapsed_s >= terms.post_copy_after_s
-    if late and seen.rounds and Step.POST_COPY not in asked:
-        return Step.POST_COPY
-    if elapsed_s >= terms.within_s and seen.cancellable and Step.CANCEL not in asked:
-        return Step.CANCEL
-    return Step.WAIT
+    if late and seen.rounds and MoveStep.POST_COPY not in asked:
+        return MoveStep.POST_COPY
+    if elapsed_s >= terms.within_s and seen.cancellable and MoveStep.CANCEL not in asked:
+        return MoveStep.CANCEL
+    return MoveStep.WAIT

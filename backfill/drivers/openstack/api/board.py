@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.link import ApiLink
 from backfill.drivers.openstack.api.states import GONE, Server, cluster_tag, is_ours
 from backfill.drivers.openstack.settings import Patience
 from backfill.ports.errors import BadOutputError, DriverError, NotFoundError
@@ -26,7 +26,7 @@ class Board:
 
     def __init__(
         self,
-        link: Link,
+        link: ApiLink,
         cluster: str,
         patience: Patience,
         on_change: Callable[[Server], None] = lambda server: None,

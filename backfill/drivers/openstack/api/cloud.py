@@ -12,7 +12,7 @@ from typing import Any
 from backfill.core.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api import naming
 from backfill.drivers.openstack.api.board import Board
-from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.link import ApiLink
 from backfill.drivers.openstack.api.shortage import is_no_room
 from backfill.drivers.openstack.api.states import (
     RECLAIM,
@@ -35,7 +35,7 @@ Choice = tuple[str, str]  # flavour, zone
 class Cloud:
     """Everything behind one entry of clouds.yaml. `computes`: Nova's host name -> ours."""
 
-    def __init__(self, config: OpenStackConfig, link: Link, computes: dict[str, str]) -> None:
+    def __init__(self, config: OpenStackConfig, link: ApiLink, computes: dict[str, str]) -> None:
         self.config, self.link, self.computes = config, link, computes
         choices = tuple((f, z) for z in config.shape.zones for f in config.shape.flavours)
         self.backoff = CapacityBackoff(choices, config.patience.bench_s)

@@ -36,7 +36,7 @@ class Answer:
         self.body, self.date = body, date
 
 
-class Link:
+class ApiLink:
     """One entry of clouds.yaml. Safe from several threads; connects on first use."""
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.link import ApiLink
 from backfill.drivers.openstack.api.states import is_id
 from backfill.ports.errors import NotFoundError, RefusedError
 
@@ -15,7 +15,7 @@ _REMEDY = {
 }
 
 
-def id_of(link: Link, service: str, kind: str, name: str, subject: str) -> str:
+def id_of(link: ApiLink, service: str, kind: str, name: str, subject: str) -> str:
     """The id of the one called `name`, or with that id; RefusedError if there is none."""
     # Lists come in pages, Glance's of 25; only Nova's flavours cannot be asked for by name.
     query = {} if service == "compute" else {"name": name}
@@ -44,13 +44,13 @@ def id_of(link: Link, service: str, kind: str, name: str, subject: str) -> str:
     raise RefusedError(name, f"cloud {link.cloud} has no {kind} of this name", _REMEDY[kind])
 
 
-def size_of_flavour(link: Link, flavour: str, subject: str) -> str:
+def size_of_flavour(link: ApiLink, flavour: str, subject: str) -> str:
     """CPUs and MB of memory of the flavour with this id, as two words."""
     seen = link.get("compute", f"/flavors/{flavour}", subject).body["flavor"]
     return f"{seen['vcpus']} {seen['ram']}"
 
 
-def own_group(link: Link, name: str, network: str, subject: str) -> str:
+def own_group(link: ApiLink, name: str, network: str, subject: str) -> str:
     """The id of the project's own security group of this name for ports in a network.
 
     Empty if there is none, or where ports have none: Neutron refuses a port with a group in a

@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 from backfill.drivers.openstack.api.errors import FOREIGN, translate
-from backfill.drivers.openstack.api.link import Answer, Link
+from backfill.drivers.openstack.api.link import Answer, ApiLink
 from backfill.drivers.openstack.api.naming import id_of
 from backfill.drivers.openstack.api.states import appliance_name, fault_of
-from backfill.drivers.openstack.appliance.template import Cluster, Properties, Resource, resources, way_out
+from backfill.drivers.openstack.appliance.template import Appliance, Properties, Resource, resources, way_out
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
 
 _GROUP, _ROUTER = "OS::Neutron::SecurityGroup", "OS::Neutron::Router"
@@ -27,7 +27,7 @@ _PLACES = {
 }
 
 
-def apply(link: Link, wanted: Cluster, within_s: float) -> list[tuple[str, str, bool]]:
+def apply(link: ApiLink, wanted: Appliance, within_s: float) -> list[tuple[str, str, bool]]:
     """Make what is missing: (resource, id, whether it was made now). Twice is fine.
 
     What the cloud does not know, or has otherwise, is told before anything is made. Returns when
@@ -53,7 +53,7 @@ def apply(link: Link, wanted: Cluster, within_s: float) -> list[tuple[str, str, 
     return told
 
 
-def remove(link: Link, wanted: Cluster) -> list[str]:
+def remove(link: ApiLink, wanted: Appliance) -> list[str]:
     """Delete what `apply` made, the last first; what is not there is no mistake.
 
     BusyError, and nothing is deleted, while anything else has a port in the network.
@@ -80,7 +80,7 @@ def remove(link: Link, wanted: Cluster) -> list[str]:
 
 
 # --- before anything is done -------------------------------------------------------------------
-def _check_names(link: Link, wanted: Cluster) -> None:
+def _check_names(link: ApiLink, wanted: Appliance) -> None:
     id_of(link, "image", "image", wanted.image, wanted.name)
     id_of(link, "compute", "flavor", wanted.flavour, wanted.name)
     if wanted.external:
@@ -131,7 +131,7 @@ def _check(resource: Resource, found: Properties | None, network: Properties | N
         raise RefusedError(str(found["name"]), f"it is there, in ERROR: {why}", remedy)
 
 
-def _check_empty(link: Link, network: str, wanted: Cluster) -> None:
+def _check_empty(link: ApiLink, network: str, wanted: Appliance) -> None:
     query = {"network_id": network}
     ports = link.get("network", "/ports", wanted.network, **query).body.get("ports", [])
     own = f"{appliance_name(wanted.name)}-controller"
@@ -149,7 +149,7 @@ def _check_empty(link: Link, network: str, wanted: Cluster) -> None:
 
 
 # --- one resource ------------------------------------------------------------------------------
-def _await_gone(link: Link, resource: Resource) -> None:
+def _await_gone(link: ApiLink, resource: Resource) -> None:
     for attempt in range(40):
         if not _find(link, resource):
             return
@@ -164,7 +164,7 @@ def _made_by_us(found: Properties | None) -> Properties | None:
     return None
 
 
-def _await_controller(link: Link, wanted: Cluster, server_id: str, within_s: float) -> None:
+def _await_controller(link: ApiLink, wanted: Appliance, server_id: str, within_s: float) -> None:
     (resource,) = (r for r in resources(wanted) if r.kind == _SERVER)
     deadline_s, attempt = time.monotonic() + within_s, 0
     while True:
@@ -182,7 +182,7 @@ def _await_controller(link: Link, wanted: Cluster, server_id: str, within_s: flo
         attempt += 1
 
 
-def _find(link: Link, resource: Resource) -> Properties | None:
+def _find(link: ApiLink, resource: Resource) -> Properties | None:
     """The project's own resource of this name; RefusedError if there are several."""
     service, path, key = _PLACES[resource.kind]
     name = str(resource.properties["name"])
@@ -202,7 +202,7 @@ def _find(link: Link, resource: Resource) -> Properties | None:
     return dict(listed[0]) if listed else None
 
 
-def _make(link: Link, resource: Resource, ids: dict[str, str]) -> str:
+def _make(link: ApiLink, resource: Resource, ids: dict[str, str]) -> str:
     service, path, key = _PLACES[resource.kind]
     properties = {k: v for k, v in resource.properties.items() if k != "rules"}
     body = {key: _translated(link, resource, properties, ids)}
@@ -212,7 +212,7 @@ def _make(link: Link, resource: Resource, ids: dict[str, str]) -> str:
     return str(_post(link, resource.name, service, path, body).body[key]["id"])
 
 
-def _ensure_rules(link: Link, resource: Resource, group: str) -> None:
+def _ensure_rules(link: ApiLink, resource: Resource, group: str) -> None:
     """Also of one that is there: an earlier run may have ended in between."""
     for rule in resource.properties["rules"]:
         body = {"security_group_rule": {**rule, "security_group_id": group}}
@@ -220,14 +220,14 @@ def _ensure_rules(link: Link, resource: Resource, group: str) -> None:
             _post(link, resource.name, "network", "/security-group-rules", body)
 
 
-def _post(link: Link, subject: str, service: str, path: str, body: Properties) -> Answer:
+def _post(link: ApiLink, subject: str, service: str, path: str, body: Properties) -> Answer:
     try:
         return link.post(service, path, subject, body)
     except FOREIGN as error:
         raise translate(error, subject, link.cloud) from error
 
 
-def _translated(link: Link, resource: Resource, properties: Properties, ids: dict[str, str]) -> Properties:
+def _translated(link: ApiLink, resource: Resource, properties: Properties, ids: dict[str, str]) -> Properties:
     """Heat's property names into the API's, references into ids."""
     values: Properties = _resolved(properties, ids)
     if resource.kind.startswith("OS::Neutron::"):
@@ -259,13 +259,13 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _plugged(link: Link, router: str) -> set[str]:
+def _plugged(link: ApiLink, router: str) -> set[str]:
     """Subnets in which the router has a port."""
     ports = link.get("network", "/ports", "router", device_id=router).body.get("ports", [])
     return {ip["subnet_id"] for port in ports for ip in port.get("fixed_ips", [])}
 
 
-def _plug(link: Link, ids: dict[str, str]) -> bool:
+def _plug(link: ApiLink, ids: dict[str, str]) -> bool:
     """The subnet into the router; False: it is there already."""
     if ids["subnet"] in _plugged(link, ids["router"]):
         return False
@@ -274,7 +274,7 @@ def _plug(link: Link, ids: dict[str, str]) -> bool:
     return True
 
 
-def _unplug(link: Link, there: dict[str, Properties | None]) -> None:
+def _unplug(link: ApiLink, there: dict[str, Properties | None]) -> None:
     """The inverse; a router with a port in a subnet cannot be deleted."""
     router, subnet = there["router"], there["subnet"]
     if router and subnet and subnet["id"] in _plugged(link, str(router["id"])):

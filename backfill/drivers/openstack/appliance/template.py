@@ -13,7 +13,7 @@ Properties = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class Appliance:
     """What is wanted. `cidr` holds the controller, all instances (`pool`) and nothing else."""
 
     name: str
@@ -52,7 +52,7 @@ def ref(name: str) -> dict[str, str]:
     return {"get_resource": name}
 
 
-def resources(wanted: Cluster) -> list[Resource]:
+def resources(wanted: Appliance) -> list[Resource]:
     """In an order in which they can be made."""
     inside = str(ipaddress.ip_network(wanted.cidr))
     called = appliance_name(wanted.name)
@@ -101,7 +101,7 @@ def resources(wanted: Cluster) -> list[Resource]:
     return found + (way_out(wanted) if wanted.external else [])
 
 
-def _controller(wanted: Cluster, called: str) -> Properties:
+def _controller(wanted: Appliance, called: str) -> Properties:
     properties: Properties = {
         "name": f"{called}-controller",
         "image": wanted.image,
@@ -117,7 +117,7 @@ def _controller(wanted: Cluster, called: str) -> Properties:
     return {**properties, "key_name": wanted.key} if wanted.key else properties
 
 
-def way_out(wanted: Cluster) -> list[Resource]:
+def way_out(wanted: Appliance) -> list[Resource]:
     """The router and its plug into the subnet."""
     properties: Properties = {"name": appliance_name(wanted.name)}
     if wanted.external:
@@ -133,7 +133,7 @@ def way_out(wanted: Cluster) -> list[Resource]:
     ]
 
 
-def template(wanted: Cluster) -> Properties:
+def template(wanted: Appliance) -> Properties:
     """The Heat template (HOT); addresses of the node pool are told as an output."""
     addresses = list(wanted.pool)
     made = resources(wanted)

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from backfill.drivers.openstack.api.link import Link
+from backfill.drivers.openstack.api.link import ApiLink
 from backfill.drivers.openstack.api.states import Server
 from backfill.drivers.openstack.settings import OpenStackConfig
 from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError, RefusedError, UnreachableError
@@ -18,7 +18,7 @@ _REMEDY = "free something there, or have the quota of Cinder raised"
 _FREE = frozenset({"available", "error", "error_deleting"})
 
 
-def check(link: Link, volume_gb: int, subject: str) -> None:
+def check(link: ApiLink, volume_gb: int, subject: str) -> None:
     """Say before anything is made why a server could not boot from a new volume; 0 GB: none is.
 
     Nova would take the request and let the server end in ERROR.
@@ -45,7 +45,7 @@ def check(link: Link, volume_gb: int, subject: str) -> None:
             )
 
 
-def slots(link: Link, volume_gb: int) -> int:
+def slots(link: ApiLink, volume_gb: int) -> int:
     """How many more volumes of this size the quota of Cinder allows; -1: it sets no limit."""
     limits = _limits(link, "quota")
     left = []
@@ -57,12 +57,12 @@ def slots(link: Link, volume_gb: int) -> int:
     return max(0, min(left)) if left else -1
 
 
-def _limits(link: Link, subject: str) -> dict[str, int]:
+def _limits(link: ApiLink, subject: str) -> dict[str, int]:
     body: dict[str, Any] = link.get(_SERVICE, "/limits", subject).body["limits"]["absolute"]
     return {key: int(value) for key, value in body.items()}
 
 
-def going_with(link: Link, server: Server) -> list[str]:
+def going_with(link: ApiLink, server: Server) -> list[str]:
     """Ids of the volumes that are to go with a server, as Nova lists them.
 
     UnreachableError while Cinder does not answer: Nova would delete the server all the same, and
@@ -81,7 +81,7 @@ def going_with(link: Link, server: Server) -> list[str]:
     return ids
 
 
-def see_gone(link: Link, ids: list[str], subject: str, config: OpenStackConfig) -> None:
+def see_gone(link: ApiLink, ids: list[str], subject: str, config: OpenStackConfig) -> None:
     """Return when Cinder deletes all of them; what Nova has left behind is deleted here."""
     deadline_s = time.monotonic() + config.patience.act_s
     for volume_id in ids:
@@ -100,7 +100,7 @@ def see_gone(link: Link, ids: list[str], subject: str, config: OpenStackConfig) 
             attempt += 1
 
 
-def _status(link: Link, volume_id: str, subject: str) -> str:
+def _status(link: ApiLink, volume_id: str, subject: str) -> str:
     """Cinder's word for its state, empty when it is gone."""
     try:
         answer = link.get(_SERVICE, f"/volumes/{volume_id}", subject)

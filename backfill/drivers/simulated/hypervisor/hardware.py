@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from backfill.core.fleet import IN_MEMORY, CloneParent, Host, Instance, InstanceSpec, InstanceState
 from backfill.core.quantities import Resources
-from backfill.drivers.simulated.events import Event
+from backfill.drivers.simulated.events import SimEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Segment:
 
 
 @dataclass(slots=True, eq=False)
-class Machine:
+class SimMachine:
     """Something with CPUs that runs a slurmd: hardware, or the inside of an instance."""
 
     node: str
@@ -65,7 +65,7 @@ class Machine:
     booted: bool = False
     booted_s: float = 0.0  # when its slurmd came up
     boot_left_s: float | None = None  # None: it never gets there
-    boot: Event | None = None
+    boot: SimEvent | None = None
     boot_from_s: float = 0.0
     alive: bool = False
     answering: bool = False
@@ -73,22 +73,22 @@ class Machine:
     silent_s: float = 0.0  # since when its slurmd cannot be reached, while it cannot
     stood_s: float = 0.0  # how long it stood still in all, which its uptime does not count
     lag_s: float = 0.0  # how far its clock is behind
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SimRun] = field(default_factory=list)
     kept_mb: int | None = None  # what its balloon leaves it
     throttled: bool = False  # alive, but its share of the CPUs is too small to count
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class SimRun:
     """One started copy of a job: its processes on all its machines."""
 
     job: str
     restart: int
-    machines: tuple[Machine, ...]
+    machines: tuple[SimMachine, ...]
     needed_s: float
     done_s: float = 0.0
     since_s: float | None = None  # set while it computes
-    end: Event | None = None
+    end: SimEvent | None = None
     stopped: bool = False  # SIGSTOP by `scontrol suspend`
     stale: bool = False  # Slurm has given it up without being able to kill it
     finished: bool = False
@@ -101,7 +101,7 @@ class SimInstance:
     spec: InstanceSpec
     host: str
     state: InstanceState
-    machine: Machine
+    machine: SimMachine
     created_s: float
     unreadable: str = ""  # why what is saved of it cannot be read
 

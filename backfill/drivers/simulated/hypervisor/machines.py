@@ -8,31 +8,31 @@ from functools import partial
 from typing import Protocol
 
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hypervisor.hardware import Count, Machine, Run, Segment
+from backfill.drivers.simulated.hypervisor.hardware import Count, Segment, SimMachine, SimRun
 
 ROUNDING = 1e-6
 
 
-class Listener(Protocol):
+class MachineListener(Protocol):
     """Who hears what slurmctld could hear of a machine."""
 
-    def answers(self, machine: Machine, *, registers: bool) -> None:
+    def answers(self, machine: SimMachine, *, registers: bool) -> None:
         """The machine's slurmd can be reached (again)."""
 
-    def falls_silent(self, machine: Machine) -> None:
+    def falls_silent(self, machine: SimMachine) -> None:
         """The machine's slurmd can no longer be reached."""
 
-    def finishes(self, run: Run) -> None:
+    def finishes(self, run: SimRun) -> None:
         """A copy of a job came to its end."""
 
 
 class Watchman(Protocol):
     """Who judges what copies of jobs do."""
 
-    def stale_copy(self, run: Run, machine: Machine) -> None:
+    def stale_copy(self, run: SimRun, machine: SimMachine) -> None:
         """The machine got CPU with a copy inside that Slurm had given up."""
 
-    def two_copies(self, run: Run, other: Run) -> None:
+    def two_copies(self, run: SimRun, other: SimRun) -> None:
         """Two copies of one job compute at the same time."""
 
 
@@ -40,18 +40,18 @@ class Machines:
     """All machines and the copies of jobs on them, stale ones included."""
 
     def __init__(self, events: EventQueue, watchman: Watchman) -> None:
-        self.serving: dict[str, Machine] = {}  # by node: the last slurmd to register wins
+        self.serving: dict[str, SimMachine] = {}  # by node: the last slurmd to register wins
         self.segments: list[Segment] = []
-        self.listener: Listener | None = None
+        self.listener: MachineListener | None = None
         # The place of a job's end among the events of its instant; 0: in its turn.
         self.ticket_of: Callable[[str], int] = lambda job: 0
         self._events = events
         self._watchman = watchman
-        self._runs: dict[str, list[Run]] = {}
+        self._runs: dict[str, list[SimRun]] = {}
 
     # --- machines -------------------------------------------------------------------------
 
-    def update(self, machine: Machine, *, on: bool | None = None) -> None:
+    def update(self, machine: SimMachine, *, on: bool | None = None) -> None:
         """Let everything follow from a change of power, CPU state or network."""
         if on is not None:
             machine.on = on
@@ -61,7 +61,7 @@ class Machines:
             self._wake_up(machine) if alive else self._stand_still(machine)
         self._tell(machine, registers=False)
 
-    def destroy(self, machine: Machine) -> None:
+    def destroy(self, machine: SimMachine) -> None:
         """The machine and all copies on it are gone."""
         self.update(machine, on=False)
         for run in tuple(machine.runs):
@@ -70,12 +70,12 @@ class Machines:
         if self.serving.get(machine.node) is machine:
             del self.serving[machine.node]
 
-    def start_boot(self, machine: Machine, boot_s: float | None) -> None:
+    def start_boot(self, machine: SimMachine, boot_s: float | None) -> None:
         """Begin to boot; None: it never gets to slurmd."""
         machine.boot_left_s, machine.booted = boot_s, False
         self.update(machine, on=True)
 
-    def move(self, machine: Machine, host: str) -> None:
+    def move(self, machine: SimMachine, host: str) -> None:
         """The machine, with its copies, is now on `host`."""
         going = [run for run in machine.runs if run.since_s is not None]
         for run in going:
@@ -84,18 +84,18 @@ class Machines:
         for run in going:
             self._go(run)
 
-    def throttle(self, machine: Machine, *, on: bool) -> None:
+    def throttle(self, machine: SimMachine, *, on: bool) -> None:
         """Take almost all CPU time from the machine, or give it back."""
         machine.throttled = on
         for run in machine.runs:
             self._follow(run)
 
-    def set_clock(self, machine: Machine) -> float:
+    def set_clock(self, machine: SimMachine) -> float:
         """Correct its clock; returns by how much, s."""
         lag_s, machine.lag_s = machine.lag_s, 0.0
         return lag_s
 
-    def _wake_up(self, machine: Machine) -> None:
+    def _wake_up(self, machine: SimMachine) -> None:
         now_s = self._events.now_s
         if machine.booted:
             machine.lag_s += now_s - machine.stopped_at_s
@@ -108,7 +108,7 @@ class Machines:
                 self._watchman.stale_copy(run, machine)
             self._follow(run)
 
-    def _stand_still(self, machine: Machine) -> None:
+    def _stand_still(self, machine: SimMachine) -> None:
         now_s = self._events.now_s
         machine.stopped_at_s = now_s
         if machine.boot is not None and machine.boot_left_s is not None:
@@ -118,12 +118,12 @@ class Machines:
         for run in machine.runs:
             self._follow(run)
 
-    def _end_boot(self, machine: Machine) -> None:
+    def _end_boot(self, machine: SimMachine) -> None:
         machine.booted, machine.boot, machine.boot_left_s = True, None, None
         machine.booted_s = self._events.now_s
         self._tell(machine, registers=True)
 
-    def _tell(self, machine: Machine, *, registers: bool) -> None:
+    def _tell(self, machine: SimMachine, *, registers: bool) -> None:
         reachable = machine.connected and machine.findable
         answering = machine.alive and machine.booted and reachable
         if answering == machine.answering or self.listener is None:
@@ -140,7 +140,7 @@ class Machines:
 
     def launch(self, job: str, restart: int, nodes: Iterable[str], needed_s: float) -> None:
         """Start a copy on the machines that serve these nodes now."""
-        run = Run(job, restart, tuple(self.serving[node] for node in nodes), needed_s)
+        run = SimRun(job, restart, tuple(self.serving[node] for node in nodes), needed_s)
         for machine in run.machines:
             machine.runs.append(run)
         self._runs.setdefault(job, []).append(run)
@@ -148,21 +148,21 @@ class Machines:
 
     def resume(self, job: str, nodes: Iterable[str], needed_s: float, since_s: float) -> None:
         """A copy, the job's first, that has computed on these machines since then."""
-        run = Run(job, 0, tuple(self.serving[node] for node in nodes), needed_s)
+        run = SimRun(job, 0, tuple(self.serving[node] for node in nodes), needed_s)
         for machine in run.machines:
             machine.runs.append(run)
         self._runs[job] = [run]
         run.since_s = since_s
         self._end_at(run, since_s + needed_s)
 
-    def find(self, job: str, restart: int) -> Run | None:
+    def find(self, job: str, restart: int) -> SimRun | None:
         """The copy of this job in this restart, unless it is gone."""
         for run in self._runs.get(job, ()):
             if run.restart == restart:
                 return run
         return None
 
-    def kill(self, run: Run) -> None:
+    def kill(self, run: SimRun) -> None:
         """The copy is gone from all its machines."""
         self._halt(run)
         for machine in run.machines:
@@ -174,12 +174,12 @@ class Machines:
         if not runs:
             self._runs.pop(run.job, None)
 
-    def signal(self, run: Run, *, stopped: bool) -> None:
+    def signal(self, run: SimRun, *, stopped: bool) -> None:
         """SIGSTOP or SIGCONT for the copy."""
         run.stopped = stopped
         self._follow(run)
 
-    def _follow(self, run: Run) -> None:
+    def _follow(self, run: SimRun) -> None:
         may = not (run.stopped or run.finished)
         may = may and all(
             machine.alive and machine.booted and not machine.throttled for machine in run.machines
@@ -189,17 +189,17 @@ class Machines:
         elif not may:
             self._halt(run)
 
-    def _go(self, run: Run) -> None:
+    def _go(self, run: SimRun) -> None:
         for other in self._runs.get(run.job, ()):
             if other is not run and other.since_s is not None:
                 self._watchman.two_copies(run, other)
         run.since_s = self._events.now_s
         self._end_at(run, self._events.now_s + (run.needed_s - run.done_s))
 
-    def _end_at(self, run: Run, at_s: float) -> None:
+    def _end_at(self, run: SimRun, at_s: float) -> None:
         run.end = self._events.at(at_s, partial(self._finish, run), self.ticket_of(run.job))
 
-    def _halt(self, run: Run) -> None:
+    def _halt(self, run: SimRun) -> None:
         if run.end is not None:
             run.end.cancel()
             run.end = None
@@ -211,14 +211,14 @@ class Machines:
             self.segments.append(self._segment(run, start_s, end_s))
             run.done_s += end_s - start_s
 
-    def _finish(self, run: Run) -> None:
+    def _finish(self, run: SimRun) -> None:
         self._halt(run)
         run.done_s, run.finished = run.needed_s, True
         if self.listener is not None:
             self.listener.finishes(run)
 
     @staticmethod
-    def _segment(run: Run, start_s: float, end_s: float) -> Segment:
+    def _segment(run: SimRun, start_s: float, end_s: float) -> Segment:
         first = run.machines[0]
         return Segment(run.job, run.restart, first.node, first.host, run.done_s, start_s, end_s)
 

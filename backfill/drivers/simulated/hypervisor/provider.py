@@ -12,7 +12,7 @@ from backfill.core.readiness import Fact, GuestReport, Stated
 from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
-from backfill.drivers.simulated.hypervisor.hardware import Machine, SimHost, SimInstance
+from backfill.drivers.simulated.hypervisor.hardware import SimHost, SimInstance, SimMachine
 from backfill.drivers.simulated.hypervisor.holder import SimulatedHolder
 from backfill.drivers.simulated.hypervisor.keeper import SimulatedKeeper
 from backfill.drivers.simulated.hypervisor.machines import Machines
@@ -53,7 +53,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         self.ailments: dict[str, tuple[Fact, ...]] = {}  # by instance: what it cannot prove
         self.ailing: tuple[Fact, ...] = ()  # what none can
         self.watch: Callable[[SimInstance], None] = lambda instance: None
-        self.woken: Callable[[Machine], None] = lambda machine: None
+        self.woken: Callable[[SimMachine], None] = lambda machine: None
         self._events = events
         self._machines = machines
         self._hosts = hosts
@@ -113,7 +113,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             if self._is_there(host, spec):
                 return
             self._need_room(host, spec)
-            machine = Machine(spec.tag.node, host.name, metal=False, cpus=spec.flavour.cpus)
+            machine = SimMachine(spec.tag.node, host.name, metal=False, cpus=spec.flavour.cpus)
             machine.powered = host.powered
             instance = SimInstance(spec, host.name, InstanceState.RUNNING, machine, self._events.now_s)
             host.instances[spec.name] = instance

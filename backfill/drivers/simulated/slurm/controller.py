@@ -6,7 +6,7 @@ from functools import partial
 
 from backfill.core.cluster import JobState
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hypervisor.hardware import Machine, Run
+from backfill.drivers.simulated.hypervisor.hardware import SimMachine, SimRun
 from backfill.drivers.simulated.hypervisor.machines import Machines
 from backfill.drivers.simulated.slurm.books import Books
 from backfill.drivers.simulated.slurm.jobs import JobControl
@@ -75,7 +75,7 @@ class NodeControl:
 
     # --- Listener -------------------------------------------------------------------------
 
-    def answers(self, machine: Machine, *, registers: bool) -> None:
+    def answers(self, machine: SimMachine, *, registers: bool) -> None:
         """Contact: late orders are delivered, and a slurmd that registers is believed."""
         node = self._books.nodes.get(machine.node)
         if node is None or not self._books.up:
@@ -90,7 +90,7 @@ class NodeControl:
         else:
             self._settle(node, machine)
 
-    def _deliver(self, node: SimNode, machine: Machine) -> None:
+    def _deliver(self, node: SimNode, machine: SimMachine) -> None:
         for job in tuple(node.jobs.values()):
             run = self._machines.find(job.id, job.restarts)
             if run is not None and machine in run.machines and not run.stale:
@@ -102,7 +102,7 @@ class NodeControl:
             if run.stale:
                 self._events.after(self._books.manners.stale_s, partial(self._reap, run, machine))
 
-    def register(self, machine: Machine) -> None:
+    def register(self, machine: SimMachine) -> None:
         """The machine's slurmd says which jobs it has; missing running ones are requeued."""
         node = self._books.nodes.get(machine.node)
         if node is None or not (self._books.up and machine.answering):
@@ -121,7 +121,7 @@ class NodeControl:
         self._settle(node, machine)
         self._books.refresh(node)
 
-    def _seems_rebooted(self, node: SimNode, machine: Machine) -> bool:
+    def _seems_rebooted(self, node: SimNode, machine: SimMachine) -> bool:
         """By its uptime it was booted after its last answer (not looked at with 2: 22.05's rule).
 
         Without SlurmdTimeout a node that answers is asked for nothing between its registrations.
@@ -130,14 +130,14 @@ class NodeControl:
             return False
         return machine.booted_s + machine.stood_s > node.heard_s
 
-    def falls_silent(self, machine: Machine) -> None:
+    def falls_silent(self, machine: SimMachine) -> None:
         """slurmctld notices by its pings, and gives the node up after SlurmdTimeout."""
         node = self._books.nodes.get(machine.node)
         serving = self._machines.serving.get(machine.node)
         if node is not None and self._books.up and serving is machine:
             self._listen(node)
 
-    def finishes(self, run: Run) -> None:
+    def finishes(self, run: SimRun) -> None:
         """A copy is through; slurmctld hears of it when it and the nodes can be reached."""
         if run.stale or not self._books.up:
             return
@@ -167,7 +167,7 @@ class NodeControl:
         if self._books.up:
             self.down(node, "Not responding", holds=True)
 
-    def _reap(self, run: Run, machine: Machine) -> None:
+    def _reap(self, run: SimRun, machine: SimMachine) -> None:
         if not machine.answering or not run.stale:
             return
         self._machines.kill(run)
@@ -175,7 +175,7 @@ class NodeControl:
         if node is not None:
             self._settle(node, machine)
 
-    def _settle(self, node: SimNode, machine: Machine) -> None:
+    def _settle(self, node: SimNode, machine: SimMachine) -> None:
         """Ends that the node had not confirmed are confirmed, unless a stale copy lives on."""
         stale = {run.job for run in machine.runs if run.stale}
         for job in tuple(node.jobs.values()):

@@ -17,7 +17,7 @@ from backfill.drivers.simulated.losses import Losses
 from backfill.drivers.simulated.slurm.books import Books
 from backfill.drivers.simulated.slurm.controller import NodeControl
 from backfill.drivers.simulated.slurm.jobs import JobControl
-from backfill.drivers.simulated.slurm.model import Reservation, SimJob, SimNode
+from backfill.drivers.simulated.slurm.model import SimJob, SimNode, SimReservation
 from backfill.ports.errors import AlreadyThereError, BusyError, NotFoundError, RefusedError, UnreachableError
 from backfill.ports.workload import ClusterObservation, NodeSpec
 
@@ -304,7 +304,7 @@ class SimulatedSlurm:
         node = self._books.nodes[name]
         node.planned_s, node.maintenance_s = planned_s, maintenance_s
 
-    def reserve(self, names: Iterable[str], reservation: Reservation) -> None:
+    def reserve(self, names: Iterable[str], reservation: SimReservation) -> None:
         """Keep these nodes; no job starts there that by its time limit would not be over by then.
 
         A job without a time limit never would. What runs when the reservation begins goes on.

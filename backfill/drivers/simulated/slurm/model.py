@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.drivers.simulated.events import Event
+from backfill.drivers.simulated.events import SimEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class SimReservation:
     """A node is kept from `start_s` to `end_s`; `maintenance`: for work on the node itself."""
 
     start_s: float
@@ -80,7 +80,7 @@ class SimJob(Viewed):
     stop_failed: bool = False  # the stop signal could not even be sent
     het: bool = False  # a component of a heterogeneous job: Slurm suspends none
     suspended_by: str = ""  # somebody else; empty: nobody, or we
-    limit: Event | None = None
+    limit: SimEvent | None = None
     queued: int = 0  # which of its entries in the queue is the valid one
 
     @property
@@ -153,12 +153,12 @@ class SimNode(Viewed):
     heard_s: float = 0.0  # when slurmctld had its last answer; 0: never
     planned_s: float = 0.0
     maintenance_s: float = 0.0
-    reservations: tuple[Reservation, ...] = ()  # that are not over
+    reservations: tuple[SimReservation, ...] = ()  # that are not over
     kept: str = ""  # the flag of the one that has begun
     cpus_used: int = 0
     memory_used_mb: int = 0
     jobs: dict[str, SimJob] = field(default_factory=dict)
-    watch: list[Event] = field(default_factory=list)
+    watch: list[SimEvent] = field(default_factory=list)
     pictures: dict[object, Node] = field(default_factory=dict)
 
     def view(self) -> Node:

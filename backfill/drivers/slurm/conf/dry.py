@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.site import inlined
 from backfill.ports.errors import DriverError
 
@@ -38,14 +38,14 @@ cat {dir}/log
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DryVerdict:
     """`tried`: whether a slurmctld could be started at all; `problem`: why it refused."""
 
     tried: bool
     problem: str = ""
 
 
-def dry_start(commands: Commands, conf: Path, managed: Path, text: str, scratch: Path) -> Verdict:
+def dry_start(commands: SlurmTools, conf: Path, managed: Path, text: str, scratch: Path) -> DryVerdict:
     """Start slurmctld with `text` as the managed file, without network and with no state.
 
     It runs in a network namespace of its own, so it reaches no node, no database and not the
@@ -62,11 +62,11 @@ def dry_start(commands: Commands, conf: Path, managed: Path, text: str, scratch:
         try:
             said = patient.run(argv, "dry start", {"PATH": search})
         except DriverError as error:
-            return Verdict(False, str(error))
+            return DryVerdict(False, str(error))
     return judge(said)
 
 
-def judge(said: str) -> Verdict:
+def judge(said: str) -> DryVerdict:
     """What a slurmctld's words mean: it took the configuration, it refused, or neither."""
     # 26.05 puts a time before each line, earlier releases their name.
     lines = [re.sub(r"^(slurmctld: |\[[^\]]*\] )+", "", line) for line in said.splitlines()]
@@ -75,11 +75,11 @@ def judge(said: str) -> Verdict:
         # An error before it often says which value it was.
         errors = [e for e in lines[:fatal] if e.startswith("error:") and _HARMLESS not in e]
         words = (lines[fatal].removeprefix("fatal:"), *(e.removeprefix("error:") for e in errors[-1:]))
-        return Verdict(True, ": ".join(w.strip() for w in words if w.strip()))
+        return DryVerdict(True, ": ".join(w.strip() for w in words if w.strip()))
     if any(_READY in line for line in lines):
-        return Verdict(True)
+        return DryVerdict(True)
     last = lines[-1] if lines else "it said nothing"
-    return Verdict(False, f"slurmctld was not ready within {_WITHIN_S} s: {last}")
+    return DryVerdict(False, f"slurmctld was not ready within {_WITHIN_S} s: {last}")
 
 
 @contextlib.contextmanager

@@ -14,14 +14,14 @@ _POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class SlurmHealth:
     """What must not get lost: nodes that are not DOWN, and active jobs with their restarts."""
 
     nodes: frozenset[str]
     jobs: Mapping[str, int]
 
     @classmethod
-    def of(cls, seen: ClusterObservation, leaving: Iterable[str] = ()) -> Picture:
+    def of(cls, seen: ClusterObservation, leaving: Iterable[str] = ()) -> SlurmHealth:
         """From one observation; nodes that are to go on purpose are left out."""
         nodes = {n.name for n in seen.nodes.values() if n.base is not NodeBase.DOWN}
         jobs = {j.id: j.restarts for j in seen.jobs.values() if j.active}
@@ -32,7 +32,7 @@ class Picture:
         return {"nodes": sorted(self.nodes), "jobs": dict(self.jobs)}
 
     @classmethod
-    def from_json(cls, body: Mapping[str, object]) -> Picture:
+    def from_json(cls, body: Mapping[str, object]) -> SlurmHealth:
         """Read what `to_json` gave."""
         nodes, jobs = body["nodes"], body["jobs"]
         assert isinstance(nodes, list)
@@ -40,7 +40,7 @@ class Picture:
         return cls(frozenset(nodes), jobs)
 
 
-def lost(before: Picture, now: ClusterObservation) -> str:
+def lost(before: SlurmHealth, now: ClusterObservation) -> str:
     """What is missing now, in one sentence; empty when nothing is."""
     for name in sorted(before.nodes):
         node = now.nodes.get(name)
@@ -59,7 +59,7 @@ def lost(before: Picture, now: ClusterObservation) -> str:
 
 def await_health(
     look: Callable[[], ClusterObservation],
-    before: Picture,
+    before: SlurmHealth,
     expected: Iterable[str],
     within_s: float,
     effective: Callable[[], str] = lambda: "",
@@ -78,7 +78,7 @@ def await_health(
 
 def _look(
     look: Callable[[], ClusterObservation],
-    before: Picture,
+    before: SlurmHealth,
     expected: frozenset[str],
     effective: Callable[[], str],
 ) -> str:

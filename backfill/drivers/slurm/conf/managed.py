@@ -192,7 +192,7 @@ class Method(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedNodes:
     """What `apply` is to bring about. `poke` is the program that Slurm calls for CLOUD nodes.
 
     `known_by` is a node of the shape of ours, which never comes, with all features that jobs may

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 
 from backfill.core.cluster import SlurmVersion
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.managed import Managed
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 
@@ -48,7 +48,7 @@ class Reload:
             "slurmctld is restarted; do that when it suits you"
         )
 
-    def carry_out(self, commands: Commands, *, restart: bool, revive: bool = False) -> None:
+    def carry_out(self, commands: SlurmTools, *, restart: bool, revive: bool = False) -> None:
         """Reload. With `revive`, a slurmctld that does not answer is restarted, where allowed."""
         if restart:
             self._restart()

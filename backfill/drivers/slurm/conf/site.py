@@ -19,7 +19,7 @@ class SiteError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ConfLine:
     """One logical line (continuations joined), without comments, and where it stands."""
 
     file: Path
@@ -39,11 +39,11 @@ class Site:
     """
 
     conf: Path
-    lines: tuple[Line, ...]
-    include: Line | None = None
+    lines: tuple[ConfLine, ...]
+    include: ConfLine | None = None
     before: int = 0
 
-    def values(self, key: str) -> list[tuple[Line, str]]:
+    def values(self, key: str) -> list[tuple[ConfLine, str]]:
         """Every value that the site gives to this key, in order."""
         found = []
         for line in self.lines:
@@ -55,24 +55,24 @@ class Site:
         """The value that counts, the last one; empty when the site gives none."""
         return ([""] + [value for _, value in self.values(key)])[-1]
 
-    def overrides(self, key: str) -> Line | None:
+    def overrides(self, key: str) -> ConfLine | None:
         """The site's line behind ours that would take a key out of our hands."""
         later = {line.place for line in self.lines[self.before :]}
         return next((line for line, _ in self.values(key) if line.place in later), None)
 
-    def nodes(self) -> dict[str, Line]:
+    def nodes(self) -> dict[str, ConfLine]:
         """Every node name of the site with its line; what cannot be read is skipped."""
         return {name: line for line, text in self.values("NodeName") for name in _expand(text)}
 
-    def addresses(self) -> dict[str, Line]:
+    def addresses(self) -> dict[str, ConfLine]:
         """Every node address of the site, as written, with its line."""
         return {a: line for line, text in self.values("NodeAddr") for a in _expand(text)}
 
 
 def read_site(conf: Path, managed: Path) -> Site:
     """Read slurm.conf and its includes. SiteError where one cannot be read."""
-    lines: list[Line] = []
-    includes: list[tuple[Line, int]] = []
+    lines: list[ConfLine] = []
+    includes: list[tuple[ConfLine, int]] = []
     for line, file in _walk(conf, managed, 0):
         if file is None:
             lines.append(line)
@@ -94,7 +94,7 @@ def inlined(conf: Path, managed: Path, text: str) -> str:
     return "".join(out)
 
 
-def _walk(file: Path, managed: Path, depth: int) -> Iterator[tuple[Line, Path | None]]:
+def _walk(file: Path, managed: Path, depth: int) -> Iterator[tuple[ConfLine, Path | None]]:
     if depth > _DEEPEST:
         raise SiteError(f"{file}: includes itself")
     try:
@@ -117,7 +117,7 @@ def _walk(file: Path, managed: Path, depth: int) -> Iterator[tuple[Line, Path | 
             yield from _walk(target, managed, depth + 1)
 
 
-def _logical(file: Path, text: str) -> Iterator[Line]:
+def _logical(file: Path, text: str) -> Iterator[ConfLine]:
     """Lines without comments and blanks, those that end with a backslash joined to the next."""
     pending, start = "", 0
     for number, raw in enumerate(text.split("\n"), 1):
@@ -128,7 +128,7 @@ def _logical(file: Path, text: str) -> Iterator[Line]:
             continue
         whole, pending = pending + part, ""
         if whole.strip():
-            yield Line(file, start, whole.rstrip())
+            yield ConfLine(file, start, whole.rstrip())
 
 
 def _expand(text: str) -> tuple[str, ...]:

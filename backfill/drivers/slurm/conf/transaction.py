@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backfill.core.cluster import SlurmSettings
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf import rules
 from backfill.drivers.slurm.conf.dry import dry_start
 from backfill.drivers.slurm.conf.files import Backups, locked, read_or_empty, replace_file
-from backfill.drivers.slurm.conf.health import Picture, await_health
+from backfill.drivers.slurm.conf.health import SlurmHealth, await_health
 from backfill.drivers.slurm.conf.managed import (
     EMPTY,
     ForeignEditError,
@@ -39,7 +39,7 @@ class RolledBackError(DriverError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConfPlace:
     """Where things are. `state_dir`: lock, note, backups and the scratch of dry starts."""
 
     conf: Path
@@ -54,7 +54,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ApplyOutcome:
     """What a transaction did. `diff` is empty where nothing had to change."""
 
     diff: str = ""
@@ -67,7 +67,7 @@ class Outcome:
 class Slurm:
     """How the transaction looks at the living cluster, without any filter."""
 
-    commands: Commands
+    commands: SlurmTools
     look: Callable[[], ClusterObservation]
     settings: Callable[[], SlurmSettings]
 
@@ -79,7 +79,7 @@ class Transactions:
     `at` is called with the name of each step before it is taken; tests let it die there.
     """
 
-    place: Place
+    place: ConfPlace
     slurm: Slurm
     reload: Reload
     at: Callable[[str], None] = field(default=lambda step: None)
@@ -109,7 +109,7 @@ class Transactions:
 
     # --- changing ------------------------------------------------------------------------------
 
-    def apply(self, change: Change, *, dry: bool = True, force: bool = False) -> Outcome:
+    def apply(self, change: Change, *, dry: bool = True, force: bool = False) -> ApplyOutcome:
         """Carry out the change, completely or not at all.
 
         RefusedError and BusyError: nothing was touched. RolledBackError: it was written, Slurm did
@@ -129,7 +129,7 @@ class Transactions:
             if new != text and text:
                 replace_file(self.place.managed, new, like=self.place.conf)
 
-    def rollback(self, to: Path | None = None, *, dry: bool = True) -> Outcome:
+    def rollback(self, to: Path | None = None, *, dry: bool = True) -> ApplyOutcome:
         """Go back to a dated copy, the newest one if none is named, by the same careful way."""
         found = to or next(iter(reversed(self.backups())), None)
         if found is None:
@@ -153,7 +153,7 @@ class Transactions:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _apply(self, change: Change, *, dry: bool, force: bool, told: str) -> Outcome:
+    def _apply(self, change: Change, *, dry: bool, force: bool, told: str) -> ApplyOutcome:
         managed = self.place.managed
         text = read_or_empty(managed)
         old = self._parsed(text, force)
@@ -166,7 +166,7 @@ class Transactions:
         if missing := rules.missing_include(site, managed):
             raise RefusedError(self.place.name, missing)
         if fresh == text:
-            return Outcome(notes=_told(told))
+            return ApplyOutcome(notes=_told(told))
         if problems := rules.objections(new, site):
             raise RefusedError(self.place.name, "; ".join(problems))
         # First, for Slurm's own tools cannot read a slurm.conf of which slurmctld would die.
@@ -180,13 +180,13 @@ class Transactions:
         hints = (self.reload.hint(settings.version, old, new), lost)
         self.at("backup")
         kept = self._backups().keep(text, time.time()) if text else None
-        note = Note(text or render(EMPTY), fresh, restart, Picture.of(seen, leaving), _names(new))
+        note = Note(text or render(EMPTY), fresh, restart, SlurmHealth.of(seen, leaving), _names(new))
         self.at("note")
         self._note().write(note)
         self._forward(note)
         diff = difference(text, fresh, self.place.name)
         how = "restart" if restart else "reconfigure"
-        return Outcome(diff, how, str(kept or ""), (*_told(told), *tried, *filter(None, hints)))
+        return ApplyOutcome(diff, how, str(kept or ""), (*_told(told), *tried, *filter(None, hints)))
 
     def _dry(self, text: str) -> tuple[str, ...]:
         at = self.place

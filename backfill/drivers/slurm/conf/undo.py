@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from backfill.drivers.slurm.conf.files import read_or_empty, remove_file, replace_file
-from backfill.drivers.slurm.conf.health import Picture
+from backfill.drivers.slurm.conf.health import SlurmHealth
 
 
 class Direction(StrEnum):
@@ -26,7 +26,7 @@ class Note:
     old: str
     new: str
     restart: bool
-    picture: Picture
+    picture: SlurmHealth
     expected: tuple[str, ...]
     direction: Direction = Direction.FORWARD
     why: str = ""
@@ -69,7 +69,7 @@ class NoteFile:
             str(body["old"]),
             str(body["new"]),
             bool(body["restart"]),
-            Picture.from_json(picture),
+            SlurmHealth.from_json(picture),
             tuple(expected),
             Direction(str(body["direction"])),
             str(body["why"]),

@@ -12,7 +12,7 @@ from backfill.core.cluster import SlurmVersion
 from backfill.drivers.slurm.conf.files import read_or_empty, remove_file, replace_file
 from backfill.drivers.slurm.conf.managed import CLOUD_SECTION, Managed
 from backfill.drivers.slurm.conf.site import Site
-from backfill.drivers.slurm.conf.transaction import Outcome, Transactions
+from backfill.drivers.slurm.conf.transaction import ApplyOutcome, Transactions
 from backfill.drivers.slurm.hooks.build import HookError, build_hook
 from backfill.drivers.slurm.hooks.submit_lua import Gate, SubmitScript
 from backfill.ports.errors import DriverError, RefusedError
@@ -86,7 +86,7 @@ class Hooks:
         conf = transactions.place.conf
         self._script = SubmitScript(conf.parent, conf.parent)
 
-    def install(self, plan: HookPlan, version: SlurmVersion, *, dry: bool = True) -> Outcome:
+    def install(self, plan: HookPlan, version: SlurmVersion, *, dry: bool = True) -> ApplyOutcome:
         """Programs first, then the script, then slurm.conf: what is named exists already."""
         site = self._transactions.site()
         fresh = not self._transactions.current().section(SECTION)
@@ -119,7 +119,7 @@ class Hooks:
         replace_file(self._directory / POWER, _POWER_TEXT.format(program=program))
         (self._directory / POWER).chmod(0o755)
 
-    def remove(self, *, dry: bool = True) -> Outcome:
+    def remove(self, *, dry: bool = True) -> ApplyOutcome:
         """The other way round: nothing is taken away that slurm.conf still names."""
         outcome = self._transactions.apply(_without_hooks, dry=dry)
         told = self._script.remove()

@@ -20,7 +20,7 @@ _FIELD = re.compile(r"(?:^| )(StartTime|EndTime|Nodes|Flags|State)=(\S*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class SlurmReservation:
     """Nodes that are kept from `start_s` to `end_s`, epoch seconds."""
 
     start_s: float
@@ -29,7 +29,7 @@ class Reservation:
     maintenance: bool
 
 
-def read_reservations(output: str) -> list[Reservation]:
+def read_reservations(output: str) -> list[SlurmReservation]:
     """The reservations in the output of `scontrol --oneliner show reservation`."""
     found = []
     for line in output.split("\n"):
@@ -41,7 +41,7 @@ def read_reservations(output: str) -> list[Reservation]:
             continue  # ours: who may have a node, not when
         try:
             found.append(
-                Reservation(
+                SlurmReservation(
                     _when_s(values["StartTime"], 0.0),
                     _when_s(values["EndTime"], math.inf),
                     parse_hostlist(values["Nodes"]),
@@ -63,7 +63,7 @@ def _when_s(text: str, otherwise: float) -> float:
 class Ahead:
     """What is known of the hours ahead; replaced as a whole, so that threads need no lock."""
 
-    reservations: tuple[Reservation, ...] = ()
+    reservations: tuple[SlurmReservation, ...] = ()
     read_s: float = 0.0
     expected: Mapping[str, float] = field(default_factory=dict)  # node -> start of a pending job
     of: Mapping[str, Job] | None = None  # the jobs from which that is known

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from backfill.core.cluster import Job, Node
 from backfill.core.quantities import fold_hostlist
-from backfill.drivers.slurm.commands import CONTROLLER, Commands
+from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools
 from backfill.drivers.slurm.reading.records import jobs_of, nodes_of, read_document
 from backfill.drivers.slurm.reading.text_path import FEW, TextPath
 from backfill.ports.errors import DriverError, NotFoundError
@@ -28,7 +28,7 @@ class JsonPath:
 
     name = "json"
 
-    def __init__(self, commands: Commands) -> None:
+    def __init__(self, commands: SlurmTools) -> None:
         self._commands = commands
         self._text = TextPath(commands)
 

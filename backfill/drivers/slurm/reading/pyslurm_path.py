@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from backfill.core.cluster import Job, JobState, Node
-from backfill.drivers.slurm.commands import CONTROLLER, Commands, meaning_of
+from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools, meaning_of
 from backfill.drivers.slurm.reading.child import Child
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, tasks
 from backfill.drivers.slurm.reading.paths import BrokenPathError
@@ -33,7 +33,7 @@ class PyslurmPath:
 
     name = "pyslurm"
 
-    def __init__(self, commands: Commands, python: str) -> None:
+    def __init__(self, commands: SlurmTools, python: str) -> None:
         self._commands = commands
         self._text = TextPath(commands)
         environment = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from backfill.core.cluster import Job, Node, NodeBase, SlurmSettings
 from backfill.drivers.slurm.checks import JOB_ID, NODE_NAME, checked, is_dynamic
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.ahead import SHOW_RESERVATIONS, Ahead, read_reservations
 from backfill.drivers.slurm.reading.parse import read_nodes
 from backfill.drivers.slurm.reading.paths import ReadPath
@@ -21,7 +21,7 @@ from backfill.ports.workload import ClusterObservation
 class SlurmReader:
     """The reading half of the driver. Safe from several threads."""
 
-    def __init__(self, commands: Commands, path: ReadPath | None = None) -> None:
+    def __init__(self, commands: SlurmTools, path: ReadPath | None = None) -> None:
         self._commands = commands
         self._path: ReadPath = path or TextPath(commands)
         self._ahead = Ahead()

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from backfill.core.cluster import Job, Node
-from backfill.drivers.slurm.commands import CONTROLLER, Commands
+from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools
 from backfill.drivers.slurm.reading.paths import BrokenPathError
 from backfill.drivers.slurm.reading.records import jobs_of, read_document
 from backfill.drivers.slurm.reading.text_path import FEW, TextPath
@@ -45,7 +45,7 @@ class RestPath:
 
     name = "rest"
 
-    def __init__(self, commands: Commands, socket_path: Path) -> None:
+    def __init__(self, commands: SlurmTools, socket_path: Path) -> None:
         self._text = TextPath(commands)
         self.socket = socket_path
         self._timeout_s = commands.timeout_s

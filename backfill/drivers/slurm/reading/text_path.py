@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from backfill.core.cluster import Job, Node
 from backfill.core.quantities import fold_hostlist
-from backfill.drivers.slurm.commands import Commands
+from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.parse import JobFormat, Records, read_node_records, read_nodes
 from backfill.ports.errors import DriverError, NotFoundError
 
@@ -27,7 +27,7 @@ class TextPath:
 
     name = "text"
 
-    def __init__(self, commands: Commands) -> None:
+    def __init__(self, commands: SlurmTools) -> None:
         self._commands = commands
         self._format = JobFormat(secrets.token_hex(6))
         # Otherwise the list of an array's waiting tasks is cut after 64 characters.
