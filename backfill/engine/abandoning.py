@@ -1,4 +1,4 @@
-"""What is left of an instance whose host is off for good is forgotten, as changes."""
+"""Forgets an instance whose host is off for good, and tells that as changes."""
 
 from __future__ import annotations
 

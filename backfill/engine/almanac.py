@@ -1,4 +1,4 @@
-"""What Slurm says of times, which goes by the machine's clock, told in our time."""
+"""Converts the times that Slurm shows, which go by the machine's clock, to our time."""
 
 from __future__ import annotations
 

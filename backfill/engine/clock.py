@@ -19,7 +19,7 @@ def uptime_s() -> float:
 
 
 def boot_id() -> str:
-    """What tells one boot of this machine from all others; empty where the kernel does not say."""
+    """Return the id of this boot of the machine; empty if the kernel does not tell."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -60,7 +60,7 @@ class SteadyClock:
             return self._ahead_s
 
     def reading(self) -> tuple[str, float]:
-        """Which boot of the machine this is, and for how long it is up, s."""
+        """Return the id of this boot of the machine, and its uptime in seconds."""
         return self._boot, self._uptime()
 
     def _difference(self) -> tuple[float, float]:

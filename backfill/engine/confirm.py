@@ -19,7 +19,7 @@ _BY_HOST = frozenset({Cause.LOST, Cause.VANISHED, Cause.REBOOTED})
 
 
 def spared(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
-    """Why it must not be done after all, as news of its node; nothing: it may be done.
+    """Ask once more; return the reason to spare it as news of its node, or nothing.
 
     Raises DriverError where nobody can be asked: then it is not done either.
     """

@@ -32,7 +32,7 @@ class CrowdedError(Exception):
 
 
 def trusted(uid: int) -> bool:
-    """Whether a user may act: root and the daemon's own."""
+    """Return True if a user may act: root and the daemon's own."""
     return uid in (0, os.getuid())
 
 
@@ -45,17 +45,17 @@ def user_told(uid: int) -> str:
 
 
 class Trust:
-    """Whom we believe as a hook on this machine. Safe from several threads."""
+    """The users on this machine whose hooks we believe. Safe from several threads."""
 
     def __init__(self, slurm_uid: int | None = None) -> None:
         self.slurm_uid = slurm_uid  # SlurmUser, as whom slurmctld runs its hooks
 
     def hook(self, uid: int) -> bool:
-        """Whether what this user's hooks say is believed: root's, the daemon's own, SlurmUser's."""
+        """Return True if what this user's hooks say is believed: root's, the daemon's own, SlurmUser's."""
         return trusted(uid) or (self.slurm_uid is not None and uid == self.slurm_uid)
 
     def told(self) -> str:
-        """Who that is, for people."""
+        """Name the users whose hooks are believed, for people."""
         known = {os.getuid(): "the daemon's own user", 0: "root"}
         if self.slurm_uid is not None and self.slurm_uid not in known:
             known[self.slurm_uid] = f"SlurmUser, {user_told(self.slurm_uid)},"
@@ -118,7 +118,7 @@ class ConnectionLimiter:
         self._lock = threading.Lock()
 
     def admit(self, uid: int, address: str = "") -> bool:
-        """Whether a client of this user, or of this machine, may come in now; `leave` follows."""
+        """Return True if a client of this user, or of this machine, may come in now; `leave` follows."""
         if not address and self._trust.hook(uid):
             return True
         most, each = self._local if not address else (MOST_FROM_AFAR, MOST_FROM_ONE_HOST)

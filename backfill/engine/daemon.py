@@ -56,7 +56,7 @@ _TIDY_EVERY_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often the outside is read. Seconds."""
+    """The intervals at which the outside is read. Seconds."""
 
     poll_s: float = 2.0
     host_poll_s: float = 5.0
@@ -67,12 +67,12 @@ class Pace:
 
 
 class Right(Protocol):
-    """Whether we are still the one daemon of this cluster."""
+    """The right to act: we are still the one daemon of this cluster."""
 
     lost: str  # to whom
 
     def doubt(self) -> str:
-        """Why we may do no more than give hosts back now; empty: nothing is in doubt."""
+        """Return the reason to do no more than give hosts back now; empty: nothing is in doubt."""
 
 
 class Undisputed:
@@ -230,7 +230,7 @@ class Daemon:
                 return messages
 
     def _changes(self, message: Message, now_s: float) -> Iterable[ch.Change]:
-        """What a message means for the world."""
+        """Translate a message into changes of the world."""
         match message:
             case ClusterPicture() | NodesPicture() | HostPicture() | ReadFailed():
                 return self._picture(message, now_s)
@@ -245,7 +245,7 @@ class Daemon:
                 return []
 
     def _news(self, message: HookGone | PolicyRead | AddressNews | Reread) -> None:
-        """What is no news of the world."""
+        """Handle a message that is no news of the world."""
         match message:
             case HookGone():
                 self._desk.forget(message.call)

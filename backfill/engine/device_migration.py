@@ -15,7 +15,7 @@ BEFORE, AFTER = "before-move", "after-move"
 
 
 def holds_devices(provider: InstanceProvider, name: str) -> bool:
-    """Whether the instance holds anything that cannot move with it."""
+    """Return True if the instance holds anything that cannot move with it."""
     if not isinstance(provider, DeviceHolder):
         return False
     return any(h.instance == name for h in provider.holdings())
@@ -80,7 +80,7 @@ def _come_back(provider: InstanceProvider, host: str, name: str, target: str, er
 
 
 def _at_work_again(provider: DeviceHolder, host: str, name: str) -> None:
-    """What was taken out of the guest goes in again. The first failure is what is reported."""
+    """Put back what was taken out of the guest. The first failure is the one that is reported."""
     for step in (provider.plug, lambda h, n: provider.hook(h, n, AFTER)):
         with contextlib.suppress(DriverError):
             step(host, name)

@@ -190,7 +190,7 @@ def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]
 
 
 def _last_words(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
-    """Why did it never register? Its console may tell; without one it is removed all the same."""
+    """Read the console of an instance that never registered; without one it is removed all the same."""
     try:
         text = outside.providers[action.host].console(action.host, action.subject)
     except DriverError:

@@ -55,7 +55,7 @@ class HookDesk:
         return self._allocated(call, now_s)
 
     def take_early(self, now_s: float, patience_s: float) -> list[ch.Change] | None:
-        """What one of the calls that came too early means, once that can be said or it has waited
+        """Translate one of the calls that came too early, once that can be done or it has waited
         enough; None when there is no such call."""
         for index, (call, came_s) in enumerate(self._early):
             unread = self._unread(call)
@@ -85,7 +85,7 @@ class HookDesk:
     # --- inside --------------------------------------------------------------------------------
 
     def _unread(self, call: HookCall) -> str:
-        """Which source must be read before the call can be understood; empty when none."""
+        """Return the source that must be read before the call can be understood; empty if there is none."""
         for name in self._sources:
             source = self._world.sources.get(name)
             seen = source is not None and source.seen_s > 0

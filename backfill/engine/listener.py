@@ -274,7 +274,7 @@ def _pieces(answer: dict[str, object]) -> Iterator[str]:
 
 
 def _longest(uid: int, address: str, trust: Trust) -> int:
-    """How long the line of this client may be."""
+    """Return the longest line that this client may send."""
     if address:
         return _LONGEST_FROM_AFAR
     return _LONGEST_LINE if trust.hook(uid) else _LONGEST_QUESTION

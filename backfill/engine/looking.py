@@ -66,7 +66,7 @@ def _seen_s(outside: Outside, seen_s: float, began_s: float, ahead_s: float) -> 
 
 
 def guests_now(outside: Outside) -> float:
-    """What a guest's clock is to be set to: the machine's, by which Slurm and munge go."""
+    """Return the time for a guest's clock: the machine's, by which Slurm and munge go."""
     return outside.clock.now() - outside.clock.ahead()
 
 

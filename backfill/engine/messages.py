@@ -1,4 +1,4 @@
-"""What may lie in the daemon's inbox: pictures, results, hooks that wait, questions of people."""
+"""The messages in the daemon's inbox: pictures, results, waiting hooks, queries of people."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _occupied(node: Node | None) -> bool:
 
 
 def _for_long(world: World, source: str, seen_s: float) -> bool:
-    """Whether all its readings have been odd for so long that they have to be taken as they are."""
+    """Return True if all its readings have been odd for so long that they have to be taken as they are."""
     known = world.sources.get(source)
     return known is not None and known.odd_s > 0.0 and seen_s >= known.odd_s + _ODD_S
 
@@ -117,7 +117,7 @@ def node_changes(world: World, names: Sequence[str], seen: ClusterObservation) -
 
 
 def _differs(known: Instance | None, seen: Instance) -> bool:
-    """Whether a picture is news: memory in use flickers, and a little more of it is none."""
+    """Return True if a picture is news: memory in use flickers, and a little more of it is none."""
     if known is None or known.rss_mb is None or seen.rss_mb is None:
         return known != seen
     if abs(known.rss_mb - seen.rss_mb) > max(32, known.rss_mb // 4):
@@ -126,7 +126,7 @@ def _differs(known: Instance | None, seen: Instance) -> bool:
 
 
 def _host_differs(known: Host | None, seen: Host) -> bool:
-    """Whether a picture is news: a host that is a little more busy than before is none."""
+    """Return True if a picture is news: a host that is a little more busy than before is none."""
     if known is None or known.busy is None or seen.busy is None:
         return known != seen
     return abs(known.busy - seen.busy) > _NEWS or replace(known, busy=seen.busy) != seen
@@ -176,7 +176,7 @@ def _odd_host(world: World, seen: HostObservation) -> Reason | None:
 
 
 def _may_go(world: World, host: str, name: str) -> bool:
-    """Whether nobody wonders that an instance is gone from there."""
+    """Return True if nobody wonders that an instance is gone from there."""
     node = world.managed.get(name)
     if node is None or node.phase in ABSENT or world.busy(name):
         return True

@@ -168,7 +168,7 @@ class Queries:
         }
 
     def _checks(self, node: ManagedNode) -> tuple[Check, ...]:
-        """What Slurm knows of its slurmd, and what its last report proves by the rules of now."""
+        """Judge its slurmd by Slurm's knowledge, and its last report by the present rules."""
         policies = self._daemon.cycle.policies
         flavour, rules = policies.instances.flavour, policies.readiness
         cpus, memory_mb = flavour.cpus, flavour.node_memory_mb
@@ -219,7 +219,7 @@ class Queries:
         }
 
     def _plan(self, body: Body) -> Slices:
-        """What would be begun now; nothing is begun by asking."""
+        """Return the steps that would begin now; nothing begins by asking."""
         builder = plan(self._world, self._daemon.cycle.policies)
         under_way = [*self._world.operations.values()]
         yield
@@ -276,7 +276,7 @@ class Queries:
     # --- acting --------------------------------------------------------------------------------
 
     def _look(self, body: Body) -> Body:
-        """Which of `nodes` are as their states say (an empty text), and which differ, and how."""
+        """Compare `nodes` with their states: an empty text, or the difference."""
         places: dict[str, tuple[str, int]] = {}
 
         def find(body: Body) -> Body:

@@ -8,7 +8,7 @@ from backfill.engine.checkpoint_order import CommandError
 
 
 def reclaim_order(world: World, body: dict[str, object]) -> HoldSet:
-    """What `backfill reclaim` asks for as a change; CommandError is one sentence why not."""
+    """Translate `backfill reclaim` into a change; CommandError says in one sentence why not."""
     host, keep = str(body.get("subject", "")), body.get("keep", 0)
     known = world.hosts.get(host)
     if known is None:

@@ -1,4 +1,4 @@
-"""What is done again and again, each in its own rhythm, by a clock that nobody can set."""
+"""Repeats tasks, each at its own interval, by a clock that nobody can set."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Place = tuple[str, int]
 
 
 def look(outside: Outside, places: Mapping[str, Place]) -> dict[str, str]:
-    """What differs, by node, from what its states come to now; an empty text: nothing does.
+    """Compare guests with their states; return the first difference by node, empty if there is none.
 
     `places`: by node its host and generation. Absent: it could not be seen from here. Blocks for
     seconds. DriverError: the states do not render.

@@ -1,4 +1,4 @@
-"""What the journal tells people: events in order of time, and the story of one subject.
+"""Reads the journal for people: events in order of time, and the story of one subject.
 
 The journal may have millions of records, and anybody on the machine may ask. So each question reads
 pages of it until it has what was asked for, or has read enough: then it says so, and from where the
@@ -26,7 +26,7 @@ _STORY_LINES = 200
 
 @dataclass(slots=True)
 class _Budget:
-    """What is left for one question."""
+    """The reading that one query may still do."""
 
     pages: int = PAGES
     until_s: float = field(default_factory=lambda: time.monotonic() + WITHIN_S)

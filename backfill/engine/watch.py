@@ -1,4 +1,4 @@
-"""How eagerly Slurm is asked about nodes whose next change is awaited."""
+"""Decides how often Slurm is asked about nodes whose next change is awaited."""
 
 from __future__ import annotations
 
@@ -92,18 +92,18 @@ class Watch:
 
 
 def only_start(world: World, nodes: Iterable[str]) -> bool:
-    """Whether nothing but the start of these nodes' slurmds is awaited."""
+    """Return True if nothing but the start of these nodes' slurmds is awaited."""
     managed = (world.managed.get(node) for node in nodes)
     return all(node is not None and node.phase is Phase.BOOTING for node in managed)
 
 
 def stirs(action: act.DriverAction) -> bool:
-    """Whether Slurm may show something else at once when this is done."""
+    """Return True if Slurm may show something else at once when this is done."""
     return not isinstance(action, _MAKING)
 
 
 def _has(world: World, node: str, job_id: str) -> bool:
-    """Whether the job, by its raw number, has the host's node, or was just given it."""
+    """Return True if the job, by its raw number, has the host's node, or was just given it."""
     host = world.host_of_node(node)
     if host is None:
         return False

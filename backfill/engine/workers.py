@@ -41,7 +41,7 @@ class WorkerPool(Enum):
 
 
 def pool_of(action: act.DriverAction) -> WorkerPool:
-    """Which threads perform it: the one table of them."""
+    """Return which threads perform it: the one table of them."""
     match action:
         case (
             act.PauseInstance()

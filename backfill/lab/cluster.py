@@ -50,12 +50,12 @@ class Lab:
 
     @property
     def tally_log(self) -> Path:
-        """Where the tally writes; give its lines to `check_tally`."""
+        """Return the path of the tally's log; give its lines to `check_tally`."""
         return self.dir / "tally.log"
 
     @property
     def daemon_socket(self) -> Path:
-        """Where the hook that the lab builds expects the daemon, in whichever machine it runs."""
+        """Return the socket of the daemon for the lab's hook, in whichever machine it runs."""
         return daemon_socket(self.dir)
 
     @property
@@ -138,7 +138,7 @@ class Lab:
             raise LabError(f"the control group {left[0]} cannot be removed: something lives in it")
 
     def status(self) -> LabStatus:
-        """What is there now, also of a lab that is down or half up."""
+        """Return the present status, also of a lab that is down or half up."""
         state = self._state()
         supervisor_pid = self._supervisor()
         phase = str(state.get("phase", "down"))

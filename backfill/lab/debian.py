@@ -46,7 +46,7 @@ def install(suite: str, packages: Sequence[str], how: Sequence[str], root: Path,
 
 
 def mirror() -> str:
-    """Where this machine's apt takes its own release of Debian from."""
+    """Return the mirror from which this machine's apt takes its own release of Debian."""
     targets = _run("apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)")
     for line in targets.splitlines():
         release, component, uri = line.split(maxsplit=2)

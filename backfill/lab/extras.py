@@ -1,4 +1,4 @@
-"""What a lab's controller serves when asked to: time (chrony), files (NFS-Ganesha), Salt."""
+"""Services that a lab's controller can offer: time (chrony), files (NFS-Ganesha), Salt."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def missing_tools(spec: LabSpec) -> list[str]:
 
 
 def mounts() -> list[str]:
-    """What guests mount, as in fstab."""
+    """Return the mounts of guests, as in fstab."""
     return [f"{CONTROLLER_ADDRESS}:/{name} /{name} nfs4 {mode},{MOUNT_OPTIONS}" for name, mode in _EXPORTS]
 
 

@@ -124,7 +124,7 @@ def _unpacked(module: Path) -> bytes:
 
 
 def run(*argv: str) -> str:
-    """What the command wrote; LabError with its complaint when it failed."""
+    """Run the command and return its output; LabError with its complaint if it failed."""
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LabError(f"{argv[0]} failed while building the guest image: {done.stderr.strip()}")

@@ -69,7 +69,7 @@ class GuestImage:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Which image: of which Slurm release, and whether with Salt. LabError for one that is not."""
+    """The recipe of an image: its Slurm release, with Salt or without. LabError for an unknown one."""
 
     release: str = INSTALLED
     salt: bool = False
@@ -91,7 +91,7 @@ class Recipe:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """What is installed, apart from what it needs."""
+        """Return the installed packages, without their dependencies."""
         return (*PACKAGES, *(SALT_PACKAGES if self.salt else ()))
 
     @property
@@ -219,7 +219,7 @@ def checksums(folder: Path) -> str:
 
 
 def problems(folder: Path) -> list[str]:
-    """What differs between an image's parts and its own checksums, one sentence each."""
+    """Compare an image's parts with its own checksums; one sentence for each difference."""
     listed = folder / "checksums"
     if not listed.exists():
         return [f"{folder} has no checksums; remove it and build it again"]

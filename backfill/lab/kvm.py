@@ -1,4 +1,4 @@
-"""Whether KVM really runs a guest here: a probe boot decides, once per start of this machine."""
+"""Finds out by a probe boot, once per start of this machine, if KVM really runs a guest here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _verdict_file() -> Path:
 
 
 def boots_under(accelerator: str, limit_s: float = PROBE_TIMEOUT_S) -> bool:
-    """Whether the guest's kernel gives a sign of life under QEMU's `accelerator` within `limit_s`.
+    """Return True if the guest's kernel gives a sign of life under QEMU's `accelerator` within `limit_s`.
 
     KVM that works needs a fraction of a second; the default gives up where it hangs.
     """

@@ -97,17 +97,17 @@ class MachinePlan:
 
 
 def plan_path(lab_dir: Path, machine: str) -> Path:
-    """Where the machine's plan is."""
+    """Return the path of the machine's plan."""
     return lab_dir / "machines" / machine / "plan.json"
 
 
 def tools_dir(lab_dir: Path) -> Path:
-    """Where a lab of another Slurm release has that release's tools, for every machine."""
+    """Return the folder of the tools of a lab's other Slurm release, for every machine."""
     return lab_dir / "bin"
 
 
 def daemon_socket(lab_dir: Path) -> Path:
-    """Where the lab's own hook expects the daemon; the path is the same in every machine."""
+    """Return the socket of the daemon for the lab's own hook; the same in every machine."""
     return lab_dir / "run" / "daemon.sock"
 
 

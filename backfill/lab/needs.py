@@ -1,4 +1,4 @@
-"""What this machine must have before a lab can start."""
+"""The programs and devices that this machine must have before a lab can start."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
 
 
 def socket_path(lab: Lab) -> Path:
-    """Where a daemon in this lab listens, and the lab's own hook looks for it."""
+    """Return the socket at which a daemon in this lab listens and the lab's own hook looks for it."""
     return lab.daemon_socket
 
 

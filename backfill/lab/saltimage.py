@@ -37,7 +37,7 @@ _LEFT_OUT = ("libcloud", "cherrypy", "cheroot", "virtualenv", "setuptools", "git
 
 
 def ingredients() -> str:
-    """What the baked image depends on, as text: it becomes part of the recipe's name."""
+    """Return the ingredients of the baked image as text: it becomes part of the recipe's name."""
     texts = [saltenv.lock_hash(), Path(__file__).read_text(), Path(saltenv.__file__).read_text()]
     texts += [p.read_text() for p in sorted((STATES / "image").iterdir())]
     texts += [(STATES / "backfill/people.sls").read_text(), LOOK.read_text(), json.dumps(_pillar())]
@@ -144,7 +144,7 @@ def _apply_image_role(root: Path) -> None:
 
 
 def verdict(output: str) -> str:
-    """What went wrong in `salt-call --out=json state.apply`; empty for a success."""
+    """Return the failure of `salt-call --out=json state.apply`; empty for a success."""
     try:
         answer = json.loads(output)["local"]
     except (ValueError, KeyError, TypeError):

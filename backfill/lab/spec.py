@@ -1,4 +1,4 @@
-"""What a lab is made of: its specification, its addresses and where its files live."""
+"""The specification of a lab: its parts, its addresses and the places of its files."""
 
 from __future__ import annotations
 

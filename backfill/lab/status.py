@@ -1,4 +1,4 @@
-"""What a lab looks like at one moment, as plain values."""
+"""The status of a lab at one moment, as plain values."""
 
 from __future__ import annotations
 

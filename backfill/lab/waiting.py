@@ -35,7 +35,7 @@ def wait_until(holds: Callable[[], _Answer], timeout_s: float, poll_s: float = P
 
 
 def accepts(place: str) -> bool:
-    """Whether `tcp:HOST:PORT` or `unix:PATH` accepts a connection; an empty place always does."""
+    """Return True if `tcp:HOST:PORT` or `unix:PATH` accepts a connection; an empty place always does."""
     kind, _, where = place.partition(":")
     if not kind:
         return True

@@ -18,7 +18,7 @@ class DeviceHolder(Protocol):
         """All that the host has, held or not."""
 
     def holdings(self) -> tuple[Holding, ...]:
-        """What instances hold; it survives a crash, and goes with the instance."""
+        """Return the holdings of all instances; the record survives a crash, and goes with the instance."""
 
     def hold(self, wanted: Wanted, sharing: Sharing) -> Holding:
         """Allocate and attach; the same again: nothing to do. NoCapacityError: nothing is given."""
@@ -41,7 +41,7 @@ class DeviceHolder(Protocol):
 
 @runtime_checkable
 class Prover(Protocol):
-    """What a provider also has when it can look into its instances."""
+    """A provider that can look into its instances."""
 
     def prove(
         self, host: str, name: str, now_s: float, credential: str, register: bool
@@ -107,7 +107,7 @@ class LeakFinder(Protocol):
     """A provider that can find what interrupted or foreign hands left behind."""
 
     def leaks(self, older_s: float) -> tuple[Leak, ...]:
-        """What nobody has touched for so long. DriverError: not certain, a host is silent."""
+        """Return leaks that nobody has touched for so long. DriverError: not certain, a host is silent."""
 
     def remove_leak(self, name: str, older_s: float) -> None:
         """Remove one of them. NotFoundError when it is none any more."""

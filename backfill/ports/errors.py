@@ -58,7 +58,7 @@ class BadOutputError(DriverError):
 
 
 def unreadable(subject: str, error: OSError, path: object = None) -> UnreadableError:
-    """What is to be said of a file that the system did not let us use: its path and a next step."""
+    """Make the error of a file that the system did not let us use: its path and a next step."""
     where = path or error.filename or "a file"
     why = error.strerror or type(error).__name__
     return UnreadableError(subject, f"cannot use {where}: {why}", _remedy(error.errno))

@@ -82,7 +82,7 @@ class InstanceProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateRun:
-    """What a run of the states did on one node, or in a test run would do.
+    """The result of a run of the states on one node; of a test run, what it would do.
 
     `changed`: (state, what was or would be different). No answer is never a success. `looked`: a
     look showed that all is as the states say, so that they need not be run.
@@ -96,12 +96,14 @@ class StateRun:
 
     @property
     def ok(self) -> bool:
-        """Whether all states hold now (of a test run: whether they could be tried)."""
+        """Return True if all states hold now (of a test run: whether they could be tried)."""
         return self.answered and not self.problem
 
 
 class Provisioner(Protocol):
-    """What configures nodes. Calls block, are safe from several threads, raise DriverError only."""
+    """A configuration manager of nodes. Calls block, are safe from several threads, raise DriverError
+    only.
+    """
 
     def enrol(self, node: str, generation: int, address: str) -> dict[str, bytes]:
         """Make this generation's key, and return the files that its first boot needs, by path.

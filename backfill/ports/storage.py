@@ -66,4 +66,4 @@ class Clock(Protocol):
         """
 
     def reading(self) -> tuple[str, float]:
-        """What tells this boot of the machine from others, and how long it is up, s."""
+        """Return the id of this boot of the machine, and its uptime in seconds."""

@@ -121,4 +121,4 @@ class Credentials(Protocol):
         """A credential that every node with our key and a right clock understands."""
 
     def check(self, credential: str) -> str:
-        """Why the controller does not accept this credential; empty when it does."""
+        """Return the reason why the controller does not accept this credential; empty if it does."""

@@ -62,7 +62,7 @@ _LINK_DOMAINS = frozenset({libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE})
 
 
 def kind_of(code: int, domain: int, text: str) -> type[DriverError]:
-    """Which typed error stands for libvirt's `code` (virErrorNumber) from `domain`."""
+    """Return the typed error that stands for libvirt's `code` (virErrorNumber) from `domain`."""
     if code in _BY_CODE:
         return _BY_CODE[code]
     if domain in _LINK_DOMAINS:

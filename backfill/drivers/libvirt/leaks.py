@@ -1,4 +1,4 @@
-"""What lies in the shared directory although no host has an instance for it any more."""
+"""Finds folders in the shared directory for which no host has an instance any more."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _present(pool: Pool) -> dict[str, set[str]]:
 
 
 def _touched_s(folder: Path) -> float:
-    """When anything in it was last written."""
+    """Return the time of the last write in it."""
     times = [folder.stat().st_mtime]
     times += [file.stat().st_mtime for file in folder.iterdir()] if folder.is_dir() else []
     return max(times)

@@ -63,7 +63,7 @@ def delete(pool: Pool, host: str, name: str) -> None:
 
 
 def _is_there(pool: Pool, spec: InstanceSpec) -> bool:
-    """Whether the wanted instance exists already. AlreadyThereError for one that is not it."""
+    """Return True if the wanted instance exists already. AlreadyThereError for one that is not it."""
     domain = pool.on(spec.host).find(spec.name)
     if domain is None:
         return False
@@ -194,7 +194,7 @@ def _seed(
 
 
 def _user_data(spec: InstanceSpec, path: str) -> dict[str, bytes]:
-    """What cloud-init finds in its NoCloud folder; nothing without user data."""
+    """Return the files of cloud-init's NoCloud folder; nothing without user data."""
     if not path:
         return {}
     try:

@@ -76,7 +76,7 @@ def refuse_if_taken_back(name: str, disk: Path) -> None:
 
 
 def _may_chown() -> bool:
-    """Whether this process may give files away (CAP_CHOWN, the first of all)."""
+    """Return True if this process may give files away (CAP_CHOWN, the first of all)."""
     status = Path("/proc/self/status").read_text()
     bits = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
     return bool(int(bits.split()[1], 16) & 1)
@@ -94,7 +94,7 @@ def file_system_of(path: Path, mounts: str) -> str:
 
 
 def taken_back(path: Path) -> bool:
-    """Whether it may have been taken from QEMU's user: it belongs to root, or to us who made it."""
+    """Return True if it may have been taken from QEMU's user: it belongs to root, or to us who made it."""
     owner = owner_of(path)
     return owner is not None and owner[0] in (0, os.geteuid())
 

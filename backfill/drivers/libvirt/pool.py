@@ -79,7 +79,7 @@ class MoveSlots:
 
 @dataclass(slots=True)
 class Pool:
-    """What all operations share. Everything here is safe from several threads."""
+    """State that all operations share. Everything here is safe from several threads."""
 
     config: LibvirtConfig
     store: Store
@@ -109,11 +109,11 @@ class Pool:
         return self.hypervisors[host]
 
     def store_on(self, host: str) -> Store:
-        """Where the files of instances on `host` are, as the host has them."""
+        """Return the store of instances on `host`, with paths as the host has them."""
         return self._own.get(host, self.store)
 
     def share(self, host: str, other: str) -> bool:
-        """Whether both have the same files of instances."""
+        """Return True if both have the same files of instances."""
         return self.store_on(host).root == self.store_on(other).root
 
     @property
@@ -153,7 +153,7 @@ class Pool:
             yield
 
     def ours(self, domain: Domain | None) -> bool:
-        """Whether it carries our cluster's mark."""
+        """Return True if it carries our cluster's mark."""
         return (
             domain is not None
             and domain.label is not None
@@ -203,7 +203,7 @@ class Pool:
         )
 
     def _state(self, host: str, domain: Domain, unknown: list[str]) -> InstanceState:
-        """What it is in; UNKNOWN with one more reason where its saved memory cannot be looked at.
+        """Return its state; UNKNOWN with one more reason if its saved memory cannot be looked at.
 
         One that does not run is either saved or at its end, and only that tells which.
         """
@@ -215,7 +215,7 @@ class Pool:
         return instance_state(domain.state, domain.reason, domain.persistent, saved)
 
     def _restarted(self, host: str, domain: Domain) -> bool:
-        """Whether it was booted anew while its memory was on disk."""
+        """Return True if it was booted anew while its memory was on disk."""
         name = domain.name
         if not may_be_restarted(domain.state, domain.reason) or not self._saved(host, name):
             return False
@@ -225,7 +225,7 @@ class Pool:
         return runs and self._saved(host, name)
 
     def _saved(self, host: str, name: str) -> bool:
-        """Whether its memory is on disk, and the latest: not what an interrupted move left.
+        """Return True if its memory is on disk, and the latest: not what an interrupted move left.
 
         UnreadableError where neither we nor the host's libvirtd can tell.
         """
@@ -235,7 +235,7 @@ class Pool:
         return claims is None or host in claims
 
     def has_memory(self, host: str, name: str) -> bool:
-        """Whether a complete memory image is there, as we see it or as libvirtd on `host` does.
+        """Return True if a complete memory image is there, as we see it or as libvirtd on `host` does.
 
         libvirtd keeps its images for itself: where we are not root, it alone can read them.
         """
@@ -278,7 +278,7 @@ class Pool:
 
 
 def _unless(unknown: list[str], look: Callable[[], _Value], otherwise: _Value) -> _Value:
-    """What `look` finds; where it cannot tell, `otherwise`, and one more reason in `unknown`."""
+    """Return the answer of `look`; if it cannot tell, `otherwise`, and one more reason in `unknown`."""
     try:
         return look()
     except UnreadableError as error:

@@ -162,7 +162,7 @@ class LibvirtProvider:
         return plugging.virtual_functions(self._pool, host)
 
     def holdings(self) -> tuple[Holding, ...]:
-        """What instances hold."""
+        """Return the holdings of all instances."""
         return tuple(self._pool.devices.all())
 
     def hold(self, wanted: Wanted, sharing: Sharing) -> Holding:
@@ -241,7 +241,7 @@ class LibvirtProvider:
         return self._ask_guest(host, name, lambda ask: agent.prove(ask, name, request, limits.agent_s))
 
     def differs(self, host: str, name: str, stated: Stated) -> str:
-        """What in the guest is not as its states say; empty when all is."""
+        """Return the first difference between the guest and its states; empty if there is none."""
         limit_s = self._config.limits.agent_s
         return self._ask_guest(host, name, lambda ask: agent.differs(ask, name, stated, limit_s))
 

@@ -121,7 +121,7 @@ def give_disk(pool: Pool, host: str, name: str) -> None:
 
 
 def _was_saved(pool: Pool, host: str, name: str) -> bool:
-    """Whether it is suspended in spite of an error; if it goes on, its useless image is removed."""
+    """Return True if it is suspended in spite of an error; if it goes on, its useless image is removed."""
     domain, store = pool.find(host, name), pool.store_on(host)
     if domain is not None and domain.active and not domain.saving:
         store.discard_memory(name)

@@ -1,4 +1,4 @@
-"""What the libvirt driver has to be told: hosts, images, the guests' surroundings, limits."""
+"""Settings of the libvirt driver: hosts, images, the guests' surroundings, limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ImageFiles:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every guest is told: addresses of gateway and controller, where slurmd finds its
+    """Facts that every guest gets: addresses of gateway and controller, where slurmd finds its
     configuration (ip:port), the munge key's file on the daemon's machine, slurmd's options."""
 
     controller: str
@@ -47,7 +47,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class LibvirtLimits:
-    """How long, in seconds, one call may take before its outcome counts as unknown.
+    """Seconds that one call may take before its outcome counts as unknown.
 
     A host that is silent for `keepalive_s` times `keepalive_count` loses its connection.
     `stuck_calls`: so many unanswered calls to one host, then further ones fail at once.
@@ -90,7 +90,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class MoveTerms:
-    """How a guest with memory may change hosts.
+    """Terms on which a guest with memory may change hosts.
 
     `bandwidth_mb_s`: at most so much (MiB/s) for one move; None: as fast as it goes. `within_s`:
     after that it is cancelled and the guest goes on where it was. `post_copy_after_s`: after that
@@ -135,7 +135,7 @@ class LibvirtConfig:
 
     @property
     def moves_live(self) -> bool:
-        """Whether a running guest runs on while its memory is sent to another host.
+        """Return True if a running guest runs on while its memory is sent to another host.
 
         Measured (QEMU 7.2): an emulated CPU's write is lost now and then when it meets the look for
         changed pages, and a guest that moves while it writes much crashes: in 2 of 35 moves.
@@ -143,5 +143,5 @@ class LibvirtConfig:
         return self.hardware.domain_type != "qemu" if self.moves.live is None else self.moves.live
 
     def reserved_on(self, host: str) -> Resources:
-        """What `host` keeps for itself."""
+        """Return the resources that `host` keeps for itself."""
         return self.reserve.get(host, NOTHING)

@@ -41,20 +41,20 @@ class Store:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints are kept; no instance's folder can have this name."""
+        """Return the folder of all checkpoints; no instance's folder can have this name."""
         return self.root / ".checkpoints"
 
     def files(self, name: str) -> DomainFiles:
-        """Where libvirt finds disk, seed and console."""
+        """Return the paths of disk, seed and console for libvirt."""
         home = self.home(name)
         return DomainFiles(str(home / "disk.qcow2"), str(home / "seed.tar"), str(home / "console.log"))
 
     def memory(self, name: str) -> Path:
-        """Where the memory of a suspended instance is written."""
+        """Return the path of a suspended instance's memory."""
         return self.home(name) / "memory.save"
 
     def exists(self, name: str) -> bool:
-        """Whether anything of this instance is on disk. UnreadableError: that cannot be told."""
+        """Return True if anything of this instance is on disk. UnreadableError: that cannot be told."""
         return is_there(name, self.home(name))
 
     def lean_on(self, name: str, parent: Path) -> None:
@@ -93,7 +93,7 @@ class Store:
         return frozenset(noted - {""})
 
     def has_memory(self, name: str) -> bool:
-        """Whether a complete memory image is there; an unfinished one does not count.
+        """Return True if a complete memory image is there; an unfinished one does not count.
 
         UnreadableError where that cannot be told. That is so as well where the instance's folder is
         missing: whoever makes an instance makes that first, so it is a directory that is not
@@ -189,7 +189,7 @@ class Store:
 
 
 def is_there(name: str, path: Path) -> bool:
-    """Whether there is such a file or folder. UnreadableError: nobody knows."""
+    """Return True if there is such a file or folder. UnreadableError: nobody knows."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -200,7 +200,7 @@ def is_there(name: str, path: Path) -> bool:
 
 
 def read_text(name: str, path: Path) -> str | None:
-    """What is in a small file of ours; None: it is not there. UnreadableError: nobody knows."""
+    """Read a small file of ours; None: it is not there. UnreadableError: nobody knows."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -226,7 +226,7 @@ def folders_in(directory: Path) -> list[Path]:
 
 
 def run_qemu_img(name: str, *arguments: str) -> str:
-    """What qemu-img says. DriverError of the fitting kind where it fails."""
+    """Run qemu-img and return its output. DriverError of the fitting kind if it fails."""
     try:
         done = subprocess.run(
             ["qemu-img", *arguments], capture_output=True, text=True, timeout=_QEMU_IMG_LIMIT_S, check=False

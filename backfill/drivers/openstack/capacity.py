@@ -1,4 +1,4 @@
-"""How much room there is: a compute host's size, or a project's quota and its instance hours."""
+"""Computes the room: a compute host's size, or a project's quota and its instance hours."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Gauge:
         )
 
     def _volumes(self) -> int:
-        """How many servers Cinder's quota leaves room for; all when none boots from a volume.
+        """Return the number of servers that Cinder's quota leaves room for; all if none boots from a volume.
 
         A Cinder that does not answer stops creations, not the reading of what is there.
         """
@@ -135,7 +135,7 @@ class Gauge:
 def pool_room(
     quota: ProjectQuota, servers: Iterable[Server], hours_cap: float, given_back: Resources
 ) -> Resources:
-    """What a project may give to our instances: its quota without what others in it use.
+    """Return a project's room for our instances: its quota less the use of others in it.
 
     Nothing when its instance hours are used up; less by what its operator wants back, and by what
     was `given_back` lately. Our servers count as the instances that they are: what their flavours
@@ -169,7 +169,7 @@ def _larger(one: Resources, other: Resources) -> Resources:
 
 
 def size_of(server: Server) -> Resources:
-    """What it takes of the quota."""
+    """Return its share of the quota."""
     flavour = server.get("flavor", {})
     if "vcpus" in flavour:
         return Resources(int(flavour["vcpus"]), int(flavour["ram"]))

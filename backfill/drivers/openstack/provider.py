@@ -192,7 +192,7 @@ class OpenStackProvider:
         self._strays[entry] = found
 
     def _room(self, cloud: Cloud, host: str) -> Resources:
-        """What the host can carry in all; UnreachableError when its compute service is down."""
+        """Return the host's whole capacity; UnreachableError if its compute service is down."""
         place, gauge = self._config.places[host], self._gauges[cloud.link.cloud]
         if not place.compute:
             quota, now_s = gauge.quota(), time.monotonic()

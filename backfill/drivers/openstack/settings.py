@@ -1,4 +1,4 @@
-"""What the OpenStack driver needs to know; built from the policy file by the assembly."""
+"""Settings of the OpenStack driver; built from the policy file by the assembly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class CloudPlace:
-    """What one of our hosts is in OpenStack: an entry of clouds.yaml, seen as one pool with quota.
+    """One of our hosts in OpenStack: an entry of clouds.yaml, seen as one pool with quota.
 
     With `compute` it is that one compute host, which takes a credential of an administrator.
     """
@@ -32,7 +32,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """What a guest is told at birth, and how it is spoken to later.
+    """Facts that a guest gets at birth, and the way to speak to it later.
 
     `command` runs a program in the guest, such as ssh; "{address}" in it is the guest's address.
     `munge_key` names the key that each guest is handed by that way; empty: the image has it.
@@ -48,7 +48,7 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How servers are made. `flavours` and `zones` are tried in this order; "" is any zone."""
+    """The shape of new servers. `flavours` and `zones` are tried in this order; "" is any zone."""
 
     flavours: tuple[str, ...]
     network: str

@@ -1,4 +1,4 @@
-"""Whether states come to the same wherever they are rendered: at the master or on the node.
+"""Checks that states render to the same on the master and on the node.
 
 A tree that asks the machine while it is rendered (other grains than those that the master gave it,
 a module of Salt's) may say something else on the node. What it comes to is proven by a run only.
@@ -26,7 +26,7 @@ _BY_NAME = ("glob", "pcre", "list")
 
 
 def doubt(folders: Sequence[str]) -> str:
-    """Which file of these trees asks the machine itself, as one sentence; empty when none does.
+    """Name the file of these trees that asks the machine itself, in one sentence; empty if none does.
 
     One that cannot be read may.
     """

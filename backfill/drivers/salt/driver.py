@@ -103,7 +103,7 @@ class SaltProvisioner:
         return found | {node: results.state_run(node, answers.get(own)) for own, node in rest.items()}
 
     def stated(self, nodes: Mapping[str, int]) -> dict[str, Stated]:
-        """What the states of these nodes come to, rendered now; of bare metal nobody knows."""
+        """Render the states of these nodes now; bare metal is left out, of which nobody knows."""
         return self._stated({minion_id(node, g): node for node, g in nodes.items()})
 
     def _stated(self, ids: Mapping[str, str]) -> dict[str, Stated]:

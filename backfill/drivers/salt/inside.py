@@ -42,7 +42,7 @@ class PlainError(Exception):
 
 
 class Master:
-    """What the driver asks of a master: keys, runs of states, and events."""
+    """The master as the driver uses it: keys, runs of states, and events."""
 
     def __init__(self, config: str) -> None:
         import salt.client
@@ -88,12 +88,12 @@ class Master:
         return {**found, "folders": [*files, *pillar], "others": others}
 
     def again(self, ids: list[str]) -> dict[str, Any]:
-        """What `states` answers now, of machines for which it was asked before."""
+        """Return the present answer of `states` for machines that were asked about before."""
         known = {i: self._place(i) for i in ids if self._place(i).exists()}
         return {"answers": {i: self.states(i, json.loads(p.read_text())) for i, p in known.items()}}
 
     def _place(self, id: str) -> Path:  # noqa: A002
-        """Where a machine's grains are kept as long as its key is."""
+        """Return the path of a machine's grains, which are kept as long as its key."""
         return Path(self.opts["cachedir"], "backfill", id)
 
     def _base(self, roots: str) -> list[str]:
@@ -110,11 +110,11 @@ class Master:
         return {}
 
     def keys(self) -> dict[str, Any]:
-        """Whose key the master has accepted."""
+        """Return the machines whose key the master has accepted."""
         return {"accepted": list(self._turn("key.list_all")["minions"])}
 
     def look(self, ids: list[str], asked: dict[str, Any], within_s: float) -> dict[str, Any]:
-        """What these minions see of what their states come to; Salt's full returns."""
+        """Let these minions compare themselves with their states; returns Salt's full answers."""
         return self._call(ids, "backfill_look.look", {"asked": asked}, within_s)
 
     def apply(self, ids: list[str], test: bool, within_s: float) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def look(node: str, answer: object) -> StateRun | None:
 
 
 def problem_in(answer: object) -> str:
-    """Why a minion's answer to `state.apply` is no success; empty when it is one.
+    """Return the reason why a minion's answer to `state.apply` is no success; empty if it is one.
 
     A list is what a state file that does not render gives; a text is what Salt gives for no answer;
     and an empty answer means that nothing was done.
@@ -64,7 +64,7 @@ def problem_in(answer: object) -> str:
 
 
 def rendering_error(text: str, folders: Sequence[str] = ()) -> str:
-    """What is wrong and where, in one sentence: Salt adds templates, with secrets, and traces.
+    """Say in one sentence what is wrong and where: Salt adds templates, with secrets, and traces.
 
     `folders`: of states and pillar, in which a file's whole path is looked for.
     """

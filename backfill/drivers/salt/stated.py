@@ -1,4 +1,4 @@
-"""What a node's states come to: files for its seed, and the list by which its guest checks itself.
+"""Renders a node's states to files for its seed, and to the list by which its guest checks itself.
 
 Both are made of the low state that Salt rendered for this very node; the list is read by
 `backfill/lab/guest/stated.c`. It is complete: a state whose outcome cannot be seen from outside

@@ -130,7 +130,7 @@ class Checks:
             )
 
     def gaps(self, tally: list[Count], every_s: float) -> list[str]:
-        """What is wrong with the numbers that each attempt of each job wrote."""
+        """List the gaps in the numbers that each attempt of each job wrote."""
         found: list[str] = []
         last: dict[tuple[str, int], int] = {}
         for count in tally:

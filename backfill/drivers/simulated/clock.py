@@ -29,7 +29,7 @@ class WallClock:
         return self._steps[-1][1] if self._steps else 0.0
 
     def at(self, at_s: float) -> float:
-        """What it showed, or will show if nobody sets it, at a moment of the simulation."""
+        """Return its time at a moment of the simulation, if nobody sets it before."""
         shown_s = 0.0
         for since_s, ahead_s in self._steps:
             if at_s >= since_s:

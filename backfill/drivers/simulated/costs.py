@@ -1,4 +1,4 @@
-"""What each step costs in simulated time; a runner adds these to calls that act at once."""
+"""The cost of each step in simulated time; a runner adds these to calls that act at once."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class EventQueue:
         return self.at(self.now_s + delay_s, action)
 
     def next_s(self) -> float | None:
-        """When the next thing happens, or None."""
+        """Return the time of the next event, or None."""
         while self._heap and self._heap[0][2].action is None:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

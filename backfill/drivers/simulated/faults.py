@@ -17,7 +17,7 @@ _Other = TypeVar("_Other")
 
 
 class Odd(StrEnum):
-    """What a reading lacks although nothing of it is gone."""
+    """An error of a reading: it lacks things that are still there."""
 
     NO_JOBS = "no-jobs"  # slurmctld tells of nodes only
     NO_NODES = "no-nodes"  # slurmctld tells of jobs only
@@ -105,7 +105,7 @@ class Faults:
     def misread_slurm(
         self, nodes: dict[str, _Seen], jobs: dict[str, _Other], *, all_of_it: bool = False
     ) -> tuple[dict[str, _Seen], dict[str, _Other]]:
-        """What is told of these. `all_of_it`: everything was asked for."""
+        """Return the nodes or jobs that are shown. `all_of_it`: everything was asked for."""
         order = self._odd(frozenset(_JOBLESS | _NODELESS), None, all_of_it)
         if order is None:
             return nodes, jobs
@@ -117,7 +117,7 @@ class Faults:
         return nodes, jobs
 
     def misread_host(self, host: str, instances: dict[str, _Seen]) -> dict[str, _Seen]:
-        """What is told of a host's instances."""
+        """Return the instances that are shown of a host."""
         order = self._odd(frozenset({Odd.NO_INSTANCES}), host, all_of_it=True)
         return instances if order is None else {}
 
@@ -143,7 +143,7 @@ class Faults:
         return order
 
     def hang_s(self, call: str, *subjects: str) -> float:
-        """How long the next such call would be stuck, s; 0 when it would not."""
+        """Return seconds for which the next such call would hang; 0 if it would not."""
         order = self._find(call, subjects)
         return order.hang_s if order is not None else 0.0
 
@@ -166,7 +166,7 @@ class Faults:
 
     @property
     def none(self) -> bool:
-        """Whether nothing is ordered."""
+        """Return True if nothing is ordered."""
         return not self._orders
 
     def around(self, call: str, *subjects: str) -> AbstractContextManager[None]:

@@ -28,7 +28,7 @@ _JUST_BEGUN_S = 65.0
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """Whose call of a port is under way, and what it rests on.
+    """The call of a port that is under way, and the knowledge behind it.
 
     `decided_s`: when it was first begun. `order`: an admin's order that gives up what is there.
     `pressed`: why the instance has to leave its host, other than for what Slurm does there.
@@ -69,7 +69,7 @@ class Losses:
 
     @contextmanager
     def doing(self, deed: Deed) -> Iterator[None]:
-        """What happens meanwhile is this deed."""
+        """Mark everything that happens meanwhile as this deed."""
         before, self._deed = self._deed, deed
         try:
             yield
@@ -78,7 +78,7 @@ class Losses:
 
     @property
     def suspender(self) -> str:
-        """Who would suspend a job now; empty: the daemon."""
+        """Return the one who would suspend a job now; empty: the daemon."""
         return self._deed.who if self._deed is _NOBODY else ""
 
     # --- what is looked at ---------------------------------------------------------------------
@@ -267,6 +267,6 @@ class Losses:
 
 
 def runs_in(instances: Mapping[str, SimInstance], name: str) -> tuple[tuple[str, int], ...]:
-    """Which runs of which jobs are in an instance: job and restart count."""
+    """Return the runs of jobs in an instance: job and restart count."""
     instance = instances.get(name)
     return () if instance is None else tuple((r.job, r.restart) for r in instance.machine.runs)

@@ -44,7 +44,7 @@ class SimulatedProvisioner:
         return {node: generation for node, (generation, _) in sorted(self._keys.items())}
 
     def accepts(self, key: bytes) -> bool:
-        """Whether somebody with this key would be heard."""
+        """Return True if somebody with this key would be heard."""
         return any(known == key for _, known in self._keys.values())
 
     def stated(self, nodes: Mapping[str, int]) -> dict[str, Stated]:

@@ -94,7 +94,7 @@ class SimulatedWorld:
         self._jobs.on_too_long = self._losses.too_long
 
     def doing(self, deed: Deed) -> AbstractContextManager[None]:
-        """What the body calls is this deed: whose it is, and why, decides what it may destroy."""
+        """Mark the calls of the body as this deed: its owner and reason decide what it may destroy."""
         return self._losses.doing(deed)
 
     # --- time -----------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class SimulatedWorld:
 
     @property
     def next_s(self) -> float | None:
-        """When the next thing happens by itself, or None."""
+        """Return the time of the next event that happens by itself, or None."""
         return self._events.next_s()
 
     def step_to(self, until_s: float) -> None:
@@ -237,7 +237,7 @@ class SimulatedWorld:
         self.hosts[name].reachable = True
 
     def stop_file_server(self) -> None:
-        """What all guests have mounted from it is stale: none can prove itself."""
+        """Stop the file server: mounts of all guests are stale, and none can prove itself."""
         self.provider.ailing = (Fact("files:/home", False, "stale file handle"),)
 
     def start_file_server(self) -> None:

@@ -23,7 +23,7 @@ _EITHER_UNTIL = (24, 11)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may have the nodes with a feature: these users, and the members of these accounts."""
+    """The users, and the accounts whose members, may have the nodes with a feature."""
 
     feature: str
     users: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Access:
 
 
 class Tools(Protocol):
-    """What is needed of the driver."""
+    """The calls of the driver that this needs."""
 
     def scontrol(self, subject: str, *argv: str) -> None:
         """Run scontrol."""
@@ -50,7 +50,7 @@ class AccessRules:
         self._rules = tuple(rules)
 
     def of(self, features: Iterable[str]) -> Access | None:
-        """Who may have a node with these features; None: everybody."""
+        """Return who may have a node with these features; None: everybody."""
         offered = set(features)
         return next((rule for rule in self._rules if rule.feature in offered), None)
 

@@ -1,4 +1,4 @@
-"""What we let through to Slurm's command lines, and when a node is the one that we meant."""
+"""Checks words for Slurm's command lines, and compares a node with the one that we meant."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_spec(spec: NodeSpec) -> None:
 
 
 def is_dynamic(node: Node) -> bool:
-    """Whether the node was added while slurmctld ran, instead of standing in slurm.conf."""
+    """Return True if the node was added while slurmctld ran, instead of standing in slurm.conf."""
     return any(flag.startswith("DYNAMIC") for flag in node.flags)
 
 
@@ -53,7 +53,7 @@ def difference(node: Node, spec: NodeSpec) -> str:
 
 
 def mismatch(node: Node, spec: NodeSpec) -> str:
-    """Which values of a node are not those of the specification; empty when all are."""
+    """Return the values of a node that differ from the specification; empty if none does."""
     pairs = (
         ("address", node.address, spec.address),
         ("CPUs", node.cpus, spec.cpus),

@@ -78,7 +78,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[DriverError], str], ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class SlurmTools:
-    """How to reach Slurm's tools. Safe from several threads.
+    """Slurm's command line tools. Safe from several threads.
 
     `conf` becomes SLURM_CONF, `bin_dir` is where the tools are (PATH otherwise), `prefix` is put
     before every command line (such as nsenter and its options), `timeout_s` bounds every call.

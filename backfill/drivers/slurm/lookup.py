@@ -38,7 +38,7 @@ class Lookup:
     _owed: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def refresh(self, nodes: Iterable[Node]) -> dict[str, str]:
-        """What was found and done, one sentence for each node where all is not well.
+        """Look up the names anew; return one sentence for each node where all is not well.
 
         Where a name means another address by now that address is written, and then the name again:
         slurmctld looks up only what differs. Nothing of the site's is changed by that.

@@ -35,7 +35,7 @@ Ends = Mapping[int, DriverError | None]
 
 
 class NodeTools(Protocol):
-    """What a way of registering needs of the driver."""
+    """The calls of the driver that a way of registering needs."""
 
     def raw_node(self, name: str) -> Node | None:
         """The node as Slurm shows it, nothing hidden."""
@@ -203,7 +203,7 @@ def _beyond(tools: NodeTools, count: int) -> list[str]:
 
 
 def never_comes(name: str) -> bool:
-    """Whether it only makes something known, such as features."""
+    """Return True if it only makes something known, such as features."""
     return name == FEATURES_NODE or name.startswith(f"{ROOM_NODE}-")
 
 
@@ -266,7 +266,7 @@ def _delete(tools: NodeTools, names: Sequence[str]) -> dict[str, DriverError]:
 
 
 def _objection(known: Mapping[str, Node], spec: NodeSpec) -> DriverError | None:
-    """What is wrong with the node as Slurm has it now."""
+    """Return the error of a node that is not as it should be in Slurm."""
     node = known.get(spec.name)
     if node is None:
         return NoCapacityError(spec.name, "Slurm did not add the node", "raise MaxNodeCount in slurm.conf")

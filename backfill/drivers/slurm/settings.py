@@ -1,4 +1,4 @@
-"""What of Slurm's configuration we read, and the settings with which we refuse to work."""
+"""Reads Slurm's configuration, and names the settings with which we refuse to work."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _NOW = 1
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """What is kept of each record. Raises TypeError or ValueError before anything is stored."""
+    """Return the row of each record. Raises TypeError or ValueError before anything is stored."""
     return [(float(r.at_s), r.kind, r.subject, dump(r.body)) for r in records]
 
 

@@ -34,7 +34,7 @@ def fingerprint() -> str:
 
 
 def _lines(kind: object, seen: set[object]) -> Iterator[str]:
-    """What a type is made of, down to plain values: fields, defaults, and members of enums."""
+    """Yield the parts of a type, down to plain values: fields, defaults, and members of enums."""
     for inner in typing.get_args(kind):
         yield from _lines(inner, seen)
     if not isinstance(kind, type) or kind in seen:

@@ -42,7 +42,7 @@ def _uptime() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What stands in the lease. `id` is that of a state directory, `life` of one daemon there."""
+    """The content of the lease. `id` is that of a state directory, `life` of one daemon there."""
 
     id: str
     life: str
@@ -118,7 +118,7 @@ class Lease:
 
     @property
     def failing(self) -> bool:
-        """Whether it could not be counted up for so long that another may take it over soon."""
+        """Return True if it could not be counted up for so long that another may take it over soon."""
         return self.silent_s > GIVE_UP_S
 
     def release(self) -> None:
@@ -205,7 +205,7 @@ class Lease:
 
 
 def lease_path(state_save: str, cluster: str) -> Path | None:
-    """Where the lease of a cluster is: beside slurmctld's own state, which controllers share.
+    """Return the path of a cluster's lease: beside slurmctld's own state, which controllers share.
 
     None where that directory is not the cluster's as this machine sees it, or not for us to see.
     Raises UnreadableError where that is not known now.
@@ -265,7 +265,7 @@ class Keeper:
             self._lease.release()
 
     def doubt(self) -> str:
-        """Why we may do no more than give hosts back now; empty: nothing is in doubt.
+        """Return the reason to do no more than give hosts back now; empty: nothing is in doubt.
 
         Called before each decision. Where we stood still ourselves (a stopped process, a machine
         that slept), the beat comes first; a dead directory delays us once by no more than a moment.

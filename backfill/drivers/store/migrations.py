@@ -1,4 +1,4 @@
-"""What older programs wrote, as this one has it: one function for each version that changed.
+"""Migrates records of older programs: one function for each version that changed.
 
 A journal is not written anew when a program takes it over: that would take minutes where it holds a
 month. It notes up to which id an older program wrote, and each record is changed when it is read.

@@ -77,7 +77,7 @@ def _needed(db: sqlite3.Connection) -> frozenset[int]:
 
 
 def _matter(kind: str, body: dict[str, object], nodes: dict[str, int], number: int) -> object:
-    """What a record is the last word on, unless a later one has the same; None: nothing now."""
+    """Return the matter on which a record is the last word until the next of it; None: on nothing."""
     match kind:
         case "Woken" | "CheckpointKept" | "CheckpointPutBack":
             # They change a record of a node; the next one has it all.

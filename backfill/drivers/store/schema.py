@@ -179,7 +179,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def sqlite_trouble(path: Path, error: sqlite3.Error) -> DriverError:
-    """What an error of SQLite means for the operator."""
+    """Translate an error of SQLite for the operator."""
     code = getattr(error, "sqlite_errorcode", None)
     base = code & 0xFF if isinstance(code, int) else None
     if base in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):

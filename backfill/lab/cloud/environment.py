@@ -20,7 +20,7 @@ _TAIL = 3
 
 
 def home() -> Path:
-    """Where environments and the prepared databases are kept."""
+    """Return the folder of environments and prepared databases."""
     return cache_root() / "cloud"
 
 

@@ -110,7 +110,7 @@ class CloudHandle:
         _clear(self.dir)
 
     def status(self) -> CloudStatus:
-        """What is there now."""
+        """Return the present status."""
         state, pid = _state(self.dir), self.pid
         phase = str(state.get("phase", "down"))
         if not pid and phase != "failed":

@@ -53,7 +53,7 @@ class CheckpointFolders:
         self._coming: dict[Path, tuple[float, float]] = {}  # being filled: MB in all, MB written
 
     def folder(self, identity: str, name: str) -> Path:
-        """Where one instance's part is. RefusedError for an id that cannot be a folder."""
+        """Return the folder of one instance's part. RefusedError for an id that cannot be a folder."""
         if not _ID.fullmatch(identity):
             raise RefusedError(repr(identity), "is no id of a checkpoint")
         return self._root / identity / self._store.home(name).name
@@ -68,7 +68,7 @@ class CheckpointFolders:
         return [part for whole in folders_in(self._root) for part in folders_in(whole)]
 
     def _read(self, folder: Path) -> Checkpoint | None:
-        """What the part says of itself; None where it is not complete."""
+        """Read the part's manifest; None if the part is not complete."""
         try:
             return books.read(folder).checkpoint if books.present(folder) else None
         except NotFoundError:  # it was dropped in this moment
@@ -244,7 +244,7 @@ class CheckpointFolders:
 
 
 def untouched_s(folder: Path) -> float:
-    """How long ago anything in it was written; 0 when it goes away meanwhile."""
+    """Return seconds since the last write in it; 0 if it goes away meanwhile."""
     try:
         return time.time() - max(p.stat().st_mtime for p in (folder, *folder.iterdir()))
     except OSError:

@@ -1,4 +1,4 @@
-"""What a checkpoint's folder says about itself: one JSON file, written last and in one step."""
+"""The manifest of a checkpoint's folder: one JSON file, written last and in one step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Manifest:
 
     @property
     def sealed(self) -> bool:
-        """Whether it can be verified."""
+        """Return True if it can be verified."""
         return all(part.checksum for part in self.parts)
 
 
@@ -74,5 +74,5 @@ def read(folder: Path) -> Manifest:
 
 
 def present(folder: Path) -> bool:
-    """Whether the folder is a complete checkpoint. UnreadableError: that cannot be told."""
+    """Return True if the folder is a complete checkpoint. UnreadableError: that cannot be told."""
     return is_there(str(folder), folder / _NAME)

@@ -24,7 +24,7 @@ _SLOWEST_MB_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one level did to the sample. `share`: packed size by plain size."""
+    """The result of one level on the sample. `share`: packed size by plain size."""
 
     level: int
     share: float
@@ -33,7 +33,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class PackingChoice:
-    """How a file is kept: `level` 0 is as it is. `why` for people."""
+    """The chosen way to keep a file: `level` 0 is as it is. `why` for people."""
 
     level: int
     why: str

@@ -33,7 +33,7 @@ _END_MOST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ImageHead:
-    """What stands before QEMU's stream."""
+    """The head of the file, before QEMU's stream."""
 
     words: tuple[int, ...]
     document: str
@@ -57,7 +57,7 @@ def read_head(path: Path) -> ImageHead:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether QEMU has written all of its stream, also where libvirt has not sealed the image."""
+    """Return True if QEMU has written all of its stream, also where libvirt has not sealed the image."""
     with path.open("rb") as image:
         raw = image.read(_HEAD.size)
         magic, *words = _HEAD.unpack(raw) if len(raw) == _HEAD.size else (b"",)
@@ -71,7 +71,7 @@ def is_whole(path: Path) -> bool:
 
 
 def _ends(stream: bytes) -> bool:
-    """Whether this is the end of a stream of QEMU's."""
+    """Return True if this is the end of a stream of QEMU's."""
     for mark in _END.finditer(stream):
         start = mark.end() - 1
         if int.from_bytes(mark[1], "big") == len(stream) - start:

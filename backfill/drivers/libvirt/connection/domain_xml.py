@@ -22,7 +22,7 @@ _CPU_MODES = ("host-model", "host-passthrough", "maximum")
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What we write into an instance's metadata. `created_s`: epoch seconds."""
+    """Our mark in an instance's metadata. `created_s`: epoch seconds."""
 
     tag: Tag
     resources: Resources

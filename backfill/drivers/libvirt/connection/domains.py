@@ -38,7 +38,7 @@ class Domain:
 
     @property
     def active(self) -> bool:
-        """Whether an emulator process exists."""
+        """Return True if an emulator process exists."""
         return states.is_active(self.state)
 
 
@@ -54,7 +54,7 @@ def refuse_if_leaving(handle: Any, name: str) -> None:
 
 
 def _job(handle: Any) -> int | None:
-    """What is being done with it at length (virDomainJobOperation); None for nothing."""
+    """Return its long job under way (virDomainJobOperation); None if there is none."""
     try:
         job = handle.jobStats()
     except libvirt.libvirtError as error:
@@ -72,7 +72,7 @@ def throttle(handle: Any, percent: int | None) -> None:
 
 
 def throttled(handle: Any) -> bool:
-    """Whether the domain's CPUs have a quota that leaves them less than all of the time."""
+    """Return True if the domain's CPUs have a quota that leaves them less than all of the time."""
     try:
         limits = handle.schedulerParametersFlags(libvirt.VIR_DOMAIN_AFFECT_LIVE)
     except libvirt.libvirtError:

@@ -1,4 +1,4 @@
-"""What we ask of one hypervisor, as typed verbs; the rest of the driver never sees the library."""
+"""One hypervisor as typed verbs; the rest of the driver never sees the library."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Hypervisor:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is open at this moment; asks nobody."""
+        """Return True if the connection is open at this moment; asks nobody."""
         return self._link.connected
 
     def survey(self) -> tuple[Resources, list[Domain]]:
@@ -228,7 +228,7 @@ class Hypervisor:
         self._link.call(name, work, self._limits.long_s)
 
     def has_image(self, name: str, path: Path) -> bool | None:
-        """Whether libvirtd there finds a complete memory image at `path`; None: it cannot tell."""
+        """Return True if libvirtd there finds a complete memory image at `path`; None: it cannot tell."""
 
         def work(connection: Any) -> bool | None:
             try:
@@ -270,7 +270,7 @@ class Hypervisor:
         self._on(name, lambda domain: self._own_disks(domain, name))
 
     def has_sent_all(self, name: str) -> bool:
-        """Whether a guest that stands still was sent to a file or a host already, and stayed.
+        """Return True if a guest that stands still was sent to a file or a host already, and stayed.
 
         libvirt shows no trace of it: it was killed when QEMU had just come to the end.
         """
@@ -290,7 +290,7 @@ class Hypervisor:
         return self._link.call(self.host, work)
 
     def function_count(self) -> int:
-        """How many of them there are; counted anew once a minute."""
+        """Return the number of virtual functions; counted anew once a minute."""
         at_s, count = self._counted
         now_s = time.monotonic()
         if now_s - at_s > _COUNT_EVERY_S:
@@ -355,7 +355,7 @@ class Hypervisor:
         self._on(name, work, self._limits.long_s)
 
     def progress(self, name: str) -> transfer.MoveProgress | None:
-        """How far its way to another host is; None when it is not leaving."""
+        """Return the progress of its move to another host; None if it is not leaving."""
         seen: transfer.MoveProgress | None = self._on(name, transfer.progress)
         return seen
 

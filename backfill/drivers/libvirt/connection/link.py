@@ -95,7 +95,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is open at this moment; asks nobody."""
+        """Return True if the connection is open at this moment; asks nobody."""
         connection = self._connection
         return connection is not None and bool(connection.isAlive())
 

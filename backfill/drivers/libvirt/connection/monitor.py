@@ -45,7 +45,7 @@ class MonitorError(Exception):
 
 
 def has_sent_all(ask: Monitor) -> bool:
-    """Whether the emulator has sent its memory once and not run since: it never sends it again."""
+    """Return True if the emulator has sent its memory once and not run since: it never sends it again."""
     return bool(ask("query-status", {})["status"] == "postmigrate")
 
 

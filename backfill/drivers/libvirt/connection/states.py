@@ -50,12 +50,12 @@ _BEING_FILLED = (PausedReason.STARTING_UP, PausedReason.MIGRATION)
 
 
 def is_active(state: int) -> bool:
-    """Whether an emulator process exists."""
+    """Return True if an emulator process exists."""
     return state not in (DomainState.NOSTATE, DomainState.SHUTOFF, DomainState.CRASHED)
 
 
 def may_be_saving(state: int, reason: int) -> bool:
-    """Whether only its job tells if its memory is being written to disk."""
+    """Return True if only its job tells if its memory is being written to disk."""
     return state == DomainState.PAUSED and reason == PausedReason.SAVE
 
 
@@ -96,7 +96,7 @@ def odd(state: int, reason: int) -> str:
 
 
 def may_be_restarted(state: int, reason: int) -> bool:
-    """Whether a memory image on disk tells that it was booted anew by somebody else.
+    """Return True if a memory image on disk tells that it was booted anew by somebody else.
 
     We remove the image before a restored guest goes on; a guest whose save failed has its own
     reason, and so has one that somebody else restored.
@@ -106,7 +106,7 @@ def may_be_restarted(state: int, reason: int) -> bool:
 
 
 def may_be_incoming(state: int, reason: int) -> bool:
-    """Whether only its persistence tells if a migration is still bringing it here."""
+    """Return True if only its persistence tells if a migration is still bringing it here."""
     return state == DomainState.PAUSED and reason in _BEING_FILLED
 
 

@@ -1,4 +1,4 @@
-"""How busy a host's CPUs are, from what its libvirtd counts."""
+"""Measures how busy a host's CPUs are, by the counters of its libvirtd."""
 
 from __future__ import annotations
 

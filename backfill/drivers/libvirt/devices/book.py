@@ -1,4 +1,4 @@
-"""Who holds which devices: a file in each instance's folder, so that it goes with the instance."""
+"""The record of who holds which devices: a file in each instance's folder, which moves with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DeviceBook:
         return [holding for holding in found if holding is not None]
 
     def of(self, name: str) -> Holding | None:
-        """What one instance holds."""
+        """Return the holding of one instance."""
         return self._read(self._store.home(name) / _NAME)
 
     def decide(self, name: str, choose: Callable[[list[Holding]], Holding | Reason]) -> Holding | Reason:
@@ -46,7 +46,7 @@ class DeviceBook:
             return given
 
     def note(self, name: str, plugged: bool) -> None:
-        """What it holds is in its guest now, or is not."""
+        """Note if the devices that it holds are in its guest now."""
         with self._alone():
             held = self.of(name)
             if held is not None and held.plugged is not plugged:

@@ -74,7 +74,7 @@ def present_in(domain: str) -> tuple[set[str], set[str]]:
 
 
 def has_balloon(domain: str) -> bool:
-    """Whether a running domain has a balloon."""
+    """Return True if a running domain has a balloon."""
     found = fromstring(domain).find("devices/memballoon")  # noqa: S314 - libvirtd's answer
     return found is not None and found.get("model") != "none"
 

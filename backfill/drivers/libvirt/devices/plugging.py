@@ -141,7 +141,7 @@ def give_back(pool: Pool, host: str, name: str) -> None:
 
 
 def plugged(pool: Pool, host: str, name: str) -> bool:
-    """Whether any device that it holds is in the guest."""
+    """Return True if any device that it holds is in the guest."""
     holding = pool.devices.of(name)
     if holding is None:
         return False

@@ -1,1 +1,1 @@
-"""What is asked of a running guest, and what a guest is told at birth."""
+"""Requests to a running guest, and the seed that it gets at birth."""

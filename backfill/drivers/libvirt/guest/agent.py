@@ -48,7 +48,7 @@ def wake(ask: Ask, name: str, now_s: float, limit_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ProofRequest:
-    """What a guest is asked to prove; the credential comes from the controller's munge."""
+    """A request to a guest to prove itself; the credential comes from the controller's munge."""
 
     now_s: float
     credential: str

@@ -1,4 +1,4 @@
-"""What the proving program in a guest prints (lab/guest/prove.c), as a report."""
+"""Reads the output of the proving program in a guest (lab/guest/prove.c) as a report."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a guest is. `address` is a CIDR such as 10.77.1.3/16, `conf_server` is ip:port.
+    """The identity of a guest. `address` is a CIDR such as 10.77.1.3/16, `conf_server` is ip:port.
 
     `mac` is the hardware address that its card must have; a clone comes with its parent's.
     """

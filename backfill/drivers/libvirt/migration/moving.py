@@ -62,7 +62,7 @@ def cancel(pool: Pool, host: str, name: str) -> None:
 
 
 def _is_over(mine: Domain | None, theirs: Domain | None) -> bool:
-    """Whether an earlier call has brought it over, and only tidying up is left."""
+    """Return True if an earlier call has brought it over, and only tidying up is left."""
     if theirs is None or theirs.label is None or not theirs.persistent:
         return False
     if mine is None:
@@ -90,7 +90,7 @@ def _finish(pool: Pool, host: str, name: str, target: str) -> None:
 
 
 def _move_files(pool: Pool, host: str, name: str, target: str) -> None:
-    """Where both have the same files only the definition moves; otherwise copies come first."""
+    """Move the definition; copy the files first unless both hosts have the same ones."""
     document = pool.on(host).document(name)
     if not pool.share(host, target):
         document = placed(document, pool.store_on(target).files(name))
@@ -174,7 +174,7 @@ def _see_it_there(pool: Pool, host: str, name: str, target: str, failure: Driver
 
 
 def data_uri(uri: str) -> str | None:
-    """Where a host receives memory: the machine in its libvirt address; None for a local one."""
+    """Return the address at which a host receives memory, from its libvirt address; None if it is local."""
     machine = urlsplit(uri).hostname
     if machine is None:
         return None

@@ -28,7 +28,7 @@ _SAFE_S = 0.5
 
 
 class MoveStep(Enum):
-    """What is to be done with a move now."""
+    """The next thing to do with a move."""
 
     WAIT = auto()
     POST_COPY = auto()
@@ -46,7 +46,7 @@ class Carriage:
 
 @dataclass(frozen=True, slots=True)
 class MoveProgress:
-    """How far a move is. `rate_mb_s` 0: not known yet. `rounds`: passes over changed memory."""
+    """The progress of a move. `rate_mb_s` 0: not known yet. `rounds`: passes over changed memory."""
 
     left_mb: float
     rate_mb_s: float
@@ -55,7 +55,7 @@ class MoveProgress:
 
     @property
     def cancellable(self) -> bool:
-        """Whether an order to stop will arrive before the guest changes sides."""
+        """Return True if an order to stop will arrive before the guest changes sides."""
         if self.post_copy or self.rounds == 0:
             return not self.post_copy
         return self.left_mb > self.rate_mb_s * _SAFE_S
@@ -98,7 +98,7 @@ def move(
 
 
 def progress(domain: Any) -> MoveProgress | None:
-    """How far the domain's way out is; None when it is not leaving."""
+    """Return the progress of the domain's move; None if it is not leaving."""
     try:
         job = domain.jobStats()
     except libvirt.libvirtError as error:
@@ -123,7 +123,7 @@ def _in_post_copy(domain: Any) -> bool:
 
 
 def decide(terms: MoveTerms, elapsed_s: float, seen: MoveProgress, asked: frozenset[MoveStep]) -> MoveStep:
-    """What to do with a move that has taken `elapsed_s`; `asked`: what was ordered already. Pure.
+    """Decide about a move that has taken `elapsed_s`; `asked`: the steps that were ordered already. Pure.
 
     A guest that has switched to post-copy is on both hosts at once: it can only go on.
     """

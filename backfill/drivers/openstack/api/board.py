@@ -199,7 +199,7 @@ def _later(known: Server | None, seen: Server) -> Server:
 
 
 def _is_partial(server: Server) -> bool:
-    """Whether it comes from a part of Nova that is down: then not even its name is told."""
+    """Return True if it comes from a part of Nova that is down: then not even its name is told."""
     return server.get("status") in (None, "UNKNOWN")
 
 

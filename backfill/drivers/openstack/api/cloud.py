@@ -111,7 +111,7 @@ class Cloud:
                 self._changing.discard(name)
 
     def overdue(self, name: str, what: str, server: Server | None) -> UnreachableError:
-        """What was asked for is not seen within the limit."""
+        """Make the error for a request whose effect is not seen within the limit."""
         limit_s = self.config.patience.act_s
         now = "gone" if server is None else describe(server)
         return UnreachableError(
@@ -140,7 +140,7 @@ class Cloud:
                 self._given_back.append((until_s, size))
 
     def given_back(self, now_s: float) -> Resources:
-        """How much room is left alone for that reason."""
+        """Return the room that is left alone for that reason."""
         with self._lock:
             self._given_back = [entry for entry in self._given_back if entry[0] > now_s]
             total = NOTHING
@@ -181,7 +181,7 @@ class CapacityBackoff:
                 self.back_off(choice, why, now_s)
 
     def is_full(self, now_s: float) -> bool:
-        """Whether there is no choice that may be tried."""
+        """Return True if there is no choice that may be tried."""
         with self._lock:
             return all(self._until.get(c, (0.0, ""))[0] > now_s for c in self._choices)
 

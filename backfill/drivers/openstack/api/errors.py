@@ -70,7 +70,7 @@ def asked_rest_s(error: BaseException) -> float:
 
 
 def acted_is_unknown(error: BaseException) -> bool:
-    """Whether the request may have been carried out although it failed."""
+    """Return True if the request may have been carried out although it failed."""
     status = status_of(error)
     if status:
         return status >= 500 and status != 501

@@ -30,7 +30,7 @@ _REFUSED_REST_S = 30.0
 
 
 class Answer:
-    """What a service said: `body` (empty for none) and its clock, as the Date header has it."""
+    """The answer of a service: `body` (empty for none) and its clock, as the Date header has it."""
 
     def __init__(self, body: Body, date: str) -> None:
         self.body, self.date = body, date
@@ -77,7 +77,7 @@ class ApiLink:
             raise translate(error, subject, self.cloud) from error
 
     def offers(self, service_type: str, subject: str) -> bool:
-        """Whether the cloud's catalogue has a service of this type, such as block-storage."""
+        """Return True if the cloud's catalogue has a service of this type, such as block-storage."""
         try:
             return self._connected().session.get_endpoint(service_type=service_type) is not None
         except EndpointNotFound:
@@ -184,7 +184,7 @@ class ApiLink:
 
 @contextmanager
 def _signing_in() -> Iterator[None]:
-    """What keystoneauth raises with a status is Keystone's answer, of a service it returns it.
+    """Sort the errors of signing in: an error with a status is Keystone's own answer.
 
     That an application credential is gone is a 404 there; it must not be taken for a server's.
     """
@@ -237,7 +237,7 @@ def _usual(cloud: str) -> openstack.config.OpenStackConfig:
 
 
 def _misshapen(content: object, cloud: str) -> str:
-    """What keeps `cloud` from being found in it; empty when it is there."""
+    """Return the reason why `cloud` cannot be found in it; empty if it is there."""
     clouds = content.get("clouds") if isinstance(content, dict) else None
     if not isinstance(clouds, dict):
         return "it has no mapping `clouds:`"

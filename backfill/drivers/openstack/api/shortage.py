@@ -21,15 +21,15 @@ _NO_ROOM = (
 
 
 def is_quota(text: str) -> bool:
-    """Whether a refusal speaks of a quota."""
+    """Return True if a refusal speaks of a quota."""
     return any(word in text.lower() for word in _QUOTA)
 
 
 def is_no_room(text: str) -> bool:
-    """Whether a server's fault says that there was no room for it."""
+    """Return True if a server's fault says that there was no room for it."""
     return is_quota(text) or is_no_zone(text) or any(word in text.lower() for word in _NO_ROOM)
 
 
 def is_no_zone(text: str) -> bool:
-    """Whether a zone was refused: Nova does not know it, or none of its hosts is in service."""
+    """Return True if a zone was refused: Nova does not know it, or none of its hosts is in service."""
     return "availability zone is not available" in text.lower()

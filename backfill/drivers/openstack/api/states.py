@@ -55,7 +55,7 @@ def cluster_tag(cluster: str) -> str:
 
 
 def appliance_name(cluster: str) -> str:
-    """What `backfill cloud` calls the security group and the router of a whole cluster."""
+    """Return the name that `backfill cloud` gives to a cluster's security group and router."""
     return f"backfill-{cluster}"
 
 
@@ -65,7 +65,7 @@ def unique_tag(tag: Tag) -> str:
 
 
 def metadata_of(spec: InstanceSpec, choice: str) -> dict[str, str]:
-    """What Nova keeps for us; `choice` says with which flavour and zone it was made."""
+    """Return the metadata that Nova keeps for us; `choice` is its flavour and zone."""
     values = {
         "cluster": spec.tag.cluster,
         "node": spec.tag.node,
@@ -85,12 +85,12 @@ def mark(server: Server, key: str) -> str:
 
 
 def is_ours(server: Server, cluster: str) -> bool:
-    """Whether the server belongs to this cluster and exists."""
+    """Return True if the server belongs to this cluster and exists."""
     return mark(server, "cluster") == cluster and server.get("status") not in GONE
 
 
 def host_of(server: Server, computes: dict[str, str]) -> str:
-    """Which of our hosts it is on. `computes`: Nova's name of a compute host -> ours.
+    """Return the host of ours that it is on. `computes`: Nova's name of a compute host -> ours.
 
     A tenant does not see compute hosts, and a server that is being built has none yet: then it is
     where it was wanted.
@@ -148,7 +148,7 @@ def instance_of(server: Server, host: str) -> Instance:
 
 
 def _generation(server: Server) -> int | None:
-    """Which of its name it is: by our note, or by the tag that it alone has; None: neither."""
+    """Return its generation, by our note or by the tag that it alone has; None: there is neither."""
     said = mark(server, "generation")
     if said.isdigit():
         return int(said)
@@ -158,18 +158,18 @@ def _generation(server: Server) -> int | None:
 
 
 def wanted_back(server: Server) -> str:
-    """Why the cloud's operator wants the room of this server back; empty: he does not."""
+    """Return the reason for which the operator wants this server's room back; empty: he does not."""
     return str(server.get("metadata", {}).get(RECLAIM, ""))
 
 
 def _no_room(server: Server) -> str:
-    """Why it was never made, if that is for lack of room; empty otherwise."""
+    """Return the fault of a server that was never made for lack of room; empty otherwise."""
     fault = fault_of(server) if server.get("status") == "ERROR" else ""
     return fault if is_no_room(fault) else ""
 
 
 def fault_of(server: Server) -> str:
-    """Why a server is in ERROR, in Nova's words."""
+    """Return Nova's words about a server in ERROR."""
     return " ".join(str(server.get("fault", {}).get("message", "")).split())
 
 
@@ -188,7 +188,7 @@ def describe(server: Server) -> str:
 
 
 def is_id(name: str) -> bool:
-    """Whether it looks like an id of OpenStack, and not like a name."""
+    """Return True if it looks like an id of OpenStack, and not like a name."""
     try:
         UUID(name)
     except ValueError:

@@ -14,7 +14,7 @@ Properties = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Appliance:
-    """What is wanted. `cidr` holds the controller, all instances (`pool`) and nothing else."""
+    """The wanted cluster. `cidr` holds the controller, all instances (`pool`) and nothing else."""
 
     name: str
     network: str

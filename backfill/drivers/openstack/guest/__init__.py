@@ -1,1 +1,1 @@
-"""What a guest is told at birth, and what it is asked later."""
+"""The identity that a guest gets at birth, and later requests to it."""

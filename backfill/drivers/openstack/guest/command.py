@@ -39,7 +39,7 @@ def give_key(guest: Guest, name: str, address: str, key: bytes) -> None:
 
 
 def _run(guest: Guest, name: str, address: str, *program: str, given: bytes = b"") -> str:
-    """What the program wrote. `given` is what it can read: no list of processes shows that."""
+    """Run a program in the guest and return its output. `given` is its input, which no process list shows."""
     if not guest.command:
         raise RefusedError(name, "there is no way into its guest", "set openstack.guest.command, such as ssh")
     argv = [word.replace("{address}", address) for word in guest.command]

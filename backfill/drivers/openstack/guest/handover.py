@@ -95,7 +95,7 @@ class Handover:
                 self._busy.discard(server_id)
 
     def _hand_over(self, server: Server) -> bool:
-        """Whether the guest has it now; one that boots does not answer for a while."""
+        """Return True if the guest has it now; one that boots does not answer for a while."""
         key, name = read_key(self._config), str(server["name"])
         address = mark(server, "address").split("/")[0]
         deadline_s = time.monotonic() + _TURN_S

@@ -1,4 +1,4 @@
-"""What a server is told at birth: cloud-init's user data with our guest's identity files; pure."""
+"""The user data of a server: our guest's identity files for cloud-init; pure."""
 
 from __future__ import annotations
 

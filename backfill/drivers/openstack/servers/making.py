@@ -73,7 +73,7 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
 
 
 def _learn(cloud: Cloud, choice: Choice, problem: str) -> None:
-    """What was refused for lack of room is not tried again for a while; a quota has no place."""
+    """Back off from a choice that was refused for lack of room; a quota concerns all zones."""
     if is_no_zone(problem):
         cloud.backoff.back_off_zone(choice[1], problem, time.monotonic())
     elif not is_quota(problem):
@@ -81,7 +81,7 @@ def _learn(cloud: Cloud, choice: Choice, problem: str) -> None:
 
 
 def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
-    """Whether it exists; the remains of one that ended are cleared away."""
+    """Return True if it exists; the remains of one that ended are cleared away."""
     for server in by_name(cloud, spec.name):
         if not is_ours(server, cloud.config.cluster):
             raise AlreadyThereError(

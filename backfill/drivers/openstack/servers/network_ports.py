@@ -15,7 +15,7 @@ Port = dict[str, Any]
 
 
 def name_of(cluster: str, instance: str) -> str:
-    """How the port of an instance is called."""
+    """Return the name of an instance's port."""
     return f"{cluster_tag(cluster)}.{instance}"
 
 
@@ -39,7 +39,7 @@ def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
 
 
 def _left_behind(cloud: Cloud, port: Port) -> bool:
-    """Whether it still names a server that is gone: Nova gives ports back late, or never."""
+    """Return True if it still names a server that is gone: Nova gives ports back late, or never."""
     owner = str(port.get("device_id") or "")
     return bool(owner) and cloud.board.refresh(owner, str(port["name"])) is None
 

@@ -46,7 +46,7 @@ def check(link: ApiLink, volume_gb: int, subject: str) -> None:
 
 
 def slots(link: ApiLink, volume_gb: int) -> int:
-    """How many more volumes of this size the quota of Cinder allows; -1: it sets no limit."""
+    """Return the number of further volumes of this size that Cinder's quota allows; -1: no limit."""
     limits = _limits(link, "quota")
     left = []
     if limits["maxTotalVolumes"] >= 0:

@@ -192,7 +192,7 @@ class SimHost:
 
     @property
     def answers(self) -> bool:
-        """Whether its hypervisor can be reached."""
+        """Return True if its hypervisor can be reached."""
         return self.reachable and self.powered
 
     def view(self) -> Host:

@@ -31,7 +31,7 @@ class SimulatedHolder:
         return tuple(f for f in self.functions if f.host == host)
 
     def holdings(self) -> tuple[Holding, ...]:
-        """What instances hold."""
+        """Return the holdings of all instances."""
         return tuple(self._held.values())
 
     def hold(self, wanted: Wanted, sharing: Sharing) -> Holding:
@@ -79,7 +79,7 @@ class SimulatedHolder:
             self._held[name] = replace(self._held[name], plugged=True)
 
     def room_for(self, host: str, name: str) -> str:
-        """Whether `host` could give it the same."""
+        """Return True if `host` could give it the same."""
         old = self._held.get(name)
         if old is None or old.host == host:
             return ""

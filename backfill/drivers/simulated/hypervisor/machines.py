@@ -1,4 +1,4 @@
-"""What really happens on the hardware: boots, copies of jobs that compute, stop and go on."""
+"""The hardware at work: boots, and copies of jobs that compute, stop and go on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDING = 1e-6
 
 
 class MachineListener(Protocol):
-    """Who hears what slurmctld could hear of a machine."""
+    """Hears everything that slurmctld could hear of a machine."""
 
     def answers(self, machine: SimMachine, *, registers: bool) -> None:
         """The machine's slurmd can be reached (again)."""
@@ -27,7 +27,7 @@ class MachineListener(Protocol):
 
 
 class Watchman(Protocol):
-    """Who judges what copies of jobs do."""
+    """Judges the deeds of copies of jobs."""
 
     def stale_copy(self, run: SimRun, machine: SimMachine) -> None:
         """The machine got CPU with a copy inside that Slurm had given up."""

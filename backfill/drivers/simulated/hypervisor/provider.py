@@ -97,7 +97,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             return None if instance is None or not self._ours(instance) else self._shown(instance)
 
     def console(self, host: str, name: str) -> str:
-        """What a guest in this state would have written."""
+        """Return the console text of a guest in this state."""
         with self._call("console", host, name) as found:
             machine = self._instance(found, name).machine
             return f"{name} login: " if machine.booted else f"{name}: Linux version; booting ..."
@@ -272,7 +272,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         self.need_image(spec.image)
 
     def _is_there(self, host: SimHost, spec: InstanceSpec) -> bool:
-        """Whether it exists; what is left of an instance that ended is cleared away."""
+        """Return True if it exists; what is left of an instance that ended is cleared away."""
         old = host.instances.get(spec.name)
         if old is None:
             return False
@@ -329,7 +329,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             found.parents = [p for p in found.parents if not p.suits(image, flavour)] + [made]
 
     def cancel_parents(self, host: str) -> None:
-        """What a test has put there unfinished goes."""
+        """Remove the unfinished parents that a test has put there."""
         with self._call("cancel_parents", host) as found:
             found.parents = [parent for parent in found.parents if parent.made]
 

@@ -1,4 +1,4 @@
-"""What the simulated slurmctld has written down: nodes, jobs, partitions, and where room is."""
+"""The books of the simulated slurmctld: nodes, jobs, partitions, room, and the queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rank = tuple[int, int, float, int]
 
 @dataclass(slots=True)
 class Manners:
-    """How the simulated slurmctld behaves; defaults as measured with Slurm 22.05 and 24.11."""
+    """Settings of the simulated slurmctld; defaults as measured with Slurm 22.05 and 24.11."""
 
     slurmd_timeout_s: int = 0
     ping_s: float = 30.0  # until NOT_RESPONDING is noticed, and until it is taken back
@@ -93,7 +93,7 @@ class PendingQueue:
 
     @property
     def waits(self) -> bool:
-        """Whether anybody may be waiting."""
+        """Return True if anybody may be waiting."""
         return bool(self._shapes)
 
     def schedule(self, start: Callable[[SimJob], bool]) -> None:

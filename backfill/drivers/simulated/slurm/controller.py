@@ -1,4 +1,4 @@
-"""What the simulated slurmctld believes of its nodes: contact, silence, registration, DOWN."""
+"""The simulated slurmctld's view of its nodes: contact, silence, registration, DOWN."""
 
 from __future__ import annotations
 

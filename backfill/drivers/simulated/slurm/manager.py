@@ -65,7 +65,7 @@ class SimulatedSlurm:
     # --- reading --------------------------------------------------------------------------
 
     def settings(self) -> SlurmSettings:
-        """What slurm.conf of the simulated cluster says."""
+        """Return the settings of the simulated slurm.conf."""
         with self._call("settings"):
             return SlurmSettings(
                 version=SlurmVersion(22, 5, 8),
@@ -267,11 +267,11 @@ class SimulatedSlurm:
             job.admin_comment = text
 
     def heard(self, job_id: str) -> tuple[str, ...]:
-        """What was printed at the terminal of the job's salloc or srun."""
+        """Return the lines at the terminal of the job's salloc or srun."""
         return tuple(self._known(job_id).heard)
 
     def admin_comment(self, job_id: str) -> str:
-        """What the job's owner reads in `scontrol show job`."""
+        """Return the comment that the job's owner reads in `scontrol show job`."""
         return self._known(job_id).admin_comment
 
     # --- look-up --------------------------------------------------------------------------

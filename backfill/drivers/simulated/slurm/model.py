@@ -89,7 +89,7 @@ class SimJob(Viewed):
 
     @property
     def suspended_here(self) -> bool:
-        """Whether we have suspended it, and nobody else."""
+        """Return True if we have suspended it, and nobody else."""
         return self.state is JobState.SUSPENDED and not self.suspended_by
 
     def view(self) -> Job:
@@ -181,7 +181,7 @@ class SimNode(Viewed):
         return usable and self.drain is None
 
     def kept_before(self, end_s: float) -> bool:
-        """Whether a reservation begins before a job that ends then is over."""
+        """Return True if a reservation begins before a job that ends then is over."""
         return any(one.start_s < end_s for one in self.reservations)
 
     def look_ahead(self, now_s: float) -> None:
@@ -231,7 +231,7 @@ class SimNode(Viewed):
 
     @property
     def completing_any(self) -> bool:
-        """Whether a job that has ended here is not through yet."""
+        """Return True if a job that has ended here is not through yet."""
         return bool(self.jobs) and any(job.completing for job in self.jobs.values())
 
     def _draw(self) -> Node:

@@ -67,7 +67,7 @@ def dry_start(commands: SlurmTools, conf: Path, managed: Path, text: str, scratc
 
 
 def judge(said: str) -> DryVerdict:
-    """What a slurmctld's words mean: it took the configuration, it refused, or neither."""
+    """Judge a slurmctld's words: it took the configuration, it refused, or neither."""
     # 26.05 puts a time before each line, earlier releases their name.
     lines = [re.sub(r"^(slurmctld: |\[[^\]]*\] )+", "", line) for line in said.splitlines()]
     fatal = next((i for i, line in enumerate(lines) if line.startswith("fatal:")), None)

@@ -1,4 +1,4 @@
-"""Whether slurmctld, its nodes and its jobs are all still there after its configuration changed."""
+"""Checks that slurmctld, its nodes and its jobs are still there after a change of its configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SlurmHealth:
-    """What must not get lost: nodes that are not DOWN, and active jobs with their restarts."""
+    """Everything that must not get lost: nodes that are not DOWN, active jobs with their restarts."""
 
     nodes: frozenset[str]
     jobs: Mapping[str, int]
@@ -41,7 +41,7 @@ class SlurmHealth:
 
 
 def lost(before: SlurmHealth, now: ClusterObservation) -> str:
-    """What is missing now, in one sentence; empty when nothing is."""
+    """Say what is missing now, in one sentence; empty if nothing is."""
     for name in sorted(before.nodes):
         node = now.nodes.get(name)
         if node is None:

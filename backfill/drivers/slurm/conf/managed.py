@@ -27,7 +27,7 @@ FEATURES_NODE = "backfill-features"
 
 
 class LineState(StrEnum):
-    """What slurmctld is to think of a node when it reads its line at its start.
+    """The state that slurmctld gives to a node when it reads its line at its start.
 
     FUTURE keeps jobs away until the node has proven itself; a proven one must not be FUTURE, or a
     restart of slurmctld would take it away from its suspended job (measured on 22.05).
@@ -147,7 +147,7 @@ def _node(line: str) -> NodeLine:
 
 
 def salvage(text: str) -> Managed:
-    """What is still ours in a text that somebody else has changed: lines that read as our own."""
+    """Read the lines that are still ours in a text that somebody else has changed."""
     managed = EMPTY
     for line in text.splitlines():
         if line.startswith("NodeName="):
@@ -170,7 +170,7 @@ def named_in(text: str) -> frozenset[str]:
 
 
 def difference(old: str, new: str, name: str) -> str:
-    """What would change, as a unified diff that can be printed; empty when nothing would.
+    """Return the change as a unified diff that can be printed; empty if nothing would change.
 
     The checksum is left out: it says nothing to a reader.
     """
@@ -184,7 +184,7 @@ def _digest(body: str) -> str:
 
 
 class Method(StrEnum):
-    """How our nodes come to be known to Slurm."""
+    """The way in which our nodes come to be known to Slurm."""
 
     DYNAMIC = "dynamic"
     CONF = "conf"
@@ -193,7 +193,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
-    """What `apply` is to bring about. `poke` is the program that Slurm calls for CLOUD nodes.
+    """The nodes that `apply` is to bring about. `poke` is the program that Slurm calls for CLOUD nodes.
 
     `known_by` is a node of the shape of ours, which never comes, with all features that jobs may
     ask for before any node has them; None where there are none.
@@ -224,7 +224,7 @@ class WantedNodes:
         return made.with_section(CLOUD_SECTION, cloud)
 
     def _lends(self, known: NodeSpec, spec: NodeSpec) -> bool:
-        """Whether it is this node, be it with more features that jobs may ask for."""
+        """Return True if it is this node, be it with more features that jobs may ask for."""
         more = set(self.known_by.features) if self.known_by is not None else set()
         same = replace(known, features=spec.features) == spec
         return same and set(spec.features) <= set(known.features) <= {*spec.features, *more}

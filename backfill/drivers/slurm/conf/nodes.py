@@ -41,14 +41,14 @@ class Lines:
         return {}
 
     def set_state(self, names: Sequence[str], state: LineState) -> None:
-        """What slurmctld shall think of the nodes at its next start; it is not told now."""
+        """Set the state of the nodes for slurmctld's next start; it is not told now."""
         # Also in a file with others' hands in it: a node that returns must not wait for that.
         managed = salvage(read_or_empty(self.transactions.place.managed))
         if _other_state(managed, names, state):
             self.transactions.note_states(lambda now: now.with_nodes(*_other_state(now, names, state)))
 
     def set_features(self, spec: NodeSpec) -> None:
-        """What it offers after slurmctld's next start; it is not told now."""
+        """Set its features for slurmctld's next start; it is not told now."""
         if _other_features(salvage(read_or_empty(self.transactions.place.managed)), spec):
             self.transactions.note_states(lambda now: now.with_nodes(*_other_features(now, spec)))
 

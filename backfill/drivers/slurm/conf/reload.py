@@ -24,7 +24,7 @@ class Reload:
     timeout_s: float = 120.0
 
     def check(self, version: SlurmVersion, old: Managed, new: Managed) -> bool:
-        """Whether this change needs a restart; RefusedError when the policy forbids that."""
+        """Return True if this change needs a restart; RefusedError when the policy forbids that."""
         if version.major >= COUNT_MAY_CHANGE:
             return False
         if old.names() == new.names():
@@ -39,7 +39,7 @@ class Reload:
         return True
 
     def hint(self, version: SlurmVersion, old: Managed, new: Managed) -> str:
-        """What takes effect only later, because a restart is not allowed; empty if nothing."""
+        """Say what takes effect only later, because a restart is not allowed; empty if nothing does."""
         late = version.major < COUNT_MAY_CHANGE and _at_start(old) != _at_start(new)
         if not late or self.restart:
             return ""

@@ -1,4 +1,4 @@
-"""What must hold before the managed file may be written, and what a change must never do."""
+"""The rules for the managed file: conditions before it is written, and changes that are forbidden."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backfill.ports.workload import ClusterObservation
 
 
 def missing_include(site: Site, managed: Path) -> str:
-    """What the site must do so that Slurm reads our file; empty when it does."""
+    """Say what the site must do so that Slurm reads our file; empty if it does."""
     if site.include is None:
         return (
             f"{site.conf} does not include {managed.name}; add the line "
@@ -86,7 +86,7 @@ def check(old: Managed, new: Managed, seen: ClusterObservation, leaving: frozens
 
 
 def not_in_force(pairs: Iterable[tuple[str, str]], settings: SlurmSettings) -> str:
-    """Which of these settings Slurm does not use, in one sentence; empty when it uses all."""
+    """Name the settings that Slurm does not use, in one sentence; empty if it uses all."""
     for key, value in pairs:
         if key == "PrivateData":
             continue  # newer releases show CLOUD nodes anyway and do not know the word
@@ -125,7 +125,7 @@ def programs_gone(managed: Managed) -> str:
 
 
 def lost(text: str, new: Managed) -> str:
-    """What a file replaced by force may have had that the new one has not; empty when nothing."""
+    """Say what a file replaced by force may have had that the new one lacks; empty if nothing."""
     if "# section: hooks" not in text or new.section("hooks"):
         return ""
     return "the hooks stood in the replaced file; run `backfill slurm hooks install`"

@@ -40,7 +40,7 @@ class RolledBackError(DriverError):
 
 @dataclass(frozen=True, slots=True)
 class ConfPlace:
-    """Where things are. `state_dir`: lock, note, backups and the scratch of dry starts."""
+    """The paths of a transaction. `state_dir`: lock, note, backups and the scratch of dry starts."""
 
     conf: Path
     state_dir: Path
@@ -55,7 +55,7 @@ class ConfPlace:
 
 @dataclass(frozen=True, slots=True)
 class ApplyOutcome:
-    """What a transaction did. `diff` is empty where nothing had to change."""
+    """The outcome of a transaction. `diff` is empty if nothing had to change."""
 
     diff: str = ""
     reloaded: str = ""
@@ -65,7 +65,7 @@ class ApplyOutcome:
 
 @dataclass(frozen=True)
 class Slurm:
-    """How the transaction looks at the living cluster, without any filter."""
+    """The living cluster as the transaction sees it, without any filter."""
 
     commands: SlurmTools
     look: Callable[[], ClusterObservation]
@@ -224,7 +224,7 @@ class Transactions:
         raise RolledBackError(self.place.name, f"taken back, nothing is lost: {note.why}")
 
     def _answers(self) -> bool:
-        """Whether slurmctld answers; while it does not, the note stays for the next start."""
+        """Return True if slurmctld answers; while it does not, the note stays for the next start."""
         try:
             self.slurm.look()
         except DriverError:

@@ -13,7 +13,7 @@ from backfill.drivers.slurm.conf.health import SlurmHealth
 
 
 class Direction(StrEnum):
-    """Where an unfinished transaction is going."""
+    """The direction of an unfinished transaction."""
 
     FORWARD = "forward"
     BACK = "back"

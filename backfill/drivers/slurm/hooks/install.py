@@ -31,13 +31,13 @@ _MANY_PROGRAMS = (24, 5)
 
 
 def programs(place: str) -> tuple[str, ...]:
-    """What the programs are called that Slurm calls there."""
+    """Return the names of the programs that Slurm calls there."""
     return tuple(name for _, name in _KEYS[place])
 
 
 @dataclass(frozen=True, slots=True)
 class HookPlan:
-    """What is to be installed. `place`: `slurmctld` or `host`.
+    """The hooks to install. `place`: `slurmctld` or `host`.
 
     job_submit.lua comes with `arrival_endpoint`, with `gates`, or with both.
     """
@@ -54,13 +54,13 @@ class HookPlan:
 
     @property
     def scripted(self) -> bool:
-        """Whether it takes job_submit.lua."""
+        """Return True if it takes job_submit.lua."""
         return bool(self.arrival_endpoint or self.gates)
 
 
 @dataclass(frozen=True, slots=True)
 class HookStatus:
-    """What is installed. `keys`: settings of ours in force; `problems`: one sentence each."""
+    """The installed hooks. `keys`: settings of ours in force; `problems`: one sentence each."""
 
     installed: bool
     keys: tuple[tuple[str, str], ...] = ()

@@ -119,7 +119,7 @@ return loaded
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Who may ask for a feature; `whose` ends the sentence about somebody who may not."""
+    """A rule for who may ask for a feature; `whose` ends the sentence about somebody who may not."""
 
     feature: str
     users: tuple[str, ...]

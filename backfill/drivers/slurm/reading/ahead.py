@@ -1,4 +1,4 @@
-"""What Slurm means to do with its nodes: reservations, and where pending jobs are expected."""
+"""Slurm's plans for its nodes: reservations, and the expected starts of pending jobs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _when_s(text: str, otherwise: float) -> float:
 
 @dataclass(slots=True)
 class Ahead:
-    """What is known of the hours ahead; replaced as a whole, so that threads need no lock."""
+    """Slurm's plans for the hours ahead; replaced as a whole, so that threads need no lock."""
 
     reservations: tuple[SlurmReservation, ...] = ()
     read_s: float = 0.0
@@ -69,7 +69,7 @@ class Ahead:
     of: Mapping[str, Job] | None = None  # the jobs from which that is known
 
     def due(self, now_s: float) -> bool:
-        """Whether the reservations are to be read again."""
+        """Return True if the reservations are to be read again."""
         return now_s - self.read_s >= EVERY_S
 
     def expect(self, jobs: Mapping[str, Job]) -> None:

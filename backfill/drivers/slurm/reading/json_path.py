@@ -82,6 +82,6 @@ class JsonPath:
 
     @cached_property
     def _has_nodes(self) -> bool:
-        """Whether scontrol can print JSON; its own release is not the controller's."""
+        """Return True if scontrol can print JSON; its own release is not the controller's."""
         release = re.search(r"(\d+)\.(\d+)", self._commands.run(["scontrol", "--version"]))
         return release is None or (int(release[1]), int(release[2])) >= _OLDEST_NODES

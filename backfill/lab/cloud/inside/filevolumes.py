@@ -16,7 +16,7 @@ class FileDriver(driver.VolumeDriver):
         """The directory is made with the cloud."""
 
     def local_path(self, volume):
-        """Where a volume is."""
+        """Return the path of a volume."""
         return str(Path(self.configuration.safe_get("volumes_dir"), volume["name"]))
 
     def create_volume(self, volume):

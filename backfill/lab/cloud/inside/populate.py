@@ -35,7 +35,7 @@ def catalogue(cloud):
 
 
 def resources(cloud):
-    """What instances are made of."""
+    """Make the resources that instances need."""
     for name, cpus, ram_mb in (("tiny", 1, 256), ("small", 1, 512), ("medium", 2, 1024)):
         cloud.compute.create_flavor(name=name, ram=ram_mb, vcpus=cpus, disk=1)
     cloud.create_image(

@@ -157,7 +157,7 @@ def _shorten_names_of_cards(driver):
 
 
 def _report_cards():
-    """What the agent of the host with virtual functions would say of itself, again and again."""
+    """Report again and again what the agent of the host with virtual functions would."""
     from neutron.db import agents_db
     from neutron_lib import constants, context
     from oslo_utils import timeutils
