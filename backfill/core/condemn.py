@@ -3,7 +3,7 @@
 Nothing intact is destroyed because time passed, because one reading was odd, or because somebody
 else's service was out. A reason has to be read again and again, by readings that began after it was
 found; what is only missing has to be missing for long. Then so many go within a minute and an hour,
-and directly before each call Slurm and the hypervisor are asked once more (engine/confirm.py).
+and directly before each call Slurm and the hypervisor are asked once more (engine/execute/confirm.py).
 What is not certain waits in its phase, with a refusal.
 """
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import assert_never
 
 from backfill.core import actions as act
-from backfill.engine.execute import perform
+from backfill.engine.execute.dispatch import perform
 from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
 from backfill.engine.messages import (
     AddressNews,

@@ -6,7 +6,7 @@ import pytest
 
 from backfill.core.devices import Sharing, Wanted
 from backfill.core.fleet import InstanceState
-from backfill.engine.device_migration import holds_devices, move_with_devices, put_in, take_out
+from backfill.engine.execute.devices import holds_devices, move_with_devices, put_in, take_out
 from backfill.ports.capabilities import DeviceHolder
 from backfill.ports.errors import BusyError, DriverError, NoCapacityError, NotFoundError, RefusedError
 from tests.contract.instance_rig import DEVICES, Rig, born, known, state

@@ -8,7 +8,7 @@ import pytest
 
 from backfill.core.devices import Sharing, Wanted
 from backfill.drivers.libvirt.settings import Hardware
-from backfill.engine.device_migration import move_with_devices
+from backfill.engine.execute.devices import move_with_devices
 from backfill.lab.cluster import Lab
 from backfill.ports.errors import NoCapacityError, RefusedError
 from tests.contract.instance_devices import InstanceDevicesContract

@@ -23,7 +23,7 @@ from backfill.drivers.libvirt.devices.device_xml import (
 )
 from backfill.drivers.libvirt.store import Store
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.engine.device_migration import move_with_devices, put_in, take_out
+from backfill.engine.execute.devices import move_with_devices, put_in, take_out
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, UnreachableError
 
 # As `virsh nodedev-dumpxml` of libvirt 9.0 showed a function of QEMU's igb and its card.

@@ -8,8 +8,8 @@ from backfill.engine.looking import Outside, read_instance
 from backfill.ports.errors import RefusedError
 
 
-def checkpoint(outside: Outside, action: act.KeepCheckpoint | act.PutBackCheckpoint) -> list[ch.Change]:
-    """Do it, and tell what is kept or where the instance is now."""
+def checkpoint(outside: Outside, action: act.CheckpointAction) -> list[ch.Change]:
+    """Keep it or put it back; tell what is kept, or where the instance is now."""
     keeper = outside.keepers.get(action.host)
     if keeper is None:
         raise RefusedError(action.subject, f"the provider of {action.host} keeps no checkpoints")

@@ -1,17 +1,37 @@
-"""Devices out of a guest before it moves or is saved, and in again after; with a way back."""
+"""Devices lent to instances: given, taken out of a guest before it moves or is saved, put in again."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 
+from backfill.core import actions as act
+from backfill.core import changes as ch
 from backfill.core.fleet import InstanceState
+from backfill.engine.looking import Outside, read_instance
 from backfill.ports.capabilities import DeviceHolder
-from backfill.ports.errors import BusyError, DriverError
+from backfill.ports.errors import BusyError, DriverError, RefusedError
 from backfill.ports.provider import InstanceProvider
 
 _LOG = logging.getLogger("backfill.devices")
 BEFORE, AFTER = "before-move", "after-move"
+
+
+def lend(outside: Outside, action: act.DeviceAction) -> list[ch.Change]:
+    """Do it, and read the instance."""
+    provider = outside.providers[action.host]
+    if not isinstance(provider, DeviceHolder):
+        raise RefusedError(action.subject, f"the provider of {action.host} has no devices")
+    match action:
+        case act.HoldDevices():
+            provider.hold(action.wanted, action.sharing)
+        case act.ReturnDevices():
+            provider.give_back(action.host, action.subject)
+        case act.UnplugDevices():
+            take_out(provider, action.host, action.subject)
+        case act.PlugDevices():
+            put_in(provider, action.host, action.subject)
+    return read_instance(outside, action.host, action.subject)
 
 
 def holds_devices(provider: InstanceProvider, name: str) -> bool:

@@ -1,0 +1,1 @@
+"""The one place for effects: actions become port calls, and results become changes."""

@@ -1,0 +1,94 @@
+"""Actions in guests: pause, throttle, thaw behind the fence, wake and proof, a count of jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.core.adopting import unknown_runs
+from backfill.core.fence import judge
+from backfill.core.readiness import MUNGE, Fact
+from backfill.core.sentences import sentence, sentences
+from backfill.engine.looking import Outside, guests_now, read_instance, read_node_and_jobs
+from backfill.ports.capabilities import Prover, Throttler
+from backfill.ports.errors import BusyError, RefusedError
+
+
+def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]:
+    provider = outside.providers[action.host]
+    if not isinstance(provider, Throttler):
+        raise RefusedError(action.subject, f"the provider of {action.host} cannot throttle")
+    provider.throttle(action.host, action.subject, action.percent)
+    return read_instance(outside, action.host, action.subject)
+
+
+def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
+    """The fence, then the thaw: Slurm is asked anew, because what we knew may be old."""
+    jobs = outside.manager.read_jobs([h.id for h in action.held]) if action.held else {}
+    verdict = judge(action.subject, action.held, jobs)
+    if verdict.stale:
+        raise RefusedError(action.subject, f"not thawed: {sentence(verdict.stale)}")
+    if doubt := unknown_runs(verdict.keep):
+        raise RefusedError(action.subject, f"not thawed: {sentences(doubt)}")
+    if action.held and not verdict.keep:
+        raise RefusedError(action.subject, "not thawed: Slurm holds none of its jobs any more")
+    # While it still stands still: from its first moment on slurmctld may ask who it is.
+    outside.manager.vouch(action.subject)
+    outside.providers[action.host].thaw(action.host, action.subject)
+    return read_instance(outside, action.host, action.subject)
+
+
+def in_guest(outside: Outside, action: act.GuestAction) -> list[ch.Change]:
+    """Do it, and tell what was learnt."""
+    match action:
+        case act.PauseInstance():
+            outside.providers[action.host].pause(action.host, action.subject)
+            # The call itself has confirmed it, and a high-priority job waits: no second question.
+            return [ch.InstanceStopped(action.host, action.subject, outside.clock.now())]
+        case act.ThrottleInstance():
+            return _throttle(outside, action)
+        case act.ThawInstance():
+            return _thaw(outside, action)
+        case act.WakeInstance():
+            return _wake(outside, action)
+        case act.ProbeJobs():
+            return _probe(outside, action)
+        case _:
+            assert_never(action)
+
+
+def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
+    if action.stood and action.register:
+        try:  # it may have gone on in another way than by our thaw
+            outside.manager.vouch(action.subject)
+        except BusyError:
+            # An answer to slurmctld's next ping does no harm, a registration might.
+            action = replace(action, register=False)
+    told = _prove(outside, action)
+    return [*told, *read_node_and_jobs(outside, action.subject)]
+
+
+def _probe(outside: Outside, action: act.ProbeJobs) -> list[ch.Change]:
+    going, stopped = outside.providers[action.host].job_processes(action.host, action.subject)
+    now_s = outside.clock.now()
+    return [ch.Probed(action.subject, action.generation, now_s, stuck=stopped > 0 and going == 0)]
+
+
+def _prove(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
+    """Let the guest set its clock and prove itself; a provider that cannot look inside wakes it."""
+    provider, credentials = outside.providers[action.host], outside.credentials
+    name, generation = action.subject, action.generation
+    if not isinstance(provider, Prover):
+        correction_s = provider.wake(action.host, name, guests_now(outside))
+        return [ch.Woken(name, generation, outside.clock.now(), correction_s)]
+    ours = credentials.make() if credentials is not None else ""
+    now_s = guests_now(outside)
+    report, theirs = provider.prove(action.host, name, now_s, ours, action.register)
+    at_s = outside.clock.now()
+    if credentials is not None:
+        problem = credentials.check(theirs) if theirs else "it made no credential"
+        fact = Fact(f"{MUNGE}:from the guest", not problem, problem)
+        report = replace(report, facts=(*report.facts, fact))
+    return [ch.Woken(name, generation, at_s, report.correction_s), ch.Proven(name, generation, at_s, report)]

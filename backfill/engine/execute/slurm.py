@@ -1,0 +1,81 @@
+"""Actions on Slurm's nodes and jobs."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import assert_never
+
+from backfill.core import actions as act
+from backfill.core import changes as ch
+from backfill.engine.execute.confirm import end_job
+from backfill.engine.looking import Outside, guests_now, read_job, read_node
+from backfill.ports.errors import DriverError
+from backfill.ports.workload import NodeSpec
+
+
+# --- Slurm -------------------------------------------------------------------------------------
+def on_node(outside: Outside, action: act.NodeAction) -> list[ch.Change]:
+    """Do it, and read the node."""
+    manager = outside.manager
+    match action:
+        case act.CreateNode():
+            spec = NodeSpec(action.subject, action.address, action.cpus, action.memory_mb, action.features)
+            manager.create_node(spec)
+        case act.DeleteNode():
+            manager.delete_node(action.subject)
+        case act.DrainNode():
+            manager.drain(action.subject, action.reason)
+        case act.UndrainNode():
+            _release(outside, action)
+        case act.SetAddress():
+            manager.set_address(action.subject, action.address)
+        case act.DownNode():
+            manager.set_down(action.subject, action.reason)
+        case _:
+            assert_never(action)
+    return read_node(outside, action.subject)
+
+
+def _release(outside: Outside, action: act.UndrainNode) -> None:
+    """Undrain, and do not wait until slurmctld asks: its next ping may be far away.
+
+    A node whose drain was lifted counts as NOT_RESPONDING until it has been heard. A report of its
+    slurmd is heard within 30 ms, an answer to the ping that slurmctld sends within 0.5 to 10 s
+    (measured on 22.05; the longer, the more other nodes are silent). A report costs an emulated
+    guest 0.3 s of CPU time, so one that Slurm has just heard is not asked for another.
+    """
+    if outside.manager.undrain(action.subject, heard=action.heard):
+        return
+    provider = outside.providers.get(action.host)
+    if provider is not None:
+        # Without it the node is heard all the same, only later.
+        with contextlib.suppress(DriverError):
+            provider.wake(action.host, action.subject, guests_now(outside))
+    outside.manager.nudge(action.subject)
+
+
+def on_job(outside: Outside, action: act.JobAction) -> list[ch.Change]:
+    """Do it, and read the job."""
+    manager = outside.manager
+    match action:
+        case act.SuspendJob():
+            manager.suspend_job(action.job_id)
+        case act.ResumeJob():
+            manager.resume_job(action.job_id)
+        case act.LimitJob():
+            manager.set_time_limit(action.job_id, action.limit_s)
+        case act.RequeueJob() | act.CancelJob():
+            return end_job(outside, action)
+        case act.TellJob():
+            manager.tell(action.job_id, action.text, action.over, aloud=action.aloud)
+            return []
+        case act.KickJob():
+            manager.suspend_job(action.job_id)
+            # Both orders travel by themselves; reading in between lets the first one go ahead.
+            manager.read_jobs([action.job_id])
+            manager.resume_job(action.job_id)
+            kicked = ch.Kicked(action.subject, action.generation, outside.clock.now())
+            return [kicked, *read_job(outside, action.job_id)]
+        case _:
+            assert_never(action)
+    return read_job(outside, action.job_id)
