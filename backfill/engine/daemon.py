@@ -24,6 +24,7 @@ from backfill.engine.hooking import HookDesk
 from backfill.engine.looking import Outside
 from backfill.engine.messages import (
     AddressNews,
+    CallResult,
     ClusterPicture,
     HookCall,
     HookGone,
@@ -34,7 +35,6 @@ from backfill.engine.messages import (
     Query,
     ReadFailed,
     Reread,
-    Result,
     Stop,
 )
 from backfill.engine.notify import notify
@@ -234,7 +234,7 @@ class Daemon:
         match message:
             case ClusterPicture() | NodesPicture() | HostPicture() | ReadFailed():
                 return self._picture(message, now_s)
-            case Result():
+            case CallResult():
                 return self._result(message, now_s)
             case HookCall():
                 return self._desk.take(message, now_s)
@@ -272,7 +272,7 @@ class Daemon:
             case ReadFailed():
                 return [ch.SourceFailed(message.source, now_s, message.problem)]
 
-    def _result(self, result: Result, now_s: float) -> list[ch.Change]:
+    def _result(self, result: CallResult, now_s: float) -> list[ch.Change]:
         key = result.action.key
         if result.problem:
             _LOG.warning("%s failed: %s", key, result.problem)

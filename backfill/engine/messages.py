@@ -45,7 +45,7 @@ class ReadFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CallResult:
     """An action ended: what was seen afterwards, and the problem if it failed."""
 
     action: DriverAction
@@ -130,7 +130,7 @@ Message = (
     | NodesPicture
     | HostPicture
     | ReadFailed
-    | Result
+    | CallResult
     | HookCall
     | HookGone
     | Query

@@ -22,7 +22,7 @@ from backfill.core.actions import (
 )
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.looking import Outside
-from backfill.engine.messages import AddressNews, ClusterPicture, Message, ReadFailed, Result
+from backfill.engine.messages import AddressNews, CallResult, ClusterPicture, Message, ReadFailed
 from backfill.engine.workers import Workers
 from backfill.ports.workload import NodeSpec
 
@@ -78,7 +78,7 @@ def test_nothing_short_waits_for_memories_on_their_way_to_disk(quick: DriverActi
         assert {disk.begun.get(timeout=_PATIENCE_S) for _ in range(2)} == {"vn0", "vn1"}
         workers.start(quick)
         result = inbox.get(timeout=_PATIENCE_S)
-        assert isinstance(result, Result)
+        assert isinstance(result, CallResult)
         assert result.action is quick
         assert result.problem == ""
     finally:
@@ -117,7 +117,7 @@ def test_a_provider_that_hangs_holds_up_no_other_and_not_slurm() -> None:
         workers.start(PauseInstance("vn2", 1, "its host was given to job 7", "bm1"))
         workers.observe("slurm")
         seen = [inbox.get(timeout=_PATIENCE_S) for _ in range(3)]
-        assert {r.action.subject for r in seen if isinstance(r, Result)} == {"vn1", "vn2"}
+        assert {r.action.subject for r in seen if isinstance(r, CallResult)} == {"vn1", "vn2"}
         assert any(isinstance(r, ClusterPicture) for r in seen)
     finally:
         cloud.written.set()
@@ -178,7 +178,7 @@ def test_an_error_of_the_system_is_told_with_its_path() -> None:
     finally:
         workers.close()
     assert isinstance(read, ReadFailed)
-    assert isinstance(done, Result)
+    assert isinstance(done, CallResult)
     assert done.retry
     for problem in (read.problem, done.problem):
         assert "/srv/shared/vn1/memory.save: Permission denied" in problem

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from backfill.sim.schedulers.fcfs import Fcfs, Start
-from backfill.sim.schedulers.requests import Kind, Request
+from backfill.sim.schedulers.requests import Request, RequestKind
 from backfill.sim.schedulers.rooms import Promise, Room
 
 # Those of one kind who may start, and whether they may outlast the head's waiting.
@@ -95,7 +95,7 @@ class Easy(Fcfs):
             if at >= 0:
                 heappush(found, (requests[at].order, at, requests, lasting))
 
-    def _asked(self, kinds: list[Kind], promise: Promise, now_s: float) -> Iterator[Asked]:
+    def _asked(self, kinds: list[RequestKind], promise: Promise, now_s: float) -> Iterator[Asked]:
         """Yield those of each kind that may start, and whether they may outlast the head's waiting."""
         bounds: dict[int, tuple[int, int]] = {}
         for kind in kinds:

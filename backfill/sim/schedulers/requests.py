@@ -23,7 +23,7 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
-class Kind:
+class RequestKind:
     """Requests for `cpus` on each of `nodes` nodes, in queue order, and their estimates."""
 
     nodes: int
@@ -40,7 +40,7 @@ class WaitingRequests:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self._kinds: dict[tuple[int, int], Kind] = {}
+        self._kinds: dict[tuple[int, int], RequestKind] = {}
         self._fresh: dict[str, Request] = {}  # by name, not yet among the kinds
 
     def add(self, request: Request) -> bool:
@@ -69,7 +69,7 @@ class WaitingRequests:
         for request in [request for request in self.requests if request.name == name]:
             self.remove(request)
 
-    def kinds(self, nodes: int) -> list[Kind]:
+    def kinds(self, nodes: int) -> list[RequestKind]:
         """Return all kinds of those that want no more nodes than so many."""
         for request in self._fresh.values():
             self._sort_in(request)
@@ -80,7 +80,7 @@ class WaitingRequests:
         shape = (request.nodes, request.cpus)
         kind = self._kinds.get(shape)
         if kind is None:
-            kind = self._kinds[shape] = Kind(*shape)
+            kind = self._kinds[shape] = RequestKind(*shape)
         if kind.requests and kind.requests[-1].order > request.order:
             insort(kind.requests, request, key=_order)
         else:
