@@ -129,6 +129,16 @@ def test_the_console_shows_its_end(store: Store) -> None:
     assert shown[-1] == "line 79"
 
 
+def test_a_console_line_that_is_still_being_written_can_be_left_out(store: Store) -> None:
+    """A verdict of which only the beginning is there would be read as another one."""
+    store.claim("vn1", {"bm1"})
+    Path(store.files("vn1").console).write_bytes(b"booted\r\nBACKFILL-CANARY bad: its mem")
+    assert store.console("vn1") == "booted\nBACKFILL-CANARY bad: its mem"
+    assert store.console("vn1", ended=True) == "booted"
+    Path(store.files("vn1").console).write_bytes(b"BACKFILL-CANARY goo")
+    assert store.console("vn1", ended=True) == ""
+
+
 def test_removing_leaves_nothing_and_may_be_repeated(store: Store, image: ImageFiles) -> None:
     """Others' folders stay."""
     for name in ("vn1", "vn2"):

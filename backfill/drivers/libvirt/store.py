@@ -177,14 +177,19 @@ class Store:
         builder.write_text("".join(f"{host}\n" for host in sorted(hosts)))
         builder.replace(home / "claims")
 
-    def console(self, name: str, lines: int = 60) -> str:
-        """The last `lines` that the guest wrote; empty when it has not written yet."""
+    def console(self, name: str, lines: int = 60, *, ended: bool = False) -> str:
+        """Return the last `lines` that the guest wrote; empty when it has not written yet.
+
+        `ended`: without a line whose end it has still to write.
+        """
         try:
             with open(self.files(name).console, "rb") as log:
                 log.seek(max(0, os.fstat(log.fileno()).st_size - _CONSOLE_BYTES))
                 text = log.read().decode(errors="replace")
         except OSError:
             return ""
+        if ended:
+            text = text[: text.rfind("\n") + 1]
         return "\n".join(text.replace("\r", "").splitlines()[-lines:])
 
 

@@ -177,7 +177,7 @@ def _await_line(build: _ParentBuild, name: str, start: str, limit_s: float) -> s
     while True:
         if build.cancelled():
             raise BusyError(name, "its making was cancelled")
-        text = build.store.console(name)
+        text = build.store.console(name, ended=True)  # a line comes in pieces where hosts are busy
         for line in text.splitlines():
             if line.startswith(start):
                 return line.removeprefix(start).strip()
