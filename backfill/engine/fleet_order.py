@@ -57,7 +57,9 @@ def _can_ever_fit(world: World, policies: PolicySet, size: int) -> None:
     places = 0
     for name in policies.hosts:
         host = world.hosts.get(name)
-        if host is not None:
+        if host is None:
+            places += limits.max_per_host  # not read yet: nobody knows what it cannot hold
+        else:
             cpus = policies.placement.cpus(host.capacity.cpus) - limits.keep_cpus
             memory_mb = host.capacity.memory_mb - limits.keep_memory_mb
             by_room = min(cpus // shape.cpus, memory_mb // shape.memory_mb)

@@ -96,9 +96,12 @@ def test_waking_after_a_pause_corrects_the_clock(guest: Guest) -> None:
     # starved as it booted has a wrong measure of its processor's cycles.
     time.sleep(12.0)
     guest.run_on()
-    missed_s = guest.provider.wake(guest.host, NAME, time.time())
+    began_s = time.time()
+    missed_s = guest.provider.wake(guest.host, NAME, began_s)
     assert missed_s > 4.0
-    assert abs(guest.provider.wake(guest.host, NAME, time.time())) < 4.0
+    left_s = guest.provider.wake(guest.host, NAME, time.time())
+    # The time that is set is the one when it was asked for: a busy guest is late by its two answers.
+    assert abs(left_s) < 4.0 + (time.time() - began_s)
 
 
 def test_a_pause_does_not_disturb_a_migration(guest: Guest) -> None:

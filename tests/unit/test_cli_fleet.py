@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from backfill.core.policies.environments import Environment, Environments
+from backfill.core.world import World
+from backfill.engine.checkpoint_order import CommandError
+from backfill.engine.fleet_order import fleet_order
 from backfill.ui.cli import main
 from tests.unit.living_daemon import LivingDaemon, living, policies
 
@@ -51,6 +54,16 @@ def test_an_order_that_waits_says_for_what_and_stays_when_its_caller_leaves(
         assert f"its members stay, idle or not, until `backfill fleet delete {first}`" in told
         assert "vn1 ready on bm1" in told
         assert "every member takes jobs" in told
+
+
+def test_an_order_before_any_host_was_read_is_no_order_that_can_never_fit() -> None:
+    """Right after the daemon's start nobody knows how large the hosts are."""
+    known = policies()
+    limits = known.limits
+    size = min(len(known.hosts) * limits.max_per_host, limits.max_instances, len(known.instances.names))
+    assert fleet_order(World(), known, {"n": size}).size == size
+    with pytest.raises(CommandError, match=f"{size + 1} instances can never be there"):
+        fleet_order(World(), known, {"n": size + 1})
 
 
 def test_an_image_that_is_not_in_the_catalogue_is_refused_at_once(
