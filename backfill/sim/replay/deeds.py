@@ -21,7 +21,7 @@ class Deeds:
         self._begun: dict[str, tuple[float, float, str]] = {}
 
     def of(self, action: act.DriverAction, world: World, policies: PolicySet, now_s: float) -> Deed:
-        """What this call, which is begun now, rests on; `now_s` is the true time."""
+        """Return what this call, which begins now, rests on; `now_s` is the true time."""
         if not isinstance(action, _ENDING):
             return Deed("the daemon", action.reason) if action.reason else _OF_LITTLE_WEIGHT
         key = action.key

@@ -80,7 +80,7 @@ class FastForward:
     # --- time ----------------------------------------------------------------------------------
 
     def _next_s(self) -> float:
-        """When a job comes or ends."""
+        """Return when a job comes or ends."""
         end_s = self._ends[0][0] if self._ends else inf
         arrivals = self.arrivals
         return end_s if arrivals is None or end_s < arrivals.next_s else arrivals.next_s
@@ -125,7 +125,7 @@ class FastForward:
         self._wait()
 
     def _pass(self, now_s: float) -> None:
-        """Who may start does so once all that is due at this instant is done."""
+        """Start those who may, once all that is due at this instant is done."""
         self._pass_due = False
         jobs = self._cluster.jobs
         if self._events.pass_to(now_s):

@@ -69,5 +69,5 @@ def memory_for(policies: PolicySet, cluster: Cluster) -> int:
 
 
 def depth_for(policies: PolicySet, cluster: Cluster) -> int:
-    """How many low-priority jobs wait at once: as many as could start at the same time."""
+    """Return how many low-priority jobs wait at once: as many as could start at the same time."""
     return max(16, cluster.processors)

@@ -57,7 +57,7 @@ class Difference:
 
 @dataclass(slots=True)
 class JournalOutcome:
-    """What came of a replay."""
+    """The result of a replay."""
 
     plans: int = 0
     steps: int = 0
@@ -105,7 +105,7 @@ def _starts(record: Record) -> bool:
 
 
 def _gap(record: Record) -> bool:
-    """Whether records are missing here although ids go on: the journal could not be written."""
+    """Return True if records are missing here although ids go on: the journal could not be written."""
     return record.kind == "daemon" and record.body.get("event") == "gap"
 
 

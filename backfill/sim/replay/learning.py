@@ -111,7 +111,7 @@ class _Book:
             self._made_s[name] = record.at_s
 
     def _turn_began_s(self, name: str, ended_s: float, elapsed_s: float) -> float:
-        """When a move really began: between the same two hosts they take turns."""
+        """Return when a move really began: between the same two hosts they take turns."""
         lane = self._lanes.get(name, frozenset())
         free_s = self._moved_s.get(lane, 0.0)
         self._moved_s[lane] = ended_s

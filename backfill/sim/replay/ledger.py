@@ -28,7 +28,7 @@ class Window:
     end_s: float
 
     def part(self, start_s: float, end_s: float) -> float:
-        """How many seconds of this stretch lie inside."""
+        """Return how many seconds of this stretch lie inside."""
         if start_s < self.start_s:
             start_s = self.start_s
         if end_s > self.end_s:

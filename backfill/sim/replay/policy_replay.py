@@ -45,7 +45,7 @@ class BrokenPromiseError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is the same in every run that is compared.
+    """The input that all compared runs share.
 
     `depth`: so many low-priority jobs wait in Slurm at most, the others follow, as pilot
     factories do it. `saves_every_s`: low-priority jobs save themselves so often, which takes
@@ -79,7 +79,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of one run. Times of `tales` are simulated; `start_s` is the trace's first."""
+    """The result of one run. Times of `tales` are simulated; `start_s` is the trace's first."""
 
     policies: PolicySet | None
     tales: tuple[JobTale, ...]
@@ -91,12 +91,12 @@ class Run:
     examples: dict[tuple[Goal, Code], Refusal] = field(default_factory=dict)  # of the refusals
 
     def high_starts(self) -> dict[Hashable, float]:
-        """When the script of each high-priority job began, by its index in the trace."""
+        """Return when the script of each high-priority job began, by its index in the trace."""
         return {tale.index: tale.start_s for tale in self.tales if tale.high}
 
 
 def reference(setting: Setting, policies: PolicySet) -> Run:
-    """The same high-priority work on the same cluster without any instance."""
+    """Replay the same high-priority work on the same cluster without any instance."""
     cluster = setting.cluster
     window = Window(START_S, float("inf"))
     ledger = Ledger(window, cluster.cpus, policies.instances.flavour.cpus)

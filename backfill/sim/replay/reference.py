@@ -64,7 +64,7 @@ class BareReplay:
             self._queue.schedule(self._now_s, self._start)
 
     def _arrive(self) -> None:
-        """All who are due."""
+        """Submit all jobs that are due."""
         while self._arrivals[self._number] <= self._now_s:
             self._submit(self._number)
             self._number += 1
@@ -72,7 +72,7 @@ class BareReplay:
                 self._pass()
 
     def _end(self) -> None:
-        """Likewise."""
+        """End all jobs that are due."""
         running, now_s = self._running, self._now_s
         while running and running[0][0] <= now_s:
             request = heappop(running)[2]

@@ -28,7 +28,7 @@ def load_reservations(path: Path, names: Sequence[str]) -> tuple[ReservationEntr
 
 
 def load_kept(path: Path, cluster: Cluster) -> tuple[PoolEntry, ...]:
-    """The same for a pool of processors, which has no nodes to name."""
+    """Read the same for a pool of processors, which has no nodes to name."""
     key = Key("reservations", Many(section(PoolEntry)), ())
     return _load(path, key, lambda found: _too_many(found, cluster))
 
@@ -78,7 +78,7 @@ def with_shape(make: type[Any], name: str, shape: Shape) -> Section:
 def reservation_mistakes(
     entries: Sequence[ReservationEntry], hosts: Sequence[str]
 ) -> Iterator[Contradiction]:
-    """What is wrong with reservations of these hosts."""
+    """Yield what is wrong with reservations of these hosts."""
     for index, entry in enumerate(entries):
         path = f"reservations[{index}]"
         for name in entry.nodes:

@@ -49,7 +49,7 @@ class MetalShape:
 
 @dataclass(slots=True)
 class JobTale:
-    """What became of one job: when its script first began, its end, and its attempts."""
+    """The story of one job: when its script first began, its end, and its attempts."""
 
     index: int  # in its trace
     high: bool
@@ -140,7 +140,7 @@ class TraceCluster(SimulatedWorld):
         return int(job_id) - _EARLY if eventwise else 0
 
     def _turn(self, names: Sequence[str]) -> None:
-        """What is known of these nodes is different from now on."""
+        """Note that these nodes look different from now on."""
         self.fast_forward.end()
         for name in names:
             self.news.node(self._books.nodes[name])
@@ -204,7 +204,7 @@ class TraceCluster(SimulatedWorld):
         return len(waiting)
 
     def active(self) -> int:
-        """How many jobs have not ended yet."""
+        """Return how many jobs have not ended yet."""
         return self.active_high + self.active_low
 
     # --- what came of it -----------------------------------------------------------------------

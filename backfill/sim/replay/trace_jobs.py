@@ -22,7 +22,7 @@ from backfill.sim.schedulers.requests import Request
 
 
 class News:
-    """What changed in Slurm since the daemon last looked: an observation of changes only."""
+    """All changes in Slurm since the daemon last looked: an observation of changes only."""
 
     def __init__(self, books: Books) -> None:
         self.on_news: Callable[[], None] = lambda: None
@@ -48,7 +48,7 @@ class News:
 
     @property
     def any(self) -> bool:
-        """Whether there may be something to tell."""
+        """Return True if there may be something to tell."""
         return bool(self._jobs or self._nodes)
 
     def take(self, world: World, seen_s: float) -> list[ch.Change]:
@@ -101,7 +101,7 @@ class TwoQueues(PendingQueue):
         self.metal.add(request)
 
     def on_bare(self, job: SimJob) -> bool:
-        """Whether the job is one for bare metal."""
+        """Return True if the job is one for bare metal."""
         return job.partition in self._high
 
     def schedule_metal(self, now_s: float) -> float:

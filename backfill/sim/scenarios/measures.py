@@ -47,7 +47,7 @@ def measured(
 
 
 def _provisions(outcome: Outcome) -> Iterator[float]:
-    """How long each instance took from the decision to its first READY."""
+    """Yield how long each instance took from the decision to its first READY."""
     known: set[tuple[str, int]] = set()
     for record in outcome.records:
         if record.kind != "change" or record.body.get("t") != "NodeManaged":

@@ -20,7 +20,7 @@ _LONGEST_STEP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it. `ids`: the Slurm id of each job by its name in the scenario.
+    """The result of a play. `ids`: the Slurm id of each job by its name in the scenario.
 
     `came_s`: when each was submitted, by its id.
     """
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as expected."""
+        """Return True if everything is as expected."""
         return all(verdict.ok for verdict in self.verdicts)
 
 
@@ -143,7 +143,7 @@ class _Player:
         return all(name in self.ids and reached(jobs.get(self.ids[name]), moment) for name in names)
 
     def _next_s(self, now_s: float) -> float:
-        """When the next step is due, if that is known, or the next look."""
+        """Return when the next step is due, if that is known, or the next look."""
         due = [self._due_s(step) for step in self._steps if step.since_s is not None]
         due = [due_s for due_s in due if due_s > now_s]
         look_s = self.stage.look_s
@@ -193,7 +193,7 @@ def drawn(scenario: Scenario) -> dict[str, tuple[float, float]]:
 
 
 def reached(job: Job | None, moment: JobMoment) -> bool:
-    """Whether the job is, or has already been, that far."""
+    """Return True if the job is, or has already been, that far."""
     if job is None:
         return False
     match moment:

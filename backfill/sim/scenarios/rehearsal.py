@@ -174,7 +174,7 @@ class Rehearsal:
         self._step(f"intent {action.key}")
 
     def _turn_s(self, lane: frozenset[str], cost_s: float) -> float:
-        """How long a move waits: between the same two hosts they take turns, as in the driver."""
+        """Return how long a move waits: between the same two hosts they take turns, as in the driver."""
         now_s = self.sim.now_s
         free_s = max(now_s, self._lanes.get(lane, now_s))
         self._lanes[lane] = free_s + cost_s

@@ -1,4 +1,4 @@
-"""When things come round on a cluster: what a play there has of its own."""
+"""Periods and phases of what comes round on a cluster: the clocks of a play there."""
 
 from __future__ import annotations
 

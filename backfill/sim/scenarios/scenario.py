@@ -17,7 +17,7 @@ from backfill.sim.schedulers.reservations import ReservationEntry
 
 
 class JobMoment(StrEnum):
-    """How far a job must be for another one to follow."""
+    """The progress of a job that another one waits for."""
 
     WAITING = "waiting"  # Slurm has it
     RUNNING = "running"  # its script has begun, or it is over already
@@ -25,7 +25,7 @@ class JobMoment(StrEnum):
 
 
 class Mishap(StrEnum):
-    """What may befall the cluster in simulated time."""
+    """A mishap of the cluster in simulated time."""
 
     DAEMON_KILLED = "daemon-killed"  # SIGKILL; it is started again after `for_s`
     SLURM_SILENT = "slurm-silent"  # slurmctld does not answer for `for_s`; jobs go on
@@ -42,7 +42,7 @@ class Mishap(StrEnum):
 
 
 class Assertion(StrEnum):
-    """What can be asserted about a scenario that was played."""
+    """An assertion about a scenario that was played."""
 
     COUNTERS_WHOLE = "counters-whole"  # every counter reached its number: no gap, no duplicate
     ENDED_ONCE = "ended-once"  # every job completed, and none was started a second time
@@ -137,13 +137,13 @@ class Expectation:
 
     @property
     def title(self) -> str:
-        """The same before it is judged and afterwards: what a test is called."""
+        """Name the assertion, the same before it is judged and afterwards, as a test is named."""
         parts = ((self.job, ""), (self.than, "than "), (self.to, "to "), (self.by or "", "by "))
         return " ".join([self.check, *(f"{word}{name}" for name, word in parts if name)])
 
 
 class Measure(StrEnum):
-    """What of a play can be set beside a figure of a paper."""
+    """A measure of a play that can be set beside a figure of a paper."""
 
     PROVISION = "provision"  # from the decision until the instance takes jobs, mean, s
     LAUNCH = "launch"  # from the first submission until every low-priority job has begun, s

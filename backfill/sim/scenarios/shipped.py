@@ -12,7 +12,7 @@ _ENDINGS = ("", ".yaml", ".swf")
 
 
 def folder() -> Path:
-    """Where they are; below the present directory when this is neither of both."""
+    """Return where they are; below the present directory when this is neither of both."""
     return next((place for place in _PLACES if place.is_dir()), Path("scenarios"))
 
 
@@ -33,14 +33,14 @@ def located(path: Path) -> Path:
 
 
 def names() -> list[str]:
-    """What there is, as it can be typed."""
+    """Return all names, as they can be typed."""
     base = folder()
     files = (file for file in sorted(base.rglob("*")) if file.suffix in _ENDINGS[1:])
     return [str(file.relative_to(base)) for file in files]
 
 
 def remedy(path: Path) -> str:
-    """What to do where `path` names nothing: one of ours may have been meant."""
+    """Say what to do where `path` names nothing: one of ours may have been meant."""
     ours = {Path(name).stem: str(Path(name).with_suffix("")) for name in names()}
     near = get_close_matches(path.stem, ours, 1, 0.75)
     return f"did you mean {ours[near[0]]}? otherwise check the path" if near else "check the path"

@@ -79,7 +79,7 @@ class Stage(Protocol):
         """From Slurm's allocation of the job to its first command; None while unknown."""
 
     def complaints(self) -> list[str]:
-        """What went wrong with the work itself: gaps, duplicates, jobs that ran twice."""
+        """Return what went wrong with the work itself: gaps, duplicates, jobs that ran twice."""
 
     def left(self) -> list[str]:
         """Instances and nodes of ours that are still there."""
@@ -192,7 +192,7 @@ class SimulatedStage:
         return None if first_s is None else first_s - self._sim.job(job_id).start_s
 
     def ends_s(self) -> dict[str, float]:
-        """When each job that has computed did so for the last time, by its id; epoch seconds."""
+        """Return when each job that has computed did so for the last time, by its id; epoch seconds."""
         return {s.job: s.end_s for s in sorted(self._sim.segments, key=lambda s: s.end_s)}
 
     def complaints(self) -> list[str]:
@@ -242,7 +242,7 @@ def befall(fault: FaultEntry, sim: SimulatedWorld, daemon: Rehearsal) -> Callabl
 
 
 def _once(fault: FaultEntry, what: Mishap, sim: SimulatedWorld) -> None:
-    """What is over by itself."""
+    """Let a mishap happen that is over by itself."""
     match what:
         case Mishap.CALL_FAILS:
             error = UnreachableError(fault.call, "failed, as the scenario wants it to")

@@ -32,7 +32,7 @@ class ScenarioVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known after the play. Jobs and delays by the jobs' names in the scenario."""
+    """The facts after a play. Jobs and delays by the jobs' names in the scenario."""
 
     jobs: Mapping[str, Job]
     delays_s: Mapping[str, float]

@@ -141,7 +141,7 @@ class FastEasy:
         self._stale = False
 
     def _may_pass(self, job: int, size: int, now: int) -> bool:
-        """Whether a job may overtake the head; what it takes of the extra room is booked."""
+        """Return True if a job may overtake the head; book what it takes of the extra room."""
         if now + self._estimate[job] <= self._shadow:
             return True
         if size <= self._extra:

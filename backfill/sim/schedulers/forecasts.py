@@ -1,4 +1,4 @@
-"""What is free in time to come, by the estimates of running jobs and with what is kept."""
+"""Forecasts of free room, by the estimates of running jobs and with what is kept."""
 
 from __future__ import annotations
 

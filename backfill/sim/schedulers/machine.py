@@ -40,7 +40,7 @@ class Cluster:
 
 
 class Machine:
-    """Who runs since when; all times in the trace's ticks."""
+    """Running jobs and their ends; all times in the trace's ticks."""
 
     __slots__ = ("_ends", "free", "processors", "run", "starts")
 

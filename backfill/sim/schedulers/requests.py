@@ -1,4 +1,4 @@
-"""What jobs want of a room, and those that wait for it, in queue order and by kind."""
+"""Requests for room, and the queue of those that wait, in order and by kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm keeps for others: nodes, or processors of a pool, at certain times."""
+"""Reservations: Slurm keeps nodes for others, or processors of a pool, at certain times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Kept:
 
 
 def kept_processors(entries: Iterable[PoolEntry], trace: JobTrace, cluster: Cluster) -> list[Kept]:
-    """What is kept when, one span after the other; where entries overlap they add up.
+    """Return what is kept when, one span after the other; where entries overlap they add up.
 
     A tick that is kept in part is kept.
     """

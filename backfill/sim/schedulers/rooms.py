@@ -20,7 +20,7 @@ from backfill.sim.schedulers.reservations import Kept
 
 @dataclass(slots=True)
 class Promise:
-    """When by estimates the head of the queue starts, and what it leaves over on its nodes then.
+    """The start of the queue's head by estimates, and what it leaves over on its nodes then.
 
     `left[0]` are its nodes; the n-th number after it are those of them with n CPUs to spare. Of a
     pool, nothing.
@@ -32,7 +32,7 @@ class Promise:
 
 
 class Room(Protocol):
-    """What a scheduler asks of the place that it fills.
+    """The place that a scheduler fills.
 
     `alike`: of two requests of one kind, that is of one size, either both fit or neither does.
     """

@@ -24,7 +24,7 @@ _OTHER_REMEDY = "copy it into a plain file"  # a pipe, for example: it is looked
 
 
 class ByteLines(Protocol):
-    """What a reader needs of an open file."""
+    """An open file, as a reader needs it."""
 
     def __iter__(self) -> Iterator[bytes]: ...
 

@@ -311,7 +311,7 @@ def parse_memory_mb(text: str) -> float | None:
 
 
 def memory_is_per_cpu(text: str) -> bool:
-    """Whether ReqMem counts per CPU (`7996Mc`), as Slurm before 21.08 prints it."""
+    """Return True if ReqMem counts per CPU (`7996Mc`), as Slurm before 21.08 prints it."""
     return text.endswith("c")
 
 

@@ -31,7 +31,7 @@ _NOT_WITH_POLICY = {
 
 
 class _InputError(Exception):
-    """What stands in a file beside the trace is wrong: a line for each problem."""
+    """A file beside the trace is wrong: a line for each problem."""
 
 
 _LIVE_HELP = "play a scenario on a real lab, as `backfill demo` does (see `replay --live --help`)"
@@ -228,7 +228,7 @@ def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str:
 
 
 def _contradiction(args: argparse.Namespace, given: Sequence[str]) -> str:
-    """What does not go together with a policy, or an empty text."""
+    """Say what does not go together with a policy, or an empty text."""
     if "save_takes" in given and "saves_every" not in given:
         return "--save-takes needs --saves-every TIME, how often they save themselves"
     if "seeds" in given and "shake" in given:

@@ -1,4 +1,4 @@
-"""What stands behind options of `replay`; one that cannot be understood is refused with a sentence.
+"""Values of the options of `replay`; one that cannot be understood is refused with a sentence.
 
 The policy file's values are imported where they are needed: a bare replay is to start at once.
 """
@@ -19,7 +19,7 @@ HTC = re.compile(r"htc:(?:(?P<seed>\d{1,9}):)?(?P<jobs>[1-9]\d{0,6})")
 
 
 def seeds(text: str) -> int:
-    """So many repeats."""
+    """Read a number of repeats."""
     if text.isascii() and text.isdigit() and 0 < int(text) <= 1000:
         return int(text)
     raise argparse.ArgumentTypeError(f"'{text}' is no number of repeats; give 1 to 1000")

@@ -79,7 +79,7 @@ def _play(args: argparse.Namespace, setting: Setting, policies: dict[str, Policy
 
 
 def _seeded(args: argparse.Namespace, setting: Setting, policies: PolicySet, seed: int) -> Setting:
-    """The same input with everything that is drawn drawn anew."""
+    """Return the same input with everything random drawn anew."""
     low, high = setting.low, setting.high
     if args.shake > 1:
         high = shaken(high, seed)

@@ -14,7 +14,7 @@ _SAME = 0.005
 
 
 def differences(one: str, first: Sequence[Summary], other: str, second: Sequence[Summary]) -> Iterator[str]:
-    """How `other` differs from `one`, the most telling figures first; a sentence each.
+    """Say how `other` differs from `one`, the most telling figures first; a sentence each.
 
     The summaries pair up, run by run on the same input and seed. With several of them, each
     sentence has the 95 % interval of the paired difference.
@@ -35,7 +35,7 @@ def differences(one: str, first: Sequence[Summary], other: str, second: Sequence
 
 
 def worth_telling(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -> bool:
-    """Whether the means differ by so much that it is a difference to a person."""
+    """Return True if the means differ by so much that it matters to a person."""
     before, after = _mean(figure, first), _mean(figure, second)
     return abs(after - before) > _SAME * max(abs(before), abs(after))
 
@@ -123,7 +123,7 @@ class Interval:
 
     @property
     def sure(self) -> bool:
-        """Whether it differs from zero with 95 % confidence."""
+        """Return True if it differs from zero with 95 % confidence."""
         return self.count > 1 and abs(self.mean) > self.half
 
     def __str__(self) -> str:

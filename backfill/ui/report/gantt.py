@@ -1,4 +1,4 @@
-"""What a replay looked like over time: stretches of jobs and instances on hosts, in lanes."""
+"""Timelines of a replay: stretches of jobs and instances on hosts, in lanes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backfill.sim.replay.trace_cluster import JobTale
 
 
 class Look(StrEnum):
-    """What a stretch shows."""
+    """The meaning of a stretch."""
 
     HIGH = "high-priority job"
     LOW = "low-priority job"

@@ -37,7 +37,7 @@ _US = 1e6
 
 
 def spans_of(setting: Setting, one: Played) -> list[GanttSpan]:
-    """What one run looked like. It must have been drawn."""
+    """Return the stretches of one run, which must have been drawn."""
     assert one.gantt is not None
     return one.gantt.spans(one.run.tales, setting.high.name)
 

@@ -1,4 +1,4 @@
-"""What a replay with policies prints and writes: a table, JSON, and the jobs as CSV."""
+"""A replay with policies as a table, as JSON, and its jobs as CSV."""
 
 from __future__ import annotations
 
