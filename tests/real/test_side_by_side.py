@@ -46,7 +46,11 @@ def folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp())
     made.chmod(0o755)
     yield made
-    shutil.rmtree(made)
+    # In one go: who watches over a run that has failed would take the rest of its files, without the
+    # mark that they are kept, for those of a run that was killed.
+    gone = made.with_name(f"{made.name}-gone")
+    made.rename(gone)
+    shutil.rmtree(gone)
 
 
 @contextmanager
