@@ -65,7 +65,7 @@ def test_a_heterogeneous_job_gets_the_length_of_its_stop(rig: DaemonRig) -> None
     rig.assert_silent(low, began_s, rig.release(high))
     rig.counting(low)
     rig.becomes(name, "ready")
-    stood_min = int(time.time() - held["stopped_s"]) // 60
+    stood_min = int(time.time() - held["refused"]["since_s"]) // 60
     assert {part["JobState"] for part in components(rig, low)} == {"RUNNING"}
     (limit,) = limits(rig, low)
     assert limit in {f"00:{minutes}:00" for minutes in range(11, 12 + stood_min)}
