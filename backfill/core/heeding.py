@@ -190,18 +190,20 @@ class Heed:
         """Of the `latest` readings without news those of which a decision may depend now.
 
         They are read every few seconds, but all that counts is whether a picture is stale, and,
-        while an instance is being removed, whether the host was read since.
+        while an instance is being removed or suspected, whether its host was read since.
         """
         world = self._world
         half_s = world.now_s - policies.limits.stale_after_s / 2
-        leaving = {host for name in world.in_phase(Phase.REMOVING) for host in world.managed[name].hosts}
+        doubtful = [node for node in world.managed.values() if node.suspicion is not None]
+        doubtful += [world.managed[name] for name in world.in_phase(Phase.REMOVING)]
+        each = {host for node in doubtful for host in node.hosts}
         told = self._hosts_s
         due = [
             r
             for host, r in latest.items()
-            if told.get(host, 0.0) < (r.seen_s if host in leaving else min(r.seen_s, half_s))
+            if told.get(host, 0.0) < (r.seen_s if host in each else min(r.seen_s, half_s))
         ]
-        together = [r for r in due if r.seen_s >= half_s and r.source not in leaving]
+        together = [r for r in due if r.seen_s >= half_s and r.source not in each]
         found: list[ch.SourceSeen | ch.SourcesSeen] = []
         if len(together) > 1:
             names = {r.source for r in together}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from backfill.core.plan import Plan
@@ -28,6 +28,7 @@ WRONG = accidents(but=["change ladder"])
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, len(LADDERS) - 1), st.integers(0, 2), lows, highs, WRONG)
+@example(0, 1, [(5.0, 0.0)], [(2.0, 5.0)], [Accident("crash instance", 6.0, 0)])  # counted by readings
 def test_the_same_changes_give_the_same_plans(
     ladder: int, warm: int, low: Work, high: Work, wrong: list[Accident]
 ) -> None:
