@@ -410,8 +410,8 @@ def main() -> int:
 
 def judge(home: Path, failed: Sequence[str]) -> int:
     """The exit status; nothing of the run may be left, but for the files of one that failed."""
-    # A lab's watcher may still be at work for a moment.
-    wait_until(lambda: not leftovers(home), _END_S)
+    # A lab's watcher may still be at work for a moment; when nobody is, nothing more goes away.
+    wait_until(lambda: not [one for one in leftovers(home) if one.startswith("process ")], _END_S)
     left = leftovers(home)
     sweep(home)
     for trace in left:
