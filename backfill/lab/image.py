@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from backfill.drivers.slurm.hooks.build import HOOK_SOURCE
-from backfill.lab import debian, guestroot, saltimage
+from backfill.lab import debian, guestroot, saltimage, tsc
 from backfill.lab.roots import INSTALLED, RELEASES, SUITES
 from backfill.lab.spec import LabError, cache_root
 from backfill.lab.stale import clear_builds
@@ -65,6 +65,14 @@ class GuestImage:
     disk: str
     cmdline: str = CMDLINE
     disk_format: str = "raw"
+
+    def cmdline_under(self, domain_type: str) -> str:
+        """The kernel's words in a guest of this type: one that is emulated is told its clock's rate.
+
+        KVM tells it by itself, and better.
+        """
+        khz = tsc.khz() if domain_type == "qemu" else 0
+        return f"{self.cmdline} tsc_early_khz={khz}" if khz else self.cmdline
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
                     "kernel": image.kernel,
                     "initrd": image.initrd,
                     "disk": image.disk,
-                    "cmdline": image.cmdline,
+                    "cmdline": image.cmdline_under(lab.domain_type),
                     "disk_format": image.disk_format,
                 }
             },

@@ -90,7 +90,11 @@ class LibvirtRig:
                 "surroundings": Surroundings("10.77.0.1", "10.77.0.1:6817", str(lab.munge_key)),
                 "images": {
                     IMAGE: ImageFiles(
-                        guest.kernel, guest.initrd, guest.disk, guest.cmdline, guest.disk_format
+                        guest.kernel,
+                        guest.initrd,
+                        guest.disk,
+                        guest.cmdline_under(lab.domain_type),
+                        guest.disk_format,
                     )
                 },
                 "nodes": {host: host for host in lab.hosts},

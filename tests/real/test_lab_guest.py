@@ -77,7 +77,7 @@ def boot_guest(lab: Lab, host: str, number: int) -> Guest:
         f"""<domain type='{lab.domain_type}'><name>{name}</name>
 <memory unit='MiB'>{GUEST_MB}</memory><vcpu>1</vcpu>
 <os><type arch='x86_64' machine='q35'>hvm</type><kernel>{built.kernel}</kernel>
-<initrd>{built.initrd}</initrd><cmdline>{built.cmdline}</cmdline></os>
+<initrd>{built.initrd}</initrd><cmdline>{built.cmdline_under(lab.domain_type)}</cmdline></os>
 <features><acpi/><apic/></features>
 <cpu mode='maximum'/><clock offset='utc'/><on_reboot>destroy</on_reboot>
 <devices><controller type='usb' model='none'/>

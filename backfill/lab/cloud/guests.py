@@ -97,4 +97,4 @@ def make_image(guest: GuestImage, target: Path) -> None:
         ],
         check=True,
     )
-    (target / "cmdline").write_text(guest.cmdline)
+    (target / "cmdline").write_text(guest.cmdline_under("qemu"))
