@@ -23,12 +23,12 @@ def not_admitted(builder: PlanBuilder, image: str) -> Reason | None:
     why = why or open_breaker(world, "", policies.readiness, policies.hosts)
     # When a rest is over that now keeps instances from being made.
     builder.wake_at(rest_ends_s(world, policies.readiness))
-    builder.wake_at(_hour_over_s(builder))
+    builder.wake_at(hour_over_s(builder))
     return why or full(builder, image) or too_soon(builder, image)
 
 
-def _hour_over_s(builder: PlanBuilder) -> float:
-    """When limits.creates_per_hour may allow one more."""
+def hour_over_s(builder: PlanBuilder) -> float:
+    """Return when limits.creates_per_hour may allow one more."""
     first_s = builder.world.created_after_s(builder.now_s - _HOUR_S)
     return 0.0 if first_s is None else first_s + _HOUR_S
 

@@ -264,27 +264,31 @@ class WorkQueue:
 
     def job_moved(self, before: Job | None, after: Job | None) -> None:
         """A job looks different: on its nodes, where it is held, and in the queue."""
-        world, ours = self._world, False
+        world = self._world
         job = after or before
         assert job is not None
         nodes = {name for one in (before, after) if one is not None for name in one.nodes}
         for name in nodes:
-            node = world.managed.get(name)
-            if node is not None:
-                ours = True
-                self._mark_node(name)
-                self.host_moved(node.host)
-            elif (host := world.host_of_node(name)) is not None:
-                self.host_moved(host)
+            self._jobs_moved_on(name)
         self.mark_nodes(world.holders(job.id))
         for job_id in {job.id, str(job.raw_id)}:
             if job_id in world.claims:
                 self.mark(Entity(Kind.CLAIM, job_id))
-        if ours:
+        if any(name in world.managed for name in nodes):
             self.mark(SCALE)
             self.mark(BUDGET)
         elif any(one is not None and one.state is JobState.PENDING for one in (before, after)):
             self.mark(SCALE)
+
+    def _jobs_moved_on(self, name: str) -> None:
+        """Other jobs than before are on a node, or they look different."""
+        node, host = self._world.managed.get(name), self._world.host_of_node(name)
+        if node is not None or self._world.instances_called(name):
+            self._mark_node(name)
+        if node is not None:
+            self.host_moved(node.host)
+        elif host is not None:
+            self.host_moved(host)
 
     def claim_moved(self, job_id: str, hosts: Iterable[str]) -> None:
         """A job has got hosts, or a claim is answered or over."""

@@ -41,6 +41,7 @@ def plan_scale(builder: PlanBuilder) -> None:
 def _wanted(builder: PlanBuilder) -> list[Want]:
     """What the queue wants; kept from plan to plan where all of its jobs count alike."""
     policies = builder.policies
+    builder.wake_at(policies.demand.next_begin_s(_kinds_waiting(builder.world, policies), builder.now_s))
     alike = not (policies.environments.particular or policies.devices.scarce)
     if alike and not policies.quotas.ceilings:
         need = _need_of_all(policies, builder.world)

@@ -68,6 +68,11 @@ class Demand:
             cpus = nodes = 0
         return Need(cpus, jobs, tuple(sorted(misfits)), nodes, shortest_s)
 
+    def next_begin_s(self, kinds: Iterable[tuple[Job, Collection[str]]], now_s: float) -> float:
+        """Return when the next of these counts that waits for its time; 0 if none does."""
+        times = (job.eligible_s - self.ahead_s for job, _ in kinds if job.reason == "BeginTime")
+        return min((at_s for at_s in times if at_s > now_s), default=0.0)
+
     def waits_for_room(self, job: Job, now_s: float) -> bool:
         """Slurm throttles arrays and users by other reasons: those tasks wait for no room."""
         if job.reason == "BeginTime":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from backfill.core.admission import full, open_rooms, too_soon
+from backfill.core.admission import full, hour_over_s, open_rooms, too_soon
 from backfill.core.condemn import clear
 from backfill.core.fleets import Fleet, FleetState
 from backfill.core.guards import may_create
@@ -123,6 +123,7 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
     """Begin one member; the next step begins the next one."""
     image = _image(builder, fleet)
     limit = may_create(builder.world, builder.policies.limits) or too_soon(builder, image)
+    builder.wake_at(hour_over_s(builder))
     rooms, why_not = open_rooms(builder)
     if limit or not rooms:
         builder.refuse(fleet.id, Goal.FURTHER_MEMBER, limit or no_host(why_not.values()))

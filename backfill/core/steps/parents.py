@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backfill.core.actions import CancelParents, MakeParent
+from backfill.core.admission import hour_over_s
 from backfill.core.guards import may_create
 from backfill.core.placement import candidates
 from backfill.core.plan_builder import PlanBuilder, Progress
@@ -56,6 +57,7 @@ def _make(builder: PlanBuilder, host: str, image: str) -> None:
         limit = None if any(name == host for name, _ in rooms) else why_not[host]
     if limit:
         builder.awaits(Topic.BOOTS)
+        builder.wake_at(hour_over_s(builder))
         builder.refuse(host, Goal.PARENT, limit, image)
         return
     action = MakeParent(host, 0, f"{image} keeps one ready", image, policies.instances.flavour)
