@@ -34,6 +34,7 @@ def plans_compared(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
         found = plan(world, policies)
         anew = plan(world, policies, from_scratch=True)
         _compare(found, anew)
+        assert not world.queue.unsettled, f"steps undo one another: {found}"
         made.append(found)
         return found
 

@@ -261,11 +261,13 @@ class PlanBuilder:
 
     def budget_full(self) -> Reason | None:
         """Return why a budget lets no further instance work now, if it does not."""
+        if not self.policies.budgets.windows:
+            return None
+        self.wake_at(pressure.budgets_change_s(self.world, self.policies))
+        self.awaits(Topic.ON_CPU)
         most = pressure.most_instances(self.world, self.policies)
         if most is None or pressure.on_cpu(self.world) < most:
             return None
-        self.wake_at(pressure.budgets_change_s(self.world, self.policies))
-        self.awaits(Topic.STOPS)
         return because(Code.BUDGET, most=most)
 
     def rule(self, node: ManagedNode) -> RungRule:

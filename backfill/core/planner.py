@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from backfill.core.actions import DeleteInstance, PauseInstance
@@ -109,7 +109,7 @@ def _plan(builder: PlanBuilder) -> Plan:
     found = builder.finish(queue.results(), queue.next_wake_s())
     queue.rooms.touch_again(touched)
     if found.actions:
-        # Whether all of it is done will be seen.
+        # Whether it is carried out is not known here: WorkQueue.carried_out.
         for entity in done:
             queue.mark(entity)
     queue.latest = None if found.actions else found
@@ -279,16 +279,26 @@ def _step_claim(builder: PlanBuilder, claim: HostAllocation) -> None:
         return
     if not claim.waiting:
         return
-    alone = builder.world.alone(claim.hosts)  # as nearly all are on a busy cluster
-    busy = [] if alone else [why for h in claim.hosts if (why := occupied(builder, h))]
-    busy += [why for n in claim.nodes if (why := lacking(builder, n, claim))]
     limit_s = claim.since_s + builder.policies.answer_within_s
     builder.wake_at(limit_s)
-    if not busy:
+    busy = _busy(builder, claim)
+    first = next(busy, None)
+    if first is None:
         free = "no instance uses the hosts" if claim.hosts else "nothing is awaited in its nodes"
         builder.add(AnswerClaim(claim.job_id, True, free))
     elif builder.now_s >= limit_s:
-        builder.add(AnswerClaim(claim.job_id, False, sentences(busy)))
+        builder.add(AnswerClaim(claim.job_id, False, sentences([first, *busy])))
+
+
+def _busy(builder: PlanBuilder, claim: HostAllocation) -> Iterator[Reason]:
+    """Yield what keeps the job from beginning: on its hosts, and in nodes of ours."""
+    if not builder.world.alone(claim.hosts):  # as nearly all are on a busy cluster
+        for host in claim.hosts:
+            if (why := occupied(builder, host)) is not None:
+                yield why
+    for name in claim.nodes:
+        if (why := lacking(builder, name, claim)) is not None:
+            yield why
 
 
 def _over(builder: PlanBuilder, claim: HostAllocation) -> bool:

@@ -56,7 +56,7 @@ class Topic(Enum):
     ROOM = auto()  # the room that new instances would find on some host is another
     REMOVALS = auto()  # an instance has gone
     BOOTS = auto()  # an instance has booted or gone, or a parent of clones has
-    STOPS = auto()  # an instance has left its host's CPUs
+    ON_CPU = auto()  # more or fewer instances than before are at work
     DISK = auto()  # memory was written
     CHECKPOINTS = auto()  # an order of a checkpoint is over
     SILENCE = auto()  # a node has become silent, or answers again
@@ -146,6 +146,11 @@ class WorkQueue:
             self.forgot = f"{entity.kind.name.lower()} {entity.name}".strip()
         self._unasked.discard(entity)
 
+    def carried_out(self) -> None:
+        """The world is now as the latest plan left it: that has looked at all of this already."""
+        self._marked.clear()
+        self._order.clear()
+
     def pop(self) -> Entity | None:
         """What is to be looked at next; None: nothing."""
         while self._order:
@@ -212,7 +217,7 @@ class WorkQueue:
             self.host_moved(host)
         if came_or_went or name in self._world.managed:
             self.mark(SCALE)
-            self.mark(FLEETS)
+            self._mark_fleets()
 
     def mark_name(self, name: str) -> None:
         """The node or instances of this name."""
@@ -228,6 +233,10 @@ class WorkQueue:
     def _mark_if_silent(self) -> None:
         if self._world.silent:
             self.mark(LIVENESS)
+
+    def _mark_fleets(self) -> None:
+        if self._world.fleets:
+            self.mark(FLEETS)
 
     def host_moved(self, host: str) -> None:
         """Something about a host, or on it, is different: that concerns all who use its room."""
@@ -249,7 +258,7 @@ class WorkQueue:
         """A host was read and looks different: its instances count from now on, if it is new."""
         self.host_moved(host)
         self.mark(SCALE)
-        self.mark(FLEETS)
+        self._mark_fleets()
 
     def instance_moved(self, host: str, name: str) -> None:
         """A hypervisor shows an instance otherwise than before."""
@@ -260,7 +269,7 @@ class WorkQueue:
             self.companions_moved(node)
         if node is None or node.generation == 0 or not self._world.instances_called(name):
             self.mark(SCALE)
-            self.mark(FLEETS)
+            self._mark_fleets()
 
     def job_moved(self, before: Job | None, after: Job | None) -> None:
         """A job looks different: on its nodes, where it is held, and in the queue."""
@@ -308,14 +317,14 @@ class WorkQueue:
             if one is not None:
                 self.companions_moved(one)
         self.mark(SCALE)
-        self.mark(FLEETS)
+        self._mark_fleets()
         self._mark_if_silent()
         old, new = (None if one is None else one.phase for one in (before, after))
         if old is not new:
             self.mark(BUDGET)
             self.happened(Topic.BOOTS)
-        if old in ON_CPU and new not in ON_CPU:
-            self.happened(Topic.STOPS)
+        if (old in ON_CPU) is not (new in ON_CPU):
+            self.happened(Topic.ON_CPU)
         if old in (Phase.REMOVING, Phase.DRAINING) and old is not new:
             self.happened(Topic.REMOVALS)
         if before is not None and before.order and (after is None or not after.order):
@@ -348,7 +357,7 @@ class WorkQueue:
             self.happened(Topic.BOOTS)
         if kind == "SuspendInstance":
             self.happened(Topic.DISK)
-        self.mark(FLEETS)
+        self._mark_fleets()
 
     def fleet_moved(self, members: Iterable[str]) -> None:
         """An order of a fleet is new, further, or over."""

@@ -166,6 +166,7 @@ class Cycle:
         for step in steps:
             self._tell(step)
             self._apply(effect_of(step, self.world.now_s))
+        self.world.queue.carried_out()
         written = self._flush()
         for answered in answers:
             self._answer(answered)

@@ -118,13 +118,18 @@ def _pardoned(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether its jobs were to start anew and do not: Slurm said no, or its host is free again."""
     if node.condemned is None or builder.busy_with(node):
         return False
-    free = builder.host_is_free(node.host) and not builder.budget_full()
     said_no = node.unconfirmed
-    if said_no is None and (not free or node.name in builder.world.closed):
+    if said_no is None and not _host_is_free_again(builder, node):
         return False
     why = node.reason if said_no is None else f"not given back to the queue: {said_no}"
     builder.note(node, why, condemned=None, unconfirmed=None)
     return True
+
+
+def _host_is_free_again(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if it can go back when some time is over: its jobs need not start anew."""
+    free = builder.host_is_free(node.host) and not builder.budget_full()
+    return free and node.name not in builder.world.closed
 
 
 def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -291,6 +296,8 @@ def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, reason: str) -> bool:
+    if node.condemned is None and _host_is_free_again(builder, node):
+        return False  # else this would be taken back at once
     unsure = only_claimed(builder, node)
     if unsure:
         builder.refuse(node.name, Goal.REQUEUE, unsure.after(reason))
