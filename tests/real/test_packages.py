@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.real, pytest.mark.soak]
 ROOT = Path(__file__).resolve().parents[2]
 # What each package needs from Debian, and systemd, which looks at the unit.
 NEEDS = {
-    "bookworm": ("python3", "libvirt0", "systemd"),
-    "trixie": ("python3", "python3-yaml", "python3-rich", "python3-libvirt", "systemd"),
+    "bookworm": ("python3", "libvirt0", "procps", "systemd"),
+    "trixie": ("python3", "python3-yaml", "python3-rich", "python3-libvirt", "procps", "systemd"),
 }
 MARKS = {"bookworm": "deb12", "trixie": "deb13"}
 INSTALLED = (
