@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from backfill.core.cluster import ENDED, Job
-from backfill.core.fleet import Checkpoint
-from backfill.core.guards import Limits
+from backfill.core.model.cluster import ENDED, Job
+from backfill.core.model.fleet import Checkpoint
+from backfill.core.policies.limits import Limits
 
 _READINGS = 3  # of Slurm that have to agree
+
+
 WINDOWS_S = (60.0, 3600.0)  # in which so many may go
 
 
@@ -71,8 +73,8 @@ class Expiry:
             return _Doubt(reason, now_s)
         return _Doubt(reason, known.since_s, known.times + 1)
 
-    def full(self, destroyed: Mapping[float, int], now_s: float, limits: Limits) -> str:
-        """Say which limit keeps one more from going now, or return an empty text.
+    def full(self, destroyed: Mapping[float, int], now_s: float, limits: Limits) -> str | None:
+        """Say which limit keeps one more from going now, or None.
 
         `destroyed`: how many instances with work were destroyed within the last so many seconds.
         """
@@ -84,7 +86,7 @@ class Expiry:
             lately = sum(1 for at_s in self._dropped_s if at_s > now_s - within_s)
             if lately + destroyed.get(within_s, 0) >= most:
                 return f"limits.{name} = {most} is reached"
-        return ""
+        return None
 
     def dropped(self, identity: str, now_s: float) -> None:
         """One is gone; it counts against the limits."""
@@ -129,9 +131,9 @@ def _replaces(one: list[Checkpoint], other: list[Checkpoint]) -> bool:
 
 def _unsure(
     known: _Doubt, parts: list[Checkpoint], jobs: Mapping[str, Job], now_s: float, limits: Limits
-) -> str:
-    """Say what is missing for certainty, or return an empty text."""
+) -> str | None:
+    """Say what is missing for certainty, or None."""
     needed_s = limits.sure_after_s if parts[0].job in jobs else limits.missing_s
     if known.times >= _READINGS and now_s >= known.since_s + needed_s:
-        return ""
+        return None
     return f"this is believed when {_READINGS} readings of Slurm say the same, for {needed_s:.0f} s"

@@ -7,14 +7,15 @@ What becomes our business later is told then, as it looks by that time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields, replace
+from heapq import heappop, heappush
 from operator import attrgetter
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState, Node
-from backfill.core.fleet import Host
-from backfill.core.lifecycle import Phase
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState, Node
+from backfill.core.model.fleet import Host
+from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.demand import for_room
 from backfill.core.policies.spread import Order
 from backfill.core.policies.victims import Extent, Prefer
@@ -36,24 +37,24 @@ class Heed:
         self._wanted: set[str] | None = None  # ids of jobs that are held, or that claim hosts
         self._priorities: dict[str, float] = {}  # jobs of which no more is new, and when read
         self._hosts: dict[str, Host] = {}
-        self._hosts_s: dict[str, float] = {}  # when each host was last read, as told
+        self._readings = Readings()
         self._failed: dict[str, tuple[str, float]] = {}  # source -> problem, and last read before
         self._policies: PolicySet | None = None
         self._names: frozenset[str] = frozenset()  # that the policies have for instances
 
-    def news(self, change: ch.Change, policies: PolicySet) -> Iterator[ch.Change]:
-        """What to tell of a change, or because of it."""
+    def news(self, change: ch.Change, policies: PolicySet) -> list[ch.Change]:
+        """Return what to tell of a change, or because of it."""
         match change:
             case ch.JobSeen(job=job):
-                return self._job(job.id, change.seen_s, policies)
+                return list(self._job(job.id, change.seen_s, policies))
             case ch.JobGone():
-                return self._job(change.id, change.seen_s, policies)
+                return list(self._job(change.id, change.seen_s, policies))
             case ch.NodeSeen(node=node):
-                return self._node(node.name, change.seen_s, policies)
+                return list(self._node(node.name, change.seen_s, policies))
             case ch.NodeGone():
-                return self._node(change.name, change.seen_s, policies)
+                return list(self._node(change.name, change.seen_s, policies))
             case _:
-                return self._more(change, policies)
+                return list(self._more(change, policies))
 
     def _more(self, change: ch.Change, policies: PolicySet) -> Iterator[ch.Change]:
         """A change of what is ours: also what it makes our business."""
@@ -184,41 +185,88 @@ class Heed:
         self._failed[change.source] = told
         return True
 
-    def readings(
-        self, latest: Mapping[str, ch.SourceSeen], policies: PolicySet
-    ) -> list[ch.SourceSeen | ch.SourcesSeen]:
-        """Of the `latest` readings without news those of which a decision may depend now.
+    def read(self, reading: ch.SourceSeen) -> None:
+        """A host was read, without news."""
+        self._readings.put(reading)
+
+    def readings(self, policies: PolicySet) -> list[ch.SourceSeen | ch.SourcesSeen]:
+        """Of the latest readings without news those of which a decision may depend now.
 
         They are read every few seconds, but all that counts is whether a picture is stale, and,
-        while an instance is being removed or suspected, whether its host was read since.
+        while an instance is being removed, suspected or an old copy, whether its host was read since.
         """
-        world = self._world
-        half_s = world.now_s - policies.limits.stale_after_s / 2
-        doubtful = [node for node in world.managed.values() if node.suspicion is not None]
-        doubtful += [world.managed[name] for name in world.in_phase(Phase.REMOVING)]
-        each = {host for node in doubtful for host in node.hosts}
-        told = self._hosts_s
-        due = [
-            r
-            for host, r in latest.items()
-            if told.get(host, 0.0) < (r.seen_s if host in each else min(r.seen_s, half_s))
-        ]
+        half_s = self._world.now_s - policies.limits.stale_after_s / 2
+        each = self._doubtful(policies)
+        due = self._readings.due(half_s, each)
         together = [r for r in due if r.seen_s >= half_s and r.source not in each]
         found: list[ch.SourceSeen | ch.SourcesSeen] = []
         if len(together) > 1:
             names = {r.source for r in together}
             oldest_s = min(r.seen_s for r in together)
-            told.update(dict.fromkeys(names, oldest_s))
-            others = tuple(sorted(world.hosts.keys() - names))
-            if names <= world.hosts.keys() and len(others) < len(names):
+            self._readings.told(names, oldest_s)
+            others = tuple(sorted(self._world.hosts.keys() - names))
+            if names <= self._world.hosts.keys() and len(others) < len(names):
                 found.append(ch.SourcesSeen(others, oldest_s, all_but=True))
             else:
                 found.append(ch.SourcesSeen(tuple(sorted(names)), oldest_s))
             due = [r for r in due if r.source not in names]
         for reading in due:
-            told[reading.source] = reading.seen_s
+            self._readings.told((reading.source,), reading.seen_s)
             found.append(reading)
         return found
+
+    def _doubtful(self, policies: PolicySet) -> set[str]:
+        """Hosts of which each reading may decide what becomes of an instance, or of its node."""
+        world = self._world
+        doubtful = [world.managed[name] for name in (*world.suspected, *world.in_phase(Phase.REMOVING))]
+        each = {host for node in doubtful for host in node.hosts}
+        for name in world.queue.awaiting_readings():
+            node, copies = world.managed.get(name), world.instances_called(name)
+            each.update(c.host for c in copies if node is None or c.tag.generation != node.generation)
+            if node is None and not copies:
+                each.update(policies.hosts)  # what is left over may turn up on any of them
+        return each
+
+
+class Readings:
+    """The latest reading of each host that was not told yet, found by when its host was told last."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, ch.SourceSeen] = {}
+        self._told_s: dict[str, float] = {}  # when each host was last read, as told
+        self._by_age: list[tuple[float, str]] = []  # a heap: the same of each host in `_latest`
+
+    def put(self, reading: ch.SourceSeen) -> None:
+        """A host was read."""
+        host = reading.source
+        known = self._latest.get(host)
+        if known is not None and known.seen_s <= reading.seen_s:
+            self._latest[host] = reading  # the usual case, thousands of times in a turn
+            return
+        told_s = self._told_s.get(host, 0.0)
+        if reading.seen_s <= told_s:
+            return
+        if host not in self._latest:
+            heappush(self._by_age, (told_s, host))
+        self._latest[host] = reading
+
+    def told(self, hosts: Iterable[str], seen_s: float) -> None:
+        """It is told of these that they were read then."""
+        for host in hosts:
+            self._told_s[host] = seen_s
+            if self._latest[host].seen_s <= seen_s:
+                del self._latest[host]
+            else:
+                heappush(self._by_age, (seen_s, host))
+
+    def due(self, half_s: float, each: Collection[str]) -> list[ch.SourceSeen]:
+        """Those of hosts of which nothing was told since `half_s`, and all of `each`, by name."""
+        hosts = {host for host in each if host in self._latest}
+        while self._by_age and self._by_age[0][0] < half_s:
+            told_s, host = heappop(self._by_age)
+            if host in self._latest and self._told_s.get(host, 0.0) == told_s:
+                hosts.add(host)
+        return [self._latest[host] for host in sorted(hosts)]
 
 
 def _waits_alike(job: Job, told: Job) -> bool:

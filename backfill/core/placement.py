@@ -1,29 +1,39 @@
-"""Where instances may go: which hosts are open, and how much room each has left."""
+"""Where instances may go: which hosts are open, for how long, and how much room each has left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf, nextafter
 
-from backfill.core.breakers import open_breaker
-from backfill.core.cluster import NodeBase
-from backfill.core.devices import Sharing
-from backfill.core.fleet import Instance
-from backfill.core.foresight import node_of, wanted_again_s
-from backfill.core.guards import Limits, stale
-from backfill.core.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
+from backfill.core.model.cluster import Job, Node, NodeBase, end_s
+from backfill.core.model.devices import Sharing
+from backfill.core.model.fleet import Instance
+from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
+from backfill.core.model.quantities import NOTHING, Resources
+from backfill.core.model.refusals import Code, Reason, Words, because, limit
+from backfill.core.policies.limits import Limits
+from backfill.core.policies.readiness import Readiness
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
-from backfill.core.quantities import NOTHING, Resources
-from backfill.core.refusals import Code, Reason, Words, because, limit
-from backfill.core.world import World
+from backfill.core.world import IMAGE, World, stale
 
 # PLANNED is among them only where it is not known for when.
 _SHUT_FLAGS = frozenset({"MAINT", "RESERVED", "REBOOT_REQUESTED", "POWERED_DOWN", "FAIL"})
+
+
 # Phases in which all of its room is a node's own: it may run at any moment, or does so.
 _HOLDING = ON_CPU | {Phase.EVICTING, Phase.THROTTLED, Phase.MOVING}
+
+
 _KEPT = _HOLDING | {Phase.PARKED}
+
+
+# Whose records may not keep the name from being used anew.
+_MAY_BE_FREE = (Phase.FAILED, Phase.GIVEN_UP, Phase.REMOVING)
+
+
 _MOST_PAYS = 3  # so many different demands on a host's time are kept
 
 
@@ -231,42 +241,101 @@ def _enough(world: World, host: str, policies: PolicySet) -> Reason | None:
     return None
 
 
-def candidates(
+Room = tuple[str, Resources]  # a host and what is left on it
+Look = tuple[Resources | Reason, float]  # what is left on a host or why nobody may come; until when
+Rank = tuple[float, int, int]  # what the policy goes by, the lowest first; and the host's place in the file
+
+
+def find_host(
     world: World,
     policies: PolicySet,
     pays_s: float,
-    skip: frozenset[str] = frozenset(),
+    *,
+    skip: str = "",
     need: DeviceNeed = NO_DEVICES,
-) -> tuple[list[tuple[str, Resources]], dict[str, Reason]]:
-    """Hosts with room for one more instance, and for every other host why not.
+    slow: Callable[[str], Reason | None] | None = None,
+) -> tuple[str | None, dict[str, Reason]]:
+    """Return the host that the policy prefers for one more instance; or None, and why, for each host.
 
-    `pays_s`: for so long the host must not be wanted again, as far as that is known.
+    `pays_s`: for so long the host must not be wanted again, as far as that is known. `skip` is no
+    candidate. `slow` says why a host with room has to wait all the same, if it has.
     """
-    rooms, why_not = _rooms_of(world, policies).found(world, pays_s)
-    if need != NO_DEVICES:
-        shape = policies.instances.flavour.resources
-        bars = {
-            host: _forbidden(world, policies, host, need)
-            or no_memory(world, host, need.job, need.region_mb, left - shape)
-            for host, left in rooms
-        }
-        why_not = why_not | {host: why for host, why in bars.items() if why}
-        rooms = [(host, left) for host, left in rooms if not bars[host]]
-    return (
-        [(host, left) for host, left in rooms if host not in skip],
-        {host: why for host, why in why_not.items() if host not in skip},
-    )
+    rooms = rooms_of(world, policies)
+    barred: dict[str, Reason] = {}
+
+    def is_open(found: Room) -> bool:
+        host = found[0]
+        if host == skip:
+            return False
+        bar = _lacks(world, policies, found, need)
+        if bar is None and slow is not None:
+            bar = slow(host)
+        if bar is not None:
+            barred[host] = bar
+        return bar is None
+
+    if policies.placement.order is Order.RANDOM:
+        every = [found for found in rooms.open(world, pays_s) if is_open(found)]
+        host = policies.placement.draw(every) if every else None
+    else:
+        host = next((name for name, left in rooms.preferred(world, pays_s) if is_open((name, left))), None)
+    if host is not None:
+        return host, {}
+    closed_ = rooms.closed(world, pays_s)
+    return None, {
+        **{name: why for name, why in closed_.items() if name != skip},
+        **{name: barred[name] for name in policies.hosts if name in barred},
+    }
 
 
-def pick(world: World, policies: PolicySet, rooms: Sequence[tuple[str, Resources]]) -> str:
-    """The host that the policy prefers among those with room."""
-    if policies.placement.order is not Order.IDLE:
-        return policies.placement.choose(rooms)
-    seen = {host: world.hosts[host].busy for host, _ in rooms}
-    return policies.placement.choose(rooms, {h: b for h, b in seen.items() if b is not None})
+def open_hosts(world: World, policies: PolicySet, pays_s: float) -> tuple[list[Room], dict[str, Reason]]:
+    """Return all hosts with room in the order of the policy file, and for every other host why not."""
+    rooms = rooms_of(world, policies)
+    return rooms.open(world, pays_s), rooms.closed(world, pays_s)
 
 
-Look = tuple[Resources | Reason, float]  # what is left on a host or why nobody may come; until when
+def why_not_on(
+    world: World, policies: PolicySet, host: str, pays_s: float, need: DeviceNeed = NO_DEVICES
+) -> Reason | None:
+    """Return why no further instance may come to the host, if none may."""
+    found = rooms_of(world, policies).looks(world, pays_s)[host][0]
+    return found if isinstance(found, Reason) else _lacks(world, policies, (host, found), need)
+
+
+def _lacks(world: World, policies: PolicySet, found: Room, need: DeviceNeed) -> Reason | None:
+    """Return what a host with room cannot give, if there is anything."""
+    if need == NO_DEVICES:
+        return None
+    host, left = found
+    beside = left - policies.instances.flavour.resources
+    few = _forbidden(world, policies, host, need)
+    return few or no_memory(world, host, need.job, need.region_mb, beside)
+
+
+class Touched:
+    """What has to be looked at again, in a table of which a plan changes a part tentatively."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.touched: set[str] = set(names)
+        self._tried: set[str] = set()  # touched by the plan that is being made
+
+    def touch(self, name: str) -> None:
+        """Something about it has changed."""
+        self.touched.add(name)
+        self._tried.add(name)
+
+    def begin(self) -> None:
+        """From now on what is changed is tentative."""
+        self._tried = set()
+
+    def put_back(self) -> None:
+        """What was changed tentatively is as it was."""
+        self.touched.update(self._tried)
+
+    def taken(self) -> set[str]:
+        """All of it, which counts as looked at from now on."""
+        names, self.touched = self.touched, set()
+        return names
 
 
 class Rooms:
@@ -274,72 +343,150 @@ class Rooms:
 
     def __init__(self, policies: PolicySet) -> None:
         self.policies = policies
-        self.touched: set[str] = set()  # hosts about which something has changed
+        self.hosts = Touched()
         self.until_s = inf  # until then time changes nothing
-        self._by_pays: dict[float, dict[str, Look]] = {}
-        self._found: dict[float, tuple[list[tuple[str, Resources]], dict[str, Reason]]] = {}
-        self._stale: set[str] = set()
-
-    def touch(self, host: str) -> None:
-        """Something about the host has changed."""
-        self._stale.add(host)
-        self.touched.add(host)
-
-    def touch_again(self, hosts: Iterable[str]) -> None:
-        """What was changed tentatively is as it was."""
-        self._stale.update(hosts)
-        self.touched = set()
+        self._place = {host: place for place, host in enumerate(policies.hosts)}
+        self._news = False  # since somebody asked
+        self._looks: dict[float, dict[str, Look]] = {}  # by what a host has to pay
+        self._ranks: dict[float, dict[str, Rank]] = {}  # of hosts with room
+        self._sorted: dict[float, list[Rank]] = {}  # the same, the best first
 
     def forget(self) -> None:
         """Anything may have changed."""
-        self._stale.update(self.policies.hosts)
+        self.hosts.touched.update(self.policies.hosts)
 
-    def found(self, world: World, pays_s: float) -> tuple[list[tuple[str, Resources]], dict[str, Reason]]:
-        """Hosts with room in the order of the policy file, and for every other host why not."""
-        self.refresh(world)
-        if pays_s not in self._by_pays:
-            for old in list(self._by_pays)[:-_MOST_PAYS]:
-                del self._by_pays[old], self._found[old]
+    def looks(self, world: World, pays_s: float) -> dict[str, Look]:
+        """Return what was found on each host, in the order of the policy file."""
+        self._refresh(world)
+        if pays_s not in self._looks:
+            for old in list(self._looks)[:-_MOST_PAYS]:
+                del self._looks[old], self._ranks[old], self._sorted[old]
             looks = {host: _look(self.policies, pays_s, host, world) for host in self.policies.hosts}
-            self._by_pays[pays_s] = looks
+            ranks = {host: rank for host in looks if (rank := self._rank(world, host, looks[host]))}
+            self._looks[pays_s], self._ranks[pays_s] = looks, ranks
+            self._sorted[pays_s] = sorted(ranks.values())
             self.until_s = min(self.until_s, *(until_s for _, until_s in looks.values()), inf)
-            self._sort(pays_s)
-        return self._found[pays_s]
+        return self._looks[pays_s]
 
-    def refresh(self, world: World) -> bool:
-        """Look again where something has changed; whether that makes a difference."""
-        if world.now_s >= self.until_s:
-            self._find_due(world.now_s)
-        if not self._stale:
-            return False
-        hosts, self._stale = self._stale, set()
-        changed = False
-        for pays_s, looks in self._by_pays.items():
-            different = False
+    def open(self, world: World, pays_s: float) -> list[Room]:
+        """Return hosts with room, in the order of the policy file."""
+        looks = self.looks(world, pays_s)
+        return [(host, found) for host, (found, _) in looks.items() if not isinstance(found, Reason)]
+
+    def closed(self, world: World, pays_s: float) -> dict[str, Reason]:
+        """Return why no instance may come to the others."""
+        looks = self.looks(world, pays_s)
+        return {host: found for host, (found, _) in looks.items() if isinstance(found, Reason)}
+
+    def preferred(self, world: World, pays_s: float) -> Iterator[Room]:
+        """Yield hosts with room, those first that the policy prefers."""
+        looks, hosts = self.looks(world, pays_s), self.policies.hosts
+        for *_, place in self._sorted[pays_s]:
+            left = looks[hosts[place]][0]
+            assert isinstance(left, Resources)
+            yield hosts[place], left
+
+    def news(self, world: World) -> bool:
+        """Return True if somebody would find another room somewhere than when this was asked before."""
+        self._refresh(world)
+        news, self._news = self._news, False
+        return news
+
+    def _refresh(self, world: World) -> None:
+        """Look again where something has changed."""
+        if not self.hosts.touched:
+            return
+        hosts = self.hosts.taken()
+        for pays_s, looks in self._looks.items():
             for host in hosts & looks.keys():
                 old, new = looks[host], _look(self.policies, pays_s, host, world)
                 looks[host] = new
-                different = different or old[0] != new[0]
+                self._news = self._news or old[0] != new[0]
                 self.until_s = min(self.until_s, new[1])
-            if different:
-                self._sort(pays_s)
-                changed = True
-        return changed
+                self._sort(pays_s, host, self._rank(world, host, new))
+
+    def _rank(self, world: World, host: str, look: Look) -> Rank | None:
+        left = look[0]
+        if isinstance(left, Reason):
+            return None
+        return (*self.policies.placement.rank(left, world.hosts[host].busy), self._place[host])
+
+    def _sort(self, pays_s: float, host: str, new: Rank | None) -> None:
+        ranks, every = self._ranks[pays_s], self._sorted[pays_s]
+        old = ranks.pop(host, None)
+        if new is not None:
+            ranks[host] = new
+        if old != new:
+            if old is not None:
+                del every[bisect_left(every, old)]
+            if new is not None:
+                insort(every, new)
+
+    def begin(self, now_s: float) -> None:
+        """A plan is made: what is changed now is tentative, and time alone may make a difference."""
+        self.hosts.begin()
+        if now_s >= self.until_s:
+            self._find_due(now_s)
 
     def _find_due(self, now_s: float) -> None:
-        every = [look for looks in self._by_pays.values() for look in looks.items()]
-        self._stale.update(host for host, (_, until_s) in every if now_s >= until_s)
+        every = [look for looks in self._looks.values() for look in looks.items()]
+        self.hosts.touched.update(host for host, (_, until_s) in every if now_s >= until_s)
         self.until_s = min((until_s for _, (_, until_s) in every if until_s > now_s), default=inf)
 
-    def _sort(self, pays_s: float) -> None:
-        looks = [(host, found) for host, (found, _) in self._by_pays[pays_s].items()]
-        self._found[pays_s] = (
-            [(host, found) for host, found in looks if not isinstance(found, Reason)],
-            {host: found for host, found in looks if isinstance(found, Reason)},
-        )
+
+class Names:
+    """The names that the policy file has for instances, without those that are plainly in use."""
+
+    def __init__(self, policies: PolicySet) -> None:
+        template = policies.instances
+        self.policies = policies
+        self.names = Touched(template.names)
+        self._pairs = list(zip(template.names, template.addresses, strict=True))
+        self._place = {name: place for place, name in enumerate(template.names)}
+        self._open: list[int] = []  # places of those that may be free, in order
+        self._strays: set[str] = set()
+
+    def forget(self) -> None:
+        """Anything may have changed."""
+        self.names.touched.update(self._place)
+
+    def free(self, world: World) -> Iterator[tuple[str, str]]:
+        """Yield names that may be free, with their addresses, in the order of the policy file: those
+        that are in no use, and those of nodes that have failed or are just being removed."""
+        self._refresh(world)
+        return (self._pairs[place] for place in self._open)
+
+    def strays(self, world: World) -> set[str]:
+        """Return names of Slurm's nodes that no record of ours has."""
+        self._refresh(world)
+        return self._strays
+
+    def _refresh(self, world: World) -> None:
+        if not self.names.touched:
+            return
+        for place in sorted(self._place[name] for name in self.names.taken() & self._place.keys()):
+            name = self._pairs[place][0]
+            node, there = world.managed.get(name), name in world.nodes
+            at = bisect_left(self._open, place)
+            was = at < len(self._open) and self._open[at] == place
+            may = not there if node is None else node.phase in _MAY_BE_FREE
+            if may and not was:
+                self._open.insert(at, place)
+            elif was and not may:
+                del self._open[at]
+            (self._strays.add if node is None and there else self._strays.discard)(name)
 
 
-def _rooms_of(world: World, policies: PolicySet) -> Rooms:
+def names_of(world: World, policies: PolicySet) -> Names:
+    """Return the names of these policies, as far as they may be free."""
+    names = world.queue.free_names
+    if names is None or names.policies is not policies:
+        names = world.queue.free_names = Names(policies)
+    return names
+
+
+def rooms_of(world: World, policies: PolicySet) -> Rooms:
+    """Return what new instances would find under these policies."""
     rooms = world.queue.rooms
     if rooms is None or rooms.policies is not policies:
         rooms = world.queue.rooms = Rooms(policies)
@@ -348,7 +495,7 @@ def _rooms_of(world: World, policies: PolicySet) -> Rooms:
 
 def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Look:
     """What is left on the host, or why no instance may come to it; and until when that holds."""
-    reason = closed(world, host, policies.limits)
+    reason = closed(world, host, policies.limits) or _unproven(world, host)
     if reason:
         return reason, inf
     until_s = _known_until_s(world, host, policies, pays_s)
@@ -363,6 +510,12 @@ def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Look:
     return left if shape.fits(left) else _no_room(host, left, shape), until_s
 
 
+def _unproven(world: World, host: str) -> Reason | None:
+    """Return why nothing new may come to the host; what is there already goes on, and comes back."""
+    said = world.hosts[host].unproven
+    return because(Code.HOST_UNPROVEN, host=host, said=Words(said)) if said else None
+
+
 def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) -> float:
     """When time alone may make a difference about a host."""
     moments = [inf]
@@ -374,3 +527,67 @@ def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) 
     if host in world.streaks:
         moments.append(world.streaks[host].last_s + policies.readiness.rest_s)
     return min(at_s for at_s in moments if at_s > world.now_s)
+
+
+def node_of(world: World, host: str) -> Node | None:
+    """The host's own Slurm node as last seen; None for a host without one."""
+    known = world.hosts.get(host)
+    return world.nodes.get(known.node) if known is not None and known.node else None
+
+
+def wanted_again_s(node: Node) -> float | None:
+    """When Slurm will want the node, by reservations and planned starts; None: not known."""
+    return min((at_s for at_s in (node.planned_s, node.maintenance_s) if at_s), default=None)
+
+
+def free_again_s(world: World, host: str) -> float | None:
+    """When, by their time limits, the jobs to which Slurm gave the host are over; None: unknown."""
+    known = world.hosts.get(host)
+    if known is None or known.node is None or host in world.closed:
+        return None
+    holders = {j.id: j for j in world.jobs_on(known.node) if j.holds_nodes}
+    raw = {str(j.raw_id) for j in holders.values()}
+    if any(job_id not in holders and job_id not in raw for job_id in world.takers(host)):
+        return None  # a job of which only its hook has told
+    ends = [end_s(job) for job in holders.values()]
+    if None in ends:
+        return None
+    return max((end for end in ends if end is not None), default=world.now_s)
+
+
+def free_since_s(world: World, host: str) -> float:
+    """Since when the host's own node looks as it does now; 0 for a host without one."""
+    known = world.hosts.get(host)
+    if known is None or known.node is None:
+        return 0.0
+    return world.node_since_s(known.node)
+
+
+def left_s(jobs: Iterable[Job], stopped_s: float) -> float:
+    """The longest that one of these jobs, stopped at `stopped_s`, may still run by its limit."""
+    ends = [end - stopped_s for job in jobs if (end := end_s(job)) is not None]
+    return max(0.0, *ends) if ends else 0.0
+
+
+def open_breaker(world: World, name: str, rules: Readiness, hosts: Iterable[str]) -> Reason | None:
+    """Return why nothing may be made on host `name` (or of the IMAGE) now, if nothing may.
+
+    The image is to blame only when more than one host has failed with it.
+    """
+    streak = world.streaks.get(name)
+    if streak is None or streak.count < rules.break_after:
+        return None
+    if name == IMAGE and sum(h in world.streaks for h in hosts) < 2:
+        return None
+    if world.now_s >= streak.last_s + rules.rest_s:
+        return None
+    last = Words(streak.problem)
+    if name == IMAGE:
+        return because(Code.IMAGE_FAILS, count=streak.count, rest_s=rules.rest_s, said=last)
+    return because(Code.HOST_FAILS, host=name, count=streak.count, rest_s=rules.rest_s, said=last)
+
+
+def rest_ends_s(world: World, rules: Readiness) -> float:
+    """When the next rest is over; 0 for none."""
+    ends = [s.last_s + rules.rest_s for s in world.streaks.values() if s.count >= rules.break_after]
+    return min((end_s for end_s in ends if world.now_s < end_s), default=0.0)

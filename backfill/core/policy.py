@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from backfill.core.fleet import Flavour
-from backfill.core.guards import Limits
-from backfill.core.keys import Option, about, key
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.keys import Option, about, key
+from backfill.core.policies.access import Roles
 from backfill.core.policies.budgets import Budgets
 from backfill.core.policies.checkpoints import Checkpoints
 from backfill.core.policies.cloning import Cloning
@@ -17,6 +17,7 @@ from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.policies.environments import Environments
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.liveness import Liveness
 from backfill.core.policies.notice import Notice
 from backfill.core.policies.quotas import Quotas
@@ -26,6 +27,7 @@ from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Spread
 from backfill.core.policies.unsuspendable import Unsuspendable
 from backfill.core.policies.victims import Victims
+from backfill.core.policies.workloads import Workloads
 
 
 class Proof(Option):
@@ -82,6 +84,7 @@ class PolicySet:
     instances: Template
     hosts: tuple[str, ...]  # in the order of the file
     ladder: Ladder = field(default_factory=Ladder)
+    workloads: Workloads = field(default_factory=Workloads)
     demand: Demand = field(default_factory=Demand)
     scale: Scale = field(default_factory=Scale)
     comeback: Comeback = field(default_factory=Comeback)
@@ -101,7 +104,15 @@ class PolicySet:
     disk_queue: DiskQueue = field(default_factory=DiskQueue)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     saving: Saving = field(default_factory=Saving)
+    access: Roles = field(default_factory=Roles)
     proof: Proof = Proof.CPU
     answer_within_s: float = key(
         1.5, "Seconds after which a hook that still waits is told that the room is not free."
     )
+
+    @property
+    def longest_stop_s(self) -> float | None:
+        """The longest time that an instance may stand still by any ladder, seconds; None: without limit."""
+        ladders = {self.workloads.ladder(one.name, self.ladder) for one in self.workloads.entries}
+        stops = [ladder.longest_stop_s for ladder in {self.ladder, *ladders}]
+        return None if None in stops else max(stop for stop in stops if stop is not None)

@@ -7,21 +7,22 @@ A full pass looks at everything, whatever the rules say: it finds what a rule fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum, auto
+from enum import IntEnum, auto
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from backfill.core.cluster import Job, JobState
-from backfill.core.lifecycle import ON_CPU, ManagedNode, Phase
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.lifecycle import ON_CPU, ManagedNode, Phase
 
 if TYPE_CHECKING:
-    from backfill.core.placement import Rooms
-    from backfill.core.plan import Plan
+    from backfill.core.model.plan import Plan
+    from backfill.core.model.refusals import Goal, Refusal
+    from backfill.core.placement import Names, Rooms
+    from backfill.core.policies.demand import Need
     from backfill.core.policy import PolicySet
-    from backfill.core.refusals import Goal, Refusal
     from backfill.core.world import World
 
 
@@ -45,10 +46,12 @@ class Entity(NamedTuple):
 
 
 BUDGET, FLEETS = Entity(Kind.BUDGET), Entity(Kind.FLEETS)
+
+
 SCALE, LIVENESS = Entity(Kind.SCALE), Entity(Kind.LIVENESS)
 
 
-class Topic(Enum):
+class Topic(IntEnum):
     """What a step may wait for that is none of its entity's own: see `PlanBuilder.awaits`."""
 
     TIME = auto()  # any time passes: what is said tells how long something takes or lasts
@@ -81,6 +84,7 @@ class WorkQueue:
     def __init__(self, world: World) -> None:
         self._world = world
         self._marked: set[Entity] = set()
+        self._nodes: dict[str, Entity] = {}  # by name
         self._order: list[Entity] = []  # a heap of all that are marked, and of some that are not
         self._results: dict[Entity, Result] = {}  # of what need not be looked at
         self._wakes: list[tuple[float, Entity]] = []  # a heap, with times that do not hold any more
@@ -90,7 +94,12 @@ class WorkQueue:
         self.forgot = ""  # what that was at last
         self.unsettled = 0  # so often the steps of an entity have not come to an end
         self.policies: PolicySet | None = None
+        self.names: frozenset[str] = frozenset()  # that the policies have for instances
+        self.hosts: frozenset[str] = frozenset()  # that the policies name
+        self.budgets = self.cloning = True  # the policies have budgets; have parents of clones made
         self.rooms: Rooms | None = None
+        self.free_names: Names | None = None
+        self.need: tuple[int, float, Need] | None = None  # of which queue, until when, and what it wants
         self.above_budget: frozenset[str] = frozenset()  # names of those that have to leave
         self.latest: Plan | None = None
         self.stale: frozenset[str] = frozenset()  # hosts whose picture is old
@@ -115,7 +124,14 @@ class WorkQueue:
     def mark_nodes(self, names: Iterable[str]) -> None:
         """The same of several names."""
         for name in names:
-            self.mark(Entity(Kind.NODE, name))
+            self.mark(self._of_node(name))
+
+    def _of_node(self, name: str) -> Entity:
+        """A node's entity: named so often that making it each time would count."""
+        entity = self._nodes.get(name)
+        if entity is None:
+            entity = self._nodes[name] = Entity(Kind.NODE, name)
+        return entity
 
     def everything(self) -> None:
         """The next plan has to look at everything there is, and at all of which it has said something."""
@@ -125,6 +141,7 @@ class WorkQueue:
             (Entity(Kind.CLAIM, job_id) for job_id in world.claims),
             (Entity(Kind.NODE, name) for name in world.managed),
             (Entity(Kind.NODE, name) for _, name in world.instances),
+            (Entity(Kind.NODE, name) for name in self.names.intersection(world.nodes)),
             (Entity(Kind.PARENTS, host.name) for host in world.hosts.values() if host.parents is not None),
             (BUDGET, FLEETS, SCALE, LIVENESS),
         )
@@ -132,6 +149,8 @@ class WorkQueue:
         heapify(self._order)
         if self.rooms is not None:
             self.rooms.forget()
+        if self.free_names is not None:
+            self.free_names.forget()
 
     def full_pass(self) -> None:
         """Have everything looked at, to find what the rules forgot to mark."""
@@ -139,7 +158,7 @@ class WorkQueue:
         self.everything()
         self._unasked = self._marked - asked
 
-    def found(self, entity: Entity, *, different: bool) -> None:
+    def _found(self, entity: Entity, *, different: bool) -> None:
         """It was looked at, and acted or says something else than before, or it does not."""
         if different and entity in self._unasked:
             self.forgotten += 1
@@ -151,14 +170,52 @@ class WorkQueue:
         self._marked.clear()
         self._order.clear()
 
-    def pop(self) -> Entity | None:
+    def drain(self, look: Callable[[Entity, bool], tuple[Result, bool]], most: int) -> Collection[Entity]:
+        """Have `look` look at what is marked until nothing is; whoever acts is looked at once more.
+
+        `look` gets False with one that has acted `most` times, and returns what came of it and
+        whether it acted. Returns all that were looked at.
+        """
+        done: dict[Entity, int] = {}
+        rooms = self.rooms
+        while True:
+            # Who waits for room is marked before its turn comes.
+            if rooms is not None and rooms.hosts.touched and self._is_turn_of(Topic.ROOM):
+                self._look_at_rooms(rooms)
+            entity = self._pop()
+            if entity is None:
+                return done
+            settled = done.setdefault(entity, 0) < most
+            self.unsettled += not settled
+            result, acted = look(entity, settled)
+            done[entity] += acted
+            different = self._settle(entity, result)
+            self._found(entity, different=different or acted)
+            if acted:
+                self.mark(entity)
+
+    def _look_at_rooms(self, rooms: Rooms) -> None:
+        if rooms.news(self._world):
+            self.happened(Topic.ROOM)
+
+    def _pop(self) -> Entity | None:
         """What is to be looked at next; None: nothing."""
-        while self._order:
-            entity = heappop(self._order)
-            if entity in self._marked:
-                self._marked.discard(entity)
-                return entity
-        return None
+        if (entity := self._head()) is not None:
+            heappop(self._order)
+            self._marked.discard(entity)
+        return entity
+
+    def _head(self) -> Entity | None:
+        while self._order and self._order[0] not in self._marked:
+            heappop(self._order)
+        return self._order[0] if self._order else None
+
+    def _is_turn_of(self, topic: Topic) -> bool:
+        """Return True if the next look may be one for which the topic should have happened before."""
+        waiting, head = self._awaiting[topic], self._head()
+        if not waiting or head is None:
+            return bool(waiting)
+        return any(entity.kind <= head.kind for entity in waiting)
 
     def wake(self, now_s: float) -> None:
         """Mark whatever wanted to be looked at by now."""
@@ -180,7 +237,7 @@ class WorkQueue:
 
     # --- results ---------------------------------------------------------------------------------
 
-    def settle(self, entity: Entity, result: Result) -> bool:
+    def _settle(self, entity: Entity, result: Result) -> bool:
         """It was looked at, and that came of it; return True if it is something else than before."""
         old = self._results.pop(entity, None)
         if old is not None:
@@ -204,6 +261,12 @@ class WorkQueue:
         """Return True if a step waits for that."""
         return bool(self._awaiting[topic])
 
+    def awaiting_readings(self) -> Iterator[str]:
+        """Yield names of nodes of ours, and of those left over, that wait for readings."""
+        for entity in self._awaiting[Topic.READING]:
+            if entity.kind is Kind.NODE:
+                yield entity.name
+
     def happened(self, topic: Topic) -> None:
         """What was awaited has happened."""
         for entity in self._awaiting[topic]:
@@ -215,24 +278,38 @@ class WorkQueue:
         host = self._world.host_of_node(name)
         if host is not None:
             self.host_moved(host)
+            self._mark_claims(host)
         if came_or_went or name in self._world.managed:
             self.mark(SCALE)
             self._mark_fleets()
+        if came_or_went:
+            self._mark_if_silent()
+            self._name_moved(name)
 
     def mark_name(self, name: str) -> None:
         """The node or instances of this name."""
-        if name in self._world.managed or self._world.instances_called(name):
+        if name in self._world.managed or name in self.names or self._world.instances_called(name):
             self._mark_node(name)
-        self._mark_if_silent()
+        self._mark_if_silent(name)
 
     def _mark_node(self, name: str) -> None:
-        self.mark(Entity(Kind.NODE, name))
+        self.mark(self._of_node(name))
         for job_id in self._world.claim_ids_at(name):
             self.mark(Entity(Kind.CLAIM, job_id))
 
-    def _mark_if_silent(self) -> None:
-        if self._world.silent:
+    def _mark_if_silent(self, name: str = "") -> None:
+        """Whether nodes are set down depends on those that are silent: on this one, or on all of them."""
+        silent = self._world.silent
+        if silent and (not name or name in silent):
             self.mark(LIVENESS)
+
+    def _name_moved(self, name: str) -> None:
+        if self.free_names is not None:
+            self.free_names.names.touch(name)
+
+    def _mark_budget(self) -> None:
+        if self.budgets:
+            self.mark(BUDGET)
 
     def _mark_fleets(self) -> None:
         if self._world.fleets:
@@ -243,22 +320,28 @@ class WorkQueue:
         world = self._world
         self.mark_nodes(world.names_on(host))
         self.mark_nodes(world.instance_names_on(host))
-        for job_id in world.claim_ids_on(host):
-            self.mark(Entity(Kind.CLAIM, job_id))
+        self._mark_claims(host, waiting=True)
         known = world.hosts.get(host)
-        if known is not None and known.parents is not None:
+        if known is not None and known.parents is not None and (self.cloning or world.fleets):
             self.mark(Entity(Kind.PARENTS, host))
         if host in world.burst:
             self.mark(SCALE)
         if self.rooms is not None:
-            self.rooms.touch(host)
-        self._mark_if_silent()
+            self.rooms.hosts.touch(host)
+
+    def _mark_claims(self, host: str, *, waiting: bool = False) -> None:
+        """Claims on the host; or those that wait for its room: no others ask what of ours is there."""
+        for job_id in self._world.claim_ids_on(host):
+            if not waiting or self._world.claims[job_id].waiting:
+                self.mark(Entity(Kind.CLAIM, job_id))
 
     def host_seen(self, host: str) -> None:
         """A host was read and looks different: its instances count from now on, if it is new."""
         self.host_moved(host)
+        self._mark_claims(host)
         self.mark(SCALE)
         self._mark_fleets()
+        self._mark_if_silent()
 
     def instance_moved(self, host: str, name: str) -> None:
         """A hypervisor shows an instance otherwise than before."""
@@ -285,25 +368,28 @@ class WorkQueue:
                 self.mark(Entity(Kind.CLAIM, job_id))
         if any(name in world.managed for name in nodes):
             self.mark(SCALE)
-            self.mark(BUDGET)
+            self._mark_budget()
         elif any(one is not None and one.state is JobState.PENDING for one in (before, after)):
             self.mark(SCALE)
 
     def _jobs_moved_on(self, name: str) -> None:
         """Other jobs than before are on a node, or they look different."""
         node, host = self._world.managed.get(name), self._world.host_of_node(name)
-        if node is not None or self._world.instances_called(name):
+        if node is not None or name in self.names or self._world.instances_called(name):
             self._mark_node(name)
         if node is not None:
             self.host_moved(node.host)
         elif host is not None:
             self.host_moved(host)
+        if host is not None:
+            self._mark_claims(host)
 
     def claim_moved(self, job_id: str, hosts: Iterable[str]) -> None:
         """A job has got hosts, or a claim is answered or over."""
         self.mark(Entity(Kind.CLAIM, job_id))
         for host in hosts:
             self.host_moved(host)
+            self._mark_claims(host)
 
     def record_moved(self, before: ManagedNode | None, after: ManagedNode | None) -> None:
         """The record of a node of ours is new, different or gone."""
@@ -313,15 +399,16 @@ class WorkQueue:
         self._mark_node(node.name)
         for host in hosts:
             self.host_moved(host)
-        for one in (before, after):
-            if one is not None:
-                self.companions_moved(one)
+        self.companions_moved(node)
+        if before is not None and (before.held != node.held or before.order != node.order):
+            self.companions_moved(before)
         self.mark(SCALE)
         self._mark_fleets()
-        self._mark_if_silent()
+        self._mark_if_silent(node.name)
         old, new = (None if one is None else one.phase for one in (before, after))
         if old is not new:
-            self.mark(BUDGET)
+            self._name_moved(node.name)
+            self._mark_budget()
             self.happened(Topic.BOOTS)
         if (old in ON_CPU) is not (new in ON_CPU):
             self.happened(Topic.ON_CPU)
@@ -351,7 +438,8 @@ class WorkQueue:
             self.host_moved(host)
         node = world.managed.get(name)
         if node is not None:
-            self.host_moved(node.host)
+            if node.host != host:
+                self.host_moved(node.host)
             self.companions_moved(node)
         if name in world.hosts:
             self.happened(Topic.BOOTS)

@@ -1,4 +1,4 @@
-"""The world: what is known now, and `apply(change)`, its only mutator."""
+"""The world: the picture of what is known now, and `apply(change)`, its only mutator."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from backfill.core import changes as ch
-from backfill.core.actions import DeleteNode
-from backfill.core.breakers import follow
-from backfill.core.cluster import Job
-from backfill.core.fleet import InstanceState
-from backfill.core.fleets import FleetState
-from backfill.core.ledger import HostAllocation, Source, UncertainOutcome
-from backfill.core.lifecycle import (
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import DeleteNode
+from backfill.core.model.clock import Move
+from backfill.core.model.cluster import ENDED, Job
+from backfill.core.model.fleet import FleetState, InstanceState
+from backfill.core.model.lifecycle import (
     HeldJob,
     ManagedNode,
     Phase,
@@ -26,10 +24,36 @@ from backfill.core.lifecycle import (
     unconfirmed,
     woken,
 )
-from backfill.core.moves import Move
-from backfill.core.picture import Picture
-from backfill.core.queue import LIVENESS, SCALE, Topic
-from backfill.core.rates import WriteRate
+from backfill.core.model.measures import Habits
+from backfill.core.model.operations import HostAllocation, Source, UncertainOutcome
+from backfill.core.model.quantities import WriteRate
+from backfill.core.model.refusals import Code, Reason, Words, because
+from backfill.core.policies.limits import Limits
+from backfill.core.queue import LIVENESS, SCALE, Topic, WorkQueue
+from backfill.core.tables import Picture, Streak
+
+IMAGE = ""
+
+
+def follow(
+    streaks: dict[str, Streak], before: ManagedNode | None, after: ManagedNode, now_s: float
+) -> tuple[str, ...]:
+    """Learn from a node's step whether it has proven itself, or failed while it tried.
+
+    Returns the names whose streaks are different now.
+    """
+    if before is None or before.phase is after.phase:
+        return ()
+    names = (after.host, IMAGE)
+    if after.phase is Phase.READY:
+        return tuple(name for name in names if streaks.pop(name, None) is not None)
+    if not (before.phase is Phase.BOOTING and after.phase is Phase.REMOVING and after.fail):
+        return ()
+    for name in names:
+        count = streaks[name].count + 1 if name in streaks else 1
+        streaks[name] = Streak(count, now_s, after.reason)
+    return names
+
 
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
 
@@ -40,6 +64,11 @@ class World(Picture):
     Whatever changes is told to `queue`, whose rules say what the next plan has to look at. What
     steps of ours change is kept in tables of `undo`, so that a plan can try them.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = WorkQueue(self)
+        self.habits = Habits()  # of the owners of jobs that are on no node of ours
 
     # --- what every change is taken by ------------------------------------------------------------
 
@@ -151,10 +180,20 @@ class World(Picture):
             if (known := self.jobs.get(change.job.id)) != change.job:
                 if known is None:
                     self._found_again(change.job.id)
+                elif known.active and change.job.state in ENDED and not self._on_ours(known):
+                    self._learn(known, change.seen_s)
                 self._queue.put(change.job)
                 self.queue.job_moved(known, change.job)
             else:
                 self._queue.put(change.job)
+
+    def _learn(self, job: Job, ended_s: float) -> None:
+        """A job has ended that says how much of a time limit its owner uses."""
+        if job.user and job.time_limit_s and job.start_s > 0.0:
+            self.habits.learn(job.user, ended_s - job.start_s, job.time_limit_s)
+
+    def _on_ours(self, job: Job) -> bool:
+        return any(name in self.managed for name in job.nodes)
 
     def _job_gone(self, change: ch.JobGone) -> None:
         if self._newer("job", change.id, change.seen_s):
@@ -342,7 +381,7 @@ class World(Picture):
     def _woken(self, change: ch.Woken) -> None:
         self._renew(change.name, change.generation, lambda node: woken(node, change.at_s))
 
-    def _last_words(self, change: ch.LastWords) -> None:
+    def _last_words(self, change: ch.LastWords | ch.WorkLost) -> None:
         """Nothing is decided by it; it is kept in the journal."""
 
     def _probed(self, change: ch.Probed) -> None:
@@ -400,6 +439,8 @@ def _tries_anew(before: ManagedNode, after: ManagedNode) -> bool:
 
 
 _NEVER = Source()
+
+
 _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.Tick: World._tick,
     ch.ClockSet: World._clock_set,
@@ -435,6 +476,26 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.CheckpointPutBack: World._checkpoint_put_back,
     ch.MemoryWritten: World._memory_written,
     ch.LastWords: World._last_words,
+    ch.WorkLost: World._last_words,
     ch.HoldSet: World._hold_set,
     ch.FleetSet: World._fleet_set,
 }
+
+
+def stale(world: World, source: str, limits: Limits) -> Reason | None:
+    """Return why our picture of `source` may not be acted upon, if it may not."""
+    if world.fresh(source, limits.stale_after_s):
+        return None
+    seen = world.sources.get(source)
+    if seen is None or seen.seen_s == 0.0:
+        problem = seen.problem if seen is not None else ""
+        return because(Code.NEVER_READ, source=source, said=Words(problem))
+    return because(Code.STALE, source=source, age_s=world.now_s - seen.seen_s, said=Words(seen.problem))
+
+
+def barred(world: World) -> Reason | None:
+    """Return why we may do no more than give hosts back, if that is so."""
+    if not world.barred:
+        return None
+    said = "; ".join(f"{by}: {problem}" for by, problem in sorted(world.barred.items()))
+    return because(Code.BARRED, by=tuple(sorted(world.barred)), said=Words(said))

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import floor
 
-from backfill.core.cron import parse_cron
-from backfill.core.keys import FILLED_IN, Option, about, key
-from backfill.core.zones import UTC_ZONE, Zone
+from backfill.core.model.clock import UTC_ZONE, Zone, parse_cron
+from backfill.core.model.keys import FILLED_IN, Option, about, key
 
 
 class Of(Option):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from backfill.core.fleet import Checkpoint
-from backfill.core.keys import key
-from backfill.core.moves import Move, as_now
+from backfill.core.model.clock import Move, as_now
+from backfill.core.model.fleet import Checkpoint
+from backfill.core.model.keys import key
 
 
 @dataclass(frozen=True, slots=True)

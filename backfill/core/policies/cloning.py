@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from backfill.core.fleet import CloneMethod
-from backfill.core.keys import key
+from backfill.core.model.fleet import CloneMethod
+from backfill.core.model.keys import key
 
 
 class Choice(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backfill.core.keys import key
+from backfill.core.model.keys import key
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 
-from backfill.core.cluster import Job
-from backfill.core.fleet import Flavour
-from backfill.core.keys import key
+from backfill.core.model.cluster import Job
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.keys import key
 
 # Reasons with which Slurm says "as soon as there is room" (squeue(1), JOB REASON CODES); a job that
 # waits for anything else (a date, another job, a person) would not start on a new node.
@@ -69,9 +69,9 @@ class Demand:
         return Need(cpus, jobs, tuple(sorted(misfits)), nodes, shortest_s)
 
     def next_begin_s(self, kinds: Iterable[tuple[Job, Collection[str]]], now_s: float) -> float:
-        """Return when the next of these counts that waits for its time; 0 if none does."""
+        """Return when the next of these counts that waits for its time; infinite if none does."""
         times = (job.eligible_s - self.ahead_s for job, _ in kinds if job.reason == "BeginTime")
-        return min((at_s for at_s in times if at_s > now_s), default=0.0)
+        return min((at_s for at_s in times if at_s > now_s), default=inf)
 
     def waits_for_room(self, job: Job, now_s: float) -> bool:
         """Slurm throttles arrays and users by other reasons: those tasks wait for no room."""

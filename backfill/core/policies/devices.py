@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from backfill.core.cluster import Job
-from backfill.core.devices import Sharing
-from backfill.core.keys import about, key
+from backfill.core.model.cluster import Job
+from backfill.core.model.devices import Sharing
+from backfill.core.model.keys import about, key
 
 _NAMES = re.compile(r"[A-Za-z0-9_.-]+")  # as in environments
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from backfill.core.cluster import Job
-from backfill.core.keys import FILLED_IN, about, key
-from backfill.core.refusals import Code, Reason, because
+from backfill.core.model.cluster import Job
+from backfill.core.model.keys import FILLED_IN, about, key
+from backfill.core.model.refusals import Code, Reason, because
 
 # Slurm's constraints join names by & | [ ] ( ) * , and counts (sbatch(1), --constraint).
 _NAMES = re.compile(r"[A-Za-z0-9_.-]+")
@@ -138,7 +139,7 @@ class Environments:
 
     def rule(self, image: str) -> ImageRule:
         """What holds for an image in particular."""
-        return next((rule for rule in self.rules if rule.name == image), ImageRule(image))
+        return next((rule for rule in self.rules if rule.name == image), None) or _no_rule(image)
 
     def reserved(self, name: str, image: str) -> bool:
         """Whether a node of this name is for other images than this."""
@@ -150,6 +151,12 @@ class Environments:
     def image_for(self, name: str) -> str:
         """The image for which a node's name is reserved, or an empty text."""
         return next((rule.name for rule in self.rules if name in rule.names), "")
+
+
+@lru_cache
+def _no_rule(image: str) -> ImageRule:
+    """What holds for an image of which the policy file says nothing."""
+    return ImageRule(image)
 
 
 def _for_others(entry: Environment, job: Job) -> Reason:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from backfill.core.keys import about, key
-from backfill.core.lifecycle import Rung
+from backfill.core.model.keys import about, key
+from backfill.core.model.lifecycle import Rung
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from backfill.core.cluster import Job
-from backfill.core.keys import about, key
-from backfill.core.refusals import Code, Reason, because
+from backfill.core.model.cluster import Job
+from backfill.core.model.keys import about, key
+from backfill.core.model.refusals import Code, Reason, because
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backfill.core.keys import key
-from backfill.core.readiness import ADDRESS, CLOCK, FILES, MUNGE, SALT, kind_of
+from backfill.core.model.keys import key
+from backfill.core.model.readiness import ADDRESS, CLOCK, FILES, KEY, MUNGE, SALT, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +13,14 @@ class Readiness:
     """Times in seconds. A check that has not held within its time fails the node."""
 
     clock_offset_s: float = key(
-        1.0, "The guest's clock may be so far off the controller's, the error of measuring included."
+        1.0,
+        "A guest's clock, and a host's, may be so far off the controller's, the error of measuring included.",
     )
     clock_within_s: float = key(15.0, "The guest's clock is within clock_offset_s.")
     munge_within_s: float = key(
-        15.0, "A credential made at the controller is understood in the guest, and the other way round."
+        15.0,
+        "A credential made at the controller is understood in the guest, and the other way round; with "
+        "Slurm's own keys instead of munge's: the guest has them.",
     )
     files_within_s: float = key(
         60.0, "Every file system that guests mount is mounted, and writable where it should be."
@@ -39,6 +42,7 @@ class Readiness:
         limits = {
             CLOCK: self.clock_within_s,
             MUNGE: self.munge_within_s,
+            KEY: self.munge_within_s,
             FILES: self.files_within_s,
             ADDRESS: self.address_within_s,
             SALT: self.salt_within_s,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-from backfill.core.keys import key
+from backfill.core.model.keys import key
 
 _UNASKED = "-auto"  # at the end of the id of a checkpoint that nobody ordered
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backfill.core.keys import key
-from backfill.core.refusals import Code, Reason, because
+from backfill.core.model.keys import key
+from backfill.core.model.refusals import Code, Reason, because
 
 
 @dataclass(frozen=True, slots=True)

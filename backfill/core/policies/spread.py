@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from zlib import crc32
 
-from backfill.core.keys import Option, key
-from backfill.core.quantities import Resources
-
-NO_FIGURES: Mapping[str, float] = MappingProxyType({})
+from backfill.core.model.keys import Option, key
+from backfill.core.model.quantities import Resources
 
 
 class Order(Option):
@@ -37,20 +34,24 @@ class Spread:
         """CPUs that a host with `real` ones has to give."""
         return int(real * self.cpu_overcommit)
 
-    def choose(self, rooms: Sequence[tuple[str, Resources]], busy: Mapping[str, float] = NO_FIGURES) -> str:
-        """Pick one of `rooms` (host, free resources), which is not empty, in the file's order.
+    def rank(self, left: Resources, busy: float | None) -> tuple[float, int]:
+        """Return what the choice of a host goes by, the lowest first; `left`: what is free there.
 
-        `busy`: the share of each host's CPU time that was used lately, where it is known.
+        `busy`: the share of the host's CPU time that was used lately, where it is known. It counts in
+        tenths: a difference that is smaller says nothing about the next hour. A host of which nothing
+        is known counts as half busy.
         """
-        if self.order is Order.FIRST_FIT:
-            return rooms[0][0]
-        if self.order is Order.RANDOM:
-            drawn = crc32(f"{self.seed} {rooms}".encode())
-            return rooms[drawn % len(rooms)][0]
-        if self.order is Order.IDLE:
-            # In tenths: a difference that is smaller says nothing about the next hour. A host of
-            # which nothing is known counts as half busy.
-            return min(rooms, key=lambda r: (round(busy.get(r[0], 0.5), 1), -r[1].cpus))[0]
-        sign = -1 if self.order is Order.SPREAD else 1
-        best = min(range(len(rooms)), key=lambda i: (sign * rooms[i][1].cpus, i))
-        return rooms[best][0]
+        match self.order:
+            case Order.SPREAD:
+                return 0.0, -left.cpus
+            case Order.BEST_FIT:
+                return 0.0, left.cpus
+            case Order.IDLE:
+                return round(0.5 if busy is None else busy, 1), -left.cpus
+            case _:
+                return 0.0, 0
+
+    def draw(self, rooms: Sequence[tuple[str, Resources]]) -> str:
+        """Return any of `rooms` (host, free resources), which is not empty; for `random`."""
+        drawn = crc32(f"{self.seed} {rooms}".encode())
+        return rooms[drawn % len(rooms)][0]

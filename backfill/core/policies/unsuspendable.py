@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from backfill.core.keys import Option, key
+from backfill.core.model.keys import Option, key
 
 _MINUTE_S = 60.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from backfill.core.keys import Option, key
-from backfill.core.quantities import NOTHING, Resources
+from backfill.core.model.keys import Option, key
+from backfill.core.model.quantities import NOTHING, Resources
 
 
 class Extent(Option):

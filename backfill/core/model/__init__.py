@@ -1,0 +1,1 @@
+"""What is known and what may be done, as values: nothing here decides."""

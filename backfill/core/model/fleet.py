@@ -1,0 +1,248 @@
+"""The hypervisor side's nouns: hosts, flavours, instances, and fleets of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from backfill.core.model.keys import about, key
+from backfill.core.model.quantities import Resources
+
+
+class InstanceState(StrEnum):
+    """State of an instance as its provider reports it."""
+
+    RUNNING = "running"
+    PAUSED = "paused"  # stopped, memory kept
+    SUSPENDED = "suspended"  # memory on disk, RAM freed
+    MIGRATING = "migrating"  # being received by this host; not ours to touch yet
+    OFF = "off"  # defined, no process and no saved memory
+    CRASHED = "crashed"
+    BUILDING = "building"
+    UNKNOWN = "unknown"  # its provider could not tell: `Instance.problem` says why; it is kept
+
+
+# States in which an instance takes memory of its host.
+IN_MEMORY = frozenset(
+    {InstanceState.RUNNING, InstanceState.BUILDING, InstanceState.PAUSED, InstanceState.MIGRATING}
+)
+
+
+class CloneMethod(StrEnum):
+    """How an instance comes from its master image; afterwards all three behave alike."""
+
+    FULL = "full"  # a disk of its own, boots
+    LINKED = "linked"  # a disk that holds only what differs from the image, boots
+    INSTANT = "instant"  # goes on from a booted parent, memory and disk copied on write
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """The shape of our instances."""
+
+    cpus: int = field(metadata=about("CPUs of an instance, and of its node in Slurm."))
+    memory_mb: int = field(metadata=about("Memory of an instance."))
+    disk_gb: int = key(4, "Size of an instance's own disk.")
+    memory_margin_mb: int = key(
+        48, "Slurm is promised less than the guest has, so that RealMemory never mismatches.", least=0
+    )
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.cpus, self.memory_mb)
+
+    @property
+    def node_memory_mb(self) -> int:
+        """RealMemory that the node is registered with, MB."""
+        return self.memory_mb - self.memory_margin_mb
+
+
+@dataclass(frozen=True, slots=True)
+class CloneParent:
+    """What instant clones of an image and shape go on from, on one host.
+
+    `made`: tried out and frozen, it takes no CPU and no memory that the host could not have at
+    once; otherwise a guest is running there to become it.
+    """
+
+    image: str
+    cpus: int
+    memory_mb: int
+    disk_gb: int
+    made: bool
+
+    def suits(self, image: str, flavour: Flavour) -> bool:
+        """Whether instances like this can go on from it, once it is made."""
+        shape = (flavour.cpus, flavour.memory_mb, flavour.disk_gb)
+        return self.image == image and (self.cpus, self.memory_mb, self.disk_gb) == shape
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine that carries instances. `node` is its own Slurm node (harvest) or None (burst)."""
+
+    name: str
+    node: str | None
+    capacity: Resources
+    reachable: bool = True
+    problem: str = ""  # why it is not reachable, for people
+    # Whether a paused instance's memory can be written to disk without letting it run again.
+    saves_paused: bool = True
+    # Share of its CPU time that was used lately, 0 to 1, as its hypervisor counts; None: not known.
+    busy: float | None = None
+    # Of instant clones; None where there can be none.
+    parents: tuple[CloneParent, ...] | None = None
+    functions: int = 0  # virtual functions of its cards, held or not
+    # Why no instance is to be made on it: its clock or its files are not as instances need them.
+    unproven: str = ""
+
+    def has_parent(self, image: str, flavour: Flavour) -> bool:
+        """Whether an instant clone could be made here without making a parent first."""
+        return any(p.made and p.suits(image, flavour) for p in self.parents or ())
+
+    @property
+    def parents_starting(self) -> tuple[CloneParent, ...]:
+        """Parents that are just being made, each of which runs like an instance."""
+        return tuple(p for p in self.parents or () if not p.made)
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Our mark on every instance, kept by the provider: orphans are found by it."""
+
+    cluster: str
+    node: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance on one host as last seen. `rss_mb` is host memory now in use, None if unknown."""
+
+    name: str
+    host: str
+    state: InstanceState
+    tag: Tag
+    resources: Resources
+    rss_mb: int | None = None
+    boot_s: float = 0.0
+    throttled: bool = False  # its CPUs run for a small share of the time only
+    frozen: bool = False  # its guest froze its jobs, which stay so until it is said which may go on
+    devices_of: str = ""  # id of the job for which it holds devices
+    plugged: bool = False  # whether they are in its guest
+    functions: int = 0  # how many virtual functions are among them
+    region_mb: int = 0  # memory of its host that the instances of that job share
+    restarted: bool = False  # somebody booted it anew, while its memory was on disk
+    wanted_back: str = ""  # why its host's owner wants this very instance gone
+    no_room: str = ""  # why its host, which had accepted it, found no room for it after all
+    # What keeps its state from being known, or stopped its guest without our doing, with a remedy.
+    problem: str = ""
+
+    @property
+    def occupies_cpu(self) -> bool:
+        return not self.throttled and (
+            self.state in (InstanceState.RUNNING, InstanceState.BUILDING) or self._may_run
+        )
+
+    @property
+    def occupies_memory(self) -> bool:
+        return self.state in IN_MEMORY or self._may_run
+
+    @property
+    def _may_run(self) -> bool:
+        """Of an unknown one that is seen to use no memory its hypervisor knows no process."""
+        return self.state is InstanceState.UNKNOWN and self.rss_mb != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One instance's saved state. Those of a parallel job share an `id` and name each other.
+
+    `stopped_s`, `created_s`, `expires_s`: epoch seconds. `checksum` is empty until it is sealed;
+    `problem` says why it is of no use.
+    """
+
+    id: str
+    name: str  # the instance, and its node
+    job: str = ""
+    restarts: int = 0
+    generation: int = 0
+    host: str = ""
+    members: tuple[str, ...] = ()
+    created_s: float = 0.0
+    expires_s: float = 0.0
+    size_mb: float = 0.0
+    checksum: str = ""
+    compression: str = "none"
+    compression_why: str = ""
+    where: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Files that no instance needs any more. `age_s`: since they were last written."""
+
+    name: str
+    where: str
+    size_mb: float
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """Everything a provider needs to create one instance."""
+
+    name: str
+    host: str
+    tag: Tag
+    flavour: Flavour
+    image: str
+    address: str  # CIDR, such as 10.77.1.3/16
+    features: tuple[str, ...] = ()
+    method: CloneMethod = CloneMethod.LINKED
+
+
+class FleetState(StrEnum):
+    """How far an order is."""
+
+    WAITING = "waiting"  # for room, or for an order that came before it
+    MAKING = "making"
+    READY = "ready"  # every member takes jobs
+    UNDOING = "undoing"  # one member could not be made: all go again
+    FAILED = "failed"  # nothing of it is left; the reason is kept
+    LEAVING = "leaving"  # somebody deleted it
+    GONE = "gone"  # nothing of it is left; its record is dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One order for `size` instances. Times in epoch seconds, 0 for what has not happened.
+
+    `image` and `method` are empty for what the policy file says. `members` are the names that were
+    given to it so far.
+    """
+
+    id: str
+    size: int
+    state: FleetState
+    ordered_s: float
+    image: str = ""
+    method: CloneMethod | None = None
+    members: tuple[str, ...] = ()
+    begun_s: float | None = None  # its first member was begun
+    all_begun_s: float | None = None  # its last member was begun for the first time
+    ready_s: float | None = None  # its last member was ready
+    over_s: float | None = None  # nothing of it was left
+    retries: int = 0  # members that were begun anew
+    reason: str = ""
+
+    @property
+    def growing(self) -> bool:
+        """Whether instances are still to be made for it."""
+        return self.state in (FleetState.WAITING, FleetState.MAKING)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is to be done about it."""
+        return self.state in (FleetState.READY, FleetState.FAILED)

@@ -1,0 +1,98 @@
+"""Claims on hosts, calls in flight, and how fresh what is known is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+_FIRST_BACKOFF_S = 0.25
+
+
+_LONGEST_BACKOFF_S = 60.0
+
+
+# What was refused for good can only succeed when a person has changed something.
+_FIRST_FINAL_S = 15.0
+
+
+_LONGEST_FINAL_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostAllocation:
+    """A job to which Slurm gave hosts of ours. `waiting`: a hook stands until it is answered.
+
+    `nodes`: those of ours on which it begins, where it may need devices.
+    """
+
+    job_id: str
+    hosts: tuple[str, ...]
+    since_s: float
+    waiting: bool
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An action in flight, or one that failed and waits for its next try."""
+
+    key: str
+    host: str
+    running: bool
+    since_s: float
+    attempts: int = 0
+    not_before_s: float = 0.0
+    problem: str = ""
+    final: bool = False  # trying again cannot help
+
+    def failed(self, done: OperationDone) -> Operation:
+        """The same operation after a failure: it waits, twice as long after every further one."""
+        first_s, longest_s = _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S
+        if not done.retry:
+            first_s, longest_s = _FIRST_FINAL_S, _LONGEST_FINAL_S
+        wait_s = min(longest_s, first_s * 2 ** min(self.attempts, 30))
+        return replace(
+            self,
+            running=False,
+            attempts=self.attempts + 1,
+            not_before_s=done.at_s + wait_s,
+            problem=done.problem,
+            final=not done.retry,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UncertainOutcome:
+    """A call that failed may have acted: until these hosts were read, the instance may be there."""
+
+    at_s: float
+    hosts: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How fresh our picture of an outside system is."""
+
+    seen_s: float = 0.0
+    failed_s: float = 0.0
+    problem: str = ""
+    odd_s: float = 0.0  # since when what it shows is not believed; 0: it is
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStarted:
+    """An action was handed to a driver."""
+
+    key: str
+    at_s: float
+    host: str  # the host whose CPUs it may bring to use, or ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationDone:
+    """A driver finished an action. `problem` is empty on success."""
+
+    key: str
+    at_s: float
+    problem: str = ""
+    retry: bool = True
+    begun: bool = True  # False: it never reached the driver

@@ -1,0 +1,351 @@
+"""Reasons and refusals as people read them: the one place where they get their words.
+
+A part in brackets is left out where one of its facts is missing or empty.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from backfill.core.model.quantities import Resources
+from backfill.core.model.refusals import Code, Goal, Reason, Refusal
+from backfill.core.policies.unsuspendable import Way
+
+_OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+
+
+_FIELD = re.compile(r"\{(\w+)")
+
+
+_GOALS = {
+    Goal.ANY_STEP: "any step",
+    Goal.ANY_CHANGE: "any change",
+    Goal.BELIEF: "belief",
+    Goal.WORK_AS_USUAL: "work as usual",
+    Goal.CARE: "care",
+    Goal.PHASE: "to be {about}",
+    Goal.INSTANCE: "an instance",
+    Goal.NEW_INSTANCE: "a new instance",
+    Goal.NEW_INSTANCE_OF: "a new instance of {about}",
+    Goal.NEW_INSTANCE_WITH: "a new instance with {about}",
+    Goal.PARENT: "a parent of {about}",
+    Goal.FIRST_MEMBER: "first member",
+    Goal.FURTHER_MEMBER: "further member",
+    Goal.RETRY: "another try",
+    Goal.TAKE_OVER: "taking it over",
+    Goal.RELEASE: "release",
+    Goal.NEW_JOBS: "new jobs",
+    Goal.DRAIN: "drain",
+    Goal.UNDRAIN: "undrain",
+    Goal.SET_DOWN: "setting it DOWN",
+    Goal.HOST_RELEASE: "its host's release",
+    Goal.ALL_CPUS: "all of its CPUs",
+    Goal.SUSPEND: "suspend",
+    Goal.SUSPEND_JOB: "suspend of job {about}",
+    Goal.JOB_LIMIT: "the time limit of job {about}",
+    Goal.JOB_GOES_ON: "job {about} going on",
+    Goal.DEVICES: "devices for job {about}",
+    Goal.UNPLUG: "to unplug its devices",
+    Goal.CHECKPOINT: "a checkpoint",
+    Goal.RETURN: "its return",
+    Goal.RETURN_TO: "return to {about}",
+    Goal.MOVE: "move",
+    Goal.MOVE_TO: "move to {about}",
+    Goal.REQUEUE: "requeue",
+    Goal.REQUEUE_JOB: "requeue of job {about}",
+    Goal.PLACE: "its place on {about}",
+    Goal.REMOVAL: "removal",
+    Goal.OTHER: "{about}",
+}
+
+
+def _full(facts: Mapping[str, Any]) -> str:
+    left = Resources(facts["left_cpus"], facts["left_memory_mb"])
+    shape = Resources(facts["cpus"], facts["memory_mb"])
+    return f"{facts['host']} has {left} left, an instance takes {shape}"
+
+
+def _came_to_nothing(facts: Mapping[str, Any]) -> str:
+    tries = f"{facts['times']} in a row" if facts["times"] > 1 else "once"
+    again = f", and is tried again after {facts['wait_s']:.0f} s: {facts['said']}"
+    return f"that came to nothing {tries}{again}"
+
+
+def _unsure_copy(facts: Mapping[str, Any]) -> str:
+    jobs = facts["jobs"].replace(", ", " ")
+    return f"{facts['runs']}; to give the copy up and start anew: scontrol requeue {jobs}"
+
+
+def _for_more(facts: Mapping[str, Any]) -> str:
+    hosts = f"none of {facts['hosts']} hosts" if facts["hosts"] > 1 else "no host"
+    return f"{hosts} has room for another instance ({facts['host']}: {facts['why']})"
+
+
+def _wanted_soon(facts: Mapping[str, Any]) -> str:
+    less = f"less than {facts['pays_s']:.0f} s" if "pays_s" in facts else "no waiting job has a time limit"
+    return f"Slurm wants it again in {facts['wanted_in_s']:.0f} s: {less}"
+
+
+def _stays(then: str) -> str:
+    return (
+        "job {job} is expected to stay for {soon_s:.0f} to {late_s:.0f} s, and {workload} can stand still "
+        "for {left_s:.0f} s: " + then
+    )
+
+
+def _not_suspended(facts: Mapping[str, Any]) -> str:
+    return f"Slurm will not ({facts['said']}); {instead(Way(facts['way']))} (unsuspendable.way)"
+
+
+_INSTEAD = {
+    Way.EXTEND: "its time limit is raised by the time for which it stands still",
+    Way.MOVE: "it goes on at another host when one has room; its time limit is raised meanwhile",
+    Way.REQUEUE: "it starts anew",
+    Way.WAIT: "its time limit runs meanwhile",
+}
+
+
+_CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
+    Code.NEVER_READ: "{source} has not been read yet[ ({said})]",
+    Code.STALE: "our picture of {source} is {age_s:.0f} s old[ ({said})]",
+    Code.BARRED: "{said}",
+    Code.NOT_BELIEVED: "{said}",
+    Code.READ_MORE_OFTEN: (
+        "this is believed when {readings} readings of {source} say the same, for {needed_s:.0f} s"
+    ),
+    Code.SEEN_LONGER: "this is believed when {host} shows it for {needed_s:.0f} s",
+    Code.LIMIT: "{key} = {most} is reached[ on {host}]",
+    Code.RAMP: "{key}: {count} in the last minute, and the ramp allows {most}",
+    Code.BUDGET: "a budget allows {most} instances at this hour",
+    Code.BUDGET_DISRUPTIONS: "a budget allows {most} at the same time now",
+    Code.CALL_FAILED: "{said}",
+    Code.UNSETTLED: "its steps have not come to an end after {count} of them; please report this",
+    Code.HOST_UNSEEN: "{host} has not been seen yet",
+    Code.HOST_UNREACHABLE: "{host} cannot be reached[: {said}]",
+    Code.HOST_UNPROVEN: "{host} has not proven itself: {said}",
+    Code.HOST_NOT_NAMED: (
+        "the policy file does not name its host {host} any more, so that nobody looks there; "
+        "name the host again until the node is gone"
+    ),
+    Code.HOST_TAKEN: "{host} was given to job {jobs}",
+    Code.HOST_CLAIMED: "a hook says that {why}, and Slurm does not show it yet",
+    Code.HOST_MAINTENANCE: "{host} is left for its maintenance",
+    Code.HOST_FULL: _full,
+    Code.HOST_KEEPS: "only {most} may stay on {host}: {said}",
+    Code.HOST_FAILS: (
+        "{count} instances in a row failed on host {host}, so none is made there for "
+        "{rest_s:.0f} s; the last: {said}"
+    ),
+    Code.HOST_UNSETTLED: "{host} has not been free for comeback.settle_s = {settle_s:g} s yet",
+    Code.HOST_BUSY_LONG: "{host} is busy, by its jobs' limits, until after {rung} is over",
+    Code.NO_HOST: "{reasons}[; {others} others likewise]",
+    Code.NODE_UNKNOWN: "Slurm does not know {node}, the node of host {host}",
+    Code.NODE_SHUT: "Slurm shows {node} as {state}[ ({said})]",
+    Code.GAP: "{host} is no gap worth it: {why}",
+    Code.WANTED_NOW: "Slurm means to use it now",
+    Code.WANTED_SOON: _wanted_soon,
+    Code.DEVICES_ONE_JOB: "devices of {host} are for one job at a time, and {node} has some",
+    Code.DEVICES_ONE_USER: "devices of {host} are for one user at a time, and {node} has some",
+    Code.DEVICES_FEW: ("{host} has {free} of {every} virtual functions for others, {functions} are needed"),
+    Code.FUNCTIONS_FREE: ("{host} has {free} of {every} virtual functions free, {functions} are asked for"),
+    Code.DEVICES_TAKEN: "{holder} holds devices of {host}",
+    Code.SHARED_MEMORY: "{host} has {left_mb} MB left, {region_mb} MB are to be shared there",
+    Code.MEMORY_TO_DISK: "what is in the memory of {host} may not outlast its maintenance",
+    Code.CLOSED: "{subject} was closed by hand: {said}",
+    Code.ARRIVING: "an instance is just coming to {host}",
+    Code.COMING: "{instance} is just coming to {host}",
+    Code.PARENT_IN_MAKING: "a parent of clones is being made on {host}",
+    Code.STILL_RUNS: "{instance} still runs on {host}",
+    Code.STILL_IN_MEMORY: "{instance} still holds memory of {host}",
+    Code.MAY_RUN: "it is not known whether {instance} runs on {host}: {said}",
+    Code.NOT_SHOWN: "{node} ran on {host}, which does not show it any more",
+    Code.MAY_BE_THERE: "{host} cannot be reached ({said}): its instance may still be there",
+    Code.MAY_BE_ON: "{hosts} has not been read since: its instance may be there",
+    Code.LEFT_OVER: (
+        "no record and no host has it; it leaves Slurm when that, without a job, is so for {needed_s:.0f} s"
+    ),
+    Code.UNPLACED: (
+        "Slurm shows {nodes}, and no host has shown where their instances are; "
+        "that is waited for, for {needed_s:.0f} s at most"
+    ),
+    Code.UNREAD_SINCE: "{host} has not been read since: its instance may still be there",
+    Code.INSTANCE_GONE: "its instance is gone from {host}",
+    Code.INSTANCE_OFF: "its guest is {state} on {host}",
+    Code.INSTANCE_RESTARTED: "somebody has started its guest anew, by hand",
+    Code.INSTANCE_UNKNOWN: "what became of it on {host} is not known: {said}",
+    Code.INSTANCE_ODD: "{said}",
+    Code.JOURNAL_BEHIND: (
+        "the journal knows generation {known} of it, but {host} has generation {generation}: "
+        "the journal is behind[; {said}]"
+    ),
+    Code.NOT_NAMED: "the policy file does not know its name",
+    Code.NOT_NAMED_BUSY: (
+        "the policy file does not name it any more, but job {jobs} is on it; "
+        "name it in instances again until that has ended"
+    ),
+    Code.NOT_IN_SLURM: "Slurm does not know its node",
+    Code.RUN_UNKNOWN: "whether its copy of job {job} is of that job's restart {restarts} cannot be known",
+    Code.COPY_UNSURE: _unsure_copy,
+    Code.COPY_REQUEUED: (
+        "Slurm has requeued job {job} (restart {restarts}, the copy here is of restart {copied})"
+    ),
+    Code.COPY_ELSEWHERE: "Slurm shows job {job} as {state} on {nodes}",
+    Code.COPY_BESIDE: (
+        "{stale}: that copy may not run again, nor job {jobs} beside it in the same memory, which "
+        "stands still and is kept; Slurm may begin the new run only when the copy is gone"
+        "[; to start job {again} anew: scontrol requeue {again}]"
+        "[; to end job {fixed}, which may not start anew: scancel {fixed}]"
+    ),
+    Code.PATIENCE_OVER: (
+        "job {job} has stood still for longer than the {patience_s:.0f} s that were left of its patience"
+    ),
+    Code.STAYS_SHORT: _stays("it waits"),
+    Code.STAYS_PERHAPS: _stays("it waits, as there is room for it nowhere else"),
+    Code.STAYS_MOVE: _stays("it goes on at another host, which has room"),
+    Code.STAYS_THROTTLE: _stays("it keeps next to no CPU time and goes on"),
+    Code.STAYS_REQUEUE: _stays("no other host has room, nor has this one: it goes back to the queue now"),
+    Code.STAYS_LONG: _stays("no other host has room, and its ladder has no requeue"),
+    Code.NOT_PROVEN: "{check} is not proven: {said}[; {remedy}]",
+    Code.NO_RUNG_WORKED: (
+        "no rung of the ladder has stopped it, {rung} did not work within {within_s:g} s; "
+        "that is tried again[; {said}]"
+    ),
+    Code.DISK_QUEUE: "{key} = {most} MB would be exceeded[: {others} first]",
+    Code.HOLDS_DEVICES: "a guest that stands still cannot let go of the devices of job {job}",
+    Code.CAME_TO_NOTHING: _came_to_nothing,
+    Code.UNDER_WAY: "it is waited for",
+    Code.FAILED_BEFORE: "{said}",
+    Code.MANY_SILENT: (
+        "it has not answered Slurm for {silent_s:g} s, but {count} nodes do not: "
+        "this looks like a broken network"
+    ),
+    Code.GUEST_ANSWERS: (
+        "it has not answered Slurm for {silent_s:g} s, but its guest answers its hypervisor: "
+        "see to the network between them"
+    ),
+    Code.BROKEN_NETWORK: (
+        "{count} of {every} nodes are silent at once, more than liveness.at_most_percent allows "
+        "({most}): this looks like a broken network; if they are dead, set them DOWN by hand"
+    ),
+    Code.DRAINED_BY_OTHERS: "somebody else drained it: {said}",
+    Code.IMAGE_CPUS: "image {image} may have {most} CPUs, and {there} instances are there",
+    Code.IMAGE_MEMORY: "image {image} may have {most} MB, and {there} instances are there",
+    Code.IMAGE_RATE: "{most} instances of image {image} were begun within a minute, which is its limit",
+    Code.IMAGE_FAILS: (
+        "{count} instances in a row failed on the image on several hosts, so none is made there for "
+        "{rest_s:.0f} s; the last: {said}"
+    ),
+    Code.NO_NAME: "no name is left in instances.names",
+    Code.NO_HOST_FOR_MORE: _for_more,
+    Code.EARLIER_ORDER: "an order that came before it is made",
+    Code.FEW_NAMES: "only {names} of {size} names are free in instances.names",
+    Code.FEW_PLACES: "there is room for only {places} of {size} now[; {why}]",
+    Code.MEMBER_GIVEN_UP: "{node} failed {failures} times, the last time: {said}",
+    Code.MEMBER_REMOVED: "{node} was removed before the fleet was complete",
+    Code.FLEET_LATE: "it was not complete within {within_s:.0f} s",
+    Code.JOB_TOO_BIG: (
+        "it wants more than one instance offers ({cpus} CPUs, {memory_mb} MB on one node), or more "
+        "than demand.max_nodes = {nodes} nodes"
+    ),
+    Code.QUOTA: "the quota of {cpus} CPUs for {whose} is reached",
+    Code.ENVIRONMENT: (
+        "user {user} of account {account} may not have environment {environment}: it is for {allowed}"
+    ),
+    Code.MAY_HAVE_JOBS: "job {jobs} may be on it: it is waited for",
+    Code.SHOWN_BUSY: "Slurm shows it as {state} and no job on it: it is waited for",
+    Code.HIDDEN_BUSY: "Slurm does not show it, but job {jobs} on it: this is not believed",
+    Code.JOB_RUNS: "a job runs on it; its fleet waits for that",
+    Code.JOBS_GO_ON: "its jobs go on already",
+    Code.JOB_WAITS: "job {job} waits for {nodes}",
+    Code.JOB_NOT_SHOWN: "Slurm has not shown job {job} on {node} yet",
+    Code.JOB_STILL_SEEN: "job {job} is still seen there",
+    Code.JOB_RESUMED: (
+        "somebody resumed it in Slurm, but its instance stands still: it is suspended again, "
+        "and goes on when {host} is free"
+    ),
+    Code.FELLOWS_STAND: "{nodes} of the same job still stands still",
+    Code.SEVERAL_JOBS: "{count} jobs run on it: one alone is saved",
+    Code.NODES_NOT_READY: "not all of its nodes are ready nodes of ours",
+    Code.LEFT_TO_END: (
+        "it was there before that could be seen, and is left to its end, or to scontrol requeue"
+    ),
+    Code.NO_REQUEUE: "it was submitted as --no-requeue",
+    Code.NO_REQUEUE_AWAITED: "job {jobs} was submitted as --no-requeue: it is waited for",
+    Code.NO_REQUEUE_UNLOST: ("job {job} was submitted as --no-requeue, and nothing shows its copy as lost"),
+    Code.SUSPENDED_BY_OTHERS: "somebody else suspended it: requeued it would begin at once",
+    Code.SLURM_REFUSES: "Slurm refuses to requeue its jobs",
+    Code.WILL_NOT_SUSPEND: _not_suspended,
+    Code.DEADLINE: "job {job} would miss its deadline if it waited for {host}",
+    Code.NO_DEVICES_YET: "{node} has no {device} yet[: {said}]",
+    Code.DEVICES_HELD: "job {job} holds the devices on {host}[, in {instance}]",
+    Code.SHARED_OTHERWISE: "job {job} shares {region_mb} MB on {host} already",
+    Code.ANOTHER_LIFE: "{host} shows generation {generation} of it now",
+    Code.SHOWN_AS: "{host} shows it as {state}",
+    Code.JOB_ON_IT: "job {job} is on it",
+    Code.JOB_SHOWN: "Slurm shows job {job} on it",
+    Code.NO_REQUEUE_JOB: "job {job} was submitted as --no-requeue",
+    Code.HEARD_AGAIN: "Slurm hears it again",
+    Code.NO_OTHER_RUN: "Slurm does not show another run of its jobs any more",
+    Code.RUN_NOT_SHOWN: "Slurm does not show this run of job {job} on it any more",
+    Code.FEW_JOBS: ("it shows {shown} of {every} jobs, and not that others ended: this is not believed yet"),
+    Code.FEW_JOBS_TORN: (
+        "it shows {shown} of {every} jobs, and not that others ended, but {node} as given to one: "
+        "this is not believed"
+    ),
+    Code.NO_INSTANCES: ("it shows no instance any more, where there were {names}: this is not believed yet"),
+    Code.OTHER: "{said}",
+}
+
+
+def sentence(reason: Reason) -> str:
+    """Why not, for people; where it is known what it was wanted for, that comes first."""
+    facts = {fact.name: _shown(fact.value) for fact in reason.facts}
+    form = _CODES[reason.code]
+    text = form(facts) if callable(form) else _filled(form, facts)
+    return f"{facts['found']}; {text}" if facts.get("found") else text
+
+
+def sentences(reasons: Iterable[Reason]) -> str:
+    """All of them, one after the other."""
+    return "; ".join(sentence(reason) for reason in reasons)
+
+
+def goal(refusal: Refusal) -> str:
+    """What was wanted, as a noun: `a new instance`, `return to bm1`."""
+    return _GOALS[refusal.wanted].format(about=refusal.about)
+
+
+def why(refusal: Refusal) -> str:
+    """Why it is not done."""
+    return sentence(refusal.reason)
+
+
+def line(refusal: Refusal) -> str:
+    """All of a refusal: about whom, what, and why not."""
+    return f"{refusal.subject}: {goal(refusal)} refused: {why(refusal)}"
+
+
+def instead(way: Way) -> str:
+    """What becomes of a job that stands still although Slurm would not suspend it."""
+    return _INSTEAD[way]
+
+
+def _filled(form: str, facts: Mapping[str, Any]) -> str:
+    def part(found: re.Match[str]) -> str:
+        names = _FIELD.findall(found[1])
+        return found[1] if all(facts.get(name) for name in names) else ""
+
+    return string.Formatter().vformat(_OPTIONAL.sub(part, form), (), facts)
+
+
+def _shown(value: object) -> Any:
+    if isinstance(value, Reason):
+        return sentence(value)
+    if isinstance(value, tuple):
+        if value and isinstance(value[0], Reason):
+            return sentences(value)
+        return ", ".join(map(str, value))
+    return value

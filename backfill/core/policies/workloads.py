@@ -1,0 +1,215 @@
+"""Workloads: which jobs answer to somebody outside Slurm, and for how long that one waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+
+from backfill.core.model.cluster import Job
+from backfill.core.model.keys import Option, about, key
+from backfill.core.model.lifecycle import Rung
+from backfill.core.policies.ladder import Ladder, RungRule
+
+
+class ReadyMade(Option):
+    """Workloads that are known: what a policy file's entry takes over unless it says otherwise."""
+
+    DEFAULT = "default", "answers to nobody outside Slurm, and stands still for as long as its ladder says"
+    CONDOR = "condor", "a pilot of a pool of the site's own, set up as docs/workloads.md says: 300 s"
+    OSPOOL = "ospool", "a pilot of the OSPool, or of any pool whose settings are not known: 60 s"
+    GLIDEIN = "glidein", "a pilot of glideinWMS: 60 s"
+    MPI = "mpi", "a job whose processes on several nodes talk to each other over TCP: 600 s"
+
+
+class WarnBy(Option):
+    """How a job is told that its room goes for longer than it can wait."""
+
+    NOTHING = "nothing", "it is not told"
+    SIGNAL = "signal", "Slurm sends `signal` to its processes"
+    FEATURES = "features", "its Machine/Job Features name the time of the shutdown"
+    COMMAND = "command", "`command` is run in the guest, as the job's user"
+
+
+class JobSignal(Option):
+    """Signals that a job can be warned by, as `scancel --signal` names them."""
+
+    TERM = "TERM"
+    INT = "INT"
+    QUIT = "QUIT"
+    HUP = "HUP"
+    USR1 = "USR1"
+    USR2 = "USR2"
+
+
+class AtEnd(Option):
+    """What becomes of a job in Slurm whose patience is over."""
+
+    REQUEUE = "requeue", "it starts anew; one that was submitted as --no-requeue ends"
+    CANCEL = "cancel", "it ends: whoever has sent it sends another"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for the jobs of a workload: of a ready-made one, or of an entry with its own.
+
+    `stand_still_s` is counted in all; None: without end. `rungs`: empty for those of the file.
+    """
+
+    stand_still_s: float | None = None
+    warn: WarnBy = WarnBy.NOTHING
+    drain_s: float = 0.0
+    at_end: AtEnd = AtEnd.REQUEUE
+    rungs: tuple[RungRule, ...] = ()
+
+    @property
+    def warns(self) -> bool:
+        """Return True if it is told, and given time."""
+        return self.warn is not WarnBy.NOTHING and self.drain_s > 0.0
+
+
+def _rungs(pause_s: float, *, throttle: bool = True) -> tuple[RungRule, ...]:
+    first = (RungRule(Rung.THROTTLE, within_s=1.0),) if throttle else ()
+    return (
+        *first,
+        RungRule(Rung.PAUSE, within_s=1.0, for_s=pause_s),
+        RungRule(Rung.MIGRATE, within_s=60.0),
+        RungRule(Rung.REQUEUE, within_s=60.0),
+    )
+
+
+# Pools: measured with HTCondor 23.9 (docs/workloads.md). MPI: a peer's kernel gives a connection up
+# after 924 s at the least (tcp(7), tcp_retries2 = 15).
+READY_MADE: dict[ReadyMade, Terms] = {
+    ReadyMade.DEFAULT: Terms(),
+    ReadyMade.CONDOR: Terms(300.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(280.0)),
+    ReadyMade.OSPOOL: Terms(60.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(50.0)),
+    ReadyMade.GLIDEIN: Terms(60.0, WarnBy.SIGNAL, 20.0, AtEnd.REQUEUE, _rungs(50.0)),
+    ReadyMade.MPI: Terms(600.0, rungs=_rungs(580.0, throttle=False)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Jobs that have all that is named here in common; of several entries the first one counts.
+
+    What is `null`, and a ladder that is empty, is as the ready-made workload `like` has it.
+    """
+
+    name: str = field(metadata=about("How it is called in messages.", form="name"))
+    like: ReadyMade = key(ReadyMade.DEFAULT, "The ready-made workload that it is like.")
+    partitions: tuple[str, ...] = key((), "Jobs in one of these partitions; empty: in any.", form="name")
+    qos: tuple[str, ...] = key((), "Jobs with one of these QOS; empty: with any.")
+    users: tuple[str, ...] = key((), "Jobs of one of these users; empty: of anybody.")
+    accounts: tuple[str, ...] = key((), "Jobs of one of these accounts; empty: of any.")
+    job_name: str = key("", "Jobs whose name is like this, with * and ?; empty: with any name.")
+    comment: str = key("", "Jobs whose comment is like this, with * and ?; empty: with any or none.")
+    min_nodes: int = key(1, "Jobs on so many nodes at least.")
+    stand_still_s: float | None = key(
+        None, "So long a job may stand still in all: time at work pays it back, second for second."
+    )
+    warn: WarnBy | None = key(None, "How a job is told that it has to go, where there is time for that.")
+    signal: JobSignal = key(JobSignal.TERM, "With `warn: signal`: which one.")
+    command: tuple[str, ...] = key((), "With `warn: command`: the program in the guest, word by word.")
+    drain_s: float | None = key(None, "So long it has after that until it is ended.", least=0)
+    drain_percent: int = key(
+        20,
+        "What it keeps of its CPUs' time meanwhile, so that the job that has its host can begin.",
+        least=1,
+        most=100,
+    )
+    at_end: AtEnd | None = key(None, "What becomes of it in Slurm when its patience is over.")
+    ladder: tuple[RungRule, ...] = key((), "A ladder of its own.")
+
+    def has(self, job: Job) -> bool:
+        """Return True if the job is one of these."""
+        named = (
+            (self.partitions, job.partition),
+            (self.qos, job.qos),
+            (self.users, job.user),
+            (self.accounts, job.account),
+        )
+        if any(wanted and value not in wanted for wanted, value in named) or job.num_nodes < self.min_nodes:
+            return False
+        alike = ((self.job_name, job.name), (self.comment, job.comment))
+        return all(not pattern or fnmatchcase(value, pattern) for pattern, value in alike)
+
+    def has_all_of(self, other: Workload) -> bool:
+        """Return True if each job that the other one has is one of these as well."""
+        lists = (
+            (self.partitions, other.partitions),
+            (self.qos, other.qos),
+            (self.users, other.users),
+            (self.accounts, other.accounts),
+        )
+        if any(mine and not (theirs and set(theirs) <= set(mine)) for mine, theirs in lists):
+            return False
+        alike = ((self.job_name, other.job_name), (self.comment, other.comment))
+        same = all(not mine or mine == theirs for mine, theirs in alike)
+        return same and self.min_nodes <= other.min_nodes
+
+    @property
+    def terms(self) -> Terms:
+        """What holds for its jobs."""
+        return _terms(self)
+
+
+@cache
+def _terms(one: Workload) -> Terms:
+    ready = READY_MADE[one.like]
+    return Terms(
+        ready.stand_still_s if one.stand_still_s is None else one.stand_still_s,
+        one.warn or ready.warn,
+        ready.drain_s if one.drain_s is None else one.drain_s,
+        one.at_end or ready.at_end,
+        one.ladder or ready.rungs,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Workloads:
+    """Jobs that wait for no host for ever. Any other job stands still for as long as the ladder says."""
+
+    entries: tuple[Workload, ...] = key((), "One entry for each workload; the first that has a job counts.")
+
+    def of(self, job: Job) -> Workload | None:
+        """Return the job's workload, if any entry has it."""
+        return next((one for one in self.entries if one.has(job)), None)
+
+    def patience_s(self, job: Job) -> float | None:
+        """Return for how long the job may stand still, in all; None: without end."""
+        found = self.of(job)
+        return None if found is None else found.terms.stand_still_s
+
+    def waits(self, job: Job, workload: str) -> bool:
+        """Return True if the job can stand still without end, and is none of this workload's."""
+        found = self.of(job)
+        return found is None or (found.name != workload and found.terms.stand_still_s is None)
+
+    def at_end(self, job: Job) -> AtEnd:
+        """Return what becomes of the job when its patience is over."""
+        found = self.of(job)
+        return AtEnd.REQUEUE if found is None else found.terms.at_end
+
+    def shortest(self, jobs: Iterable[Job]) -> Workload | None:
+        """Return the workload of the job with the least patience: it decides for an instance."""
+        if not self.entries:
+            return None
+        found = [one for one in map(self.of, jobs) if one is not None]
+        finite = [one for one in found if one.terms.stand_still_s is not None]
+        return min(finite or found, key=lambda one: one.terms.stand_still_s or 0.0, default=None)
+
+    def named(self, name: str) -> Workload | None:
+        """Return the entry of this name."""
+        return next((one for one in self.entries if one.name == name), None)
+
+    def ladder(self, name: str, usual: Ladder) -> Ladder:
+        """Return the ladder of the workload of this name, where it has one of its own."""
+        found = self.named(name) if name else None
+        return _ladder(found.terms.rungs) if found is not None and found.terms.rungs else usual
+
+
+@cache
+def _ladder(rungs: tuple[RungRule, ...]) -> Ladder:
+    return Ladder(rungs)

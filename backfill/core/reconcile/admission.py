@@ -1,0 +1,252 @@
+"""What waiting jobs want of new instances, and whether any may be made now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from backfill.core.model.cluster import Job, Node
+from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
+from backfill.core.model.quantities import Resources
+from backfill.core.model.refusals import Code, Reason, because, limit
+from backfill.core.placement import NO_DEVICES, DeviceNeed, find_host, names_of, open_breaker, rest_ends_s
+from backfill.core.policies.demand import Need
+from backfill.core.policies.limits import Limits
+from backfill.core.policy import PolicySet
+from backfill.core.queue import Topic
+from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.world import World
+
+# Master image and, of what is scarce, the device that is asked for; or all that are offered.
+Asked = tuple[str, str]
+
+
+Offer = tuple[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Jobs that one kind of instance could start. `image`, `device`: empty where any will do.
+
+    `lacking`: CPUs that they will not find free without a new instance. `owner`: the user of all
+    jobs that want the device; empty where there are several.
+    """
+
+    image: str
+    need: Need
+    lacking: int
+    device: str = ""
+    owner: str = ""
+
+
+def image_of(policies: PolicySet, node: ManagedNode) -> str:
+    """The master image of a node."""
+    return node.image or policies.instances.image
+
+
+def own_image(policies: PolicySet, image: str) -> str:
+    """How a node's record names its image: empty for that of the policy file."""
+    return "" if image == policies.instances.image else image
+
+
+def serves(policies: PolicySet, node: ManagedNode, want: Want) -> bool:
+    """Whether the node is of the kind that is wanted."""
+    return _serves(policies, (image_of(policies, node), node.devices), (want.image, want.device))
+
+
+def _serves(policies: PolicySet, offer: Offer, asked: Asked) -> bool:
+    """Whoever asks for nothing finds no node free that is for some people only."""
+    (image, devices), (wanted, device) = offer, asked
+    fits = image == wanted if wanted else image not in policies.environments.private
+    return fits and (not device or device in devices)
+
+
+def wants(world: World, policies: PolicySet, jobs: Iterable[Job]) -> list[Want]:
+    """One for each kind that is asked for, the jobs that take any last."""
+    asked: dict[Asked, Iterable[Job]] = {("", ""): jobs}
+    if policies.environments.particular or policies.devices.scarce:
+        asked = {("", ""): (), **_sorted_out(policies, jobs)}
+    free, found = _free(world, policies), []
+    for kind in sorted(asked, key=lambda names: (not names[1], not names[0], names)):
+        need = policies.demand.need(asked[kind], policies.instances.flavour, world.now_s)
+        want = _want(world, policies, kind, need, free)
+        owners = {job.user for job in asked[kind]} if want.device else set()
+        found.append(replace(want, owner=owners.pop()) if len(owners) == 1 else want)
+        left = need.cpus if kind != ("", "") else 0
+        for offer in [offer for offer in free if _serves(policies, offer, kind)]:
+            taken = min(left, free[offer])
+            free[offer] -= taken
+            left -= taken
+    return found
+
+
+def _sorted_out(policies: PolicySet, jobs: Iterable[Job]) -> dict[Asked, list[Job]]:
+    found: dict[Asked, list[Job]] = {}
+    for job in jobs:
+        kind = policies.environments.asked(job), policies.devices.scarce_for(job)
+        found.setdefault(kind, []).append(job)
+    return found
+
+
+def want_of_all(world: World, policies: PolicySet, need: Need) -> Want:
+    """The same where every job takes any instance."""
+    return _want(world, policies, ("", ""), need, _free(world, policies))
+
+
+def _want(world: World, policies: PolicySet, asked: Asked, need: Need, free: Counter[Offer]) -> Want:
+    """`free`: CPUs that jobs will find free."""
+    lacking = need.cpus - _sum(policies, free, asked)
+    if need.nodes > 1 and lacking <= 0:
+        # A job over several nodes needs them all at once.
+        lacking = need.nodes - _sum(policies, _usable(world, policies), asked)
+    return Want(asked[0], need, lacking, asked[1])
+
+
+def _sum(policies: PolicySet, there: Counter[Offer], asked: Asked) -> int:
+    return sum(count for offer, count in there.items() if _serves(policies, offer, asked))
+
+
+def _usable(world: World, policies: PolicySet) -> Counter[Offer]:
+    """How many instances are there, or will be soon, whatever runs on them now; by kind."""
+    found = _booting(world, policies, 1)
+    for (image, devices, _), nodes in world.ready.allocated.items():
+        found[image or policies.instances.image, devices] += nodes
+    return found
+
+
+def _free(world: World, policies: PolicySet) -> Counter[Offer]:
+    """CPUs that waiting jobs will find free soon without a new instance, by kind."""
+    cpus = policies.instances.flavour.cpus
+    found = _booting(world, policies, cpus)
+    for (image, devices, used), nodes in world.ready.allocated.items():
+        found[image or policies.instances.image, devices] += nodes * max(0, cpus - used)
+    return found
+
+
+def _booting(world: World, policies: PolicySet, each: int) -> Counter[Offer]:
+    found: Counter[Offer] = Counter()
+    for (image, devices), nodes in world.booting.items():
+        found[image or policies.instances.image, devices] += nodes * each
+    return found
+
+
+_PRESENT = tuple(phase for phase in Phase if phase not in ABSENT)
+
+
+def may_create(world: World, limits: Limits, parents_starting: int = 0) -> Reason | None:
+    """Return why no further instance may be made now, if none may.
+
+    `parents_starting`: the number of parents that are being made; each is a boot as well.
+    """
+    if world.count_in(*_PRESENT) >= limits.max_instances:
+        return limit("limits.max_instances", limits.max_instances)
+    if world.count_in(Phase.BOOTING) + parents_starting >= limits.boots_at_once:
+        return limit("limits.boots_at_once", limits.boots_at_once)
+    if world.created_lately(3600.0) >= limits.creates_per_hour:
+        return limit("limits.creates_per_hour", limits.creates_per_hour)
+    return None
+
+
+def unplaced(builder: PlanBuilder) -> Reason | None:
+    """Return that instances may be somewhere of which we see the nodes only, if that is so.
+
+    A daemon that has just begun, with an empty journal, may be told of no instance by a hypervisor
+    that is just starting itself: what room its host has is not known then.
+    """
+    world, limits = builder.world, builder.policies.limits
+    sure_s = world.sighted_since_s + limits.sure_after_s
+    if builder.now_s >= sure_s:
+        return None
+    found = names_of(world, builder.policies).strays(world)
+    nodes = tuple(name for name in sorted(found) if left_over(builder, world.nodes[name]))
+    if not nodes:
+        return None
+    builder.wake_at(sure_s)
+    return because(Code.UNPLACED, nodes=nodes, needed_s=limits.sure_after_s)
+
+
+def left_over(builder: PlanBuilder, seen: Node) -> bool:
+    """Return True if it was made by us, or by somebody who was given our names, and nobody has it."""
+    world, name = builder.world, seen.name
+    dynamic = any(flag.startswith("DYNAMIC") for flag in seen.flags)
+    ours = dynamic and name in world.queue.names and world.host_of_node(name) is None
+    return ours and name not in world.managed and not world.instances_called(name)
+
+
+MINUTE_S = 60.0
+
+
+_HOUR_S = 3600.0
+
+
+def not_admitted(builder: PlanBuilder, image: str) -> Reason | None:
+    """Return why no instance of this image may be begun anywhere now, if none may."""
+    world, policies = builder.world, builder.policies
+    why = may_create(world, policies.limits) or unplaced(builder) or builder.budget_full()
+    why = why or open_breaker(world, "", policies.readiness, policies.hosts)
+    # When a rest is over that now keeps instances from being made.
+    builder.wake_at(rest_ends_s(world, policies.readiness))
+    builder.wake_at(hour_over_s(builder))
+    return why or full(builder, image) or too_soon(builder, image)
+
+
+def hour_over_s(builder: PlanBuilder) -> float:
+    """Return when limits.creates_per_hour may allow one more."""
+    first_s = builder.world.created_after_s(builder.now_s - _HOUR_S)
+    return 0.0 if first_s is None else first_s + _HOUR_S
+
+
+def full(builder: PlanBuilder, image: str, more: int = 1) -> Reason | None:
+    """Return which limit of the image so many more instances would break, if they would."""
+    policies = builder.policies
+    rule, shape = policies.environments.rule(image), policies.instances.flavour.resources
+    if not rule.most_cpus and not rule.most_memory_mb:
+        return None
+    there = sum(
+        1 for m in builder.world.managed.values() if image_of(policies, m) == image and m.phase not in ABSENT
+    )
+    taken = Resources((there + more) * shape.cpus, (there + more) * shape.memory_mb)
+    if rule.most_cpus and taken.cpus > rule.most_cpus:
+        return because(Code.IMAGE_CPUS, image=image, most=rule.most_cpus, there=there)
+    if rule.most_memory_mb and taken.memory_mb > rule.most_memory_mb:
+        return because(Code.IMAGE_MEMORY, image=image, most=rule.most_memory_mb, there=there)
+    return None
+
+
+def too_soon(builder: PlanBuilder, image: str) -> Reason | None:
+    """Return that enough instances of the image were begun lately, if they were."""
+    most = builder.policies.environments.rule(image).creates_per_min
+    most = most or builder.policies.cloning.per_min_per_image
+    if _too_fast(builder, f"image {own_image(builder.policies, image)}", most):
+        return because(Code.IMAGE_RATE, image=image, most=most)
+    return None
+
+
+def _too_fast(builder: PlanBuilder, what: str, most: int) -> bool:
+    """Whether so many were begun within a minute; if so, look again when that is over."""
+    if not most:
+        return False
+    back_s = builder.world.fleet.begun_back_s(what, most)
+    builder.wake_at(back_s + MINUTE_S)
+    return back_s > 0.0 and builder.now_s < back_s + MINUTE_S
+
+
+def find_open_host(
+    builder: PlanBuilder, shortest_s: float = 0.0, need: DeviceNeed = NO_DEVICES
+) -> tuple[str | None, dict[str, Reason]]:
+    """Return the host for one more instance that may be begun now; or None, and why, for each host.
+
+    `shortest_s`: the least time limit of the jobs that wait for it.
+    """
+    policies = builder.policies
+    builder.awaits(Topic.ROOM)
+    most = policies.cloning.per_min_per_host
+
+    def slow(host: str) -> Reason | None:
+        if not _too_fast(builder, f"host {host}", most):
+            return None
+        return limit("cloning.per_min_per_host", most, host)
+
+    pays_s = policies.gaps.pays_s(shortest_s)
+    return find_host(builder.world, policies, pays_s, need=need, slow=slow if most else None)

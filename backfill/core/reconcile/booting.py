@@ -1,0 +1,212 @@
+"""From nothing to READY: make node and instance, wait for registration, prove, release."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.core.model.actions import CreateInstance, CreateNode, DrainNode, MakeParent, UndrainNode
+from backfill.core.model.cluster import OUR_REASON, NodeBase
+from backfill.core.model.fleet import CloneMethod, Instance, InstanceSpec, Tag
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.readiness import judge_registration
+from backfill.core.model.sentences import sentence
+from backfill.core.placement import room
+from backfill.core.queue import Topic
+from backfill.core.reconcile.admission import image_of
+from backfill.core.reconcile.builder import PlanBuilder, Progress
+from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.pressure import begin_eviction
+from backfill.core.reconcile.proof import not_proven, proven, read_since_woken
+
+_MINUTE_S = 60.0
+
+
+# A slurmd that registered so lately is there; one whose proof took longer has to be heard again.
+_JUST_HEARD_S = 30.0
+
+
+_TRIES = 3  # attempts at one call before the boot has failed
+
+
+def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Drive one booting node a step further."""
+    if builder.taken(node.host):
+        begin_eviction(builder, node, doomed=True)
+        return
+    if builder.blind or _found_no_room(builder, node):
+        return
+    limit_s = builder.since(node) + builder.policies.scale.boot_within_s
+    builder.wake_at(limit_s)
+    if builder.now_s >= limit_s:
+        _fail(builder, node, _why_late(builder, node))
+        return
+    if _fails_to_make(builder, node):
+        return
+    seen = builder.world.nodes.get(node.name)
+    builder.watch(node.name)
+    if seen is not None and not seen.drained and not node.woken_since:
+        # A crash came between making the node and draining it: it has not proven itself yet.
+        builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} not proven yet"))
+    if seen is None or seen.slurmd_start_s <= 0 or not seen.responding:
+        return
+    flavour = builder.policies.instances.flavour
+    registered = judge_registration(seen, flavour.cpus, flavour.node_memory_mb)
+    if not registered.ok:
+        _fail(builder, node, sentence(not_proven(registered)))
+        return
+    prove(builder, node)
+
+
+def _found_no_room(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether its host has no room for it, as we see or as it says: it is begun anew at once.
+
+    That is no failure of node, image or host: what the host has learnt by it is its business.
+    """
+    instance = builder.instance(node)
+    if builder.busy_with(node):
+        return False
+    if instance is None:
+        left = room(builder.world, node.host, builder.policies, kept=False)
+        if left.cpus >= 0 and left.memory_mb >= 0:
+            return False
+        # As after the return of an old journal: what it promised has long been given to others.
+        return clear(builder, node, f"{node.host} has no room for it any more")
+    if not instance.no_room:
+        return False
+    return clear(builder, node, f"{node.host} has no room for it: {instance.no_room}")
+
+
+def _fails_to_make(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Ask for node and instance where they are missing; true when that cannot work any more."""
+    instance = builder.instance(node)
+    problem = builder.broken(node, instance) if instance is not None else None
+    if problem:
+        _fail(builder, node, f"{sentence(problem)}, while booting")
+        return True
+    return any(_fails(builder, node, action) for action in _missing(builder, node, instance))
+
+
+def _missing(
+    builder: PlanBuilder, node: ManagedNode, instance: Instance | None
+) -> list[CreateNode | CreateInstance | MakeParent]:
+    wanted: list[CreateNode | CreateInstance | MakeParent] = []
+    if node.name not in builder.world.nodes:
+        wanted.append(create_node(builder, node))
+    if instance is None:
+        create = create_instance(builder, node)
+        wanted.append(_parent_first(builder, create.spec) or create)
+    return wanted
+
+
+def _fails(builder: PlanBuilder, node: ManagedNode, action: CreateNode | CreateInstance | MakeParent) -> bool:
+    """Ask for it; whether it was refused for good, or has failed too often."""
+    progress = builder.do(action)
+    operation = builder.operation(action)
+    if operation is None or (progress is not Progress.FINAL and operation.attempts < _TRIES):
+        return False
+    _fail(builder, node, operation.problem, will_pass=progress is not Progress.FINAL)
+    return True
+
+
+def _parent_first(builder: PlanBuilder, spec: InstanceSpec) -> MakeParent | None:
+    """What has to be there before an instant clone, unless it is."""
+    host = builder.world.hosts[spec.host]
+    instant = spec.method is CloneMethod.INSTANT
+    if not instant or host.parents is None or host.has_parent(spec.image, spec.flavour):
+        return None
+    return MakeParent(host.name, 0, f"{spec.name} shall go on from it", spec.image, spec.flavour)
+
+
+def create_node(builder: PlanBuilder, node: ManagedNode) -> CreateNode:
+    """The action that makes the node known to Slurm."""
+    template = builder.policies.instances
+    return CreateNode(
+        node.name,
+        node.generation,
+        node.reason,
+        node.address.split("/")[0],
+        template.flavour.cpus,
+        template.flavour.node_memory_mb,
+        _features(builder, node),
+    )
+
+
+def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
+    """The action that makes and starts the instance."""
+    template = builder.policies.instances
+    tag = Tag(builder.policies.cluster, node.name, node.generation)
+    fleet = builder.world.fleets.get(node.fleet) if node.fleet else None
+    image = (fleet.image if fleet else "") or image_of(builder.policies, node)
+    spec = InstanceSpec(
+        node.name,
+        node.host,
+        tag,
+        template.flavour,
+        image,
+        node.address,
+        _features(builder, node),
+        (fleet.method if fleet else None) or _method(builder, image),
+    )
+    return CreateInstance(node.name, node.generation, node.reason, spec)
+
+
+def _features(builder: PlanBuilder, node: ManagedNode) -> tuple[str, ...]:
+    """Those of all our nodes, and those by which jobs ask for the node's image."""
+    policies = builder.policies
+    own = policies.environments.features_of(image_of(policies, node))
+    offered = policies.devices.offered(node.devices)
+    return tuple(dict.fromkeys([*policies.instances.features, *own, *offered]))
+
+
+def _method(builder: PlanBuilder, image: str) -> CloneMethod:
+    """How an instance is made that nobody wants in a way of its own."""
+    cloning, rule = builder.policies.cloning, builder.policies.environments.rule(image)
+    return cloning.choose(builder.world.created_lately(_MINUTE_S), rule.method)
+
+
+def prove(builder: PlanBuilder, node: ManagedNode) -> None:
+    """The last steps before READY: clock set and everything proven, then undrained.
+
+    Its slurmd has just registered; only after a long proof it has to report once more.
+    """
+    holds, problem = proven(builder, node, "let it prove itself", register=False)
+    if problem:
+        _fail(builder, node, sentence(problem))
+    if not holds:
+        return
+    seen = builder.world.nodes[node.name]
+    if not read_since_woken(builder, node):
+        builder.awaits(Topic.READING)
+        return  # what we know of the node is from before the proof
+    if seen.drained_by_us:
+        heard = seen.responding and 0 <= builder.now_s - seen.slurmd_start_s < _JUST_HEARD_S
+        reason = "it has proven itself"
+        builder.do(UndrainNode(node.name, node.generation, reason, node.host, heard))
+        return
+    if seen.base is not NodeBase.DOWN:
+        builder.become(
+            node,
+            Phase.READY,
+            "registered and proven",
+            proof=replace(node.proof, proven_s=float(builder.now_s)),
+            retry=replace(node.retry, failures=0),
+            idle_since_s=builder.now_s,
+        )
+
+
+def _why_late(builder: PlanBuilder, node: ManagedNode) -> str:
+    within_s = builder.policies.scale.boot_within_s
+    instance = builder.instance(node)
+    state = instance.state.value if instance is not None else "missing"
+    problems = [o.problem for o in builder.world.operations_of(node.name) if o.problem]
+    why = f": {problems[-1]}" if problems else ""
+    tells = f"; `backfill explain {node.name}` tells how its console ended" if instance else ""
+    late = f"it did not register with Slurm within {within_s:.0f} s"
+    return f"{late} (its guest is {state}){why}{tells}"
+
+
+def _fail(builder: PlanBuilder, node: ManagedNode, problem: str, *, will_pass: bool = False) -> None:
+    """`will_pass`: others may mend it at any time, so no person has to say that they have."""
+    most = builder.policies.scale.give_up_after - 2
+    failures = min(node.retry.failures, most) if will_pass else node.retry.failures
+    clear(builder, node, problem, fail=True, failures=failures)

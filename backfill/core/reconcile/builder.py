@@ -1,0 +1,397 @@
+"""A plan in the making: collects actions, and knows which are in flight or have failed.
+
+What each step may ask is here as well: whose turn it is on a host, what the budgets leave, and the
+words that owners of jobs read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from enum import Enum, auto
+from math import inf
+
+from backfill.core.model.actions import DriverAction, TellJob
+from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
+from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, Rung, check_transition
+from backfill.core.model.operations import Operation
+from backfill.core.model.plan import Action, ForgetNode, Plan, SetNode, effect_of
+from backfill.core.model.refusals import Code, Goal, Reason, Refusal, Words, because, call_failed, refusal
+from backfill.core.policies.budgets import Of
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policy import PolicySet
+from backfill.core.queue import Result, Topic
+from backfill.core.world import World, barred, stale
+
+MAINTENANCE = ("maintenance",)  # what takes a host, where it is no job
+
+
+class Progress(Enum):
+    """How far a wanted action is."""
+
+    BEGUN = auto()  # it is part of this plan
+    RUNNING = auto()  # a driver works on it
+    WAITING = auto()  # it failed and will be tried again later
+    REFUSED = auto()  # it may not be done now
+    FINAL = auto()  # it failed, and trying again cannot help
+
+
+class PlanBuilder:
+    """Collects the plan, and tries each step on the world, which takes all of them back at the end."""
+
+    def __init__(self, world: World, policies: PolicySet) -> None:
+        self.world = world
+        self.policies = policies
+        self.barred = barred(world)
+        self.blind = stale(world, "slurm", policies.limits) or self.barred
+        slurm = world.sources.get("slurm")
+        # What Slurm does not show means nothing as long as Slurm has shown nothing at all.
+        self.unread = slurm is None or slurm.seen_s == 0.0
+        self._actions: list[Action] = []
+        self._taken = 0  # so many of the actions have been tried on the world
+        self.accused: set[str] = set()  # nodes against whose work something was found
+        self._keys: set[str] = set()  # of the calls of this step
+        self._changed: set[str] = set()  # nodes whose records this step changes
+        self._result = Result()
+        self._said: dict[tuple[str, Goal, str], Refusal] = {}  # by steps that began calls
+
+    @property
+    def now_s(self) -> float:
+        """The present time, epoch seconds."""
+        return self.world.now_s
+
+    # --- one step at a time --------------------------------------------------------------------
+
+    def take(self, step: Callable[[PlanBuilder], None]) -> tuple[Result, bool]:
+        """Take a step and try its actions on the world; what came of it, and whether it acted.
+
+        The world stays as it is until the step is over.
+        """
+        before = len(self._actions)
+        self._result = Result()
+        step(self)
+        acted = self._actions[before:]
+        if acted:
+            if any(isinstance(action, DriverAction) for action in acted):
+                self._said.update(self._result.refusals)  # once its calls are under way it says less
+            self.settle()
+        return self._result, bool(acted)
+
+    def settle(self) -> None:
+        """Try on the world what this step has decided so far: from here on it looks like that."""
+        while self._taken < len(self._actions):
+            self._taken += 1
+            self.world.apply(effect_of(self._actions[self._taken - 1], self.now_s))
+        self._keys.clear()
+        self._changed.clear()
+
+    # --- collecting ----------------------------------------------------------------------------
+
+    def do(self, action: DriverAction) -> Progress:
+        """Want `action`; it joins the plan unless it is in flight, backing off or forbidden."""
+        key = action.key
+        operation = self.world.operations.get(key)
+        if operation is not None and operation.running:
+            return Progress.RUNNING
+        if operation is not None and operation.final:
+            return Progress.FINAL
+        if operation is not None and self.now_s < operation.not_before_s:
+            self.wake_at(operation.not_before_s)
+            return Progress.WAITING
+        return self._begin(action)
+
+    def _begin(self, action: DriverAction) -> Progress:
+        """Let it join the plan unless it is in it already, or forbidden."""
+        if action.key in self._keys:
+            return Progress.RUNNING
+        if self.barred and not action.safe_unwritten:
+            self.refuse("cluster", Goal.ANY_CHANGE, self.barred)
+            return Progress.REFUSED
+        if self.blind and not action.safe_when_blind:
+            self.refuse("cluster", Goal.ANY_CHANGE, self.blind)
+            return Progress.REFUSED
+        self._keys.add(action.key)
+        self._actions.append(action)
+        return Progress.BEGUN
+
+    def insist(self, action: DriverAction, goal: Goal, about: str = "") -> Progress:
+        """Want `action` until it is done: one refused for good, too, is tried again, ever less often.
+
+        For what nothing else takes the place of. Meanwhile it is said why it is not done.
+        """
+        operation = self.operation(action)
+        if operation is None or operation.running:
+            return self.do(action)
+        progress = Progress.FINAL if operation.final else Progress.WAITING
+        if self.now_s >= operation.not_before_s:
+            progress = self._begin(action)
+        else:
+            self.wake_at(operation.not_before_s)
+        self.refuse(action.subject, goal, call_failed(operation.problem), about)
+        return progress
+
+    def under_way(self, kind: str, but: str) -> set[str]:
+        """Nodes, other than `but`, with an action of this kind in flight, where these are counted."""
+        return {key.split(":")[1] for key in self.world.under_way(kind)} - {but}
+
+    def operation(self, action: DriverAction) -> Operation | None:
+        """What is known of an action that was begun before and has not succeeded yet."""
+        return self.world.operations.get(action.key)
+
+    def become(
+        self, node: ManagedNode, phase: Phase, reason: str, story: str = "", /, **fields: object
+    ) -> None:
+        """Record the next phase of `node`; its clock starts anew unless the phase is the same.
+
+        `story`: what its story tells of this step, where that is not the reason that it keeps.
+        """
+        if phase is Phase.REMOVING:
+            raise AssertionError(f"{node.name} is removed past core/reconcile/condemn.py: {reason}")
+        self._become(node, phase, reason, story, **fields)
+
+    def remove(self, node: ManagedNode, reason: str, **fields: object) -> None:
+        """Let the removal of `node` begin. For core/reconcile/condemn.py alone, which knows what is lost."""
+        self._become(node, Phase.REMOVING, reason, unconfirmed=None, **fields)
+
+    def _become(
+        self, node: ManagedNode, phase: Phase, reason: str, story: str = "", /, **fields: object
+    ) -> None:
+        check_transition(node, phase)
+        if self.barred and phase not in (node.phase, Phase.EVICTING):
+            self.refuse(node.name, Goal.PHASE, self.barred, about=phase.value)
+            return
+        if phase is not node.phase:
+            fields.setdefault("since_s", self.now_s)
+            fields.setdefault("suspicion", None)
+            if phase not in ABSENT:
+                fields["condemned"] = None
+        known = replace(node, phase=phase, reason=reason, **fields)  # type: ignore[arg-type]
+        self._set(known, story or reason)
+
+    def note(self, node: ManagedNode, reason: str, **fields: object) -> None:
+        """Change fields of the record without a new phase."""
+        self._set(replace(node, **fields), reason)  # type: ignore[arg-type]  # its own fields
+
+    def _set(self, node: ManagedNode, reason: str) -> None:
+        if node.name in self._changed:
+            return  # one change of a record in each step, which is taken once more after it
+        self._changed.add(node.name)
+        self.add(SetNode(node, reason))
+
+    def add(self, action: Action) -> None:
+        """Add a step of our own."""
+        self._actions.append(action)
+
+    def forget(self, node: ManagedNode, reason: str) -> None:
+        """Drop the record of a node of which nothing is left."""
+        self.add(ForgetNode(node.name, reason, node.generation))
+
+    def refuse(self, subject: str, wanted: Goal, why: Reason, about: str = "") -> None:
+        """Say that something wanted is not done; once per subject and thing."""
+        refused = refusal(subject, wanted, why, about)
+        self._result.refusals[refused.key] = refused
+
+    def watch(self, *nodes: str) -> None:
+        """Look at these Slurm nodes again at once: their next change is awaited."""
+        self._result.watch.update(nodes)
+
+    def wake_at(self, at_s: float) -> None:
+        """Look at this again at this time at the latest."""
+        if self.now_s < at_s < self._result.wake_s:
+            self._result.wake_s = at_s
+
+    def awaits(self, topic: Topic) -> None:
+        """Look at this again when that happens, which concerns others as well."""
+        self._result.topics.add(topic)
+
+    def finish(self, results: Iterable[Result], wake_s: float) -> Plan:
+        """The plan, with all that was found out and still holds."""
+        refusals = dict(self._said)
+        watch: set[str] = set()
+        self._result = Result(refusals)
+        if self.barred:  # it is said also where nothing is wanted now
+            self.refuse("cluster", Goal.ANY_CHANGE, self.barred)
+        for result in results:
+            refusals.update(result.refusals)
+            watch |= result.watch
+        for name in sorted(self.world.odd):
+            subject, said = "cluster" if name == "slurm" else name, Words(self.world.sources[name].problem)
+            self.refuse(subject, Goal.BELIEF, because(Code.NOT_BELIEVED, said=said))
+        wake_at_s = wake_s if wake_s < inf else None
+        return Plan(tuple(self._actions), tuple(refusals.values()), frozenset(watch), wake_at_s)
+
+    def since(self, node: ManagedNode) -> float:
+        """From when a deadline of this phase counts: not while we could not see Slurm."""
+        return self.now_s if self.unread else max(node.since_s, self.world.sighted_since_s)
+
+    def rung_since(self, node: ManagedNode) -> float:
+        """From when the deadline of this rung counts."""
+        return self.now_s if self.unread else max(node.stopping.since_s, self.world.sighted_since_s)
+
+    def instance(self, node: ManagedNode) -> Instance | None:
+        """The node's instance on the host where it should be."""
+        found = self.world.instances.get((node.host, node.name))
+        if found is not None and found.tag.generation != node.generation:
+            return None
+        return found
+
+    def elsewhere(self, node: ManagedNode) -> Instance | None:
+        """The node's instance on a host where we did not look for it, as after a migration."""
+        for place in self.world.places_of(node.name):
+            if place.host != node.host and place.tag.generation == node.generation:
+                return place
+        return None
+
+    def busy_with(self, node: ManagedNode) -> bool:
+        """Whether a call about this node is still in flight."""
+        return self.world.busy(node.name)
+
+    def broken(self, node: ManagedNode, instance: Instance | None) -> Reason | None:
+        """Return how the instance is lost, if it is.
+
+        While a call about it is in flight it may look like anything, and on a host that cannot be
+        reached nothing is known.
+        """
+        if self.busy_with(node) or not self.world.hosts[node.host].reachable:
+            return None
+        if instance is None:
+            return because(Code.INSTANCE_GONE, host=node.host)
+        if instance.state in (InstanceState.OFF, InstanceState.CRASHED):
+            return because(Code.INSTANCE_OFF, host=node.host, state=instance.state.value)
+        return because(Code.INSTANCE_RESTARTED) if instance.restarted else None
+
+    def taken(self, host: str) -> tuple[str, ...]:
+        """Ids of the jobs to which Slurm gave the host, or what else takes it as a whole."""
+        found = self.world.takers(host)
+        return MAINTENANCE if not found and self.left(host) else found
+
+    def left(self, host: str) -> bool:
+        """Whether the host is left for its maintenance by now."""
+        if (due_s := maintenance_s(self.world, host)) is None:
+            return False
+        self.wake_at(clear_s := self.policies.gaps.clear_at_s(due_s))
+        return self.now_s >= clear_s
+
+    def above_budget(self) -> frozenset[str]:
+        """Names of the nodes that leave because a budget allows fewer now."""
+        return self.world.queue.above_budget
+
+    def budget_full(self) -> Reason | None:
+        """Return why a budget lets no further instance work now, if it does not."""
+        if not self.policies.budgets.windows:
+            return None
+        self.wake_at(budgets_change_s(self.world, self.policies))
+        self.awaits(Topic.ON_CPU)
+        most = most_instances(self.world, self.policies)
+        if most is None or on_cpu(self.world) < most:
+            return None
+        return because(Code.BUDGET, most=most)
+
+    def rule(self, node: ManagedNode) -> RungRule:
+        """The present rung of a node: one that would start its jobs anew spares the protected."""
+        return present_rung(self.world, self.policies, node)
+
+    def host_is_free(self, host: str) -> bool:
+        """Whether nobody but us may use the host's CPUs now."""
+        return not self.unread and not self.taken(host)
+
+    def stopped(self, instance: Instance | None) -> bool:
+        """Whether the instance stands still with its work kept."""
+        still = (InstanceState.PAUSED, InstanceState.SUSPENDED)
+        return instance is not None and instance.state in still
+
+
+NOT_OURS = "its node is back; it stays suspended, because somebody else had suspended it before"
+
+
+def went_on(pause_s: float) -> str:
+    """Of a job that was suspended meanwhile."""
+    return (
+        f"went on after a pause of {pause_s:.0f} s; its time limit leaves that out, "
+        "Slurm's fair-share counts it"
+    )
+
+
+def tell(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[str], text: str) -> None:
+    """Leave a sentence for the owners of these jobs. Best effort: nothing waits for it."""
+    notice = builder.policies.notice
+    if not notice.admin_comment:
+        return
+    said = f"{OUR_REASON} {text}"
+    for job_id in jobs:
+        job = builder.world.jobs.get(job_id)
+        aloud = notice.terminal and job is not None and job.interactive
+        why = "its owner may ask"
+        builder.do(TellJob(node.name, node.generation, why, job_id, said, aloud=aloud))
+
+
+def tell_requeued(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Correct what was said of jobs that Slurm has put back into the queue while they stood still.
+
+    Of one that ended nothing can be said any more: slurmctld updates no job that is over.
+    """
+    for held in node.held:
+        job = builder.world.jobs.get(held.id)
+        if job is None or job.restarts == held.restarts or job.state in ENDED:
+            continue
+        text = "Slurm put it back into the queue while its node stood still, so that it starts anew"
+        if job.state is JobState.PENDING and job.reason.startswith("JobHeld"):
+            text += f", and holds it ({job.reason}): an admin has to release it"
+        tell(builder, node, (job.id,), text)
+
+
+def maintenance_s(world: World, host: str) -> float | None:
+    """When the host's next maintenance begins or began; None: none is known."""
+    known = world.hosts.get(host)
+    node = world.nodes.get(known.node) if known is not None and known.node else None
+    return node.maintenance_s or None if node is not None else None
+
+
+def ladder_of(policies: PolicySet, node: ManagedNode) -> Ladder:
+    """The ladder by which a node gives its host back: that of its jobs' workload, or of all jobs."""
+    workload = "" if node.stop is None else node.stop.workload
+    return policies.workloads.ladder(workload, policies.ladder) if workload else policies.ladder
+
+
+def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRule:
+    """The present rung of a node: one that would start its jobs anew spares the protected."""
+    ladder = ladder_of(policies, node)
+    place = 0 if node.stop is None else ladder.place(node.stop.rung, node.stop.kind)
+    rule = ladder.rule(place)
+    if rule.rung is not Rung.REQUEUE:
+        return rule
+    jobs = [j for j in world.jobs_on(node.name) if j.active]
+    kept = policies.victims.keeps([j.restarts for j in jobs])
+    # Who can wait without end is not lost by the ladder of a neighbour that cannot.
+    workload = node.stopping.workload
+    patient = workload and any(policies.workloads.waits(j, workload) for j in jobs)
+    if kept or patient or any(not j.requeue for j in jobs):
+        return RungRule(Rung.SUSPEND, within_s=rule.within_s)
+    return rule
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+def most_instances(world: World, policies: PolicySet) -> int | None:
+    """How many instances may be at work now by the budgets; None: they do not say."""
+    if not policies.budgets.windows:
+        return None
+    clock_s = world.clock_s
+    return policies.budgets.ceiling(Of.INSTANCES, _whole(policies), clock_s)
+
+
+def budgets_change_s(world: World, policies: PolicySet) -> float:
+    """When a budget begins or ceases to hold next, in our time; 0: never."""
+    at_s = policies.budgets.changes_s(world.clock_s)
+    return 0.0 if at_s is None else at_s + world.ahead_s
+
+
+def _whole(policies: PolicySet) -> int:
+    return min(policies.limits.max_instances, len(policies.instances.names))
+
+
+def on_cpu(world: World) -> int:
+    """How many instances are at work, or about to be."""
+    return world.count_in(*ON_CPU)

@@ -1,0 +1,449 @@
+"""Giving a host back: stop the instance first, then drain and suspend in Slurm, then wait.
+
+Or hold it back: it goes on with next to no CPU, and gets that back afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.core.model.actions import CancelMove, MigrateInstance, PauseInstance, ThrottleInstance, WarnJob
+from backfill.core.model.cluster import Job, JobState, Node
+from backfill.core.model.fence import judge
+from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, Phase, Rung
+from backfill.core.model.operations import Operation
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because
+from backfill.core.model.sentences import sentence
+from backfill.core.placement import closed, find_host, need_of
+from backfill.core.policies.workloads import WarnBy, Workload
+from backfill.core.queue import Topic
+from backfill.core.reconcile.builder import PlanBuilder, Progress, tell
+from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
+from backfill.core.reconcile.devices import unplug_first
+from backfill.core.reconcile.held_jobs import PAUSED, drained, holding, suspend_jobs, tell_stopped
+from backfill.core.reconcile.pressure import (
+    change_course,
+    climb,
+    hold_back,
+    holds,
+    next_rung,
+    of_workload,
+    only_claimed,
+    past_the_last,
+    unsafe,
+    why_taken,
+)
+from backfill.core.reconcile.proof import unwoken
+from backfill.core.reconcile.to_disk import suspend
+
+_PUT_OFF = "still paused, because its node did not come back well; it is tried again by itself"
+
+
+def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Stop the instance by the present rung, then make Slurm's picture agree."""
+    instance = builder.instance(node)
+    if instance is None or builder.world.in_doubt(node.name):
+        # After a call that failed it may be elsewhere: its hosts are just being read.
+        _without_instance(builder, node)
+        return
+    if lost(builder, node, instance):
+        return
+    if not builder.stopped(instance):
+        if instance.throttled and builder.rule(node).rung is Rung.THROTTLE and node.order is None:
+            held_back(builder, node)
+            return
+        if not _stays(builder, node):
+            stop(builder, node)
+        return
+    _stands_still(builder, node, instance)
+
+
+def _stands_still(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
+    """Its host's CPUs are free: what becomes of it there, and of its jobs in Slurm?"""
+    rung = builder.rule(node).rung
+    if rung is Rung.REQUEUE and _ends_still(builder, node):
+        return
+    if rung is Rung.SUSPEND and instance.state is InstanceState.PAUSED and not node.doomed:
+        suspend(builder, node, node.reason)
+    if not builder.blind and not job_starts(builder, node):
+        _tell_slurm(builder, node)
+
+
+def _stays(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether it need not leave a host that was given back; one whose return has just come to
+    nothing stands still there all the same."""
+    free = builder.host_is_free(node.host) and node.name not in builder.world.closed
+    if not free or node.order is not None:
+        return False
+    next_s = node.retry.not_before_s
+    if next_s is not None and builder.now_s < next_s:
+        builder.wake_at(next_s)
+        _stand_still(builder, node, Rung.PAUSE)
+        return True
+    if node.doomed or builder.budget_full():
+        return False
+    if judge(node.name, node.held, builder.world.jobs, builder.now_s).mixed:
+        _stand_still(builder, node, Rung.PAUSE)
+        return True
+    builder.become(node, Phase.RETURNING, f"host {node.host} was given back before the stop")
+    return True
+
+
+def _without_instance(builder: PlanBuilder, node: ManagedNode) -> None:
+    """No instance is seen: one may still be in the making, so wait for that call to end."""
+    if builder.busy_with(node):
+        return
+    lost(builder, node, None)
+
+
+def stop(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Ask for the present rung; when it fails or takes too long, take the next one."""
+    rule = builder.rule(node)
+    reason = node.reason
+    limit_s = builder.rung_since(node) + rule.within_s
+    overdue = builder.now_s >= limit_s
+    builder.wake_at(limit_s)
+    if builder.barred:
+        _stop_unwritten(builder, node, rule.rung)
+        return
+    if change_course(builder, node) or holds(builder, node):
+        return
+    match rule.rung:
+        case Rung.THROTTLE if node.order is None:
+            progress = hold_back(builder, node)
+        case _ if node.order is not None or rule.rung in (Rung.PAUSE, Rung.SUSPEND):
+            progress = _stand_still(builder, node, rule.rung)
+        case Rung.MIGRATE:
+            _migrate_away(builder, node)
+            return
+        case _:
+            _end(builder, node, f"{reason}; the ladder ends with {rule.rung}")
+            return
+    if progress is Progress.FINAL or overdue:
+        why = f"{rule.rung} did not work within {rule.within_s:g} s"
+        if past_the_last(builder, node):
+            _go_on_trying(builder, node, limit_s)
+        else:
+            climb(builder, node, why)
+
+
+def _end(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
+    """Its work is given back to the queue, after its jobs were told where there is time for that."""
+    instance, stop = builder.instance(node), node.stopping
+    if instance is not None and _drains(builder, node, instance, why):
+        return
+    cause = Cause.LADDER if stop.rung == stop.first else Cause.UNSTOPPED
+    if not _given_up(builder, node, cause, why):
+        _stand_still(builder, node, Rung.PAUSE)  # the host is given back all the same
+
+
+def _go_on_trying(builder: PlanBuilder, node: ManagedNode, limit_s: float) -> None:
+    """No rung has worked: its work is not thrown away for that, and its stop is tried on and on."""
+    failed = [o.problem for o in builder.world.operations_of(node.name) if o.problem]
+    rule, said = builder.rule(node), Words(failed[-1] if failed else "")
+    why = because(Code.NO_RUNG_WORKED, rung=rule.rung.value, within_s=rule.within_s, said=said)
+    builder.refuse(node.name, Goal.HOST_RELEASE, why)
+    if builder.now_s >= limit_s:
+        builder.note(node, node.reason, stop=replace(node.stopping, since_s=float(builder.now_s)))
+
+
+def _stop_unwritten(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> None:
+    """What may be done while nothing can be written: the host is wanted all the same."""
+    if rung is Rung.THROTTLE and node.order is None:
+        hold_back(builder, node)
+    else:
+        builder.do(PauseInstance(node.name, node.generation, node.reason, node.host))
+
+
+def _ends_still(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether its work is lost for its host now that it stands still and the host is taken."""
+    if builder.blind or not builder.taken(node.host) or not work_on(builder, node):
+        return False
+    why = f"{node.reason}; the ladder ends with {builder.rule(node).rung}"
+    return _given_up(builder, node, Cause.LADDER, why)
+
+
+def _given_up(builder: PlanBuilder, node: ManagedNode, cause: Cause, why: str) -> bool:
+    """Whether its work is lost for its host now, as the ladder says."""
+    unsure = only_claimed(builder, node)
+    if unsure:
+        builder.refuse(node.name, Goal.REMOVAL, unsure.after(why))
+        return False
+    if node.stopping.workload and not _closed_to_jobs(builder, node):
+        return False  # one that has just come may be of another workload, and wait longer
+    return condemn(builder, node, cause, why)
+
+
+def _stand_still(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> Progress:
+    """Stop its CPUs."""
+    if any(move.running for move in _moves_of(builder, node)):
+        # A move keeps a pause away: until it is over it must not be disturbed.
+        builder.do(CancelMove(node.name, node.generation, node.reason, node.host))
+    if node.order is not None or (rung is Rung.SUSPEND and not node.doomed):
+        progress = unplug_first(builder, node)
+        if progress is not None:
+            return progress
+    if rung is Rung.SUSPEND and not builder.world.hosts[node.host].saves_paused:
+        return suspend(builder, node, node.reason)
+    # Also on the way to disk: its CPUs are free in milliseconds, writing takes seconds.
+    calm = _freezes(builder, node)
+    return builder.do(PauseInstance(node.name, node.generation, node.reason, node.host, calm))
+
+
+def _migrate_away(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Let it run on while it moves, where another host has room now; else the next rung."""
+    pays_s = builder.policies.gaps.return_pays_s
+    need = need_of(builder.world, builder.policies, node)
+    builder.awaits(Topic.ROOM)
+    target, _ = find_host(builder.world, builder.policies, pays_s, skip=node.host, need=need)
+    if node.name in builder.world.closed:
+        climb(builder, node, "closed by hand, it shall not go on elsewhere")
+        return
+    failed = [o for o in _moves_of(builder, node) if o.problem]
+    if target is None or failed or builder.budget_full():
+        climb(builder, node, failed[-1].problem if failed else "no other host has room")
+        return
+    builder.become(
+        node, Phase.MOVING, f"{node.reason}; {target} has room", stop=replace(node.stopping, target=target)
+    )
+
+
+def _moves_of(builder: PlanBuilder, node: ManagedNode) -> list[Operation]:
+    """Its moves, in flight or failed."""
+    start = f"{MigrateInstance.__name__}:{node.name}:{node.generation}:"
+    return [o for o in builder.world.operations_of(node.name) if o.key.startswith(start)]
+
+
+def _tell_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
+    """The instance stands still: drain the node, suspend its jobs, then remember them."""
+    seen = builder.world.nodes.get(node.name)
+    builder.watch(node.name)
+    # It may have stood still before, and was to come back when its host was wanted again.
+    # Jobs that came meanwhile are noted below, and then it is kept for them.
+    if stale(builder, node, judge(node.name, work_on(builder, node), builder.world.jobs, builder.now_s)):
+        return
+    if seen is None:
+        forgotten(builder, node, fail=False)
+        return
+    if not drained(builder, node, seen):
+        return
+    drained_s = node.stopping.drained_s
+    if drained_s is None:
+        stop = replace(node.stopping, drained_s=float(builder.now_s))
+        builder.note(node, "stopped and drained", stop=stop)
+        return
+    if builder.world.node_read_s(node.name) <= drained_s:
+        builder.awaits(Topic.READING)
+        return  # a job may have been given to the node just before the drain: look once more
+    _suspend_in_slurm(builder, node, seen)
+
+
+def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
+    """Note whose jobs are to be suspended by us, suspend them, and then the node is aside."""
+    jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
+    held = holding(builder, node, jobs)
+    if held != node.held:
+        stop = of_workload(builder, node)
+        builder.note(node, f"holds job {', '.join(j.id for j in jobs)}", held=held, stop=stop)
+        return
+    refused = {h.id for h in held if h.refused}
+    running = [j for j in jobs if j.state is not JobState.SUSPENDED and j.id not in refused]
+    if running:
+        suspend_jobs(builder, node, seen, running)
+        return
+    if not jobs:
+        _without_jobs(builder, node)
+        return
+    kept = {j.id for j in jobs}.union(h.id for h in judge(node.name, held, builder.world.jobs).lost)
+    put_off = node.retry.not_before_s is not None and builder.now_s < node.retry.not_before_s
+    tell(builder, node, (h.id for h in held if h.ours), _PUT_OFF if put_off else PAUSED)
+    tell_stopped(builder, node, held)
+    builder.become(
+        node,
+        Phase.PARKED,
+        node.reason,
+        held=tuple(h for h in held if h.id in kept),
+        check=JobCheck(float(builder.now_s), kicked=node.check.kicked if node.check else ()),
+        stop=replace(node.stopping, doomed=False),
+        evictions=node.evictions + (node.order is None and not put_off),
+    )
+
+
+def _without_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Slurm shows no job on it."""
+    if node.held:
+        over(builder, node)
+    elif vanished := builder.world.vanished_on(node.name):
+        ids = ", ".join(held.id for held in vanished)
+        condemn(builder, node, Cause.MISSING, f"Slurm shows nothing of job {ids}, which was on it")
+    else:
+        clear(builder, node, f"{node.reason}; no job was on it")
+
+
+# From the hook's word to the first command of the job: 30 to 40 ms where little else runs.
+_JOB_STARTS_S = 0.1
+
+
+def job_starts(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether the job that took the host is just being started: our calls would be in its way.
+
+    They take slurmctld's locks and processor time in those milliseconds; the instance stands still
+    already, and nothing is lost when Slurm hears of it a little later.
+    """
+    came_s = max((claim.since_s for claim in builder.world.claims_on(node.host)), default=0.0)
+    builder.wake_at(came_s + _JOB_STARTS_S)
+    return builder.now_s < came_s + _JOB_STARTS_S
+
+
+def held_back(builder: PlanBuilder, node: ManagedNode) -> None:
+    """It is throttled: no new job shall come to so slow a node; those there go on."""
+    seen = builder.world.nodes.get(node.name)
+    if seen is None or builder.blind or not drained(builder, node, seen):
+        return
+    evictions = node.evictions + 1
+    builder.become(node, Phase.THROTTLED, node.reason, evictions=evictions)
+
+
+def step_throttled(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Wait for the host; after the rung's time the next rung is taken."""
+    if builder.unread:
+        return
+    instance = builder.instance(node)
+    if lost(builder, node, instance) or instance is None:
+        return
+    if builder.stopped(instance) or not instance.throttled:
+        builder.become(node, Phase.EVICTING, f"{node.reason}; it was no longer throttled")
+        return
+    if node.doomed:
+        _climb(builder, node, "it is not to come back")
+        return
+    busy = _wanted(builder, node)
+    if busy:
+        builder.refuse(node.name, Goal.ALL_CPUS, busy)
+        _wait(builder, node)
+    else:
+        builder.become(node, Phase.RETURNING, f"host {node.host} is free again", proof=unwoken(node))
+
+
+def _wanted(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return what keeps its CPUs from it, if anything: all that would throttle it again."""
+    busy = closed(builder.world, node.host, builder.policies.limits) or why_taken(builder, node.host)
+    if not busy and node.name in builder.world.closed:
+        busy = because(Code.CLOSED, subject=node.name, said=Words(builder.world.closed[node.name]))
+    return busy or builder.budget_full()
+
+
+def _wait(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Stay on the rung for its time."""
+    rule = builder.rule(node)
+    danger = unsafe(builder, node)
+    if danger:
+        _climb(builder, node, sentence(danger))
+        return
+    if change_course(builder, node):
+        return
+    if rule.for_s is None or rule.rung is not Rung.THROTTLE:
+        return
+    over_s = node.stopping.since_s + rule.for_s
+    if builder.now_s >= over_s:
+        _climb(builder, node, f"{rule.for_s:g} s of {rule.rung} are over")
+    else:
+        builder.wake_at(over_s)
+
+
+def _climb(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
+    reason = f"{node.reason}; {why}"
+    builder.become(node, Phase.EVICTING, reason, stop=next_rung(builder, node))
+
+
+# --- told before the end ------------------------------------------------------------------------
+
+
+def _freezes(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if its guest has time to freeze its jobs first: no job waits for the host."""
+    workloads, world = builder.policies.workloads, builder.world
+    own = world.hosts[node.host].node
+    taken = own is not None and any(job.holds_nodes for job in world.jobs_on(own))
+    if not workloads.entries or taken or world.claims_on(node.host):
+        return False
+    return any(workloads.patience_s(job) is not None for job in world.jobs_on(node.name) if job.active)
+
+
+def _closed_to_jobs(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether no job can come to the node any more, and all that have come are known; else see to it."""
+    seen, drained_s = builder.world.nodes.get(node.name), node.stopping.drained_s
+    builder.watch(node.name)
+    if seen is None:
+        return True
+    if not drained(builder, node, seen):
+        return False
+    if drained_s is None:
+        stop = replace(node.stopping, drained_s=float(builder.now_s))
+        builder.note(node, "drained", stop=stop)
+        return False
+    builder.awaits(Topic.READING)
+    return builder.world.node_read_s(node.name) > drained_s
+
+
+def _drains(builder: PlanBuilder, node: ManagedNode, instance: Instance, why: str) -> bool:
+    """Return True while its jobs, which are to start anew, may still end by themselves.
+
+    The job that has the host begins meanwhile: they keep a share of the CPUs' time only.
+    """
+    workload = builder.policies.workloads.named(node.stopping.workload)
+    seen = builder.world.nodes.get(node.name)
+    if workload is None or not workload.terms.warns or builder.blind or seen is None:
+        return False
+    jobs = [job for job in builder.world.jobs_on(node.name) if job.state is JobState.RUNNING]
+    if not jobs:
+        return False
+    if node.stopping.warned_s is not None:
+        over_s = node.stopping.warned_s + workload.terms.drain_s
+        builder.wake_at(over_s)
+        builder.watch(node.name)
+        return builder.now_s < over_s
+    if builder.taken(node.host) and not instance.throttled:
+        return _held_back(builder, node, workload)
+    unsure = only_claimed(builder, node)
+    if unsure:
+        builder.refuse(node.name, Goal.REMOVAL, unsure.after(why))
+    elif _closed_to_jobs(builder, node) and permit(builder, node, Cause.LADDER, why):
+        _warn(builder, node, workload, jobs)
+    return True
+
+
+def _held_back(builder: PlanBuilder, node: ManagedNode, workload: Workload) -> bool:
+    """Return True while its CPUs are being taken from it; where they cannot be there is no time."""
+    percent = workload.drain_percent
+    action = ThrottleInstance(node.name, node.generation, node.reason, node.host, percent)
+    return builder.do(action) in (Progress.BEGUN, Progress.RUNNING)
+
+
+def _warn(builder: PlanBuilder, node: ManagedNode, workload: Workload, jobs: list[Job]) -> None:
+    """Tell all of its jobs that are of a workload which is told; best effort, nothing waits for it."""
+    if builder.taken(node.host):
+        _held_back(builder, node, workload)  # it may have had less than that until now
+    for job in jobs:
+        found = builder.policies.workloads.of(job)
+        if found is not None and found.terms.warns:
+            builder.do(_warning(builder, node, job, found))
+    stop = replace(node.stopping, warned_s=float(builder.now_s))
+    builder.note(node, f"{node.reason}; its jobs have {workload.terms.drain_s:g} s to end", stop=stop)
+
+
+def _warning(builder: PlanBuilder, node: ManagedNode, job: Job, workload: Workload) -> WarnJob:
+    terms, guest = workload.terms, node.host if workload.terms.warn is not WarnBy.SIGNAL else ""
+    ends_s = builder.world.clock_s + terms.drain_s  # its guest goes by the machine's clock
+    return WarnJob(
+        node.name,
+        node.generation,
+        node.reason,
+        job.id,
+        guest,
+        job.raw_id,
+        job.user,
+        workload.signal.value if terms.warn is WarnBy.SIGNAL else "",
+        workload.command if terms.warn is WarnBy.COMMAND else (),
+        ends_s,
+    )

@@ -1,0 +1,282 @@
+"""Made by order: all members of a fleet or none, and parents from which instances are cloned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from backfill.core.model.actions import CancelParents, MakeParent
+from backfill.core.model.fleet import Fleet, FleetState
+from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, NodeStop, Phase, Retry
+from backfill.core.model.plan import SetFleet, SetNode
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
+from backfill.core.model.sentences import sentence
+from backfill.core.placement import names_of, open_hosts, room, why_not_on
+from backfill.core.policies.cloning import Choice
+from backfill.core.policy import PolicySet
+from backfill.core.queue import Topic
+from backfill.core.reconcile.admission import (
+    find_open_host,
+    full,
+    hour_over_s,
+    may_create,
+    own_image,
+    too_soon,
+    unplaced,
+)
+from backfill.core.reconcile.builder import PlanBuilder, Progress
+from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.pressure import why_taken
+
+
+def plan_fleets(builder: PlanBuilder) -> None:
+    """Take every order one step further; only the oldest unfinished one grows."""
+    if builder.blind:
+        return
+    first = True
+    for fleet in sorted(builder.world.fleets.values(), key=lambda f: (f.ordered_s, f.id)):
+        if fleet.growing:
+            if first:
+                _grow(builder, fleet)
+            else:
+                builder.refuse(fleet.id, Goal.FIRST_MEMBER, because(Code.EARLIER_ORDER))
+            first = False
+        elif not fleet.settled:
+            _shrink(builder, fleet)
+
+
+def members(builder: PlanBuilder, fleet: Fleet) -> list[ManagedNode]:
+    """Records of its members, as far as there are any."""
+    known = (builder.world.managed.get(name) for name in fleet.members)
+    return [node for node in known if node is not None and node.fleet == fleet.id]
+
+
+# --- growing -----------------------------------------------------------------------------------
+
+
+def _grow(builder: PlanBuilder, fleet: Fleet) -> None:
+    there = members(builder, fleet)
+    problem = _hopeless(builder, fleet, there)
+    if problem:
+        _set(builder, fleet, sentence(problem), state=FleetState.UNDOING)
+        return
+    if fleet.state is FleetState.WAITING:
+        lacking = _lacking(builder, fleet)
+        if lacking:
+            builder.refuse(fleet.id, Goal.FIRST_MEMBER, lacking)
+            return
+    failed = [m for m in there if m.phase is Phase.FAILED]
+    if len(fleet.members) < fleet.size or failed:
+        _begin_one(builder, fleet, failed)
+    elif (
+        all(m.proof.proven_s is not None and m.phase not in ABSENT for m in there)
+        and len(there) == fleet.size
+    ):
+        _set(builder, fleet, "every member takes jobs", state=FleetState.READY, ready_s=builder.now_s)
+
+
+def _hopeless(builder: PlanBuilder, fleet: Fleet, there: list[ManagedNode]) -> Reason | None:
+    """Return why not all of it will ever be, if it will not."""
+    for node in there:
+        if node.phase is Phase.GIVEN_UP:
+            failures, said = node.retry.failures, Words(node.reason)
+            return because(Code.MEMBER_GIVEN_UP, node=node.name, failures=failures, said=said)
+    known = {node.name for node in there}
+    lost = [name for name in fleet.members if name not in known]
+    if lost:
+        return because(Code.MEMBER_REMOVED, node=lost[0])
+    scale = builder.policies.scale
+    # So long that every member could fail as often as it may.
+    longest_s = scale.boot_within_s + scale.backoff_s(scale.give_up_after)
+    within_s = scale.give_up_after * longest_s
+    if fleet.all_begun_s is None:
+        return None
+    if builder.now_s >= fleet.all_begun_s + within_s:
+        return because(Code.FLEET_LATE, within_s=within_s)
+    builder.wake_at(fleet.all_begun_s + within_s)
+    return None
+
+
+def _image(builder: PlanBuilder, fleet: Fleet) -> str:
+    return fleet.image or builder.policies.instances.image
+
+
+def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
+    """Return what is missing now to make all of it, if anything."""
+    size, image = fleet.size, _image(builder, fleet)
+    limit = full(builder, image, size)
+    if limit:
+        return limit
+    names = sum(1 for _ in _free_names(builder, image))
+    if names < size:
+        return because(Code.FEW_NAMES, names=names, size=size)
+    builder.awaits(Topic.ROOM)
+    rooms, why_not = open_hosts(builder.world, builder.policies, builder.policies.gaps.boot_pays_s)
+    places = sum(_places(builder, host) for host, _ in rooms)
+    if places < size:
+        few = because(Code.FEW_PLACES, places=places, size=size)
+        return few.plus(why=no_host(why_not.values())) if why_not else few
+    return None
+
+
+def _places(builder: PlanBuilder, host: str) -> int:
+    """How many instances of ours fit on a host that has room."""
+    left, shape = room(builder.world, host, builder.policies), builder.policies.instances.flavour
+    by_room = min(left.cpus // shape.cpus, left.memory_mb // shape.memory_mb)
+    there = sum(1 for m in builder.world.managed_on(host) if m.phase not in ABSENT)
+    return min(by_room, builder.policies.limits.max_per_host - there)
+
+
+def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) -> None:
+    """Begin one member; the next step begins the next one."""
+    image = _image(builder, fleet)
+    limit = may_create(builder.world, builder.policies.limits) or unplaced(builder)
+    limit = limit or too_soon(builder, image)
+    builder.wake_at(hour_over_s(builder))
+    host, why_not = find_open_host(builder)
+    if limit or host is None:
+        builder.refuse(fleet.id, Goal.FURTHER_MEMBER, limit or no_host(why_not.values()))
+        return
+    if len(fleet.members) < fleet.size:
+        free = next(_free_names(builder, image), None)
+        if free is None:
+            builder.refuse(fleet.id, Goal.FURTHER_MEMBER, because(Code.NO_NAME))
+            return
+        _begin(builder, fleet, *free, host, 0)
+        last = len(fleet.members) + 1 == fleet.size
+        _set(
+            builder,
+            fleet,
+            f"{free[0]} was begun",
+            state=FleetState.MAKING,
+            members=(*fleet.members, free[0]),
+            begun_s=builder.now_s if fleet.begun_s is None else fleet.begun_s,
+            all_begun_s=builder.now_s if last else None,
+        )
+        return
+    for node in failed:
+        next_s = node.retry.not_before_s
+        if next_s is None or builder.now_s >= next_s:
+            _begin(builder, fleet, node.name, node.address, host, node.retry.failures)
+            _set(builder, fleet, f"{node.name} is tried again", retries=fleet.retries + 1)
+            return
+        builder.wake_at(next_s)
+
+
+def _free_names(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str]]:
+    """Names that nothing uses, inside Slurm or outside, with their addresses."""
+    world = builder.world
+    reserved = builder.policies.environments.reserved
+    for name, address in names_of(world, builder.policies).free(world):
+        if reserved(name, image):
+            continue
+        if name not in world.managed and name not in world.nodes and not world.places_of(name):
+            yield name, address
+
+
+def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: str, failures: int) -> None:
+    reason = f"a member of {fleet.id}"
+    generation = builder.world.generations.get(name, 0) + 1
+    now_s = builder.now_s
+    node = ManagedNode(
+        name,
+        address,
+        host,
+        generation,
+        Phase.BOOTING,
+        now_s,
+        now_s,
+        reason=reason,
+        retry=Retry(failures),
+        fleet=fleet.id,
+        image=own_image(builder.policies, _image(builder, fleet)),
+    )
+    builder.add(SetNode(node, reason))
+
+
+# --- going -------------------------------------------------------------------------------------
+
+
+def _shrink(builder: PlanBuilder, fleet: Fleet) -> None:
+    """Let all members go: those at work when their jobs have ended, the others at once."""
+    there = members(builder, fleet)
+    if not there:
+        end = FleetState.FAILED if fleet.state is FleetState.UNDOING else FleetState.GONE
+        _set(builder, fleet, fleet.reason, state=end, over_s=builder.now_s)
+        return
+    going = (Phase.DRAINING, Phase.REMOVING)
+    busy = sum(1 for m in builder.world.managed.values() if m.phase in going)
+    for node in there:
+        if node.phase in OVER:
+            builder.forget(node, f"{fleet.id} goes")
+        elif node.phase not in (Phase.BOOTING, Phase.READY):
+            continue
+        elif busy >= builder.policies.limits.removals_at_once:
+            return
+        elif node.phase is Phase.BOOTING:
+            busy += 1
+            clear(builder, node, f"{fleet.id} goes: {fleet.reason}")
+        elif node.idle_since_s is not None:
+            busy += 1
+            builder.become(node, Phase.DRAINING, f"{fleet.id} goes", stop=NodeStop(float(builder.now_s)))
+        else:
+            builder.refuse(node.name, Goal.REMOVAL, because(Code.JOB_RUNS))
+
+
+def _set(builder: PlanBuilder, fleet: Fleet, reason: str, **fields: object) -> None:
+    builder.add(SetFleet(replace(fleet, reason=reason, **fields), reason))  # type: ignore[arg-type]
+
+
+def makes_parents(policies: PolicySet) -> bool:
+    """Return True if clones are made from parents by these policies, on whatever host."""
+    instant = (Choice.INSTANT, Choice.AUTO)
+    rules = policies.environments.rules
+    return policies.cloning.method in instant or any(
+        rule.warm_parents or rule.method in instant for rule in rules
+    )
+
+
+def step_parents(builder: PlanBuilder, host: str) -> None:
+    """Give up what is being made on a host that is wanted; make what is missing elsewhere."""
+    world = builder.world
+    known = world.hosts.get(host)
+    if known is None or known.parents is None or not known.reachable:
+        return
+    taken = why_taken(builder, host)
+    if taken:
+        if world.parents_starting(host):
+            builder.do(CancelParents(host, 0, sentence(taken)))
+        return
+    flavour = builder.policies.instances.flavour
+    for rule in builder.policies.environments.rules:
+        if rule.warm_parents and not known.has_parent(rule.name, flavour):
+            _make(builder, host, rule.name)
+            return  # one at a time on a host
+
+
+def _make(builder: PlanBuilder, host: str, image: str) -> None:
+    """A parent is made where, and when, an instance could be."""
+    world, policies = builder.world, builder.policies
+    if world.parents_starting(host):
+        return
+    begun = sum(world.parents_starting(other) for other in policies.hosts)
+    limit = may_create(world, policies.limits, begun)
+    if not limit:
+        builder.awaits(Topic.ROOM)
+        limit = why_not_on(world, policies, host, policies.gaps.boot_pays_s)
+    if limit:
+        builder.awaits(Topic.BOOTS)
+        builder.wake_at(hour_over_s(builder))
+        builder.refuse(host, Goal.PARENT, limit, image)
+        return
+    action = MakeParent(host, 0, f"{image} keeps one ready", image, policies.instances.flavour)
+    failed = builder.operation(action)
+    if failed is not None:
+        # As long as after as many failures of one instance: each try boots a guest.
+        again_s = failed.since_s + policies.scale.backoff_s(failed.attempts)
+        if builder.now_s < again_s:
+            builder.refuse(host, Goal.PARENT, call_failed(failed.problem), image)
+            builder.wake_at(again_s)
+            return
+    if builder.do(action) is Progress.FINAL and failed is not None:
+        builder.refuse(host, Goal.PARENT, call_failed(failed.problem), image)

@@ -1,0 +1,474 @@
+"""Jobs that stand still with a node: who holds them, and what Slurm is told and asked of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count
+
+from backfill.core.model.actions import (
+    DrainNode,
+    KickJob,
+    LimitJob,
+    RequeueJob,
+    ResumeJob,
+    SetAddress,
+    SuspendJob,
+    UndrainNode,
+)
+from backfill.core.model.cluster import NOWHERE, OUR_REASON, Job, JobState, Node, end_s
+from backfill.core.model.lifecycle import HeldJob, JobLimit, JobPatience, ManagedNode, Phase, RefusedSuspend
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed
+from backfill.core.model.sentences import instead
+from backfill.core.policies.unsuspendable import Way, next_minute_s, whole_minutes_s
+from backfill.core.reconcile.builder import PlanBuilder, Progress, tell, went_on
+
+_REQUEUE = RequeueJob.__name__
+
+
+def holding(builder: PlanBuilder, node: ManagedNode, jobs: Collection[Job]) -> tuple[HeldJob, ...]:
+    """What `node` holds with these jobs on it, which is noted before any of them is suspended.
+
+    Whoever is suspended already, and not by us for another of its nodes, was so by an admin or by
+    Slurm's own preemption: to let it go on is theirs. What is noted once stays, so that a daemon
+    that ends between its call and the outcome knows afterwards that the call was its own.
+    Whoever others have resumed meanwhile is suspended by us the next time.
+    """
+    known = {held.id for held in node.held}
+    resumed = {job.id for job in jobs if job.state is JobState.RUNNING}
+    new = [HeldJob(j.id, j.restarts, _ours(builder, node, j)) for j in jobs if j.id not in known]
+    held = (*_taken_over(node.held, resumed), *new)
+    if not builder.policies.workloads.entries:
+        return held
+    return tuple(_with_patience(builder, node, one) for one in held)
+
+
+def _with_patience(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> HeldJob:
+    """The same with how long it can stand still, from when its stop began."""
+    job = builder.world.jobs.get(held.id)
+    patience_s = None if job is None else builder.policies.workloads.patience_s(job)
+    if held.patience is not None or patience_s is None:
+        return held
+    since_s = float(node.since_s)
+    run = (held.id, held.restarts)
+    owed_s = sum(one.owed_s(since_s) for one in node.stood if (one.id, one.restarts) == run)
+    return replace(held, patience=JobPatience(since_s, max(0.0, patience_s - owed_s)))
+
+
+def await_patience(builder: PlanBuilder, kept: Iterable[HeldJob]) -> None:
+    """Look again when the patience of the first of these is over."""
+    for held in kept:
+        if held.patience is not None:
+            builder.wake_at(held.patience.over_s)
+
+
+def _ours(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
+    if job.state is not JobState.SUSPENDED:
+        return True
+    seen = builder.world.nodes.get(node.name)
+    if seen is not None and seen.hidden:
+        # Only our own stop hides a node, and what it holds is noted before that: the journal is
+        # behind. A job that nobody lets go on would be lost.
+        return True
+    return any(_held_by(m, job).ours for m in fellows(builder, node, job))
+
+
+def others_suspended(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> frozenset[str]:
+    """Ids of the jobs that somebody else suspended."""
+    known = {held.id: held.ours for held in node.held}
+    stopped = [job for job in jobs if job.state is JobState.SUSPENDED]
+    return frozenset(j.id for j in stopped if not known.get(j.id, _ours(builder, node, j)))
+
+
+def taken_over(node: ManagedNode, jobs: Iterable[Job]) -> tuple[HeldJob, ...]:
+    """The same when these jobs were resumed by others: suspended again, they are so by us."""
+    return _taken_over(node.held, {job.id for job in jobs})
+
+
+def _taken_over(held: Iterable[HeldJob], resumed: Collection[str]) -> tuple[HeldJob, ...]:
+    return tuple(replace(h, ours=True) if h.id in resumed and not h.refused else h for h in held)
+
+
+def fellows(builder: PlanBuilder, node: ManagedNode, job: Job) -> list[ManagedNode]:
+    """The other nodes of ours that hold this run of the job, or are to let it go on together."""
+    if len(job.nodes) < 2:
+        return []
+    others = (builder.world.managed.get(name) for name in job.nodes if name != node.name)
+    return [m for m in others if m is not None and _holds(m, job)]
+
+
+def _holds(node: ManagedNode, job: Job) -> bool:
+    """Not of a job that Slurm will not suspend: its other nodes go on, and are still its own."""
+    held = (h for h in node.held if h.id == job.id and h.restarts == job.restarts)
+    return any(not h.refused for h in held)
+
+
+def _held_by(node: ManagedNode, job: Job) -> HeldJob:
+    return next(h for h in node.held if h.id == job.id)
+
+
+def still(builder: PlanBuilder, node: ManagedNode, job: Job) -> tuple[str, ...]:
+    """Names of the job's other nodes that do not run again yet."""
+    return tuple(m.name for m in fellows(builder, node, job) if m.phase is not Phase.READY)
+
+
+def others_drained(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> bool:
+    """Whether the jobs' other nodes take no new ones; else see to it.
+
+    Slurm gives the CPUs of a suspended job to others at once, on all of its nodes. One that is not
+    shown now, or not taken over yet, is closed all the same.
+    """
+    done, names = True, builder.policies.instances.names
+    for job in jobs:
+        for name in job.nodes if len(job.nodes) > 1 else ():
+            other, seen = builder.world.managed.get(name), builder.world.nodes.get(name)
+            closed = seen is not None and seen.drained
+            if closed or name == node.name or (other is None and name not in names):
+                continue
+            reason = f"{OUR_REASON} job {job.id} waits for {node.name}"
+            generation = 0 if other is None else other.generation
+            if builder.do(DrainNode(name, generation, reason)) is not Progress.FINAL:
+                builder.watch(name)
+                done = False
+    return done
+
+
+def being_requeued(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
+    """Whether another node that holds the job is just giving it back to the queue."""
+    names = {m.name for m in fellows(builder, node, job)}
+    return bool(names) and not names.isdisjoint(builder.under_way(_REQUEUE, node.name))
+
+
+def waits_for(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return for which other node a suspended job here waits; until then the node takes no other."""
+    for job in builder.world.jobs_on(node.name):
+        if job.active and (others := fellows(builder, node, job)):
+            return because(Code.JOB_WAITS, job=job.id, nodes=tuple(m.name for m in others))
+    return None
+
+
+def stood_s(builder: PlanBuilder, node: ManagedNode) -> float:
+    """For how long its jobs have stood still."""
+    since_s = node.since_s if node.check is None else node.check.suspended_s
+    return builder.now_s - since_s
+
+
+def go_on_together(builder: PlanBuilder, node: ManagedNode) -> None:
+    """A ready node whose jobs waited for other nodes of theirs: when all run again, they go on."""
+    left = []
+    for held in node.held:
+        job = builder.world.jobs.get(held.id)
+        if job is None or job.restarts != held.restarts or node.name not in job.nodes:
+            continue  # it ended or began anew: this node was told by Slurm itself
+        if job.state is not JobState.SUSPENDED:
+            _tell_once(builder, node, job)
+            continue
+        left.append(held)
+        others = still(builder, node, job)
+        if others:
+            stand = because(Code.FELLOWS_STAND, nodes=others)
+            builder.refuse(node.name, Goal.JOB_GOES_ON, stand, job.id)
+        else:
+            resume = ResumeJob(node.name, node.generation, "all of its instances run again", job.id)
+            builder.insist(resume, Goal.JOB_GOES_ON, job.id)
+    if tuple(left) != node.held:
+        builder.note(node, "a job here does not wait any more", held=tuple(left))
+
+
+def _tell_once(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
+    """Of the nodes that were all ready one speaks; else the one speaks that came back last."""
+    others = fellows(builder, node, job)
+    all_ready = others and all(m.phase is Phase.READY for m in others)
+    if job.active and all_ready and node.name < min(m.name for m in others):
+        tell(builder, node, (job.id,), went_on(stood_s(builder, node)))
+
+
+def hide(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Let whatever slurmctld sends to the node fail at once; whether this is the first try."""
+    reason = "nothing shall wait for it while it stands still"
+    action = SetAddress(node.name, node.generation, reason, NOWHERE)
+    tried = builder.operation(action) is not None
+    return builder.insist(action, Goal.SUSPEND) is Progress.BEGUN and not tried
+
+
+def show(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether Slurm looks for the node where it is; where it does not, that is changed.
+
+    It was hidden by us, or somebody or a reload gave it another address: Slurm would go on sending
+    there, and jobs on the node would never end.
+    """
+    seen = builder.world.nodes.get(node.name)
+    address = node.address.split("/")[0]
+    if seen is None or seen.address in ("", address):  # empty: Slurm has not told
+        return True
+    action = SetAddress(node.name, node.generation, "its instance can be reached", address)
+    builder.insist(action, Goal.WORK_AS_USUAL)
+    return False
+
+
+# What the drain reason says of jobs that were requeued, or suspended by others, before they were
+# frozen: generation of the instance, and each job with its restarts, and a star if it is theirs.
+_MARK = re.compile(r" \[(\d+) holds ((?:\S+:\d+\*? ?)+)\]$")
+
+
+_MOST_MARKED = 64
+
+
+def mark(node: ManagedNode, jobs: Iterable[Job], theirs: Collection[str]) -> str:
+    """What a drain reason has to say beside the reason, so that it is known without a journal.
+
+    Of which run of a job a stopped instance holds the copy is known to us alone, and so is who
+    suspended it. A job that was never requeued has had no other run. `theirs`: ids of those that
+    others suspended.
+    """
+    marked = [
+        f"{job.id}:{job.restarts}" + "*" * (job.id in theirs)
+        for job in jobs
+        if job.active and (job.restarts or job.id in theirs)
+    ]
+    if not marked or len(marked) > _MOST_MARKED:
+        return ""
+    return f" [{node.generation} holds {' '.join(marked)}]"
+
+
+def marked_in(seen: Node | None, generation: int) -> dict[str, HeldJob]:
+    """The jobs that are marked, as they were when this generation of the instance was frozen."""
+    found = _MARK.search(seen.reason) if seen is not None and seen.drained_by_us else None
+    if found is None or int(found[1]) != generation:
+        return {}
+    parts = (text.rpartition(":") for text in found[2].split())
+    return {
+        job_id: HeldJob(job_id, int(restarts.rstrip("*")), ours=not restarts.endswith("*"))
+        for job_id, _, restarts in parts
+    }
+
+
+_RETURN = tuple(f"{kind.__name__}:" for kind in (KickJob, ResumeJob, UndrainNode))
+
+
+def drained(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
+    """Whether the node takes no new jobs and its return, if there was one, is over; else see to it.
+
+    A call of that may wait for a thread behind long calls, and would undo what overtook it. Where
+    Slurm shows the node as drained no longer, the one that lifts the drain has been there already.
+    """
+    if not seen.drained:
+        jobs = builder.world.jobs_on(node.name)
+        frozen = mark(node, jobs, others_suspended(builder, node, jobs))
+        drain = DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}{frozen}")
+        builder.insist(drain, Goal.DRAIN)
+        return False
+    calls = builder.world.operations_of(node.name)
+    return not any(call.running and call.key.startswith(_RETURN) for call in calls)
+
+
+PAUSED = (
+    "paused, because its node's hardware is needed; its time limit stands still, and it is to go on by itself"
+)
+
+
+def suspend_jobs(builder: PlanBuilder, node: ManagedNode, seen: Node, running: Sequence[Job]) -> None:
+    """Hide the node first: a stop signal sent to a paused guest waits and comes after its return.
+
+    To a node that cannot be found it is not sent at all, and the guest needs none.
+    """
+    if not seen.hidden:
+        if hide(builder, node):
+            # Slurm passes nothing on to the terminal of a job that is suspended already.
+            tell(builder, node, (j.id for j in running if j.interactive), PAUSED)
+        return
+    if not others_drained(builder, node, running) or note_refused(builder, node, running):
+        return
+    for job in running:
+        reason = f"its instance stands still: {node.reason}"
+        builder.do(SuspendJob(node.name, node.generation, reason, job.id))
+
+
+# Slurm says of most jobs for good that it will not; of others it may only seem so at first.
+_TRIES = 6
+
+
+def note_refused(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> bool:
+    """Remember which of these jobs Slurm will not suspend, in its words; whether one is new."""
+    held = list(node.held)
+    for job in jobs:
+        operation = builder.operation(SuspendJob(node.name, node.generation, "", job.id))
+        if operation is None or operation.running:
+            continue
+        if not operation.final and operation.attempts < _TRIES:
+            builder.refuse(node.name, Goal.SUSPEND_JOB, call_failed(operation.problem), job.id)
+            continue
+        held = [_refused(builder, node, h, job, operation.problem) for h in held]
+    if tuple(held) == node.held:
+        return False
+    builder.note(node, "Slurm will not suspend a job of it", held=tuple(held))
+    return True
+
+
+def _refused(builder: PlanBuilder, node: ManagedNode, held: HeldJob, job: Job, words: str) -> HeldJob:
+    if held.id != job.id or held.refused:
+        return held
+    whole = list(_components(builder, job))
+    beside = next(_held_elsewhere(builder, node, whole), None)
+    if beside is not None:  # the job as a whole has stood still since then
+        _, first = beside
+        return replace(held, ours=False, refused=replace(first, words=words))
+    limits = [JobLimit(j.id, j.time_limit_s) for j in whole if j.time_limit_s is not None]
+    refused = RefusedSuspend(words, node.stopping.since_s, tuple(limits))
+    return replace(held, ours=False, refused=refused)
+
+
+def _components(builder: PlanBuilder, job: Job) -> Iterator[Job]:
+    """The job, or all components of a heterogeneous one: they wait for one another."""
+    lead, plus, _ = job.id.partition("+")
+    if not plus:
+        yield job
+        return
+    for offset in count():
+        found = builder.world.jobs.get(f"{lead}+{offset}")
+        if found is None:
+            return
+        if found.active:
+            yield found
+
+
+def _held_elsewhere(
+    builder: PlanBuilder, node: ManagedNode, whole: Iterable[Job]
+) -> Iterator[tuple[ManagedNode, RefusedSuspend]]:
+    """Other nodes of ours on which a part of the job stands still, and as what it is held there."""
+    for job in whole:
+        for name in job.nodes:
+            other = builder.world.managed.get(name)
+            if other is None or name == node.name:
+                continue
+            for held in other.held:
+                same = (held.id, held.restarts) == (job.id, job.restarts)
+                if same and held.refused is not None and held.refused.limits:
+                    yield other, held.refused
+
+
+def way(builder: PlanBuilder, kept: Iterable[HeldJob]) -> Way | None:
+    """What is done for those of these jobs that Slurm will not suspend; None: there are none."""
+    return builder.policies.unsuspendable.way if any(h.refused for h in kept) else None
+
+
+def keep_alive(builder: PlanBuilder, node: ManagedNode, kept: Iterable[HeldJob]) -> None:
+    """Say which jobs Slurm will not suspend, and keep their time limits ahead of the stop."""
+    rule = builder.policies.unsuspendable
+    for held in kept:
+        if held.refused is None:
+            continue
+        reason = because(Code.WILL_NOT_SUSPEND, said=Words(held.refused.words), way=rule.way.value)
+        builder.refuse(node.name, Goal.SUSPEND_JOB, reason, held.id)
+        if rule.raises and not builder.blind:
+            for limit in held.refused.limits:
+                _raise(builder, node, held, held.refused, limit)
+
+
+def _raise(
+    builder: PlanBuilder, node: ManagedNode, held: HeldJob, refused: RefusedSuspend, limit: JobLimit
+) -> None:
+    rule = builder.policies.unsuspendable
+    job = builder.world.jobs.get(limit.id)
+    over_s = None if job is None or not job.active else end_s(job)
+    if job is None or job.time_limit_s is None or over_s is None:
+        return
+    if job.time_limit_s < limit.limit_s:
+        less = replace(limit, limit_s=job.time_limit_s)
+        limits = tuple(less if one == limit else one for one in refused.limits)
+        _lowered(builder, node, held, replace(refused, limits=limits), limit.id)
+        return
+    base_s = over_s - job.time_limit_s + limit.limit_s
+    changes_s = partial(rule.changes_s, refused.since_s, base_s)
+    now_s = builder.now_s
+    builder.wake_at(changes_s(now_s))
+    wanted_s = limit.limit_s + rule.raised_s(refused.since_s, base_s, now_s)
+    if job.time_limit_s < wanted_s:
+        _set(builder, node, job, wanted_s, "it stands still, and Slurm's clock goes on")
+
+
+def _lowered(
+    builder: PlanBuilder, node: ManagedNode, held: HeldJob, refused: RefusedSuspend, job_id: str
+) -> None:
+    """Somebody else gave it less than it had: that is what it has from now on, besides the stop."""
+    jobs = tuple(replace(h, refused=refused) if h == held else h for h in node.held)
+    builder.note(node, f"somebody lowered the time limit of job {job_id}", held=jobs)
+
+
+def _set(builder: PlanBuilder, node: ManagedNode, job: Job, limit_s: float, reason: str) -> Progress:
+    action = LimitJob(node.name, node.generation, reason, job.id, limit_s)
+    progress = builder.do(action)
+    operation = builder.operation(action)
+    if operation is not None and operation.problem:
+        builder.refuse(node.name, Goal.JOB_LIMIT, call_failed(operation.problem), job.id)
+    return progress
+
+
+def settled(builder: PlanBuilder, node: ManagedNode, kept: Sequence[HeldJob]) -> bool:
+    """Whether these jobs have got as much more time as the stop was long; else see to it.
+
+    Where another part of the job still stands still, whoever comes back last sees to it.
+    """
+    done = True
+    for held in kept:
+        done = (held.refused is None or _settle(builder, node, held.id, held.refused)) and done
+    return done
+
+
+def _settle(builder: PlanBuilder, node: ManagedNode, job_id: str, refused: RefusedSuspend) -> bool:
+    rule = builder.policies.unsuspendable
+    job = builder.world.jobs.get(job_id)
+    if not rule.raises or job is None:
+        return True
+    beside = _held_elsewhere(builder, node, _components(builder, job))
+    if any(other.phase is not Phase.RETURNING for other, _ in beside):
+        return True
+    now_s = builder.now_s
+    builder.wake_at(next_minute_s(refused.since_s, now_s))
+    done = True
+    for limit in refused.limits:
+        part = builder.world.jobs.get(limit.id)
+        if part is None or not part.active or part.time_limit_s is None:
+            continue
+        most_s = limit.limit_s + rule.raised_s(refused.since_s, 0.0, now_s)
+        wanted_s = limit.limit_s + whole_minutes_s(refused.since_s, now_s)
+        if part.time_limit_s == wanted_s or not limit.limit_s <= part.time_limit_s <= most_s:
+            continue  # somebody else has said otherwise meanwhile
+        progress = _set(builder, node, part, wanted_s, "so long it has stood still")
+        done = done and progress is Progress.FINAL
+    return done
+
+
+def tell_stopped(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[HeldJob]) -> None:
+    """Tell the owners what becomes of jobs that Slurm will not suspend."""
+    what = instead(builder.policies.unsuspendable.way)
+    for held in jobs:
+        if held.refused:
+            text = f"stands still, because its node's hardware is needed; {what}"
+            tell(builder, node, (held.id,), text)
+
+
+def tell_back(builder: PlanBuilder, node: ManagedNode, job_id: str, refused: RefusedSuspend) -> None:
+    """Tell the owner that the job goes on, and how much time it has."""
+    job = builder.world.jobs[job_id]
+    before_s = next((limit.limit_s for limit in refused.limits if limit.id == job_id), None)
+    text = f"went on after a stop of {builder.now_s - refused.since_s:.0f} s"
+    more_s = 0.0 if before_s is None else (job.time_limit_s or before_s) - before_s
+    if more_s > 0.0:
+        text += f"; its time limit was raised by {more_s / 60:.0f} min"
+    elif before_s is not None:
+        text += "; its time limit ran meanwhile"
+    tell(builder, node, (job_id,), text)
+
+
+def give_back(builder: PlanBuilder, node: ManagedNode) -> None:
+    """A job that is back in the queue has its own time limit again: ours may fit no partition."""
+    for held in node.held:
+        for limit in () if held.refused is None else held.refused.limits:
+            job = builder.world.jobs.get(limit.id)
+            if job is None or job.state is not JobState.PENDING or job.time_limit_s is None:
+                continue
+            if job.time_limit_s > limit.limit_s:
+                _set(builder, node, job, limit.limit_s, "it is back in the queue")

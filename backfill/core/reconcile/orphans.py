@@ -1,0 +1,204 @@
+"""Instances of which our books know less than their tags: taken over as they are, never destroyed.
+
+The journal may be lost, or be a copy from last night: then the books are wrong and what runs is
+right. A tag with a higher generation than the books have is proof of that.
+"""
+
+from __future__ import annotations
+
+from backfill.core.model.actions import DeleteInstance, DeleteNode, PauseInstance
+from backfill.core.model.fence import unknown_runs
+from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.lifecycle import OVER, Cause, HeldJob, ManagedNode, NodeStop, Phase
+from backfill.core.model.plan import SetNode
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because
+from backfill.core.model.sentences import sentence
+from backfill.core.queue import Topic
+from backfill.core.reconcile.admission import left_over
+from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.reconcile.condemn import clear, old_copy
+from backfill.core.reconcile.held_jobs import marked_in
+from backfill.core.reconcile.pressure import stop_where_wanted
+
+
+def not_known(place: Instance) -> Reason:
+    return because(Code.INSTANCE_UNKNOWN, host=place.host, said=Words(place.problem))
+
+
+# --- orphans -----------------------------------------------------------------------------------
+
+
+def step_orphans(builder: PlanBuilder, name: str) -> None:
+    """Instances with our tag that no record explains: adopt the present, destroy the stale.
+
+    Stale is what is older than the record, or of a life that is over; what is newer than the record
+    was taken over in the step of its node.
+    """
+    node = builder.world.managed.get(name)
+    for instance in builder.world.instances_called(name):
+        if builder.blind:
+            _stop_orphan(builder, node, instance)
+            continue
+        if instance.state is InstanceState.MIGRATING:
+            continue
+        if instance.state is InstanceState.UNKNOWN:
+            _unknown_orphan(builder, name)
+            continue
+        removed = instance.tag.generation <= builder.world.removed.get(name, 0)
+        if node is None and not removed:
+            adopt(builder, instance)
+        elif node is None or instance.tag.generation < node.generation + (node.phase in OVER):
+            _destroy_old(builder, instance)
+
+
+def _stop_orphan(builder: PlanBuilder, node: ManagedNode | None, instance: Instance) -> None:
+    """Nothing is decided about it now, but a host that is wanted is given back all the same."""
+    generation = -1 if node is None or node.phase in OVER else node.generation
+    if instance.tag.generation != generation:
+        stop_where_wanted(builder, instance)
+
+
+def _destroy_old(builder: PlanBuilder, instance: Instance) -> None:
+    """A copy of a node that was removed: stopped at once, destroyed when it was seen for long."""
+    name, host, generation = instance.name, instance.host, instance.tag.generation
+    reason = f"a stale copy (generation {generation})"
+    if instance.state is InstanceState.RUNNING:
+        builder.do(PauseInstance(name, generation, reason, host))
+    problem = old_copy(builder, instance)
+    if problem:
+        builder.refuse(name, Goal.REMOVAL, problem.after(reason))
+        return
+    builder.do(DeleteInstance(name, generation, reason, host, cause=Cause.OLD))
+
+
+def _unknown_orphan(builder: PlanBuilder, name: str) -> None:
+    """Say that it is neither taken over nor destroyed until it is known what it is."""
+    for place in builder.world.places_of(name):
+        if place.state is InstanceState.UNKNOWN and name not in builder.world.managed:
+            builder.refuse(name, Goal.TAKE_OVER, not_known(place))
+
+
+# An instance with our tag of which no record exists is left alone for so long: its record may be
+# on its way, when another daemon is just being replaced by this one.
+_ORPHAN_AGE_S = 10.0
+
+
+def newer(builder: PlanBuilder, node: ManagedNode) -> Instance | None:
+    """An instance of this name that was made after all that the books know of it."""
+    later = [
+        place
+        for place in builder.world.places_of(node.name)
+        if place.tag.generation > node.generation and place.state is not InstanceState.MIGRATING
+    ]
+    return max(later, key=lambda place: (place.tag.generation, place.host), default=None)
+
+
+def catch_up(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
+    """The books are behind: what they say of this name is over, and the instance follows it."""
+    found, known = instance.tag.generation, node.generation
+    behind = because(Code.JOURNAL_BEHIND, host=instance.host, known=known, generation=found)
+    if builder.blind or builder.unread:
+        builder.refuse(node.name, Goal.ANY_STEP, behind)
+        stop_where_wanted(builder, instance)
+    elif instance.state is InstanceState.UNKNOWN:
+        builder.refuse(node.name, Goal.TAKE_OVER, behind.plus(said=Words(instance.problem)))
+    else:
+        _take_over(builder, instance, f"taken over: {sentence(behind)}")
+
+
+def adopt(builder: PlanBuilder, instance: Instance) -> None:
+    """No record of it exists: our journal was lost, or is older than the instance's name."""
+    first_s = builder.world.first_seen_s(instance.host, instance.name)
+    if builder.now_s < first_s + _ORPHAN_AGE_S and not _alone_and_wanted(builder, instance):
+        builder.wake_at(first_s + _ORPHAN_AGE_S)
+        stop_where_wanted(builder, instance)
+        return
+    _take_over(builder, instance, "found with our tag and taken over")
+
+
+def _alone_and_wanted(builder: PlanBuilder, instance: Instance) -> bool:
+    """Return True if it is to leave its host at once, with jobs that are on no other node.
+
+    While such another node is not taken over, it could not be closed to other jobs.
+    """
+    jobs = builder.world.jobs_on(instance.name)
+    return bool(builder.taken(instance.host)) and all(len(job.nodes) < 2 for job in jobs)
+
+
+def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
+    name, template = instance.name, builder.policies.instances
+    address = dict(zip(template.names, template.addresses, strict=False)).get(name)
+    active = [job.id for job in builder.world.jobs_on(name) if job.active]
+    if address is None and active:
+        builder.refuse(name, Goal.TAKE_OVER, because(Code.NOT_NAMED_BUSY, jobs=tuple(active)))
+        return
+    phase = Phase.EVICTING if builder.stopped(instance) else Phase.READY
+    held, now_s = _frozen_in(builder, instance), float(builder.now_s)
+    node = ManagedNode(
+        name,
+        address or "",
+        instance.host,
+        instance.tag.generation,
+        phase,
+        now_s,
+        now_s,
+        reason="; ".join([reason, *map(sentence, unknown_runs(held))]),
+        held=held,
+        stop=NodeStop(now_s) if phase is Phase.EVICTING else None,
+    )
+    unknown = because(Code.NOT_NAMED) if address is None else None
+    if name not in builder.world.nodes:
+        unknown = because(Code.NOT_IN_SLURM)
+    if unknown:
+        _let_go(builder, node, unknown)
+    else:
+        builder.add(SetNode(node, node.reason))
+
+
+def _let_go(builder: PlanBuilder, node: ManagedNode, unknown: Reason) -> None:
+    """Nobody knows its node: it goes when that has been so for long, and no job may be on it."""
+    due_s = builder.world.first_seen_s(node.host, node.name) + builder.policies.limits.missing_s
+    builder.wake_at(due_s)
+    if builder.now_s < due_s:
+        builder.refuse(node.name, Goal.TAKE_OVER, unknown)
+    else:
+        clear(builder, node, f"{node.reason}; {sentence(unknown)}")
+
+
+def _frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
+    """The jobs with which it stands still: as its drain tells, or as of now.
+
+    One that is requeued later is noticed either way.
+    """
+    if not builder.stopped(instance):
+        return ()
+    world = builder.world
+    marked = marked_in(world.nodes.get(instance.name), instance.tag.generation)
+    here = [job for job in world.jobs_on(instance.name) if job.active and job.id not in marked]
+    return (*marked.values(), *(HeldJob(j.id, j.restarts, sure=not j.restarts) for j in here))
+
+
+def step_left_over(builder: PlanBuilder, name: str) -> None:
+    """Take it out of Slurm when it has been silent and without jobs for long, and no host shows it.
+
+    Its name could not be used again, and Slurm would show it for ever.
+    """
+    world = builder.world
+    seen = world.nodes.get(name)
+    if seen is None or builder.blind or not left_over(builder, seen):
+        return
+    if seen.responding or world.jobs_on(name) or "COMPLETING" in seen.flags:
+        return  # something runs there, or Slurm still waits for it
+    needed_s = builder.policies.limits.missing_s
+    due_s = max(world.node_since_s(name), world.sighted_since_s) + needed_s
+    if builder.now_s < due_s:
+        builder.wake_at(due_s)
+        builder.refuse(name, Goal.REMOVAL, because(Code.LEFT_OVER, needed_s=needed_s))
+        return
+    builder.awaits(Topic.READING)
+    unread = [host for host in builder.policies.hosts if world.source_read_s(host) < due_s]
+    if unread:
+        builder.refuse(name, Goal.REMOVAL, because(Code.MAY_BE_ON, hosts=tuple(sorted(unread))))
+        return
+    reason = "no host shows its instance, and no record has it"
+    builder.insist(DeleteNode(name, world.generations.get(name, 0), reason), Goal.REMOVAL)

@@ -1,0 +1,495 @@
+"""Waiting aside: go back when the host is free, move when another is, else climb the ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from backfill.core.model.actions import DrainNode, MigrateInstance, PutBackCheckpoint, RequeueJob
+from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node
+from backfill.core.model.fence import Verdict, judge, unsure
+from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.lifecycle import Cause, CheckpointOrder, HeldJob, ManagedNode, Phase, Rung
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
+from backfill.core.model.sentences import sentence
+from backfill.core.placement import (
+    closed,
+    crowded,
+    find_host,
+    free_again_s,
+    free_since_s,
+    left_s,
+    need_of,
+    too_short,
+)
+from backfill.core.policies.gaps import late
+from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.unsuspendable import Way
+from backfill.core.queue import Topic
+from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, tell
+from backfill.core.reconcile.condemn import condemn, end_overdue, kept_apart, lost, over, permit, stale
+from backfill.core.reconcile.held_jobs import (
+    await_patience,
+    being_requeued,
+    keep_alive,
+    suspend_jobs,
+    taken_over,
+    way,
+)
+from backfill.core.reconcile.pressure import climb, in_vain, next_rung, only_claimed, rule_after, unsafe
+from backfill.core.reconcile.proof import unwoken
+from backfill.core.reconcile.to_disk import keep_checkpoint, kept_in_memory, suspend
+
+
+def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Decide what becomes of one stopped instance now."""
+    if builder.unread:
+        return
+    instance = builder.instance(node)
+    if instance is None or not builder.stopped(instance):
+        _not_stopped(builder, node, instance)
+        return
+    verdict = judge(node.name, node.held, builder.world.jobs, builder.now_s)
+    await_patience(builder, verdict.keep)
+    if stale(builder, node, verdict):
+        return
+    if not verdict.keep:
+        over(builder, node)
+    elif _pardoned(builder, node, verdict):
+        return
+    elif end_overdue(builder, node, verdict):
+        keep_alive(builder, node, verdict.keep)
+    elif verdict.mixed and node.order is None and not instance.frozen:
+        _keep_apart(builder, node, instance, verdict)
+    else:
+        _keep(builder, node, instance, verdict.keep)
+
+
+def _keep_apart(builder: PlanBuilder, node: ManagedNode, instance: Instance, verdict: Verdict) -> None:
+    """It never runs again, whoever uses its host: it stands still for as long as the ladder says."""
+    keep_alive(builder, node, verdict.keep)
+    if kept_apart(builder, node, verdict) or _put_right(builder, node, verdict.keep):
+        return
+    if builder.busy_with(node):
+        return  # it is just being written to disk
+    if way(builder, verdict.keep) is Way.REQUEUE:
+        _give_to_queue(builder, node)
+    else:
+        _climb(builder, node, instance)
+
+
+def _keep(builder: PlanBuilder, node: ManagedNode, instance: Instance, kept: tuple[HeldJob, ...]) -> None:
+    """Slurm holds these jobs for it."""
+    keep_alive(builder, node, kept)
+    doubt = unsure(kept)
+    if doubt:
+        builder.refuse(node.name, Goal.RETURN_TO, doubt, node.host)
+        _put_right(builder, node, kept)
+    elif node.order is not None:
+        step_ordered(builder, node, node.order, instance)
+    elif not _go_back(builder, node) and not _put_right(builder, node, kept):
+        _wait_aside(builder, node, instance, way(builder, kept))
+
+
+def _put_right(builder: PlanBuilder, node: ManagedNode, kept: Sequence[HeldJob]) -> bool:
+    """Others may have undone what Slurm was told; resumed there, a job's time limit would run and
+    Slurm would wait for it, and undrained the node would be given jobs that it cannot run."""
+    seen = builder.world.nodes.get(node.name)
+    if builder.blind or seen is None:
+        return False
+    if not seen.drained:
+        drain = DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}")
+        builder.insist(drain, Goal.DRAIN)
+    jobs = [builder.world.jobs[held.id] for held in kept if not held.refused]
+    going = [job for job in jobs if job.state is JobState.RUNNING]
+    if going:
+        _suspend_again(builder, node, seen, going)
+    return bool(going) or not seen.drained
+
+
+def _suspend_again(builder: PlanBuilder, node: ManagedNode, seen: Node, going: Sequence[Job]) -> None:
+    """Whoever suspended them before: from now on they are suspended for this stop, by us."""
+    held = taken_over(node, going)
+    if held != node.held:
+        builder.note(node, f"job {', '.join(j.id for j in going)} was resumed by others", held=held)
+        return
+    for job in going:
+        resumed = because(Code.JOB_RESUMED, host=node.host)
+        builder.refuse(node.name, Goal.JOB_GOES_ON, resumed, job.id)
+    suspend_jobs(builder, node, seen, going)
+
+
+def _wait_aside(builder: PlanBuilder, node: ManagedNode, instance: Instance, unsuspended: Way | None) -> None:
+    """Its own host is busy: go on elsewhere, or by the ladder."""
+    if waits_to_return(builder, node) and builder.host_is_free(node.host):
+        return  # its host is not what it waits for
+    if unsuspended is Way.REQUEUE:
+        _give_to_queue(builder, node)
+        return
+    movable = ladder_of(builder.policies, node).migrates or unsuspended is Way.MOVE
+    movable = movable and node.name not in builder.world.closed
+    kept = kept_in_memory(instance) if movable else None
+    if kept:
+        builder.refuse(node.name, Goal.MOVE, kept)
+    elif movable:
+        at_once = unsuspended is Way.MOVE or in_vain(builder, node, node.held, doubtful=True) is not None
+        if _move(builder, node, at_once=at_once):
+            return
+    _climb(builder, node, instance)
+
+
+def _not_stopped(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> None:
+    """Somebody else changed it: never let it run on unasked."""
+    if lost(builder, node, instance) or instance is None:
+        return
+    if instance.state is InstanceState.RUNNING:
+        builder.become(node, Phase.RETURNING, "its instance was found running", proof=unwoken(node))
+
+
+def _pardoned(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:
+    """Whether its jobs were to start anew and do not: Slurm said no, or its host is free again."""
+    if node.condemned is None or builder.busy_with(node):
+        return False
+    said_no = node.unconfirmed
+    if said_no is None and (verdict.mixed or not _host_is_free_again(builder, node)):
+        return False
+    why = node.reason if said_no is None else f"not given back to the queue: {said_no}"
+    builder.note(node, why, condemned=None, unconfirmed=None)
+    return True
+
+
+def _host_is_free_again(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if it can go back when some time is over: its jobs need not start anew."""
+    free = builder.host_is_free(node.host) and not builder.budget_full()
+    return free and node.name not in builder.world.closed
+
+
+def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return to its own host once that has been free for long enough."""
+    world, policies = builder.world, builder.policies
+    reason = closed(world, node.host, policies.limits)
+    if builder.busy_with(node):
+        return True  # it is just being written to disk: what comes next depends on the outcome
+    if not reason:
+        reason = too_short(world, node.host, policies, policies.gaps.return_pays_s)
+        if reason:
+            builder.awaits(Topic.TIME)
+    reason = reason or builder.budget_full() or _unsettled(builder, node) or put_off_until(builder, node)
+    reason = reason or crowded(world, node, builder.instance(node), policies)
+    if not reason and node.name in builder.world.closed:
+        reason = because(Code.CLOSED, subject=node.name, said=Words(builder.world.closed[node.name]))
+    if reason:
+        builder.refuse(node.name, Goal.RETURN_TO, reason, node.host)
+        return False
+    builder.become(node, Phase.RETURNING, f"host {node.host} is free again", proof=unwoken(node))
+    return True
+
+
+def waits_to_return(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if a return of it came to nothing, and it is too early for the next one."""
+    next_s = node.retry.not_before_s
+    builder.wake_at(next_s or 0.0)
+    return next_s is not None and builder.now_s < next_s
+
+
+def put_off_until(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return why its return is not tried again yet, if it is not."""
+    next_s, returns = node.retry.not_before_s, node.retry.returns
+    if next_s is None or builder.now_s >= next_s:
+        return None
+    builder.wake_at(next_s)
+    wait_s = builder.policies.comeback.retry_after_s(max(1, returns))
+    return because(Code.CAME_TO_NOTHING, times=returns, wait_s=wait_s, said=Words(node.reason))
+
+
+def _unsettled(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return that the host has been free for too short a time, if that is so."""
+    settle_s = builder.policies.comeback.settle_s
+    if not settle_s:
+        return None
+    due_s = free_since_s(builder.world, node.host) + settle_s
+    if builder.now_s >= due_s:
+        return None
+    builder.wake_at(due_s)
+    return because(Code.HOST_UNSETTLED, host=node.host, settle_s=settle_s)
+
+
+def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> bool:
+    """Move to another host that has room; say why where none has."""
+    ready_s = node.since_s + builder.policies.comeback.move_after_s
+    if not at_once and builder.now_s < ready_s:
+        builder.wake_at(ready_s)
+        return False
+    pays_s, full = builder.policies.gaps.return_pays_s, builder.budget_full()
+    need = need_of(builder.world, builder.policies, node)
+    builder.awaits(Topic.ROOM)
+    target, why_not = find_host(builder.world, builder.policies, pays_s, skip=node.host, need=need)
+    if target is None or full:
+        builder.refuse(node.name, Goal.MOVE, full or no_host(why_not.values()))
+        return False
+    operation = builder.operation(MigrateInstance(node.name, node.generation, "", node.host, target))
+    if operation is not None and (operation.final or builder.now_s < operation.not_before_s):
+        builder.wake_at(operation.not_before_s)
+        builder.refuse(node.name, Goal.MOVE_TO, call_failed(operation.problem), target)
+        return False
+    builder.become(
+        node,
+        Phase.MOVING,
+        f"host {target} has room, {node.host} is busy",
+        stop=replace(node.stopping, target=target),
+    )
+    return True
+
+
+def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
+    """Stay on the rung for its time, then take the next."""
+    rule = builder.rule(node)
+    match rule.rung:
+        case Rung.SUSPEND if instance.state is InstanceState.PAUSED:
+            _suspend(builder, node)
+            return
+        case Rung.MIGRATE:
+            kept = kept_in_memory(instance)
+            climb(builder, node, sentence(kept) if kept else "no other host has room")
+            return
+        case Rung.REQUEUE | Rung.CANCEL:
+            _give_to_queue(builder, node)
+            return
+        case _:
+            pass
+    hopeless = _hopeless(builder, node, rule)
+    if hopeless:
+        climb(builder, node, sentence(hopeless))
+        return
+    if rule.for_s is None:
+        return
+    if builder.now_s >= node.stopping.since_s + rule.for_s:
+        climb(builder, node, f"{rule.for_s:g} s of {rule.rung} are over")
+    else:
+        builder.wake_at(node.stopping.since_s + rule.for_s)
+
+
+def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> Reason | None:
+    """Return why to wait on here would be in vain, as far as the hours ahead are known."""
+    if not builder.taken(node.host):
+        return None
+    reason = unsafe(builder, node) or in_vain(builder, node, node.held)
+    if reason:
+        return reason
+    world = builder.world
+    free_s = free_again_s(world, node.host)
+    over_s = None if rule.for_s is None else node.stopping.since_s + rule.for_s
+    if builder.policies.gaps.pointless(over_s, free_s):
+        return because(Code.HOST_BUSY_LONG, host=node.host, rung=rule.rung.value)
+    if rule_after(builder, node).rung is Rung.REQUEUE:
+        return None  # to start anew takes longer still
+    for job in (world.jobs[held.id] for held in judge(node.name, node.held, world.jobs).keep):
+        builder.wake_at(job.deadline_s - left_s([job], node.since_s))
+        if late(builder.now_s, left_s([job], node.since_s), free_s, job.deadline_s):
+            return because(Code.DEADLINE, job=job.id, host=node.host)
+    return None
+
+
+def _suspend(builder: PlanBuilder, node: ManagedNode) -> None:
+    rule = builder.rule(node)
+    reason = f"stood still for long: its memory goes to disk ({node.reason})"
+    progress = suspend(builder, node, reason)
+    builder.wake_at(node.stopping.since_s + rule.within_s)
+    if progress is Progress.FINAL:
+        kept = kept_in_memory(builder.instance(node))
+        climb(builder, node, sentence(kept) if kept else "suspend did not work")
+
+
+def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
+    """The last rung: the copy is destroyed and the jobs start anew elsewhere."""
+    verdict = judge(node.name, node.held, builder.world.jobs)
+    kept = verdict.keep
+    for held in kept:
+        job = builder.world.jobs.get(held.id)
+        if job is None or not job.requeue:
+            builder.refuse(node.name, Goal.REQUEUE_JOB, because(Code.NO_REQUEUE), held.id)
+            return  # never lose a job that cannot start again: it stays suspended
+        if not held.ours and job.state is JobState.SUSPENDED:
+            builder.refuse(node.name, Goal.REQUEUE_JOB, because(Code.SUSPENDED_BY_OTHERS), held.id)
+            return
+        if being_requeued(builder, node, job):
+            return  # once more would end the new run that may have begun
+    reason = "the end of the ladder is reached"
+    if not _may_begin_anew(builder, node, verdict, reason):
+        return
+    begun = [
+        builder.do(RequeueJob(node.name, node.generation, reason, h.id, h.restarts, aside=True)) for h in kept
+    ]
+    if Progress.BEGUN in begun:
+        text = "starts anew: it stood still for as long as the policy allows"
+        tell(builder, node, (h.id for h in kept), text)
+    elif all(p is Progress.FINAL for p in begun):
+        builder.refuse(node.name, Goal.REQUEUE, because(Code.SLURM_REFUSES))
+
+
+def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, verdict: Verdict, reason: str) -> bool:
+    if node.condemned is None and not verdict.mixed and _host_is_free_again(builder, node):
+        return False  # else this would be taken back at once
+    unsure = only_claimed(builder, node)
+    if unsure:
+        builder.refuse(node.name, Goal.REQUEUE, unsure.after(reason))
+        return False
+    return permit(builder, node, Cause.LADDER, reason)
+
+
+def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Wait for the migration; look at both hosts, not at the error, to know where it is."""
+    places = [i for i in builder.world.places_of(node.name) if i.tag.generation == node.generation]
+    target = node.target
+    if target is None:
+        builder.become(node, _back_phase(builder, node), "nobody knows where it was to move")
+        return
+    action = MigrateInstance(node.name, node.generation, f"{target} has room", node.host, target)
+    if _too_slow(builder, node):
+        return
+    if builder.world.running(_key(builder, action)) or builder.world.in_doubt(node.name):
+        return
+    at = {i.host: i for i in places if i.state is not InstanceState.MIGRATING}
+    if target in at and node.host not in at:
+        _arrived(builder, node, at[target])
+        return
+    operation = builder.operation(action)
+    # One that failed before this move began is its next try, or it would never come to one.
+    if operation is not None and (operation.final or operation.since_s >= node.since_s):
+        builder.become(
+            node,
+            _back_phase(builder, node),
+            f"the move to {target} failed: {operation.problem}",
+            stop=replace(node.stopping, target=None),
+        )
+        return
+    if builder.taken(target):
+        reason = f"{target} was taken before the move began"
+        builder.become(node, _back_phase(builder, node), reason, stop=replace(node.stopping, target=None))
+        return
+    builder.do(action)
+
+
+def _too_slow(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """A running instance may keep a wanted host busy only for the rung's time: then it stops."""
+    instance = builder.instance(node)
+    if instance is None or instance.state is not InstanceState.RUNNING:
+        return False
+    if not builder.taken(node.host):
+        return False
+    limit_s = node.since_s + builder.rule(node).within_s
+    builder.wake_at(limit_s)
+    if builder.now_s < limit_s:
+        return False
+    stop = replace(next_rung(builder, node), target=None)
+    builder.become(node, Phase.EVICTING, f"the move to {node.target} is too slow", stop=stop)
+    return True
+
+
+def _arrived(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
+    host = instance.host
+    stop = replace(node.stopping, target=None)
+    if builder.taken(host):
+        phase = Phase.PARKED if builder.stopped(instance) else Phase.EVICTING
+        # Somebody waits for this host already: there is no time for one more move.
+        moved = phase is Phase.EVICTING and builder.rule(node).rung is Rung.MIGRATE
+        if moved:
+            stop = replace(next_rung(builder, node), target=None)
+        builder.become(node, phase, f"{host} was taken meanwhile", host=host, stop=stop)
+        return
+    builder.become(node, Phase.RETURNING, f"moved to {host}", host=host, stop=stop, proof=unwoken(node))
+
+
+def _back_phase(builder: PlanBuilder, node: ManagedNode) -> Phase:
+    """Where a node whose move came to nothing goes on: as before the move."""
+    return Phase.PARKED if builder.stopped(builder.instance(node)) else Phase.EVICTING
+
+
+def _key(builder: PlanBuilder, action: MigrateInstance) -> str:
+    operation = builder.operation(action)
+    return operation.key if operation is not None else ""
+
+
+# Once a fellow has been replaced it is tried so often before the job is given up here.
+_TRIES = 5
+
+
+def step_ordered(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, instance: Instance) -> None:
+    """Drive one stopped node a step further for which a checkpoint was ordered, or ordered back."""
+    if order.restoring:
+        put_back(builder, node, order, instance)
+    else:
+        keep_checkpoint(builder, node, order, instance)
+
+
+def put_back(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, instance: Instance) -> None:
+    """Drive one stopped node whose job is to go on from a checkpoint.
+
+    No instance is replaced before all of the order are at rest, and none goes on before all are
+    replaced: old and new states of one job never meet.
+    """
+    members = [builder.world.managed.get(name) for name in order.members]
+    fellows = [m for m in members if m is not None and m.order is not None and m.order.id == order.id]
+    if len(fellows) < len(order.members):
+        _without_all(builder, node, order, fellows)
+        return
+    if all(_in_place(m) for m in fellows):
+        builder.note(node, f"checkpoint {order.id} is in place", order=None)
+        return
+    if instance.state is InstanceState.PAUSED:
+        _to_rest(builder, node, order)
+    elif builder.busy_with(node):
+        return  # it is seen on disk before the call that wrote it is back, which keeps it until then
+    elif not order.put_back and all(_at_rest(builder, m) for m in fellows):
+        _replace(builder, node, order, fellows)
+
+
+def _in_place(node: ManagedNode) -> bool:
+    return node.order is not None and node.order.put_back
+
+
+def _without_all(
+    builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, fellows: list[ManagedNode]
+) -> None:
+    """A fellow has left the order: because all are in place, or because it came to nothing."""
+    if builder.busy_with(node):
+        return  # what becomes of it now decides
+    if order.put_back and all(_in_place(m) for m in fellows):
+        builder.note(node, f"checkpoint {order.id} is in place", order=None)
+    else:
+        _give_up(builder, node, order, "another instance of the job has left the order")
+
+
+def _at_rest(builder: PlanBuilder, node: ManagedNode) -> bool:
+    instance = builder.instance(node)
+    saved = instance is not None and instance.state is InstanceState.SUSPENDED
+    return saved and node.phase is Phase.PARKED
+
+
+def _to_rest(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder) -> None:
+    reason = f"checkpoint {order.id} takes its place"
+    if suspend(builder, node, reason) is Progress.FINAL:
+        _give_up(builder, node, order, "its memory could not be written")
+
+
+def _replace(
+    builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, fellows: list[ManagedNode]
+) -> None:
+    reason = f"checkpoint {order.id} was ordered back"
+    action = PutBackCheckpoint(node.name, node.generation, reason, node.host, order.id)
+    operation = builder.operation(action)
+    if operation is not None and operation.problem and not operation.running:
+        others = [m for m in fellows if m.name != node.name]
+        untouched = not any(_in_place(m) or builder.busy_with(m) for m in others)
+        if untouched or operation.final or operation.attempts >= _TRIES:
+            _give_up(builder, node, order, operation.problem)
+            return
+    builder.do(action)
+
+
+def _give_up(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, why: str) -> None:
+    """An instance that has the old state goes on with it; one that was replaced never does."""
+    if order.put_back:
+        condemn(builder, node, Cause.HALF, f"half a checkpoint is none: {why}", fail=True)
+    else:
+        builder.note(node, f"checkpoint {order.id} is not put back: {why}", order=None)

@@ -1,0 +1,384 @@
+"""plan(world, policies) -> Plan: the one function that decides, live and in replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from backfill.core.model.cluster import NodeBase
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import OVER, Cause, ManagedNode, Phase
+from backfill.core.model.operations import HostAllocation
+from backfill.core.model.plan import AnswerClaim, EndClaim, Plan
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because
+from backfill.core.model.sentences import sentences
+from backfill.core.placement import names_of, rooms_of
+from backfill.core.policy import PolicySet, Proof
+from backfill.core.queue import Entity, Kind, Result, Topic, WorkQueue
+from backfill.core.reconcile.booting import step_booting
+from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
+from backfill.core.reconcile.condemn import condemn
+from backfill.core.reconcile.devices import lacking
+from backfill.core.reconcile.evicting import step_evicting, step_throttled
+from backfill.core.reconcile.fleets import makes_parents, plan_fleets, step_parents
+from backfill.core.reconcile.orphans import catch_up, newer, not_known, step_left_over, step_orphans
+from backfill.core.reconcile.parked import step_moving, step_parked
+from backfill.core.reconcile.pressure import above_budget, fits_beside
+from backfill.core.reconcile.ready import plan_liveness, step_ready
+from backfill.core.reconcile.removing import lost_with, step_draining, step_removing
+from backfill.core.reconcile.returning import step_returning
+from backfill.core.reconcile.scaling import plan_scale
+from backfill.core.world import World
+
+# So often one entity may act in one plan; more often means that its steps undo one another.
+_MOST_STEPS = 100
+
+
+_AGAIN_S = 1.0
+
+
+_GIVEN = (NodeBase.ALLOCATED, NodeBase.MIXED)
+
+
+_AT_WORK = (Phase.READY, Phase.DRAINING, Phase.EVICTING, Phase.THROTTLED, Phase.RETURNING)
+
+
+# FAILED and GIVEN_UP have no step: nothing of them is left outside.
+_STEPS: dict[Phase, Callable[[PlanBuilder, ManagedNode], None]] = {
+    Phase.BOOTING: step_booting,
+    Phase.READY: step_ready,
+    Phase.DRAINING: step_draining,
+    Phase.EVICTING: step_evicting,
+    Phase.THROTTLED: step_throttled,
+    Phase.PARKED: step_parked,
+    Phase.MOVING: step_moving,
+    Phase.RETURNING: step_returning,
+    Phase.REMOVING: step_removing,
+}
+
+
+def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Plan:
+    """Decide all that can be begun now. Pure: the same world and policies give the same plan.
+
+    The plan is whole: each step is tried on the world, which takes all of them back at the end, and
+    the next steps start from there, until nothing more can be begun. Only what the world's queue
+    has marked is looked at, unless `from_scratch`: the plan is the same, perhaps with its refusals
+    in another order.
+    """
+    if from_scratch:
+        kept, world.queue = world.queue, WorkQueue(world)
+        try:
+            return _plan(PlanBuilder(world, policies))
+        finally:
+            world.queue = kept
+    return _plan_anew(world, policies, keep=False)
+
+
+def enact(world: World, policies: PolicySet) -> Plan:
+    """Decide like `plan`, and leave the world as it is once all of that has been begun.
+
+    For who begins all of it whatever happens. Whoever has to write it down first takes `plan`.
+    """
+    return _plan_anew(world, policies, keep=True)
+
+
+def _plan_anew(world: World, policies: PolicySet, *, keep: bool) -> Plan:
+    if (latest := _same_again(world, policies)) is not None:
+        return latest
+    try:
+        return _plan(PlanBuilder(world, policies), keep=keep)
+    except BaseException:
+        world.queue.policies = None  # nobody knows how far it came: the next one begins anew
+        raise
+
+
+def _same_again(world: World, policies: PolicySet) -> Plan | None:
+    """The latest plan, where making it once more would bring the same."""
+    queue = world.queue
+    if queue.latest is None or len(queue) or policies is not queue.policies or queue.blind:
+        return None
+    if queue.is_awaited(Topic.TIME) or world.now_s >= queue.next_wake_s():
+        return None
+    if queue.stale or world.now_s > queue.all_fresh_until_s:
+        return None
+    if queue.rooms is not None and (world.now_s >= queue.rooms.until_s or queue.rooms.hosts.touched):
+        return None
+    fresh = world.fresh("slurm", policies.limits.stale_after_s) and not world.barred
+    return queue.latest if fresh else None
+
+
+def _plan(builder: PlanBuilder, *, keep: bool = False) -> Plan:
+    world, queue, policies = builder.world, builder.world.queue, builder.policies
+    if policies is not queue.policies or builder.blind or queue.blind:
+        queue.policies, queue.blind, queue.need = policies, bool(builder.blind), None
+        queue.rooms = queue.free_names = None
+        queue.names, queue.hosts = frozenset(policies.instances.names), frozenset(policies.hosts)
+        queue.budgets, queue.cloning = bool(policies.budgets.windows), makes_parents(policies)
+        queue.everything()
+    rooms, names = rooms_of(world, policies), names_of(world, policies)
+    queue.wake(world.now_s)
+    rooms.begin(world.now_s)
+    names.names.begin()
+    _note_stale(world, policies)
+    most = _MOST_STEPS + len(policies.instances.names)
+    with world.undo.tentatively():
+        done = queue.drain(partial(_look_at, builder), most)
+        if keep:
+            world.undo.keep()
+    found = builder.finish(queue.results(), queue.next_wake_s())
+    if not keep:
+        rooms.hosts.put_back()
+        names.names.put_back()
+        # Whether it is carried out is not known here: WorkQueue.carried_out.
+        for entity in done if found.actions else ():
+            queue.mark(entity)
+    queue.latest = None if found.actions else found
+    return found
+
+
+def _look_at(builder: PlanBuilder, entity: Entity, settled: bool) -> tuple[Result, bool]:
+    """Look at an entity with its step; return what came of it, and whether it acted."""
+    if not settled:
+        return builder.take(partial(_unsettled, entity))
+    return builder.take(partial(_LOOKS[entity.kind], name=entity.name))
+
+
+def _note_stale(world: World, policies: PolicySet) -> None:
+    """What is said of a host whose picture is old says how old it is: it changes all the time."""
+    queue, after_s = world.queue, policies.limits.stale_after_s
+    if not queue.stale and world.now_s <= queue.all_fresh_until_s:
+        return
+    read = [(world.source_read_s(host), host) for host in world.hosts]
+    stale = frozenset(host for read_s, host in read if not world.fresh(host, after_s))
+    queue.all_fresh_until_s = min((read_s for read_s, _ in read), default=world.now_s) + after_s
+    for host in stale | queue.stale:
+        queue.host_seen(host)
+    queue.stale = stale
+
+
+def _unsettled(entity: Entity, builder: PlanBuilder) -> None:
+    """Its steps undo one another: what they would do next is not done now, but by the next plan."""
+    subject = entity.name or "cluster"
+    builder.refuse(subject, Goal.ANY_STEP, because(Code.UNSETTLED, count=_MOST_STEPS))
+    builder.wake_at(builder.now_s + _AGAIN_S)
+
+
+# --- what is looked at -------------------------------------------------------------------------
+
+
+def _claim(builder: PlanBuilder, name: str) -> None:
+    claim = builder.world.claims.get(name)
+    if claim is not None:
+        _step_claim(builder, claim)
+
+
+def _budget(builder: PlanBuilder, name: str) -> None:
+    """Who has to leave because a budget allows fewer now; the others need not look."""
+    queue = builder.world.queue
+    if not builder.policies.budgets.windows:
+        return
+    builder.wake_at(budgets_change_s(builder.world, builder.policies))
+    leaving = above_budget(builder.world, builder.policies)
+    queue.mark_nodes(leaving ^ queue.above_budget)
+    queue.above_budget = leaving
+
+
+def _node(builder: PlanBuilder, name: str) -> None:
+    """Our node of this name, instances of that name that are none of it, and what they left."""
+    world = builder.world
+    node = world.managed.get(name)
+    if node is None:
+        step_orphans(builder, name)
+        step_left_over(builder, name)
+        return
+    # As nearly always: what there is of that name is what the books say.
+    booked = all(place.tag.generation == node.generation for place in world.instances_called(name))
+    _step(builder, node, booked=booked)
+    if not booked or node.phase in OVER:
+        step_orphans(builder, name)
+
+
+def _fleets(builder: PlanBuilder, name: str) -> None:
+    plan_fleets(builder)
+
+
+def _scale(builder: PlanBuilder, name: str) -> None:
+    plan_scale(builder)
+
+
+def _parents(builder: PlanBuilder, name: str) -> None:
+    queue = builder.world.queue
+    if (queue.cloning or builder.world.fleets) and name in queue.hosts:
+        step_parents(builder, name)
+
+
+def _liveness(builder: PlanBuilder, name: str) -> None:
+    plan_liveness(builder)
+
+
+_LOOKS: dict[Kind, Callable[..., None]] = {
+    Kind.CLAIM: _claim,
+    Kind.BUDGET: _budget,
+    Kind.NODE: _node,
+    Kind.FLEETS: _fleets,
+    Kind.SCALE: _scale,
+    Kind.PARENTS: _parents,
+    Kind.LIVENESS: _liveness,
+}
+
+
+def _step(builder: PlanBuilder, node: ManagedNode, *, booked: bool) -> None:
+    later = None if booked else newer(builder, node)
+    if later is not None:
+        catch_up(builder, node, later)
+        return
+    step = _STEPS.get(node.phase)
+    if step is None:
+        return
+    for host in node.hosts:
+        if host not in builder.world.hosts:
+            _unknown(builder, node, host)
+            return  # where it is, or whether it has arrived, cannot be known
+    if lost_with(builder, node.host) and node.phase not in (Phase.MOVING, Phase.REMOVING):
+        condemn(builder, node, Cause.HOST_OFF, f"its host {node.host} is off for good")
+        return
+    if _state_unknown(builder, node):
+        return
+    builder.accused.discard(node.name)
+    step(builder, node)
+    if node.suspicion is not None and node.name not in builder.accused and not builder.blind:
+        why = f"no longer suspected: {node.suspicion.cause}"
+        builder.note(node, f"{node.reason} ({why})", suspicion=None)
+
+
+def _state_unknown(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether the state of its instance cannot be told: then nothing is done with it until it can.
+
+    In one that has never worked no work can be lost: its boot ends, and is cleared, as any other.
+    """
+    if node.phase is Phase.BOOTING or (node.fail and node.proof.proven_s is None and not node.held):
+        return False
+    for place in builder.world.places_of(node.name):
+        if place.state is InstanceState.UNKNOWN:
+            builder.refuse(node.name, Goal.ANY_STEP, not_known(place))
+            return True
+        if place.problem:
+            odd = because(Code.INSTANCE_ODD, said=Words(place.problem))
+            builder.refuse(node.name, Goal.WORK_AS_USUAL, odd)
+    return False
+
+
+def _unknown(builder: PlanBuilder, node: ManagedNode, host: str) -> None:
+    """Its host was not read since the start; one that the policy file lacks never will be."""
+    if host not in builder.policies.hosts:
+        builder.refuse(node.name, Goal.ANY_STEP, because(Code.HOST_NOT_NAMED, host=host))
+
+
+# --- claims ------------------------------------------------------------------------------------
+
+
+def _step_claim(builder: PlanBuilder, claim: HostAllocation) -> None:
+    if not claim.hosts and not claim.waiting:
+        builder.add(EndClaim(claim.job_id, "its start was let go"))
+        return
+    if claim.hosts and _over(builder, claim):
+        builder.add(EndClaim(claim.job_id, "the job has left its nodes"))
+        if claim.waiting:
+            builder.add(AnswerClaim(claim.job_id, True, "the job has left its nodes"))
+        return
+    if not claim.waiting:
+        return
+    limit_s = claim.since_s + builder.policies.answer_within_s
+    builder.wake_at(limit_s)
+    busy = _busy(builder, claim)
+    first = next(busy, None)
+    if first is None:
+        free = "no instance uses the hosts" if claim.hosts else "nothing is awaited in its nodes"
+        builder.add(AnswerClaim(claim.job_id, True, free))
+    elif builder.now_s >= limit_s:
+        builder.add(AnswerClaim(claim.job_id, False, sentences([first, *busy])))
+
+
+def _busy(builder: PlanBuilder, claim: HostAllocation) -> Iterator[Reason]:
+    """Yield what keeps the job from beginning: on its hosts, and in nodes of ours."""
+    if not builder.world.alone(claim.hosts):  # as nearly all are on a busy cluster
+        for host in claim.hosts:
+            if (why := occupied(builder, host)) is not None:
+                yield why
+    for name in claim.nodes:
+        if (why := lacking(builder, name, claim)) is not None:
+            yield why
+
+
+def _over(builder: PlanBuilder, claim: HostAllocation) -> bool:
+    """Whether Slurm, asked after the claim was made, shows that the job is not there (any more)."""
+    world = builder.world
+    job = world.jobs.get(claim.job_id)
+    there = job.nodes if job is not None and job.holds_nodes else ()
+    if any(world.host_of_node(node) in claim.hosts for node in there):
+        return False
+    known = (world.hosts.get(name) for name in claim.hosts)
+    node = ""
+    builder.awaits(Topic.READING)
+    for node in (host.node for host in known if host is not None and host.node):
+        if world.node_read_s(node) <= claim.since_s:
+            return False
+        # A hook knows an array task or a component of a heterogeneous job by its raw number only.
+        if any(claim.job_id in (other.id, str(other.raw_id)) for other in world.jobs_on(node)):
+            return False
+        if _torn(world, node):
+            return False
+    return bool(node) or world.node_read_s("") > claim.since_s
+
+
+def _torn(world: World, node: str) -> bool:
+    """Return True if what Slurm does not show there means nothing now: it is just not believed, or
+    shows the node as given away and nobody to whom, as while it reads its own state."""
+    slurm, seen = world.sources.get("slurm"), world.nodes.get(node)
+    if slurm is not None and slurm.odd_s:
+        return True
+    given = seen is not None and seen.base in _GIVEN and "COMPLETING" not in seen.flags
+    return given and not world.jobs_on(node)
+
+
+def occupied(builder: PlanBuilder, host: str) -> Reason | None:
+    """Return why the host's room is not proven free, if it is not."""
+    unsure = _unsure(builder, host)
+    if unsure or fits_beside(builder.world, builder.policies, host):
+        return unsure
+    if builder.world.parents_starting(host):
+        return because(Code.PARENT_IN_MAKING, host=host)
+    for instance in builder.world.instances_on(host):
+        if instance.state is InstanceState.UNKNOWN and instance.occupies_memory:
+            said = Words(instance.problem)
+            return because(Code.MAY_RUN, instance=instance.name, host=host, said=said)
+        if instance.occupies_cpu:
+            return because(Code.STILL_RUNS, instance=instance.name, host=host)
+        if builder.policies.proof is Proof.MEMORY and instance.occupies_memory:
+            return because(Code.STILL_IN_MEMORY, instance=instance.name, host=host)
+    return None
+
+
+def _unsure(builder: PlanBuilder, host: str) -> Reason | None:
+    """Return why it cannot be known what is on the host, if it cannot."""
+    if builder.world.arriving(host):
+        return because(Code.ARRIVING, host=host)
+    for instance in builder.world.instances_on(host):
+        if instance.state is InstanceState.MIGRATING:
+            # By a call of an earlier daemon.
+            return because(Code.COMING, instance=instance.name, host=host)
+    for node in builder.world.managed_on(host):
+        at_work = node.phase in _AT_WORK and node.proof.proven_s is not None and node.host == host
+        if at_work and not builder.world.places_of(node.name):
+            return because(Code.NOT_SHOWN, node=node.name, host=host)
+    known = builder.world.hosts.get(host)
+    if known is not None and not known.reachable and _may_carry(builder.world, host):
+        return because(Code.HOST_UNREACHABLE, host=host, said=Words(known.problem))
+    return None
+
+
+def _may_carry(world: World, host: str) -> bool:
+    """Whether an instance was seen there, or is there by our books."""
+    # One that is being removed may still be there; one whose removal has ended is not.
+    ours = (m for m in world.managed_on(host) if m.phase not in OVER)
+    return bool(world.instances_on(host)) or any(ours)

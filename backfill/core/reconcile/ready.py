@@ -1,0 +1,389 @@
+"""At work: notice that the host is wanted, that something broke, or that nobody needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from backfill.core.model.actions import (
+    DownNode,
+    DrainNode,
+    KickJob,
+    ProbeJobs,
+    RequeueJob,
+    ResumeJob,
+    UndrainNode,
+    WakeInstance,
+)
+from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, end_s
+from backfill.core.model.lifecycle import Cause, CheckpointOrder, HeldJob, JobCheck, ManagedNode, Phase
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
+from backfill.core.model.sentences import sentence
+from backfill.core.queue import Topic
+from backfill.core.reconcile.admission import image_of
+from backfill.core.reconcile.builder import PlanBuilder, Progress
+from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, work_on
+from backfill.core.reconcile.devices import see_to_devices
+from backfill.core.reconcile.held_jobs import go_on_together, show, waits_for
+from backfill.core.reconcile.pressure import begin_eviction, first_rung, give_cpus, must_leave
+from backfill.core.reconcile.proof import unwoken
+
+# The stop signal of a `scontrol suspend` that was sent to a paused guest is delivered when that is
+# thawed, as long as slurmctld's connection attempt lives (MessageTimeout, 10 s by default, and a
+# retry): it may come after the resume, and then the job stands still for ever while Slurm shows
+# it as running. Measured on 22.05: a pause of 7 s, suspended at its beginning.
+_LATE_SIGNAL_S = 25.0
+
+
+_PROBE_EVERY_S = 0.5  # at first
+
+
+_PROBE_LESS_OFTEN = 0.25  # of the time since the return, between two looks that found all well
+
+
+# slurmd itself takes two seconds for a suspend (first SIGTSTP, later SIGSTOP), and a resume that
+# comes meanwhile waits for it. More suspends and resumes sent into that wait are done in any order:
+# a job that was kicked every half second never went on (measured on 22.05).
+_SETTLES_S = 3.5
+
+
+_WAITS_FOR = " waits for "  # in the reason of such a drain
+
+
+_CALLS = 2  # into a guest that Slurm does not hear, before nobody does
+
+
+def step_ready(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Watch over one node that takes jobs."""
+    if must_leave(builder, node) or node.order is not None:
+        begin_eviction(builder, node)
+        return
+    host = builder.world.hosts[node.host]
+    if not host.reachable:
+        lost_host = because(Code.HOST_UNREACHABLE, host=host.name, said=Words(host.problem))
+        builder.refuse(node.name, Goal.CARE, lost_host)
+        return
+    instance = builder.instance(node)
+    if lost(builder, node, instance):
+        return
+    if builder.stopped(instance):
+        begin_eviction(builder, node)
+        return
+    if instance is None or give_cpus(builder, node, instance):  # a crash may have left it throttled
+        _in_slurm(builder, node)
+    if instance is not None and not builder.blind:
+        see_to_devices(builder, node, instance)
+
+
+def _in_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
+    if builder.blind:
+        return
+    seen = builder.world.nodes.get(node.name)
+    if seen is None:
+        forgotten(builder, node)
+        return
+    if silent_too_long(builder, node.name):
+        _silent(builder, node)
+        return
+    waiting = waits_for(builder, node)
+    if not waiting and _stop_forgotten(builder, node, seen):
+        return
+    if strangers(builder, node, seen):
+        return
+    _in_service(builder, node, seen, waiting)
+    _see_to_jobs(builder, node, waiting)
+
+
+def _stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
+    """Return True if a stop of ours shows in Slurm of which the journal, a copy, knows nothing.
+
+    Opened to others now, the node would get a second job onto the CPUs of the one that is
+    suspended; and nobody else would let that one go on. So its return is done from the beginning.
+    """
+    known = node.held or node.stop is not None or (node.check is not None and node.check.kicked)
+    if known or not seen.drained_by_us:
+        return False
+    if _WAITS_FOR in seen.reason:
+        return False  # it was closed for a job of another node, and has not stood still itself
+    jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
+    if all(job.state is not JobState.SUSPENDED for job in jobs):
+        return False
+    held = tuple(HeldJob(job.id, job.restarts) for job in jobs)
+    reason = "Slurm shows a stop of ours that the journal does not know"
+    stop = first_rung(builder, node)
+    builder.become(node, Phase.EVICTING, reason, held=held, proof=unwoken(node), stop=stop)
+    return True
+
+
+def _see_to_jobs(builder: PlanBuilder, node: ManagedNode, waiting: Reason | None) -> None:
+    if node.held:
+        go_on_together(builder, node)
+    on_it = builder.world.jobs_on(node.name)
+    if node.check is not None and (not node.held or any(j.state is JobState.RUNNING for j in on_it)):
+        _prove_jobs(builder, node, node.check)
+    busy = bool(on_it)
+    idle = node.idle_since_s is not None
+    if busy and idle:
+        builder.note(node, "a job runs on it", idle_since_s=None)
+    elif not busy and not idle:
+        builder.note(node, "no job is left on it", idle_since_s=builder.now_s)
+    if busy and not idle and node.check is None and not waiting:
+        save_in_time(builder, node)
+
+
+def _silent(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Slurm gets no answer: dead is a guest that gives its hypervisor none either.
+
+    Of many at once none is believed dead: that is how a broken network looks.
+    """
+    rule, world = builder.policies.liveness, builder.world
+    problem = f"it has not answered Slurm for {rule.down_after_s:g} s"
+    most = rule.most(len(world.nodes))
+    if not work_on(builder, node):
+        condemn(builder, node, Cause.SILENT, problem, fail=True)
+        return
+    builder.awaits(Topic.SILENCE)
+    if len(world.silent) > most:
+        many = because(Code.MANY_SILENT, silent_s=rule.down_after_s, count=len(world.silent))
+        builder.refuse(node.name, Goal.REMOVAL, many)
+        return
+    wake = WakeInstance(node.name, node.generation, "does its guest answer?", node.host)
+    woken_s = node.proof.woken_s
+    if woken_s is None or woken_s <= world.silent[node.name]:
+        progress, tried = builder.do(wake), builder.operation(wake)
+        failed = tried is not None and (progress is Progress.FINAL or tried.attempts >= _CALLS)
+        if failed and tried is not None:
+            why = f"{problem}, nor its hypervisor: {tried.problem}"
+            condemn(builder, node, Cause.SILENT, why, fail=True)
+        return
+    builder.refuse(node.name, Goal.REMOVAL, because(Code.GUEST_ANSWERS, silent_s=rule.down_after_s))
+
+
+def _in_service(builder: PlanBuilder, node: ManagedNode, seen: Node, waiting: Reason | None) -> None:
+    """Undo what a crash in the middle of a return may have left: hidden, or drained by us.
+
+    And what others may have done: its address is ours to say. While a job of it waits for another
+    node it is kept for that job.
+    """
+    show(builder, node)
+    if node.stop is not None and not seen.drained_by_us:
+        builder.note(node, "its drain is lifted", stop=None)
+    if waiting:
+        builder.refuse(node.name, Goal.NEW_JOBS, waiting)
+        if not seen.drained:
+            builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {sentence(waiting)}"))
+    elif node.held:  # its job goes on first
+        if not seen.drained:
+            jobs = ", ".join(held.id for held in node.held)
+            reason = f"{OUR_REASON} job {jobs} is still suspended"
+            builder.insist(DrainNode(node.name, node.generation, reason), Goal.DRAIN)
+    elif seen.drained_by_others:
+        drained = because(Code.DRAINED_BY_OTHERS, said=Words(seen.reason))
+        builder.refuse(node.name, Goal.UNDRAIN, drained)
+    elif seen.drained_by_us:
+        undrain = UndrainNode(node.name, node.generation, "it is ready", node.host)
+        builder.insist(undrain, Goal.UNDRAIN)
+
+
+def _prove_jobs(builder: PlanBuilder, node: ManagedNode, check: JobCheck) -> None:
+    """Soon after a return: see in the guest that its jobs go on, and kick them if they do not."""
+    jobs = builder.world.jobs_on(node.name)
+    if not jobs:
+        builder.note(node, "no job is left on it", check=None)
+        return
+    if _half_kicked(builder, node, check, jobs):
+        return
+    if not any(job.state is JobState.RUNNING for job in jobs):
+        kept = any(job.state is JobState.SUSPENDED for job in jobs)
+        why = "others keep its jobs suspended" if kept else "none of its jobs runs any more"
+        builder.note(node, why, check=None)
+        return
+    stuck = check.stuck_s is not None
+    if check.stuck_s is not None:
+        builder.wake_at(check.stuck_s + _SETTLES_S)
+    if check.stuck_s is not None and builder.now_s >= check.stuck_s + _SETTLES_S:
+        _kick(builder, node, check, jobs)
+        return
+    looked_s = node.since_s if check.probed_s is None else max(check.probed_s, node.since_s)
+    over_s = check.suspended_s + _LATE_SIGNAL_S
+    if not stuck and check.probed_s is not None and check.probed_s > over_s:
+        builder.note(node, "its jobs go on", check=None)
+        return
+    # A look costs a call into the guest, and what is late gets less likely with time.
+    well_s = 0.0 if stuck else (looked_s - node.since_s) * _PROBE_LESS_OFTEN
+    due_s = looked_s + max(_PROBE_EVERY_S, well_s)
+    builder.wake_at(due_s)
+    if builder.now_s >= due_s:
+        builder.do(ProbeJobs(node.name, node.generation, "do its jobs go on?", node.host))
+
+
+def _kick(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterable[Job]) -> None:
+    """Let stopped processes go on. What is suspended only for that is noted before the call."""
+    stuck = [job for job in jobs if job.state is JobState.RUNNING and job.active]
+    kicked = tuple(dict.fromkeys((*check.kicked, *(job.id for job in stuck))))
+    if kicked != check.kicked:
+        builder.note(node, "its processes stand still", check=replace(check, kicked=kicked))
+    for job in stuck:
+        reason = "its processes stand still although Slurm shows it as running"
+        builder.insist(KickJob(node.name, node.generation, reason, job.id), Goal.JOB_GOES_ON, job.id)
+
+
+def _half_kicked(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterable[Job]) -> bool:
+    """Whether a kick got no further than the suspend, as when the daemon died in it; it goes on."""
+    left = [j for j in jobs if j.state is JobState.SUSPENDED and j.id in check.kicked]
+    for job in left if not builder.busy_with(node) else ():
+        reason = "it was suspended only to let its processes go on"
+        builder.insist(ResumeJob(node.name, node.generation, reason, job.id), Goal.JOB_GOES_ON, job.id)
+    return bool(left)
+
+
+# A job that has run for longer is left to its end: what it was not to see it has seen by now, and
+# its work is intact. Slurm itself keeps strangers away, so it began before it could do so.
+_JUST_BEGUN_S = 60.0
+
+
+def strangers(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
+    """See to jobs that may not be here; True while there are any, for which the node is closed.
+
+    To open it again makes the reservation anew that keeps them off it.
+    """
+    environments = builder.policies.environments
+    if not environments.private:
+        return False
+    image, found = image_of(builder.policies, node), False
+    for job in builder.world.jobs_on(node.name):
+        why = environments.keeps_out(image, job) if job.active else None
+        if why is not None:
+            found = True
+            _put_back(builder, node, job, why)
+    if not found and node.condemned is not None:
+        builder.note(node, node.reason, condemned=None)
+    if found and not seen.drained:
+        reason = f"{OUR_REASON} somebody is on it who may not have it"
+        builder.do(DrainNode(node.name, node.generation, reason))
+    return found
+
+
+def _put_back(builder: PlanBuilder, node: ManagedNode, job: Job, why: Reason) -> None:
+    over_s = job.start_s + _JUST_BEGUN_S
+    builder.wake_at(over_s)
+    if not job.requeue:
+        why = because(Code.NO_REQUEUE, found=why)
+    elif builder.now_s >= over_s:
+        why = because(Code.LEFT_TO_END, found=why)
+    elif permit(builder, node, Cause.STRANGER, sentence(why)):
+        builder.do(RequeueJob(node.name, node.generation, sentence(why), job.id, job.restarts))
+    builder.refuse(f"job {job.id}", Goal.PLACE, why, node.name)
+
+
+def save_in_time(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Order a checkpoint of the job on this node once it is due; all its nodes are ordered at once.
+
+    Reckoned from the last checkpoint, or from the job's start, by what the instance had lived
+    through until then: so the time that is due is known beforehand, and the plan waits for it.
+    """
+    rules = builder.policies.saving
+    jobs = [job for job in builder.world.jobs_on(node.name) if job.active]
+    if not rules.automatic or not jobs:
+        return
+    if len(jobs) > 1:
+        builder.refuse(node.name, Goal.CHECKPOINT, because(Code.SEVERAL_JOBS, count=len(jobs)))
+        return
+    job = jobs[0]
+    if job.state is not JobState.RUNNING or node.name != min(job.nodes):
+        return
+    last_s = _last_s(job, node)
+    cost_s = _cost_s(builder, node)
+    due_s = rules.due_s(last_s, cost_s, last_s - node.created_s, node.evictions)
+    over_s = end_s(job)
+    if over_s is not None and over_s <= due_s + cost_s:
+        return  # it ends by itself before a checkpoint is worth what it costs
+    builder.wake_at(due_s)
+    if builder.now_s >= due_s:
+        _order(builder, job)
+
+
+def _cost_s(builder: PlanBuilder, node: ManagedNode) -> float:
+    """How long one stops the job: memory is written, and read again."""
+    rate = builder.world.rates.get(node.host)
+    written_s = None if rate is None else rate.predict_s(builder.policies.instances.flavour.memory_mb)
+    return builder.policies.saving.cost_s if written_s is None else 2.0 * written_s
+
+
+def _order(builder: PlanBuilder, job: Job) -> None:
+    world, at_once = builder.world, builder.policies.saving.at_once
+    nodes = [world.managed.get(name) for name in job.nodes]
+    members = [node for node in nodes if node is not None and node.phase is Phase.READY]
+    if len(members) < len(nodes):
+        builder.refuse(f"job {job.id}", Goal.CHECKPOINT, because(Code.NODES_NOT_READY))
+        return
+    under_way = {m.order.id for m in world.managed.values() if m.order}
+    if len(under_way) >= at_once:
+        builder.awaits(Topic.CHECKPOINTS)
+        builder.refuse(f"job {job.id}", Goal.CHECKPOINT, limit("saving.at_once", at_once))
+        return
+    identity = builder.policies.saving.identity(job.id, builder.now_s)
+    names = tuple(node.name for node in members)
+    for node in members:
+        reason = f"checkpoint {identity}: the last one is {_age(builder, job, node)} old"
+        order = CheckpointOrder(identity, names)
+        builder.note(node, reason, order=order, ordered_s=builder.now_s)
+
+
+def _age(builder: PlanBuilder, job: Job, node: ManagedNode) -> str:
+    return f"{builder.now_s - _last_s(job, node):.0f} s"
+
+
+def _last_s(job: Job, node: ManagedNode) -> float:
+    """Since when there is anything that is in no checkpoint."""
+    return job.start_s if node.ordered_s is None else max(job.start_s, node.ordered_s)
+
+
+def plan_liveness(builder: PlanBuilder) -> None:
+    """Set nodes DOWN that have been silent for too long; of many at once believe none dead."""
+    rule = builder.policies.liveness
+    if not rule.down_after_s or builder.blind:
+        return
+    dead = []
+    for name in sorted(builder.world.silent):
+        if not _excused(builder, name):
+            over_s = _since_s(builder, name) + rule.down_after_s
+            builder.wake_at(over_s)
+            if builder.now_s >= over_s:
+                dead.append(name)
+    most = rule.most(len(builder.world.nodes)) if dead else 0
+    if len(dead) > most:
+        every = len(builder.world.nodes)
+        broken = because(Code.BROKEN_NETWORK, count=len(dead), every=every, most=most)
+        for name in dead:
+            builder.refuse(name, Goal.SET_DOWN, broken)
+        return
+    for name in dead:
+        node = builder.world.managed.get(name)
+        reason = f"{OUR_REASON} it has not answered Slurm for {rule.down_after_s:g} s"
+        builder.do(DownNode(name, node.generation if node is not None else 0, reason))
+
+
+def silent_too_long(builder: PlanBuilder, name: str) -> bool:
+    """Whether the node has not answered Slurm for so long that it counts as dead."""
+    down_after_s = builder.policies.liveness.down_after_s
+    if not down_after_s or name not in builder.world.silent:
+        return False
+    over_s = _since_s(builder, name) + down_after_s
+    builder.wake_at(over_s)
+    return builder.now_s >= over_s
+
+
+def _since_s(builder: PlanBuilder, name: str) -> float:
+    """Silence counts only while we could hear."""
+    return max(builder.world.silent[name], builder.world.sighted_since_s)
+
+
+def _excused(builder: PlanBuilder, name: str) -> bool:
+    """A node of ours is silent by our own doing, or its step deals with it, unless its host is
+    gone together with it: then it is as dead as any."""
+    node = builder.world.managed.get(name)
+    if node is None:
+        return False
+    host = builder.world.hosts.get(node.host)
+    return node.phase is not Phase.READY or host is None or host.reachable

@@ -1,0 +1,246 @@
+"""The end: drain an unneeded node, take instance and node away, remember failures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.core.model.actions import (
+    CancelJob,
+    DeleteInstance,
+    DeleteNode,
+    DownNode,
+    DrainNode,
+    RequeueJob,
+    UndrainNode,
+)
+from backfill.core.model.cluster import OUR_REASON, Job, NodeBase
+from backfill.core.model.lifecycle import Cause, ManagedNode, Phase, Retry
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because
+from backfill.core.queue import Topic
+from backfill.core.reconcile.builder import PlanBuilder, Progress, tell
+from backfill.core.reconcile.condemn import COPY_IS_LOST, clear, condemn, end_for_good, forgotten, work_on
+from backfill.core.reconcile.held_jobs import give_back
+from backfill.core.reconcile.pressure import begin_eviction, first_rung, must_leave, stop_where_wanted
+
+
+def step_draining(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Nobody needs it: wait for the drain and the last job, then remove it."""
+    if must_leave(builder, node):
+        begin_eviction(builder, node, doomed=True)
+        return
+    if builder.blind:
+        return
+    seen = builder.world.nodes.get(node.name)
+    if seen is None:
+        forgotten(builder, node, fail=False)
+        return
+    builder.watch(node.name)
+    if not seen.drained:
+        builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+        return
+    drained_s = node.stopping.drained_s
+    if drained_s is None:
+        stop = replace(node.stopping, drained_s=float(builder.now_s))
+        builder.note(node, node.reason, stop=stop)
+        return
+    builder.awaits(Topic.READING)
+    if builder.world.node_read_s(node.name) <= drained_s:
+        return  # a job may have come just before the drain: look once more
+    if builder.world.jobs_on(node.name):
+        _with_jobs(builder, node)
+        return
+    clear(builder, node, node.reason)
+
+
+def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
+    """It stays, unless its room is wanted back: then its jobs may end in time, or start anew."""
+    if not node.doomed:
+        reason = "a job came just before the drain"
+        builder.do(UndrainNode(node.name, node.generation, reason, node.host))
+        builder.become(node, Phase.READY, reason, stop=None, idle_since_s=None)
+        return
+    limit_s = builder.since(node) + builder.policies.scale.reclaim_within_s
+    builder.wake_at(limit_s)
+    if builder.now_s < limit_s:
+        return
+    fixed = [j.id for j in builder.world.jobs_on(node.name) if not j.requeue]
+    if fixed:
+        builder.refuse(node.name, Goal.REMOVAL, because(Code.NO_REQUEUE_AWAITED, jobs=tuple(fixed)))
+        return
+    condemn(builder, node, Cause.RECLAIMED, f"{node.reason}; its jobs start anew elsewhere")
+
+
+def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Destroy the instance first, so that no copy can run on; then clear Slurm of the node."""
+    if node.unconfirmed is not None:
+        _spared(builder, node, node.unconfirmed)
+        return
+    give_back(builder, node)
+    if _given_up(builder, node) or _instance_left(builder, node) or builder.blind:
+        return
+    builder.awaits(Topic.READING)
+    unsure = _unsure(builder, node)
+    if unsure:
+        # Its jobs must not start elsewhere, nor its name be used again, while a copy may run on.
+        builder.refuse(node.name, Goal.REMOVAL, unsure)
+        return
+    seen = builder.world.nodes.get(node.name)
+    if seen is not None:
+        builder.watch(node.name)
+        _leave_slurm(builder, node)
+        return
+    if builder.busy_with(node) or _not_deleted(builder, node):
+        return
+    _over(builder, node)
+
+
+def _not_deleted(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether Slurm may still have it, although a reading of all its nodes lacked it: see to that.
+
+    One such reading may be odd, and a node that is forgotten then stays in Slurm for ever.
+    """
+    world = builder.world
+    if not world.node_since_s(node.name) or world.deleted(node.name, node.generation):
+        return False
+    delete = DeleteNode(node.name, node.generation, node.reason)
+    return builder.do(delete) is not Progress.FINAL
+
+
+def _spared(builder: PlanBuilder, node: ManagedNode, said: str) -> None:
+    """Asked directly before, Slurm or its hypervisor did not bear out why it should go.
+
+    Why it was stopped is what its jobs' owners read, so that comes back.
+    """
+    story = f"not destroyed: {said}"
+    before = "" if node.condemned is None else node.condemned.before
+    stop = first_rung(builder, node)
+    builder.become(node, Phase.EVICTING, before or story, story, unconfirmed=None, fail=False, stop=stop)
+
+
+def lost_with(builder: PlanBuilder, host: str) -> bool:
+    """Whether nothing is on the host any more: it is silent, and people say that it is off."""
+    known = builder.world.hosts.get(host)
+    return host in builder.world.off and known is not None and not known.reachable
+
+
+def _given_up(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Forget what the node has on hosts that are off for good; whether that goes on."""
+    world = builder.world
+    for host in node.hosts:
+        seen_s = world.seen_s("instance", f"{host}/{node.name}")
+        if lost_with(builder, host) and seen_s < node.since_s:
+            reason = f"{host} is off for good: {world.off[host]}"
+            builder.do(DeleteInstance(node.name, node.generation, reason, host, off=True))
+            return True
+    return False
+
+
+def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Delete it wherever it is seen; true while anything of it may still be there."""
+    places = builder.world.places_of(node.name)
+    for place in places:
+        last_words = node.fail and node.proof.proven_s is None
+        cause = None if node.condemned is None else node.condemned.cause
+        held = () if cause is None else work_on(builder, node)
+        progress = builder.do(
+            DeleteInstance(
+                node.name, node.generation, node.reason, place.host, last_words, cause=cause, held=held
+            )
+        )
+        if progress not in (Progress.BEGUN, Progress.RUNNING):
+            stop_where_wanted(builder, place)  # it is not gone in time: it makes room all the same
+    if places:
+        return True
+    # A call that may yet bring it into being has to end first.
+    return any(o.running and o.host for o in builder.world.operations_of(node.name))
+
+
+def _unsure(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return which host has not been seen without the instance since the removal began."""
+    world = builder.world
+    for name in node.hosts:
+        host = world.hosts[name]
+        if lost_with(builder, name):
+            continue
+        if not host.reachable:
+            return because(Code.MAY_BE_THERE, host=name, said=Words(host.problem))
+        source = world.sources.get(name)
+        read_s = max(
+            source.seen_s if source is not None else 0.0, world.seen_s("instance", f"{name}/{node.name}")
+        )
+        if read_s < node.since_s:
+            return because(Code.UNREAD_SINCE, host=name)
+    return None
+
+
+def _leave_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Give back the jobs that Slurm still sees there, then delete the node."""
+    seen = builder.world.nodes[node.name]
+    if not seen.drained:
+        builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+        return
+    jobs = builder.world.jobs_on(node.name)
+    active = [j for j in jobs if j.active]
+    for job in active:
+        _give_back(builder, node, job)
+    if active:
+        return
+    if jobs and seen.base is not NodeBase.DOWN:
+        reason = f"{OUR_REASON} its instance is gone"
+        builder.do(DownNode(node.name, node.generation, reason))
+        return
+    builder.do(DeleteNode(node.name, node.generation, node.reason))
+
+
+def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
+    """The job's copy is destroyed: let it start anew, or end it where its owner forbade that."""
+    reason = f"its instance is gone: {node.reason}"
+    host = "" if lost_with(builder, node.host) else node.host
+    if node.condemned is not None and node.condemned.cause is Cause.PATIENCE:
+        end_for_good(builder, node, job, reason, host)
+        return
+    if not job.requeue:
+        if node.condemned is None or node.condemned.cause not in COPY_IS_LOST:
+            builder.refuse(node.name, Goal.REMOVAL, because(Code.NO_REQUEUE_UNLOST, job=job.id))
+            return
+        end = CancelJob(node.name, node.generation, reason, job.id, job.restarts, host)
+        if builder.do(end) is Progress.BEGUN:
+            tell(builder, node, (job.id,), f"ends, as it may not be requeued: {reason}")
+        return
+    action = RequeueJob(node.name, node.generation, reason, job.id, job.restarts, host)
+    progress = builder.do(action)
+    if progress is Progress.BEGUN:
+        tell(builder, node, (job.id,), f"starts anew: {reason}")
+    elif progress is Progress.FINAL:
+        if builder.world.nodes[node.name].base is NodeBase.DOWN:
+            builder.refuse(node.name, Goal.REMOVAL, because(Code.JOB_STILL_SEEN, job=job.id))
+            return  # it had ended, or ends with its node: the next reading shows that
+        builder.do(DownNode(node.name, node.generation, f"{OUR_REASON} {reason}"))
+
+
+def _over(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Nothing is left outside."""
+    if not node.fail:
+        builder.forget(node, node.reason)
+        return
+    scale = builder.policies.scale
+    failures = node.retry.failures + 1
+    if failures >= scale.give_up_after:
+        builder.become(
+            node,
+            Phase.GIVEN_UP,
+            f"given up after {failures} failures: {node.reason}",
+            **_nothing_left(Retry(failures)),
+        )
+        return
+    wait_s = scale.backoff_s(failures)
+    builder.become(
+        node,
+        Phase.FAILED,
+        f"failure {failures} of {scale.give_up_after}, next try in {wait_s:.0f} s: {node.reason}",
+        **_nothing_left(Retry(failures, not_before_s=builder.now_s + wait_s)),
+    )
+
+
+def _nothing_left(retry: Retry) -> dict[str, object]:
+    return {"held": (), "stop": None, "check": None, "order": None, "retry": retry}

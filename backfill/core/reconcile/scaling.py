@@ -1,0 +1,328 @@
+"""How many instances there should be: new ones for waiting jobs, fewer when they idle or are reclaimed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from backfill.core.model.cluster import Job
+from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
+from backfill.core.model.plan import SetNode
+from backfill.core.model.quantities import Resources
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
+from backfill.core.placement import DeviceNeed, count_on, names_of, room
+from backfill.core.policies.demand import Need
+from backfill.core.policy import PolicySet
+from backfill.core.reconcile.admission import (
+    MINUTE_S,
+    Want,
+    find_open_host,
+    not_admitted,
+    own_image,
+    serves,
+    want_of_all,
+    wants,
+)
+from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
+from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.pressure import most_disruptions
+from backfill.core.world import World
+
+
+def plan_scale(builder: PlanBuilder) -> None:
+    """Compare demand with supply, then make one instance at a time or let idle ones go."""
+    policies = builder.policies
+    if builder.blind:
+        return
+    plan_reclaim(builder)
+    wanted = _wanted(builder)
+    for job_id in (job_id for want in wanted for job_id in want.need.misfits):
+        flavour = policies.instances.flavour
+        cpus, memory_mb, nodes = flavour.cpus, flavour.node_memory_mb, policies.demand.max_nodes
+        too_big = because(Code.JOB_TOO_BIG, cpus=cpus, memory_mb=memory_mb, nodes=nodes)
+        builder.refuse(f"job {job_id}", Goal.INSTANCE, too_big)
+    short = [want for want in wanted if want.lacking > 0]
+    if not short and _idle_count(builder) < policies.scale.warm:
+        _grow(builder, wanted[-1])
+    elif not any(_grow(builder, want) for want in short):
+        _shrink(builder, wanted, in_need=bool(short))
+
+
+def _wanted(builder: PlanBuilder) -> list[Want]:
+    """What the queue wants; kept from plan to plan where all of its jobs count alike."""
+    policies = builder.policies
+    alike = not (policies.environments.particular or policies.devices.scarce)
+    if alike and not policies.quotas.ceilings:
+        need, next_s = _need_of_all(policies, builder.world)
+        builder.wake_at(next_s)
+        return [want_of_all(builder.world, policies, need)]
+    builder.wake_at(_next_begin_s(policies, builder.world))
+    pending = _admitted(builder)
+    return wants(builder.world, policies, pending)
+
+
+def _need_of_all(policies: PolicySet, world: World) -> tuple[Need, float]:
+    """What the queue could use where nobody is left out, and until when if no job comes or goes."""
+    queue, version = world.queue, world.waiting_changes
+    if queue.need is not None and queue.need[0] == version and world.now_s < queue.need[1]:
+        return queue.need[2], queue.need[1]
+    flavour = policies.instances.flavour
+    need = policies.demand.need_of(_kinds_waiting(world, policies), flavour, world.now_s)
+    next_s = _next_begin_s(policies, world)
+    queue.need = (version, next_s, need)
+    return need, next_s
+
+
+def _next_begin_s(policies: PolicySet, world: World) -> float:
+    """When a job that waits for its time begins to count; infinite where none does."""
+    return policies.demand.next_begin_s(_kinds_waiting(world, policies), world.now_s)
+
+
+def _kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
+    """Pending jobs that count as low, a whole kind at a time: the queue may be very long."""
+    priorities = policies.priorities
+    yield from world.kinds_pending(priorities.low)
+    if priorities.low_qos:
+        others = sorted(world.partitions_waiting - {*priorities.low, *priorities.high})
+        kinds = world.kinds_pending(others)
+        yield from (kind for kind in kinds if kind[0].qos in priorities.low_qos)
+
+
+def waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
+    """Pending jobs that count as low: by their partition, or by their QOS."""
+    priorities = policies.priorities
+    yield from world.pending(priorities.low)
+    if priorities.low_qos:
+        others = world.partitions_waiting - {*priorities.low, *priorities.high}
+        yield from (j for j in world.pending(sorted(others)) if j.qos in priorities.low_qos)
+
+
+def _admitted(builder: PlanBuilder) -> Iterable[Job]:
+    """The waiting jobs that the catalogue and the quotas let count."""
+    quotas, world = builder.policies.quotas, builder.world
+    waiting: Iterable[Job] = waiting_low(world, builder.policies)
+    if builder.policies.environments.entries:
+        unwelcome: dict[str, Reason] = {}
+        waiting = list(builder.policies.environments.admit(waiting, unwelcome))
+        for job_id, reason in unwelcome.items():
+            builder.refuse(f"job {job_id}", Goal.INSTANCE, reason)
+    if not quotas.ceilings:
+        return waiting
+    running = {j.id: j for m in world.managed.values() for j in world.jobs_on(m.name) if j.active}
+    admitted, refused = quotas.admit(waiting, running.values())
+    for job_id, reason in refused.items():
+        builder.refuse(f"job {job_id}", Goal.INSTANCE, reason)
+    return admitted
+
+
+def _idle(builder: PlanBuilder) -> list[ManagedNode]:
+    """Ready nodes without jobs; a fleet's members stay as long as their fleet."""
+    return [builder.world.managed[name] for name in builder.world.ready.idle]
+
+
+def _idle_count(builder: PlanBuilder) -> int:
+    return builder.world.ready.idle_count + builder.world.count_in(Phase.BOOTING)
+
+
+def _grow(builder: PlanBuilder, want: Want) -> bool:
+    """Begin one instance; the next step begins the next one."""
+    policies = builder.policies
+    reason = f"{want.need.jobs} waiting jobs could use {want.lacking} more CPUs"
+    if want.lacking <= 0:
+        reason = f"scale.warm = {builder.policies.scale.warm} idle instances are wanted"
+    image = want.image or builder.policies.instances.image
+    what, about = (Goal.NEW_INSTANCE_OF, want.image) if want.image else (Goal.NEW_INSTANCE, "")
+    if want.device:
+        what, about = Goal.NEW_INSTANCE_WITH, want.device
+    device = (want.device,)
+    # The instances of a job over several nodes may share a host.
+    sharing = policies.devices.sharing(device if want.need.nodes <= 1 else ())
+    functions, region_mb = policies.devices.functions(device), policies.devices.region_mb(device[0])
+    needed = DeviceNeed(functions, region_mb, sharing, owner=want.owner)
+    bar = not_admitted(builder, image) or _ramp(builder)
+    if bar:
+        builder.refuse("cluster", what, bar, about)
+        return False
+    shortest_s = want.need.shortest_s if want.need.jobs else 0.0
+    host, why_not = find_open_host(builder, shortest_s, needed)
+    if host is None:
+        for closed, why in why_not.items():
+            builder.refuse(closed, what, why, about)
+        return False
+    slot = _free_slot(builder, image, what, about)
+    if slot is None:
+        return False
+    name, address, failures = slot
+    generation = builder.world.generations.get(name, 0) + 1
+    now_s = float(builder.now_s)
+    node = ManagedNode(
+        name,
+        address,
+        host,
+        generation,
+        Phase.BOOTING,
+        now_s,
+        now_s,
+        reason=reason,
+        retry=Retry(failures),
+        image=own_image(builder.policies, image),
+        devices=(want.device,) if want.device else (),
+    )
+    builder.add(SetNode(node, reason))
+    return True
+
+
+def _ramp(builder: PlanBuilder) -> Reason | None:
+    """Return why the ramp lets no further instance begin now, if it lets none."""
+    scale, world = builder.policies.scale, builder.world
+    if not scale.grow_per_min:
+        return None
+    why = scale.may_grow(world.created_lately(MINUTE_S))
+    if why:
+        builder.wake_at(world.fleet.created_back_s(scale.grow_per_min) + MINUTE_S)
+    return why
+
+
+def _free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tuple[str, str, int] | None:
+    """Find a name that nothing uses, inside Slurm or outside, with its address and past failures.
+
+    None: there is none, or none is to be used now; why is refused.
+    """
+    world = builder.world
+    reserved = builder.policies.environments.reserved
+    for name, address in names_of(world, builder.policies).free(world):
+        if reserved(name, image):
+            continue
+        node = world.managed.get(name)
+        if node is None:
+            if name not in world.nodes and not world.places_of(name):
+                return name, address, 0
+        elif node.fleet:
+            continue  # its fleet tries it again, or undoes everything
+        elif _warns(builder, node):
+            return None  # the other names would only fail as well
+        elif node.phase is Phase.FAILED:
+            return name, address, node.retry.failures
+    builder.refuse("cluster", what, because(Code.NO_NAME), about)
+    return None
+
+
+def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether this node has failed so that nothing should be begun now under any name."""
+    next_s = node.retry.not_before_s
+    if node.phase is Phase.FAILED and next_s is not None and builder.now_s < next_s:
+        builder.wake_at(next_s)
+        builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(node.reason)))
+        return True
+    if node.phase is Phase.GIVEN_UP:
+        builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(node.reason)))
+        proven = (other.proof.proven_s for other in builder.world.managed.values())
+        return all(proven_s is None or node.since_s > proven_s for proven_s in proven)
+    if _boot_just_failed(builder, node):
+        # How long to wait after this failure is known as soon as it is cleared away.
+        builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(node.reason)))
+        return True
+    return False
+
+
+def _boot_just_failed(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether a boot has failed and is being cleared away, on a host where that can succeed."""
+    host = builder.world.hosts.get(node.host)
+    clearing = node.phase is Phase.REMOVING and node.fail and node.proof.proven_s is None
+    return clearing and host is not None and host.reachable
+
+
+def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> None:
+    """Let the longest idle ones go, as far as neither jobs nor `warm` want them.
+
+    `in_need`: other kinds could not be made for want of something that these may have.
+    """
+    scale, limits = builder.policies.scale, builder.policies.limits
+    awaited = [want for want in wanted if want.need.cpus > 0]
+    if any(not (want.image or want.device) for want in awaited):
+        return  # jobs that take any
+    removing = builder.world.count_in(Phase.DRAINING, Phase.REMOVING)
+    most = most_disruptions(builder.world, builder.policies)
+    leaving = builder.world.fleet.left_since(builder.now_s - MINUTE_S) if scale.shrink_per_min else 0
+    policies = builder.policies
+    idle = [m for m in _idle(builder) if not any(serves(policies, m, want) for want in awaited)]
+    since = sorted((m.idle_since_s, m.name, m) for m in idle if m.idle_since_s is not None)
+    for idle_since_s, _, node in since[: max(0, len(since) - (0 if in_need else scale.warm))]:
+        due_s = idle_since_s + scale.idle_s
+        if builder.now_s < due_s:
+            builder.wake_at(due_s)
+            continue
+        if removing >= limits.removals_at_once:
+            at_once = limit("limits.removals_at_once", limits.removals_at_once)
+            builder.refuse(node.name, Goal.REMOVAL, at_once)
+            return
+        if most is not None and removing >= most:
+            builder.refuse(node.name, Goal.REMOVAL, because(Code.BUDGET_DISRUPTIONS, most=most))
+            builder.wake_at(budgets_change_s(builder.world, builder.policies))
+            return
+        slow = scale.may_shrink(leaving)
+        if slow:
+            builder.refuse(node.name, Goal.REMOVAL, slow)
+            builder.wake_at(builder.world.fleet.left_back_s(scale.shrink_per_min) + MINUTE_S)
+            return
+        leaving += 1
+        removing += 1
+        reason = f"idle for {scale.idle_s:.0f} s, nobody waits"
+        builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s)))
+
+
+_LEAVING = (Phase.DRAINING, Phase.EVICTING, Phase.REMOVING)
+
+
+def plan_reclaim(builder: PlanBuilder) -> None:
+    """On every burst host: as many instances go as no longer fit, or as its owner names."""
+    burst = builder.world.burst
+    for name in builder.policies.hosts if burst else ():
+        if name in burst and builder.world.hosts[name].reachable and name not in builder.world.closed:
+            _fit(builder, name)
+
+
+def _fit(builder: PlanBuilder, host: str) -> None:
+    nodes = builder.world.managed_on(host)
+    leaving = sum(1 for m in nodes if m.phase in _LEAVING)
+    named = {m.name: why for m in nodes if (why := _named(builder, m))}
+    too_many, why = _too_many(builder, host)
+    can_go = [m for m in nodes if m.phase in (Phase.READY, Phase.BOOTING)]
+    can_go.sort(
+        key=lambda m: (
+            m.name not in named,
+            m.phase is Phase.READY,
+            m.idle_since_s is None,
+            -m.created_s,
+            m.name,
+        )
+    )
+    going = max(too_many - leaving, sum(1 for m in can_go if m.name in named))
+    for node in can_go[: max(0, going)]:
+        reason = f"its room on {host} is wanted back: {named.get(node.name, why)}"
+        if node.phase is Phase.BOOTING:
+            clear(builder, node, reason)
+        else:
+            builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s), doomed=True))
+
+
+def _named(builder: PlanBuilder, node: ManagedNode) -> str:
+    instance = builder.instance(node)
+    return instance.wanted_back if instance is not None else ""
+
+
+def _too_many(builder: PlanBuilder, host: str) -> tuple[int, str]:
+    """How many instances are beyond the host's room or the owner's number, and why."""
+    shape = builder.policies.instances.flavour.resources
+    left = room(builder.world, host, builder.policies, kept=False)
+    lacking = max(_times(-left.cpus, shape.cpus), _times(-left.memory_mb, shape.memory_mb))
+    capacity: Resources = builder.world.hosts[host].capacity
+    keep, why = builder.world.kept.get(host, (None, ""))
+    beyond = 0 if keep is None else count_on(builder.world, host) - keep
+    if beyond >= lacking:
+        return beyond, why
+    return lacking, f"it has {capacity} left for us"
+
+
+def _times(amount: int, unit: int) -> int:
+    """How many units cover the amount."""
+    return -(-max(0, amount) // unit)

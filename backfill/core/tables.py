@@ -1,0 +1,799 @@
+"""The picture of the world as everybody may read it, and its tables, found by more than one key."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from backfill.core.model.clock import Move
+from backfill.core.model.cluster import Job, JobState, Node
+from backfill.core.model.fleet import Fleet, Host, Instance
+from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase
+from backfill.core.model.operations import (
+    HostAllocation,
+    Operation,
+    OperationDone,
+    OperationStarted,
+    Source,
+    UncertainOutcome,
+)
+from backfill.core.model.quantities import WriteRate
+from backfill.core.model.undo import Bag, Table, UndoLog
+
+_TOMBSTONE_S = 120.0
+
+
+# What demand asks of a waiting job: jobs of which all of this is equal count alike.
+Wish = tuple[str, float, str, int, int, int, float | None]
+
+
+class JobIndex:
+    """All known jobs with the two look-ups that planning needs. Only the world changes it."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self._on: dict[str, set[str]] = {}  # node -> ids
+        self.waiting_changes = 0  # so often another job than before waits, or it wants something else
+        self._pending: dict[str, dict[Wish, set[str]]] = {}  # partition -> wish -> ids
+        self._gone: dict[str, float] = {}  # jobs that Slurm no longer knows, oldest first
+
+    def put(self, job: Job) -> None:
+        """Take in a new or changed job."""
+        before = _line(self.jobs.get(job.id))
+        self._forget(job.id)
+        self.jobs[job.id] = job
+        if job.holds_nodes:
+            for node in job.nodes:
+                self._on.setdefault(node, set()).add(job.id)
+        if (line := _line(job)) is not None:
+            alike = self._pending.setdefault(line[0], {})
+            alike.setdefault(line[1], set()).add(job.id)
+        if before != line:
+            self.waiting_changes += 1
+
+    def drop(self, job_id: str, seen_s: float) -> None:
+        """Forget a job that Slurm has forgotten, as was seen at `seen_s`."""
+        self._forget(job_id)
+        if _line(self.jobs.pop(job_id, None)) is not None:
+            self.waiting_changes += 1
+        self._gone.pop(job_id, None)
+        self._gone[job_id] = seen_s
+
+    def bury(self, seen_s: float) -> list[str]:
+        """Ids of jobs gone for so long that no reading that was under way then brings them back."""
+        buried = []
+        for job_id, gone_s in self._gone.items():
+            if seen_s - gone_s < _TOMBSTONE_S:
+                break  # they are in the order of time
+            buried.append(job_id)
+        for job_id in buried:
+            del self._gone[job_id]
+        return [job_id for job_id in buried if job_id not in self.jobs]
+
+    def on(self, node: str) -> list[Job]:
+        """Jobs that hold `node`, in order of their ids."""
+        ids = self._on.get(node)
+        return [self.jobs[i] for i in _sorted(ids)] if ids else []
+
+    def any_on(self, node: str | None) -> bool:
+        """Whether any job holds `node`."""
+        return bool(self._on.get(node)) if node is not None else False
+
+    def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
+        """Pending jobs of these partitions, in no order."""
+        for partition in partitions:
+            for ids in self._pending.get(partition, {}).values():
+                for job_id in ids:
+                    yield self.jobs[job_id]
+
+    def kinds_pending(self, partitions: Iterable[str]) -> Iterator[tuple[Job, Collection[str]]]:
+        """One of each kind of pending jobs that count alike, and the ids of all of that kind."""
+        for partition in partitions:
+            for ids in self._pending.get(partition, {}).values():
+                yield self.jobs[next(iter(ids))], ids
+
+    def partitions_waiting(self) -> set[str]:
+        """Partitions in which jobs wait."""
+        return {partition for partition, alike in self._pending.items() if alike}
+
+    def _forget(self, job_id: str) -> None:
+        old = self.jobs.get(job_id)
+        if old is None:
+            return
+        for node in old.nodes:
+            self._on.get(node, set()).discard(job_id)
+        if old.state is JobState.PENDING:
+            alike, wish = self._pending[old.partition], _wish(old)
+            alike[wish].discard(job_id)
+            if not alike[wish]:
+                del alike[wish]
+
+
+def _line(job: Job | None) -> tuple[str, Wish] | None:
+    """Return where the job waits, and as what kind; None if it does not wait."""
+    return (job.partition, _wish(job)) if job is not None and job.state is JobState.PENDING else None
+
+
+def _wish(job: Job) -> Wish:
+    begins_s = job.eligible_s if job.reason == "BeginTime" else 0.0
+    size = (job.cpus, job.num_nodes, job.memory_mb)
+    return (job.reason, begins_s, job.qos, *size, job.time_limit_s)
+
+
+_REMEMBERED = 10_000  # creations
+
+
+_NOBODY: frozenset[str] = frozenset()
+
+
+T = TypeVar("T")
+
+
+# Image of an instance that is being made, and the devices that it will offer.
+Making = tuple[str, tuple[str, ...]]
+
+
+class FleetIndex:
+    """Managed nodes and instances with the look-ups of planning. Only the world changes it."""
+
+    def __init__(self, log: UndoLog) -> None:
+        self._log = log
+        self.managed: Table[str, ManagedNode] = Table(log)
+        self.instances: dict[tuple[str, str], Instance] = {}  # by (host, name)
+        # Host -> names that are there or go there.
+        self._managed_on: Table[str, frozenset[str]] = Table(log)
+        self._holders: Table[str, frozenset[str]] = Table(log)  # job -> nodes whose records name it
+        self._instances_on: dict[str, set[str]] = {}  # host -> names
+        self._places: dict[str, set[str]] = {}  # name -> hosts with such an instance
+        self._first_seen: dict[tuple[str, str], float] = {}
+        self._created: list[float] = []  # sorted
+        self._begun: dict[str, list[float]] = {}  # the same of each host and image
+        self._phases: dict[Phase, Bag[str]] = {phase: Bag(log) for phase in Phase}
+        self.booting: Table[Making, int] = Table(log)  # how many are being made, by image and devices
+        self.suspected: Bag[str] = Bag(log)  # names of those against whose work something was found
+        self._left: list[float] = []  # when idle ones began to leave, sorted
+        self._destroyed: list[tuple[float, str, int]] = []  # time, name, generation; sorted
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def managed_on(self, host: str) -> list[ManagedNode]:
+        """Managed nodes that are on the host or on their way to it, in order of their names."""
+        return [self.managed[name] for name in _sorted(self._managed_on.get(host, ()))]
+
+    def names_on(self, host: str) -> frozenset[str]:
+        """Their names."""
+        return self._managed_on.get(host, _NOBODY)
+
+    def holders(self, job_id: str) -> frozenset[str]:
+        """Names of the nodes whose records name the job, or a component of it."""
+        return self._holders.get(job_id.partition("+")[0], _NOBODY)
+
+    def instances_on(self, host: str) -> list[Instance]:
+        """Instances on a host, in order of their names."""
+        return [self.instances[host, name] for name in _sorted(self._instances_on.get(host, ()))]
+
+    def instance_names_on(self, host: str) -> Iterable[str]:
+        """Their names, in no order."""
+        return self._instances_on.get(host, ())
+
+    def any_on(self, host: str) -> bool:
+        """Whether an instance or a managed node is on the host or on its way to it."""
+        return bool(self._instances_on.get(host) or self._managed_on.get(host))
+
+    def places_of(self, name: str) -> list[Instance]:
+        """Every host's view of one instance, in order of the hosts."""
+        return [self.instances[host, name] for host in _sorted(self._places.get(name, ()))]
+
+    def first_seen_s(self, host: str, name: str) -> float:
+        """When an instance was first seen on a host; 0 if it is not there."""
+        return self._first_seen.get((host, name), 0.0)
+
+    def created_since(self, since_s: float) -> int:
+        """How many of the latest instances we began to make after `since_s`."""
+        return len(self._created) - bisect_right(self._created, since_s)
+
+    def created_after_s(self, since_s: float) -> float | None:
+        """When we began to make the first of those after `since_s`."""
+        at = bisect_right(self._created, since_s)
+        return self._created[at] if at < len(self._created) else None
+
+    def in_phase(self, phases: Iterable[Phase]) -> set[str]:
+        """Names of the managed nodes in any of these phases."""
+        return set().union(*(self._phases[phase] for phase in phases))
+
+    def count_in(self, phases: Iterable[Phase]) -> int:
+        """How many managed nodes are in any of these phases."""
+        return sum(len(self._phases[phase]) for phase in phases)
+
+    def left_since(self, since_s: float) -> int:
+        """How many of the latest idle instances began to leave after `since_s`."""
+        return len(self._left) - bisect_right(self._left, since_s)
+
+    def created_back_s(self, count: int) -> float:
+        """When the `count`-th last instance was begun; 0 if there were fewer."""
+        return self._created[-count] if 0 < count <= len(self._created) else 0.0
+
+    def begun_back_s(self, what: str, count: int) -> float:
+        """When the `count`-th last instance of `host NAME` or `image NAME` was begun; or 0."""
+        begun = self._begun.get(what, ())
+        return begun[-count] if 0 < count <= len(begun) else 0.0
+
+    def left_back_s(self, count: int) -> float:
+        """When the `count`-th last idle instance began to leave; 0 if there were fewer."""
+        return self._left[-count] if 0 < count <= len(self._left) else 0.0
+
+    def destroyed_since(self, since_s: float) -> int:
+        """The work on how many instances was given up after `since_s`."""
+        return sum(1 for at_s, _, _ in reversed(self._destroyed) if at_s > since_s)
+
+    def destroyed_after_s(self, since_s: float) -> float | None:
+        """When that was done for the first time after `since_s`."""
+        return next((at_s for at_s, _, _ in self._destroyed if at_s > since_s), None)
+
+    # --- changing ------------------------------------------------------------------------------
+
+    def manage(self, node: ManagedNode) -> None:
+        """A managed node is new, or its record was replaced."""
+        old = self.managed.get(node.name)
+        if old is None or old.generation != node.generation:
+            self._begin(node)
+        if node.phase is Phase.DRAINING and (old is None or old.phase is not Phase.DRAINING):
+            self._insert(self._left, node.since_s)
+        before = () if old is None else old.hosts
+        if before != node.hosts:
+            self._leave(node.name, before)
+            for host in node.hosts:
+                self._managed_on[host] = self.names_on(host) | {node.name}
+        if old is None or old.phase is not node.phase:
+            if old is not None:
+                self._phases[old.phase].discard(node.name)
+            self._phases[node.phase].add(node.name)
+        if (() if old is None else old.held) != node.held:
+            self._hold(node.name, () if old is None else old.held, node.held)
+        (self.suspected.discard if node.suspicion is None else self.suspected.add)(node.name)
+        self._count(old, node)
+        self.managed[node.name] = node
+
+    def _count(self, before: ManagedNode | None, after: ManagedNode | None) -> None:
+        old, new = _kind_made(before), _kind_made(after)
+        if old == new:
+            return
+        if old is not None:
+            self.booting[old] -= 1
+        if new is not None:
+            self.booting[new] = self.booting.get(new, 0) + 1
+
+    def note(self, node: ManagedNode) -> None:
+        """Fields of a record changed by which nothing is found."""
+        self.managed[node.name] = node
+
+    def destroyed(self, name: str, generation: int, at_s: float) -> None:
+        """The work on an instance is given up; told twice it counts once."""
+        if (one := (at_s, name, generation)) not in self._destroyed:
+            self._insert(self._destroyed, one)
+
+    def _begin(self, node: ManagedNode) -> None:
+        """Note when an instance was begun, in all, on its host and of its image."""
+        by_host = self._begun.setdefault(f"host {node.host}", [])
+        by_image = self._begun.setdefault(f"image {node.image}", [])
+        for times in (self._created, by_host, by_image):
+            self._insert(times, node.created_s)
+
+    def _insert(self, times: list[T], at: T) -> None:
+        """Put a moment into its place; of very many the oldest are forgotten."""
+        insort(times, at)  # type: ignore[call-overload]  # times, or tuples with one
+        if self._log.on:
+            self._log.note(partial(times.remove, at))
+        else:
+            del times[:-_REMEMBERED]
+
+    def forget(self, name: str) -> None:
+        """A managed node is over; unknown: nothing."""
+        old = self.managed.pop(name)
+        if old is not None:
+            self._phases[old.phase].discard(name)
+            self.suspected.discard(name)
+            self._count(old, None)
+            self._leave(name, old.hosts)
+            self._hold(name, old.held, ())
+
+    def _leave(self, name: str, hosts: Iterable[str]) -> None:
+        for host in hosts:
+            if name in self.names_on(host):
+                self._managed_on[host] = self.names_on(host) - {name}
+
+    def _hold(self, name: str, before: Iterable[HeldJob], after: Iterable[HeldJob]) -> None:
+        """Find a node by the jobs that its record names, each by the number before any `+`."""
+        known, new = _numbers(before), _numbers(after)
+        for job_id in known - new:
+            self._holders[job_id] = self._holders[job_id] - {name}
+        for job_id in new - known:
+            self._holders[job_id] = self._holders.get(job_id, _NOBODY) | {name}
+
+    def put(self, instance: Instance, seen_s: float) -> None:
+        """An instance was seen."""
+        host, name = instance.host, instance.name
+        self.instances[host, name] = instance
+        self._first_seen.setdefault((host, name), seen_s)
+        self._instances_on.setdefault(host, set()).add(name)
+        self._places.setdefault(name, set()).add(host)
+
+    def drop(self, host: str, name: str) -> None:
+        """An instance is no longer where it was; unknown: nothing."""
+        self.instances.pop((host, name), None)
+        self._first_seen.pop((host, name), None)
+        self._instances_on.get(host, set()).discard(name)
+        self._places.get(name, set()).discard(host)
+
+
+def _sorted(names: Collection[str]) -> Iterable[str]:
+    """Return them in order; there is nearly always one at most."""
+    return sorted(names) if len(names) > 1 else names
+
+
+def _kind_made(node: ManagedNode | None) -> Making | None:
+    return (node.image, node.devices) if node is not None and node.phase is Phase.BOOTING else None
+
+
+def _numbers(held: Iterable[HeldJob]) -> set[str]:
+    ids = {h.id for h in held} | {limit.id for h in held if h.refused for limit in h.refused.limits}
+    return {job_id.partition("+")[0] for job_id in ids}
+
+
+# Image, devices that it offers, and CPUs given to jobs.
+Use = tuple[str, tuple[str, ...], int]
+
+
+class ReadyIndex:
+    """Sums that a plan needs every time, kept up to date. Only the world changes it."""
+
+    def __init__(self, log: UndoLog) -> None:
+        self._idle: Bag[str] = Bag(log)
+        # Of each that takes jobs, and how many are alike.
+        self._allocated: Table[str, Use] = Table(log)
+        self._counts: Table[Use, int] = Table(log)
+
+    @property
+    def idle(self) -> Iterable[str]:
+        """Names of those without a job that no fleet keeps, in no order."""
+        return self._idle
+
+    @property
+    def idle_count(self) -> int:
+        """How many these are."""
+        return len(self._idle)
+
+    @property
+    def allocated(self) -> Mapping[Use, int]:
+        """How many of those to which Slurm gives jobs are alike."""
+        return self._counts
+
+    def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> bool:
+        """A node looks like this now; tells whether that makes a difference here."""
+        ready = ours is not None and ours.phase is Phase.READY
+        idle = ready and ours is not None and ours.idle_since_s is not None and not ours.fleet
+        takes = ready and seen is not None and not seen.drained
+        allocated = None
+        if takes and seen is not None and ours is not None:
+            allocated = (ours.image, ours.devices, seen.cpus_allocated)
+        before = self._allocated.get(name)
+        if idle == (name in self._idle) and allocated == before:
+            return False
+        (self._idle.add if idle else self._idle.discard)(name)
+        if before is not None:
+            del self._allocated[name]
+            self._counts[before] -= 1
+            if not self._counts[before]:
+                del self._counts[before]
+        if allocated is not None:
+            self._allocated[name] = allocated
+            self._counts[allocated] = self._counts.get(allocated, 0) + 1
+        return True
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+class ClaimIndex:
+    """All claims, and those on one host. Only the world changes it."""
+
+    def __init__(self, log: UndoLog) -> None:
+        self.claims: Table[str, HostAllocation] = Table(log)
+        self._on: Table[str, tuple[str, ...]] = Table(log)  # host -> ids of jobs
+        self._at: Table[str, frozenset[str]] = Table(log)  # node of ours -> ids of jobs that begin there
+
+    def on(self, host: str) -> Iterable[str]:
+        """Ids of the jobs that claim the host."""
+        return self._on.get(host, ())
+
+    def at(self, node: str) -> Iterable[str]:
+        """Ids of the jobs of claims that begin on this node of ours."""
+        return self._at.get(node, ())
+
+    def any_on(self, host: str) -> bool:
+        """Whether any job claims the host."""
+        return bool(self._on.get(host))
+
+    def put(self, claim: HostAllocation) -> None:
+        """A claim was made, or made anew."""
+        self._leave(claim.job_id)
+        self.claims[claim.job_id] = claim
+        for node in claim.nodes:
+            _add(self._at, node, claim.job_id)
+        for host in claim.hosts:
+            if claim.job_id not in self._on.get(host, ()):
+                self._on[host] = (*self._on.get(host, ()), claim.job_id)
+
+    def answered(self, job_id: str) -> None:
+        """Nobody waits for an answer any more; unknown: nothing."""
+        claim = self.claims.get(job_id)
+        if claim is not None:
+            self.claims[job_id] = replace(claim, waiting=False)
+
+    def drop(self, job_id: str) -> None:
+        """The claim is over; unknown: nothing."""
+        self._leave(job_id)
+        self.claims.pop(job_id)
+
+    def _leave(self, job_id: str) -> None:
+        old = self.claims.get(job_id)
+        for node in old.nodes if old is not None else ():
+            _discard(self._at, node, job_id)
+        for host in old.hosts if old is not None else ():
+            self._on[host] = tuple(other for other in self._on.get(host, ()) if other != job_id)
+
+
+# Kinds of operations of which those in flight are counted.
+_COUNTED = frozenset({"RequeueJob", "SuspendInstance"})
+
+
+class CallIndex:
+    """All operations, those of one node, and what arrives on one host. Only the world changes it.
+
+    The key of an operation names its node between the first and the second colon.
+    """
+
+    def __init__(self, log: UndoLog) -> None:
+        self.operations: Table[str, Operation] = Table(log)
+        self._of: Table[str, frozenset[str]] = Table(log)  # node -> keys
+        self._running: Table[str, frozenset[str]] = Table(log)  # node -> keys of those in flight
+        self._under_way: Table[str, frozenset[str]] = Table(log)  # kind -> keys of those in flight
+        self._arriving: Table[str, frozenset[str]] = Table(log)  # host -> keys of those in flight onto it
+
+    def of(self, name: str) -> Iterable[str]:
+        """Keys of a node's operations, in flight or failed, in no order."""
+        return self._of.get(name, ())
+
+    def busy(self, name: str) -> bool:
+        """Whether an operation of the node is in flight."""
+        return bool(self._running.get(name))
+
+    def under_way(self, kind: str) -> frozenset[str]:
+        """Keys of the operations of this kind in flight, for the kinds that are counted."""
+        return self._under_way.get(kind, _NONE)
+
+    def arriving(self, host: str) -> bool:
+        """Whether an operation in flight may bring an instance onto the host's CPUs."""
+        return bool(self._arriving.get(host))
+
+    def started(self, change: OperationStarted) -> None:
+        """An action was handed to a driver."""
+        old = self.operations.get(change.key)
+        if old is not None:
+            self._landed(old)
+        attempts = old.attempts if old is not None else 0
+        operation = Operation(change.key, change.host, True, change.at_s, attempts)
+        self.operations[change.key] = operation
+        kind, name, _ = change.key.split(":", 2)
+        _add(self._of, name, change.key)
+        if kind in _COUNTED:
+            _add(self._under_way, kind, change.key)
+        _add(self._running, name, change.key)
+        if change.host:
+            _add(self._arriving, change.host, change.key)
+
+    def done(self, change: OperationDone) -> None:
+        """A driver finished it: forgotten on success, kept for the next try otherwise."""
+        operation = self.operations.pop(change.key)
+        if operation is None:
+            return
+        self._landed(operation)
+        if change.problem:
+            self.operations[change.key] = operation.failed(change)
+        else:
+            _discard(self._of, change.key.split(":")[1], change.key)
+
+    def forget(self, name: str) -> None:
+        """Drop what failed for a node that is over."""
+        for key in [key for key in self.of(name) if not self.operations[key].running]:
+            del self.operations[key]
+            _discard(self._of, name, key)
+
+    def _landed(self, operation: Operation) -> None:
+        kind, name, _ = operation.key.split(":", 2)
+        if kind in _COUNTED:
+            _discard(self._under_way, kind, operation.key)
+        _discard(self._running, name, operation.key)
+        _discard(self._arriving, operation.host, operation.key)
+
+
+def _add(table: Table[str, frozenset[str]], name: str, key: str) -> None:
+    table[name] = table.get(name, _NONE) | {key}
+
+
+def _discard(table: Table[str, frozenset[str]], name: str, key: str) -> None:
+    known = table.get(name)
+    if known is not None and key in known:
+        if left := known - {key}:
+            table[name] = left
+        else:
+            del table[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Streak:
+    """Failures in a row, with no success between them."""
+
+    count: int
+    last_s: float
+    problem: str
+
+
+class Picture:
+    """What is known now, to be read. Nobody but `World.apply` changes it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0  # our time, which does not jump when somebody sets the machine's clock
+        self.ahead_s = 0.0  # by so much it is ahead of that clock
+        self.clock_moves: tuple[Move, ...] = ()  # how that clock was set, oldest first
+        self.time_moves: tuple[Move, ...] = ()  # where our time of one daemon is not the next one's
+        self.undo = UndoLog()
+        self.nodes: dict[str, Node] = {}
+        self.silent: dict[str, float] = {}  # nodes that do not answer Slurm, and since when
+        self._queue = JobIndex()
+        self.jobs: Mapping[str, Job] = self._queue.jobs
+        self.hosts: dict[str, Host] = {}
+        self._fleet = FleetIndex(self.undo)
+        # By (host, name).
+        self.instances: Mapping[tuple[str, str], Instance] = self._fleet.instances
+        self.managed: Mapping[str, ManagedNode] = self._fleet.managed
+        self.ready = ReadyIndex(self.undo)
+        self.burst: set[str] = set()  # hosts that are no Slurm nodes
+        self._claims = ClaimIndex(self.undo)
+        self.claims: Mapping[str, HostAllocation] = self._claims.claims
+        self._calls = CallIndex(self.undo)
+        self.operations: Mapping[str, Operation] = self._calls.operations
+        self.sources: dict[str, Source] = {}
+        self.odd: set[str] = set()  # sources that show what is not believed
+        self.barred: dict[str, str] = {}  # by what we are kept from acting, and why
+        self.doubts: Table[str, UncertainOutcome] = Table(self.undo)  # by managed node
+        self.fleets: Table[str, Fleet] = Table(self.undo)  # orders by id
+        self.closed: dict[str, str] = {}  # host or node -> why a person closed it
+        self.off: dict[str, str] = {}  # host that is off for good -> how a person knows
+        self.kept: dict[str, tuple[int, str]] = {}  # host -> so many may stay there, and why
+        # By name: the highest generation that was ever used, and the highest that was removed.
+        self.generations: Table[str, int] = Table(self.undo)
+        self.removed: Table[str, int] = Table(self.undo)
+        self.streaks: Table[str, Streak] = Table(self.undo)  # failures in a row: by host; "": the image
+        self.rates: dict[str, WriteRate] = {}  # by host: how fast memory reaches the disk
+        self._host_of_node: dict[str, str] = {}
+        # Jobs that Slurm does not show any more on a node of ours, and did not show to have ended.
+        self._vanished: Table[str, dict[str, HeldJob]] = Table(self.undo)
+        self._deleted: Bag[tuple[str, int]] = Bag(self.undo)  # nodes, as their removal comes to its end
+        self._seen: dict[tuple[str, str], float] = {}
+        # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
+        self.sighted_since_s = 0.0
+        self._node_read: dict[str, float] = {}
+        self._node_since: dict[str, float] = {}
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def jobs_on(self, node: str) -> list[Job]:
+        """Jobs that Slurm shows on a node, in order of their ids."""
+        return self._queue.on(node)
+
+    def deleted(self, name: str, generation: int) -> bool:
+        """Whether a call of ours has deleted the node of this generation from Slurm."""
+        return (name, generation) in self._deleted
+
+    def vanished_on(self, node: str) -> tuple[HeldJob, ...]:
+        """Jobs that were on a node of ours and of which Slurm shows nothing any more."""
+        return tuple(self._vanished.get(node, {}).values())
+
+    @property
+    def partitions_waiting(self) -> set[str]:
+        """Partitions in which jobs wait."""
+        return self._queue.partitions_waiting()
+
+    @property
+    def waiting_changes(self) -> int:
+        """So often what waits in the queue has changed."""
+        return self._queue.waiting_changes
+
+    def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
+        """Pending jobs of these partitions, in no order."""
+        return self._queue.pending(partitions)
+
+    def kinds_pending(self, partitions: Iterable[str]) -> Iterator[tuple[Job, Collection[str]]]:
+        """One of each kind of these that demand counts alike, and the ids of all of that kind."""
+        return self._queue.kinds_pending(partitions)
+
+    def instances_on(self, host: str) -> list[Instance]:
+        """Our instances on a host, in order of their names."""
+        return self._fleet.instances_on(host)
+
+    def places_of(self, name: str) -> list[Instance]:
+        """Every host's view of one instance; more than one only while it moves."""
+        return [place for place in self._fleet.places_of(name) if place.host in self.hosts]
+
+    def managed_on(self, host: str) -> list[ManagedNode]:
+        """Managed nodes that are on a host or on their way to it, in order of their names."""
+        return self._fleet.managed_on(host)
+
+    def names_on(self, host: str) -> frozenset[str]:
+        """Their names."""
+        return self._fleet.names_on(host)
+
+    def instance_names_on(self, host: str) -> Iterable[str]:
+        """Names of our instances on a host, in no order."""
+        return self._fleet.instance_names_on(host)
+
+    def holders(self, job_id: str) -> frozenset[str]:
+        """Names of the managed nodes whose records name the job, or a component of it."""
+        return self._fleet.holders(job_id)
+
+    def host_of_node(self, node: str) -> str | None:
+        """The host whose own Slurm node this is."""
+        return self._host_of_node.get(node)
+
+    def taken(self, host: str) -> bool:
+        """Whether there are any of these."""
+        known = self.hosts.get(host)
+        node = None if known is None else known.node
+        return host in self.closed or self._queue.any_on(node) or self._claims.any_on(host)
+
+    def takers(self, host: str) -> tuple[str, ...]:
+        """Ids of the jobs that have, or were just given, the host's own node."""
+        if not self.taken(host):
+            return ()
+        node = self.hosts[host].node if host in self.hosts else None
+        holders = [j for j in self.jobs_on(node) if j.holds_nodes] if node is not None else []
+        found = {j.id for j in holders}
+        # A hook knows an array task by its raw number only: 14 and 12_3 are one job.
+        known = found | {str(j.raw_id) for j in holders}
+        found.update(job_id for job_id in self._claims.on(host) if job_id not in known)
+        if host in self.closed:
+            found.add("of the operator")
+        return tuple(sorted(found))
+
+    def claims_on(self, host: str) -> list[HostAllocation]:
+        """Claims on the host."""
+        return [self.claims[job_id] for job_id in self._claims.on(host)]
+
+    def claim_ids_on(self, host: str) -> Iterable[str]:
+        """Ids of the jobs that claim the host."""
+        return self._claims.on(host)
+
+    def claim_ids_at(self, node: str) -> Iterable[str]:
+        """Ids of the jobs of claims that begin on this node of ours."""
+        return self._claims.at(node)
+
+    def running(self, key: str) -> bool:
+        """Whether the operation is in flight."""
+        operation = self.operations.get(key)
+        return operation is not None and operation.running
+
+    def arriving(self, host: str) -> bool:
+        """Whether an operation in flight, or one that failed and may yet have acted, may bring an
+        instance onto this host's CPUs."""
+        return self._calls.arriving(host) or any(host in d.hosts for d in self.doubts.values())
+
+    def alone(self, hosts: Iterable[str]) -> bool:
+        """Whether nothing of ours is on these hosts or on its way to any of them."""
+        if self.doubts:
+            return False
+        of_ours, arriving = self._fleet.any_on, self._calls.arriving
+        return not any(of_ours(h) or arriving(h) or self.parents_starting(h) for h in hosts)
+
+    def parents_starting(self, host: str) -> int:
+        """How many guests run there, or are just being started, to become parents of clones."""
+        known, calls = self.hosts.get(host), self._calls.of(host)
+        running = [key for key in calls if key.startswith("MakeParent") and self.running(key)]
+        return max(len(running), len(known.parents_starting) if known is not None and known.parents else 0)
+
+    def busy(self, name: str) -> bool:
+        """Whether an operation of this node is in flight, or may have acted although it failed."""
+        return self._calls.busy(name) or name in self.doubts
+
+    def under_way(self, kind: str) -> frozenset[str]:
+        """Keys of operations in flight of a kind that is counted: suspends and requeues."""
+        return self._calls.under_way(kind)
+
+    def in_doubt(self, name: str) -> bool:
+        """Whether it is unknown where the node's instance is after a call that failed."""
+        return name in self.doubts
+
+    def seen_s(self, kind: str, name: str) -> float:
+        """When the subject was last read; 0 if never. Kinds: node, job, host, instance."""
+        return self._seen.get((kind, name), 0.0)
+
+    def node_since_s(self, name: str) -> float:
+        """Since when the node looks as it does now, or is gone; 0 if it was never seen."""
+        return self._node_since.get(name, 0.0)
+
+    def node_read_s(self, name: str) -> float:
+        """When the node and the jobs on it were last read, changed or not."""
+        slurm = self.sources.get("slurm")
+        return max(self._node_read.get(name, 0.0), slurm.seen_s if slurm else 0.0)
+
+    def first_seen_s(self, host: str, name: str) -> float:
+        """When an instance was first seen on a host by this daemon; 0 if it is not there."""
+        return self._fleet.first_seen_s(host, name)
+
+    def in_phase(self, *phases: Phase) -> set[str]:
+        """Names of the managed nodes in any of these phases."""
+        return self._fleet.in_phase(phases)
+
+    @property
+    def booting(self) -> Mapping[Making, int]:
+        """How many instances are being made of each image with such devices."""
+        return self._fleet.booting
+
+    @property
+    def suspected(self) -> Iterable[str]:
+        """Names of the managed nodes against whose work something was found."""
+        return self._fleet.suspected
+
+    def count_in(self, *phases: Phase) -> int:
+        """How many managed nodes are in any of these phases."""
+        return self._fleet.count_in(phases)
+
+    def operations_of(self, name: str) -> list[Operation]:
+        """Operations of one node, in flight or failed, oldest first."""
+        found = [self.operations[key] for key in self._calls.of(name)]
+        return sorted(found, key=lambda operation: (operation.since_s, operation.key))
+
+    @property
+    def fleet(self) -> FleetIndex:
+        """What was begun and what left lately, for ramps."""
+        return self._fleet
+
+    @property
+    def clock_s(self) -> float:
+        """What the machine's clock says now."""
+        return self.now_s - self.ahead_s
+
+    def created_lately(self, within_s: float) -> int:
+        """How many instances we began to make less than so long ago."""
+        return self._fleet.created_since(self.now_s - within_s)
+
+    def created_after_s(self, since_s: float) -> float | None:
+        """When we began to make the first of those after `since_s`."""
+        return self._fleet.created_after_s(since_s)
+
+    def destroyed_lately(self, within_s: float) -> int:
+        """The work on how many instances was given up less than so long ago."""
+        return self._fleet.destroyed_since(self.now_s - within_s)
+
+    def destroyed_after_s(self, since_s: float) -> float | None:
+        """When that was done for the first time after `since_s`."""
+        return self._fleet.destroyed_after_s(since_s)
+
+    def source_read_s(self, source: str) -> float:
+        """When the latest complete reading of Slurm, or of a host, began; 0: never."""
+        known = self.sources.get(source)
+        return 0.0 if known is None else known.seen_s
+
+    def instances_called(self, name: str) -> list[Instance]:
+        """Every host's view of one instance, hosts that were never seen included."""
+        return self._fleet.places_of(name)
+
+    def fresh(self, source: str, stale_after_s: float) -> bool:
+        """Whether the source was read, and not longer ago than that."""
+        known = self.sources.get(source)
+        if known is None or known.seen_s == 0.0:
+            return False
+        return self.now_s - known.seen_s <= stale_after_s
