@@ -62,7 +62,13 @@ _LINK_DOMAINS = frozenset({libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE})
 
 
 def kind_of(code: int, domain: int, text: str) -> type[DriverError]:
-    """Return the typed error that stands for libvirt's `code` (virErrorNumber) from `domain`."""
+    """Return the typed error that stands for libvirt's `code` (virErrorNumber) from `domain`.
+
+    An error without a code (0) is the binding's own: libvirt's was lost, as when libvirtd dies in
+    the middle of a call. Then nobody knows what came of it, whatever the text says.
+    """
+    if not code:
+        return UnreachableError
     if code in _BY_CODE:
         return _BY_CODE[code]
     if domain in _LINK_DOMAINS:
@@ -73,10 +79,22 @@ def kind_of(code: int, domain: int, text: str) -> type[DriverError]:
     return DriverError
 
 
+def lost(error: libvirt.libvirtError) -> bool:
+    """Return True if libvirt did not answer: what was asked is not known."""
+    return _kind(error) is UnreachableError
+
+
 def translate(error: libvirt.libvirtError, subject: str, host: str) -> DriverError:
     """The typed error for `error`, which came up while `subject` was handled on `host`."""
-    text = " ".join(str(error).split())
-    kind = kind_of(error.get_error_code() or 0, error.get_error_domain() or 0, text)
+    text, kind = _text(error), _kind(error)
     if kind is UnreachableError:
         return kind(subject, f"no answer through libvirt on {host}: {text}")
     return kind(subject, f"libvirt on {host} said: {text}")
+
+
+def _kind(error: libvirt.libvirtError) -> type[DriverError]:
+    return kind_of(error.get_error_code() or 0, error.get_error_domain() or 0, _text(error))
+
+
+def _text(error: libvirt.libvirtError) -> str:
+    return " ".join(str(error).split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from backfill.core.fleet import Leak
+from backfill.core.model.fleet import Leak
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.store import Store
 from backfill.ports.errors import BusyError, DriverError, NotFoundError

@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from backfill.core.fleet import CloneMethod, Flavour, InstanceSpec, InstanceState, Tag
+from backfill.core.model.fleet import CloneMethod, Flavour, InstanceSpec, InstanceState, Tag
 from backfill.drivers.libvirt.clones.building import parent_of
 from backfill.drivers.libvirt.clones.forking import fork
 from backfill.drivers.libvirt.connection.domain_xml import Memory, domain_xml, mac_address
 from backfill.drivers.libvirt.devices.plugging import sweep
+from backfill.drivers.libvirt.guest.keys import key_place, read_key
 from backfill.drivers.libvirt.guest.seed import ENTROPY_BYTES, MOST_USER_DATA, Identity, seed_tar
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
@@ -166,14 +167,7 @@ def _seed(
     pool: Pool, spec: InstanceSpec, entropy: bytes | None = None, canary: bool = False, user_data: str = ""
 ) -> bytes:
     around = pool.config.surroundings
-    try:
-        munge_key = Path(around.munge_key).read_bytes()
-    except OSError as error:
-        raise RefusedError(
-            around.munge_key,
-            f"cannot read the munge key: {error.strerror}",
-            "run the daemon as a user who may",
-        ) from error
+    key = read_key(around)
     identity = Identity(
         node_name=spec.name,
         address=spec.address,
@@ -190,7 +184,8 @@ def _seed(
     # A parent is nobody in particular: only what is one node's own is enrolled.
     anonymous = canary or not entropy
     more = {} if anonymous else {**pool.seed_files(spec), **_user_data(spec, user_data)}
-    return seed_tar(identity, munge_key, around.no_ops, entropy, canary, more, around.asks)
+    place = key_place(around)
+    return seed_tar(identity, key, around.no_ops, entropy, canary, more, around.asks, place)
 
 
 def _user_data(spec: InstanceSpec, path: str) -> dict[str, bytes]:
@@ -220,9 +215,12 @@ def _clear(pool: Pool, host: str, name: str) -> None:
 def abandon(pool: Pool, host: str, name: str) -> None:
     """Its files, unless another host has it. See `Abandoner.abandon`."""
     with pool.changing(name):
+        hypervisor = pool.on(host)
         try:
-            pool.on(host).find(name)
+            hypervisor.find(name)
         except UnreachableError:
+            if hypervisor.connected:
+                raise  # one call has failed, but somebody is there
             _clear_files(pool, host, name)
             return
     raise BusyError(name, f"{host} answers, so it is not off", "evict it without --off")

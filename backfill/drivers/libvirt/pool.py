@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from backfill.core.fleet import Instance, InstanceSpec, InstanceState
+from backfill.core.model.fleet import Instance, InstanceSpec, InstanceState
 from backfill.drivers.libvirt.checkpoints.folders import CheckpointFolders
 from backfill.drivers.libvirt.connection.domains import Domain
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
@@ -87,6 +87,7 @@ class Pool:
     # Further files of a new instance's seed, such as keys that are made for it.
     seed_files: SeedFiles = no_files
     move_slots: MoveSlots = field(default_factory=MoveSlots)
+    moves_cancelled: set[str] = field(default_factory=set)  # names; until their next move begins
     parent_builds: ParentBuilds = field(default_factory=ParentBuilds)
     checkpoints: CheckpointFolders = field(init=False)
     devices: DeviceBook = field(init=False)
@@ -194,12 +195,13 @@ class Pool:
             rss_mb=domain.rss_mb if domain.active else 0,
             boot_s=domain.label.created_s,
             throttled=domain.throttled,
+            frozen=domain.label.frozen,
             devices_of="" if holding is None else holding.job,
             plugged=holding is not None and holding.plugged,
             functions=0 if holding is None else len(holding.functions),
             region_mb=0 if holding is None else holding.region_mb,
             restarted=restarted,
-            problem="; ".join(unknown) or odd(domain.state, domain.reason),
+            problem="; ".join(unknown) or odd(domain.state, domain.reason) or "",
         )
 
     def _state(self, host: str, domain: Domain, unknown: list[str]) -> InstanceState:

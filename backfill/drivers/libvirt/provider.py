@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted
-from backfill.core.fleet import (
+from backfill.core.model.devices import Holding, Sharing, VirtualFunction, Wanted
+from backfill.core.model.fleet import (
     Checkpoint,
     CloneParent,
     Flavour,
@@ -18,9 +18,9 @@ from backfill.core.fleet import (
     InstanceState,
     Leak,
 )
-from backfill.core.quantities import NOTHING, Resources
-from backfill.core.readiness import GuestReport, Stated
-from backfill.drivers.libvirt import leaks, making, saving
+from backfill.core.model.quantities import NOTHING, Resources
+from backfill.core.model.readiness import GuestReport, Stated
+from backfill.drivers.libvirt import fencing, leaks, making, saving
 from backfill.drivers.libvirt.checkpoints import keeping
 from backfill.drivers.libvirt.clones import building, parents
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor, OnEvent
@@ -28,9 +28,11 @@ from backfill.drivers.libvirt.connection.states import instance_state
 from backfill.drivers.libvirt.devices import balloon, plugging
 from backfill.drivers.libvirt.guest import agent
 from backfill.drivers.libvirt.guest.agent import Ask
+from backfill.drivers.libvirt.guest.keys import KeyHandover, key_place, read_key
 from backfill.drivers.libvirt.guest.report import mount_to_prove
 from backfill.drivers.libvirt.migration import moving
 from backfill.drivers.libvirt.pool import Pool, SeedFiles, no_files
+from backfill.drivers.libvirt.proving import HostProofs, HostTerms, prove
 from backfill.drivers.libvirt.settings import LibvirtConfig, LibvirtLimits
 from backfill.drivers.libvirt.store import Store
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, UnreadableError
@@ -61,6 +63,21 @@ class LibvirtProvider:
             {host: make_hypervisor(host, uri, config.limits, on_event) for host, uri in config.uris.items()},
             seed_files,
         )
+        # Whoever asks for no events only looks: nothing is made on his behalf.
+        self._proofs = None
+        if on_event is not None:
+            self._proofs = HostProofs(self._prove, lambda host: on_event(host, ""))
+        self._keys = None
+        if on_event is not None and config.surroundings.slurm_key:
+            self._keys = KeyHandover(lambda: read_key(config.surroundings), self._give_key)
+
+    def _prove(self, host: str) -> str:
+        terms = HostTerms(self._pool.store_on(host).root, self._config.clock_offset_s)
+        return self._pool.on(host).aside(lambda connection: prove(connection, host, terms))
+
+    def _give_key(self, host: str, name: str, key: bytes) -> None:
+        place, limit_s = key_place(self._config.surroundings), self._config.limits.agent_s
+        self._ask_guest(host, name, lambda ask: agent.give_key(ask, name, place, key, limit_s))
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -75,12 +92,16 @@ class LibvirtProvider:
         try:
             totals, domains = hypervisor.survey()
         except DriverError as error:
+            if self._proofs is not None:
+                self._proofs.forget(host)
             return HostObservation(seen_s, Host(host, node, NOTHING, False, str(error)))
         instances = {}
         for domain in domains:
             instance = self._pool.instance(host, domain)
             if instance is not None:
                 instances[instance.name] = instance
+        if self._keys is not None:
+            self._keys.look(host, instances.values())
         capacity = _less(totals, self._config.reserved_on(host))
         active = frozenset(domain.name for domain in domains if domain.active)
         there: tuple[CloneParent, ...] | None = None
@@ -94,6 +115,7 @@ class LibvirtProvider:
             busy=hypervisor.meter.busy,
             parents=there,
             functions=hypervisor.function_count(),
+            unproven="" if self._proofs is None else self._proofs.problem(host),
         )
         return HostObservation(seen_s, seen, instances)
 
@@ -130,8 +152,16 @@ class LibvirtProvider:
             raise BusyError(name, f"it is {instance.state} on {host} and cannot be paused")
 
     def thaw(self, host: str, name: str) -> None:
-        """Let a paused instance's CPUs go on."""
-        saving.thaw(self._pool, host, name)
+        """Let a paused instance's CPUs go on, without a network until `release`."""
+        fencing.thaw(self._pool, host, name)
+
+    def freeze(self, host: str, name: str) -> None:
+        """Freeze all jobs in the running guest."""
+        fencing.freeze(self._pool, host, name)
+
+    def release(self, host: str, name: str, now_s: float, ended: Collection[int]) -> float:
+        """Set the clock, end these jobs, let all others go on, and give it its network back."""
+        return fencing.release(self._pool, host, name, now_s, ended)
 
     def throttle(self, host: str, name: str, percent: int | None) -> None:
         """Leave its CPUs a share of the time; None: all of it."""
@@ -181,8 +211,8 @@ class LibvirtProvider:
         """Put what it holds into a running guest."""
         plugging.plug(self._pool, host, name)
 
-    def room_for(self, host: str, name: str) -> str:
-        """Say why `host` could not give it what it holds elsewhere."""
+    def room_for(self, host: str, name: str) -> str | None:
+        """Say why `host` could not give it what it holds elsewhere; None: it could."""
         return plugging.room_for(self._pool, host, name)
 
     def hook(self, host: str, name: str, when: str) -> None:
@@ -237,11 +267,13 @@ class LibvirtProvider:
             time_server=around.time_server,
             mounts=tuple(mount_to_prove(m) for m in around.mounts),
             salt=self._config.await_salt,
+            key_place=key_place(around) if around.slurm_key else "",
+            key=read_key(around) if around.slurm_key else b"",
         )
         return self._ask_guest(host, name, lambda ask: agent.prove(ask, name, request, limits.agent_s))
 
-    def differs(self, host: str, name: str, stated: Stated) -> str:
-        """Return the first difference between the guest and its states; empty if there is none."""
+    def differs(self, host: str, name: str, stated: Stated) -> str | None:
+        """Return the first difference between the guest and its states; None: there is none."""
         limit_s = self._config.limits.agent_s
         return self._ask_guest(host, name, lambda ask: agent.differs(ask, name, stated, limit_s))
 
@@ -249,6 +281,16 @@ class LibvirtProvider:
         """Count the processes of Slurm jobs in the guest: (going, stopped)."""
         limit_s = self._config.limits.agent_s
         return self._ask_guest(host, name, lambda ask: agent.job_processes(ask, name, limit_s))
+
+    def announce(self, host: str, name: str, job: int, ends_s: float) -> None:
+        """Let the job's features name its shutdown."""
+        limit_s = self._config.limits.agent_s
+        self._ask_guest(host, name, lambda ask: agent.announce(ask, name, job, ends_s, limit_s))
+
+    def run_for(self, host: str, name: str, job: int, user: str, command: Sequence[str]) -> None:
+        """Start a program in the guest as the job's user."""
+        limit_s = self._config.limits.agent_s
+        self._ask_guest(host, name, lambda ask: agent.run_for(ask, name, job, user, command, limit_s))
 
     def leaks(self, older_s: float) -> tuple[Leak, ...]:
         """Folders that no instance needs any more."""
@@ -274,7 +316,9 @@ class LibvirtProvider:
         return self._pool.on(host).with_agent(name, work, limits.agent_s + limits.call_s)
 
     def close(self) -> None:
-        """Give back all connections."""
+        """Give back all connections; what was made to prove hosts is gone then."""
+        if self._proofs is not None:
+            self._proofs.end()
         for hypervisor in self._pool.hypervisors.values():
             hypervisor.close()
 

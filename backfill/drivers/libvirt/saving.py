@@ -7,7 +7,7 @@ import logging
 import time
 from pathlib import Path
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.libvirt.checkpoints import save_image
 from backfill.drivers.libvirt.connection.domains import Domain
 from backfill.drivers.libvirt.devices.plugging import plugged

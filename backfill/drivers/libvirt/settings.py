@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from backfill.core.quantities import NOTHING, Resources
+from backfill.core.model.quantities import NOTHING, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,14 @@ class ImageFiles:
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Facts that every guest gets: addresses of gateway and controller, where slurmd finds its
-    configuration (ip:port), the munge key's file on the daemon's machine, slurmd's options."""
+    configuration (ip:port), the munge key's file on the daemon's machine, slurmd's options.
+
+    `slurm_key`: with auth/slurm the file of Slurm's own key there instead, slurm.key or slurm.jwks.
+    """
 
     controller: str
     conf_server: str
-    munge_key: str
+    munge_key: str = ""
     gateway: str = ""
     slurmd_options: str = "-Z"
     # Programs that slurm.conf names for every slurmd and that mean nothing in a guest, such as our
@@ -43,6 +46,7 @@ class Surroundings:
     time_server: str = ""
     # Network file systems, as in fstab: "10.0.0.1:/home /home nfs4 rw,vers=4.1".
     mounts: tuple[str, ...] = ()
+    slurm_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,8 @@ class LibvirtConfig:
     moves: MoveTerms = field(default_factory=MoveTerms)
     # Whether a guest has to show that Salt's states have succeeded before it counts as proven.
     await_salt: bool = False
+    # How far a host's own clock may be off the daemon's.
+    clock_offset_s: float = 1.0
 
     @property
     def moves_live(self) -> bool:

@@ -132,6 +132,8 @@ class Store:
         self.home(name).mkdir(mode=0o711, parents=True, exist_ok=True)
         write_secret(files.seed, seed)
         write_secret(files.disk, b"")  # the guest unpacks its seed there; qemu-img keeps the mode
+        # Otherwise libvirt's logger makes it, as root, and nobody else could read the guest's last words.
+        write_secret(files.console, b"")
         size = max(_virtual_bytes(image), disk_gb * _GIB)
         if full:
             run_qemu_img(

@@ -187,6 +187,7 @@ static int take_name(void) {
 static int own_key(void) {
     struct stat home;
     if (stat("/etc/munge", &home)) return fail("/etc/munge");
+    if (access("/etc/munge/munge.key", F_OK)) return 0; /* Slurm has its own, which is root's */
     return chown("/etc/munge/munge.key", home.st_uid, home.st_gid) ? fail("/etc/munge/munge.key") : 0;
 }
 

@@ -1,10 +1,12 @@
-/* backfill-prove EPOCH [server=IP] [credential=TEXT] [mount=PATH|mount=PATH:ro]... [salt] [register]
+/* backfill-prove EPOCH [server=IP] [credential=TEXT] [mount=PATH|mount=PATH:ro]... [salt] [key=PATH] [register]
  *
  * Sets the clock and proves this guest in one call. One line per finding on standard output:
  *   correction SECONDS        by how many seconds the clock was off
  *   offset OFFSET BOUND       the server's clock minus ours after that, and how far it may be wrong
  *   self CPUS MEMORY_MB ADDRESS,ADDRESS
  *   NAME ok|no TOOK_S TEXT    munge-in, munge-out (TEXT: a credential), files:PATH, salt, clock
+ *   key ok|no TOOK_S TEXT     whether PATH holds what standard input brings, which it is made to; then
+ *                             slurmd is told to read it anew
  *   now EPOCH                 the clock at the very end
  * Every check runs in a child of its own: one that hangs cannot hold up the others.
  */
@@ -208,6 +210,43 @@ static int call_slurmd(void) {
     return pid > 1 ? kill(pid, SIGHUP) : -1;
 }
 
+/* --- Slurm's own key, which may have been changed while this guest stood still ------------------ */
+
+enum { MOST_KEY = 65536 };
+
+static long read_all(int file, char *to) {
+    long length = 0, got;
+    while (length < MOST_KEY && (got = read(file, to + length, MOST_KEY - length)) > 0) length += got;
+    return length;
+}
+
+/* 0: the file was the same, 1: it is now, -1: it cannot be made so. */
+static int renew(const char *path) {
+    static char wanted[MOST_KEY], had[MOST_KEY], fresh[600];
+    long length = read_all(0, wanted), before = -1;
+    if (!length) { errno = ENODATA; return -1; }
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file >= 0) { before = read_all(file, had); close(file); }
+    if (before == length && !memcmp(wanted, had, length)) return 0;
+    snprintf(fresh, sizeof fresh, "%s.new", path);
+    unlink(fresh);
+    file = open(fresh, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0400);
+    if (file < 0) return -1;
+    int bad = write(file, wanted, length) != length || fsync(file);
+    close(file);
+    if (bad || rename(fresh, path)) { unlink(fresh); return -1; }
+    return 1;
+}
+
+/* Say how it went; 1 if slurmd has to read it anew. */
+static int prove_key(const char *path) {
+    double began_s = now_s(CLOCK_MONOTONIC);
+    int made = renew(path);
+    printf("key %s %.3f %s\n", made < 0 ? "no" : "ok", now_s(CLOCK_MONOTONIC) - began_s,
+           made < 0 ? strerror(errno) : made ? "it is new" : "");
+    return made == 1;
+}
+
 static int settle_clock(double wanted_s, const char *server) {
     double offset_s = 0, bound_s = 0, before_s = now_s(CLOCK_REALTIME), mono_s = now_s(CLOCK_MONOTONIC);
     const char *why = "";
@@ -234,13 +273,14 @@ int main(int argc, char **argv) {
         fprintf(stderr, "backfill-prove: give the time as seconds since 1970, for example 1700000000.25\n");
         return 2;
     }
-    const char *server = "";
+    const char *server = "", *key = "";
     int report = 0;
     for (int i = 2; i < argc; i++) {
         char *value = strchr(argv[i], '='), name[520];
         if (!strcmp(argv[i], "register")) report = 1;
         else if (!strcmp(argv[i], "salt")) want("salt", salt, "");
         else if (value && !strncmp(argv[i], "server=", 7)) server = value + 1;
+        else if (value && !strncmp(argv[i], "key=", 4)) key = value + 1;
         else if (value && !strncmp(argv[i], "credential=", 11)) {
             want("munge-in", munge_in, value + 1);
             want("munge-out", munge_out, "");
@@ -254,6 +294,7 @@ int main(int argc, char **argv) {
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (settle_clock(wanted_s, server)) return 1;
+    if (*key && prove_key(key)) report = 1;
     if (report && call_slurmd()) fprintf(stderr, "backfill-prove: slurmd does not run here\n");
     double began_s = now_s(CLOCK_MONOTONIC);
     for (int i = 0; i < count; i++) start(&checks[i]);

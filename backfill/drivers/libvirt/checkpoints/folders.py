@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from backfill.core.fleet import Checkpoint
+from backfill.core.model.fleet import Checkpoint
 from backfill.drivers.libvirt.checkpoints import manifest as books
 from backfill.drivers.libvirt.checkpoints import packing
 from backfill.drivers.libvirt.checkpoints.manifest import Manifest, Part

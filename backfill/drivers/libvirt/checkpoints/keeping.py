@@ -8,7 +8,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from backfill.core.fleet import Checkpoint, InstanceState
+from backfill.core.model.fleet import Checkpoint, InstanceState
 from backfill.drivers.libvirt.checkpoints import save_image
 from backfill.drivers.libvirt.checkpoints.folders import untouched_s
 from backfill.drivers.libvirt.checkpoints.manifest import Manifest
@@ -21,12 +21,19 @@ from backfill.ports.errors import (
     BadOutputError,
     BusyError,
     DriverError,
+    NoCapacityError,
     NotFoundError,
     UnreachableError,
+    UnreadableError,
 )
 
 _ABANDONED_S = 3600.0
 _SCRATCH = ".trial-"
+# These end a trial and say nothing about the checkpoint.
+_NO_VERDICT = (UnreachableError, UnreadableError, BusyError, NoCapacityError)
+# What `qemu-img check` ends with; clusters that nothing refers to are waste, not damage.
+_CORRUPT, _LEAKED = 2, 3
+_CHECK_LIMIT_S = 600.0
 
 
 def keep(pool: Pool, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
@@ -108,8 +115,8 @@ def rehearse(pool: Pool, host: str, identity: str) -> None:
     for manifest in pool.checkpoints.verify(identity):
         try:
             _try(pool, host, manifest)
-        except UnreachableError:
-            raise  # that says nothing about the checkpoint
+        except _NO_VERDICT:
+            raise
         except DriverError as error:
             what = f"{manifest.checkpoint.name} cannot be restored on {host}"
             raise BadOutputError(identity, f"{what}: {error.problem}") from error
@@ -151,9 +158,20 @@ def _prepare(pool: Pool, manifest: Manifest, scratch: Path) -> tuple[str, Path]:
 
 
 def _check_disk(name: str, disk: Path) -> None:
-    done = subprocess.run(
-        ["qemu-img", "check", "-q", str(disk)], capture_output=True, text=True, check=False, timeout=600
-    )
-    if done.returncode:
-        said = done.stderr.strip() or done.stdout.strip()
-        raise DriverError(name, f"its disk is damaged: {said}")
+    try:
+        done = subprocess.run(
+            ["qemu-img", "check", "-q", str(disk)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_CHECK_LIMIT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnreadableError(
+            name, f"its disk was not checked: {error}", "see that qemu-utils is installed, and try again"
+        ) from error
+    said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+    if done.returncode == _CORRUPT:
+        raise BadOutputError(name, f"its disk is damaged: {said}")
+    if done.returncode not in (0, _LEAKED):
+        raise UnreadableError(name, f"its disk was not checked: {said or f'qemu-img {done.returncode}'}")

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from backfill.core.fleet import Checkpoint
+from backfill.core.model.fleet import Checkpoint
 from backfill.drivers.libvirt.checkpoints.packing import flush
 from backfill.drivers.libvirt.store import is_there
 from backfill.ports.errors import BadOutputError, NotFoundError, unreadable

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from backfill.core.fleet import InstanceSpec, Tag
+from backfill.core.model.fleet import InstanceSpec, Tag
 from backfill.drivers.libvirt.clones import forking
 from backfill.drivers.libvirt.clones.parents import Parent, key_of, kind_of, newest, parent_homes, parents_on
 from backfill.drivers.libvirt.connection.domain_xml import Memory, domain_xml

@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill.core.fleet import CloneParent, Flavour
+from backfill.core.model.fleet import CloneParent, Flavour
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.drivers.libvirt.store import Store, folders_in, read_text

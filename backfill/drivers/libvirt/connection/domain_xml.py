@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, register_namespace, tostring
 
-from backfill.core.fleet import InstanceSpec, Tag
-from backfill.core.quantities import Resources
+from backfill.core.model.fleet import InstanceSpec, Tag
+from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.ports.errors import BusyError
 
-NAMESPACE = "urn:backfill:instance:1"
+NAMESPACE, PREFIX = "urn:backfill:instance:1", "backfill"
+_YES = "yes"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 register_namespace("qemu", _QEMU)
 _UUIDS = uuid.UUID("6d3c2f0e-8f1b-4a55-9a55-2f6a3a3b7c11")
@@ -22,11 +23,15 @@ _CPU_MODES = ("host-model", "host-passthrough", "maximum")
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Our mark in an instance's metadata. `created_s`: epoch seconds."""
+    """Our mark in an instance's metadata. `created_s`: epoch seconds.
+
+    `frozen`: its guest froze its jobs, and was not told yet which may go on.
+    """
 
     tag: Tag
     resources: Resources
     created_s: float
+    frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ def parse_label(text: str) -> Label | None:
             Tag(element.attrib["cluster"], element.attrib["node"], int(element.attrib["generation"])),
             Resources(int(element.attrib["cpus"]), int(element.attrib["memory_mb"])),
             float(element.attrib["created_s"]),
+            element.attrib.get("frozen") == _YES,
         )
     except (ParseError, KeyError, ValueError):
         return None
@@ -148,18 +154,25 @@ def _text(parent: Element, tag: str, text: str, attributes: dict[str, str] | Non
     SubElement(parent, tag, attributes or {}).text = text
 
 
+def label_text(label: Label) -> str:
+    """The label as libvirt takes it for a domain that exists: it adds the namespace by itself."""
+    return tostring(Element("instance", _label_words(label)), encoding="unicode")
+
+
 def _label_element(label: Label) -> Element:
-    return Element(
-        f"{{{NAMESPACE}}}instance",
-        {
-            "cluster": label.tag.cluster,
-            "node": label.tag.node,
-            "generation": str(label.tag.generation),
-            "cpus": str(label.resources.cpus),
-            "memory_mb": str(label.resources.memory_mb),
-            "created_s": f"{label.created_s:.3f}",
-        },
-    )
+    return Element(f"{{{NAMESPACE}}}instance", _label_words(label))
+
+
+def _label_words(label: Label) -> dict[str, str]:
+    return {
+        "cluster": label.tag.cluster,
+        "node": label.tag.node,
+        "generation": str(label.tag.generation),
+        "cpus": str(label.resources.cpus),
+        "memory_mb": str(label.resources.memory_mb),
+        "created_s": f"{label.created_s:.3f}",
+        **({"frozen": _YES} if label.frozen else {}),
+    }
 
 
 def _boot(domain: Element, hardware: Hardware, image: ImageFiles | None) -> None:

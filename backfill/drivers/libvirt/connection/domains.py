@@ -8,8 +8,9 @@ from typing import Any
 import libvirt
 
 from backfill.drivers.libvirt.connection import states
-from backfill.drivers.libvirt.connection.domain_xml import NAMESPACE, Label, parse_label
+from backfill.drivers.libvirt.connection.domain_xml import NAMESPACE, PREFIX, Label, label_text, parse_label
 from backfill.drivers.libvirt.connection.states import DomainState, PausedReason, ShutoffReason
+from backfill.drivers.libvirt.errors import lost
 from backfill.ports.errors import BusyError
 
 STATS = libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BALLOON
@@ -75,7 +76,9 @@ def throttled(handle: Any) -> bool:
     """Return True if the domain's CPUs have a quota that leaves them less than all of the time."""
     try:
         limits = handle.schedulerParametersFlags(libvirt.VIR_DOMAIN_AFFECT_LIVE)
-    except libvirt.libvirtError:
+    except libvirt.libvirtError as error:
+        if lost(error):
+            raise
         return False  # no control group for CPUs, or the domain has just ended
     return 0 < int(limits.get("vcpu_quota", _NO_QUOTA)) < int(limits.get("vcpu_period", 0))
 
@@ -136,6 +139,18 @@ def label_of(handle: Any) -> Label | None:
             return None
         raise
     return parse_label(str(text))
+
+
+def mark_frozen(handle: Any, frozen: bool) -> None:
+    """Write into our label whether its guest froze its jobs."""
+    label = label_of(handle)
+    if label is None or label.frozen == frozen:
+        return
+    where = libvirt.VIR_DOMAIN_AFFECT_LIVE
+    if handle.isPersistent():
+        where |= libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    text = label_text(replace(label, frozen=frozen))
+    handle.setMetadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, text, PREFIX, NAMESPACE, where)
 
 
 class StaleDomain:

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import libvirt
 
-from backfill.core.devices import VirtualFunction
-from backfill.core.quantities import Resources
+from backfill.core.model.devices import VirtualFunction
+from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.connection import states
+from backfill.drivers.libvirt.connection.cables import cards_to_change
 from backfill.drivers.libvirt.connection.domain_xml import DomainFiles, placed, private_folder
 from backfill.drivers.libvirt.connection.domains import (
     STATS,
@@ -21,6 +22,7 @@ from backfill.drivers.libvirt.connection.domains import (
     StaleDomain,
     label_of,
     lookup,
+    mark_frozen,
     refuse_if_leaving,
     seen,
     throttle,
@@ -74,19 +76,26 @@ class Hypervisor:
         self.meter = CpuMeter()
         self._stale = StaleDomain(host)
         self._link = Link(host, uri, limits, self._watch, opener)
+        # What may hang on the host's directories must not cost the other its connection.
+        self._aside = Link(host, uri, limits, opener=opener)
         # Handles (which mean one UUID for ever) of the domains with our label, by name.
         self._ours: dict[str, tuple[Any, str]] = {}
         self._counted: tuple[float, int] = (float("-inf"), 0)  # virtual functions: when, and how many
         self._user: tuple[Any, User | None] | None = None  # and the connection that told it
 
     def close(self) -> None:
-        """Give back the connection."""
+        """Give back the connections."""
         self._link.close()
+        self._aside.close()
 
     @property
     def connected(self) -> bool:
         """Return True if the connection is open at this moment; asks nobody."""
         return self._link.connected
+
+    def aside(self, work: Callable[[Any], _Answer]) -> _Answer:
+        """Do what may take long, or hang, over a connection of its own."""
+        return self._aside.call(self.host, work)
 
     def survey(self) -> tuple[Resources, list[Domain]]:
         """Totals and all domains, in one go."""
@@ -331,6 +340,22 @@ class Hypervisor:
         """Ask the running guest to let go of a device; it may take a moment."""
         live = libvirt.VIR_DOMAIN_AFFECT_LIVE
         self._on(name, lambda domain: domain.detachDeviceFlags(device, live))
+
+    def set_link(self, name: str, up: bool) -> None:
+        """Plug the cables of the guest's cards in, or pull them; what has none is left as it is.
+
+        What the guest sends while they are out is lost, as from any machine.
+        """
+
+        def work(domain: Any) -> None:
+            for card in cards_to_change(domain.XMLDesc(), up):
+                domain.updateDeviceFlags(card, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+
+        self._on(name, work)
+
+    def set_frozen(self, name: str, frozen: bool) -> None:
+        """Note in our label that its guest froze its jobs, or let them go on; it goes with the guest."""
+        self._on(name, lambda domain: mark_frozen(domain, frozen))
 
     # --- moves -----------------------------------------------------------------------------
 

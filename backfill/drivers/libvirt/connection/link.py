@@ -10,6 +10,7 @@ import functools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -64,6 +65,8 @@ class Link:
         self._connection: Any = None
         self._attempt: tuple[Future[Any], float] | None = None
         self._calls = 0
+        self._users: Counter[int] = Counter()  # calls under way, by the id of their connection
+        self._leaving: dict[int, Any] = {}  # connections that their last call closes
         self._closed = False
 
     def call(self, subject: str, work: Callable[[Any], T], limit_s: float | None = None) -> T:
@@ -72,17 +75,10 @@ class Link:
         Raises the typed error for a libvirt error, UnreachableError when `limit_s` is over.
         """
         limit_s = self._limits.call_s if limit_s is None else limit_s
-        connection = self._connected(subject)
-        with self._lock:
-            if self._calls >= self._limits.stuck_calls:
-                raise UnreachableError(
-                    subject,
-                    f"{self._calls} calls to {self._host} wait for an answer",
-                    f"check libvirtd on {self._host}",
-                )
-            self._calls += 1
+        connection = self._borrow(subject)
         try:
-            return self._start(lambda: work(connection), self._call_ended).result(limit_s)
+            ended = functools.partial(self._call_ended, connection)
+            return self._start(lambda: work(connection), ended).result(limit_s)
         except TimeoutError:
             self._drop(connection)
             raise UnreachableError(
@@ -96,14 +92,31 @@ class Link:
     @property
     def connected(self) -> bool:
         """Return True if the connection is open at this moment; asks nobody."""
-        connection = self._connection
-        return connection is not None and bool(connection.isAlive())
+        with self._lock:
+            return self._connection is not None and bool(self._connection.isAlive())
 
     def close(self) -> None:
         """Give the connection back; later calls fail."""
         with self._lock:
             self._closed = True
         self._drop(self._connection)
+
+    def _borrow(self, subject: str) -> Any:
+        """Return the open connection, kept open until `_call_ended`."""
+        while True:
+            connection = self._connected(subject)
+            with self._lock:
+                if connection is not self._connection:
+                    continue  # it was dropped meanwhile
+                if self._calls >= self._limits.stuck_calls:
+                    raise UnreachableError(
+                        subject,
+                        f"{self._calls} calls to {self._host} wait for an answer",
+                        f"check libvirtd on {self._host}",
+                    )
+                self._calls += 1
+                self._users[id(connection)] += 1
+                return connection
 
     def _connected(self, subject: str) -> Any:
         with self._lock:
@@ -146,16 +159,30 @@ class Link:
         return connection
 
     def _drop(self, connection: Any) -> None:
-        """Forget `connection` and close it in the background: closing asks the other side."""
+        """Forget `connection` and close it in the background: closing asks the other side.
+
+        Not under a call: the library frees what the call still uses, which ends the whole process,
+        and it fails all others of the connection. Keepalive ends what no answer comes to.
+        """
         with self._lock:
             if self._connection is connection:
                 self._connection = None
+            if connection is not None and self._users[id(connection)]:
+                self._leaving[id(connection)] = connection
+                return
         if connection is not None:
             self._start(lambda: _close_quietly(connection))
 
-    def _call_ended(self) -> None:
+    def _call_ended(self, connection: Any) -> None:
         with self._lock:
             self._calls -= 1
+            self._users[id(connection)] -= 1
+            last = not self._users[id(connection)]
+            if last:
+                del self._users[id(connection)]
+            leaving = self._leaving.pop(id(connection), None) if last else None
+        if leaving is not None:
+            self._start(lambda: _close_quietly(leaving))
 
     def _start(self, work: Callable[[], T], at_end: Callable[[], None] = lambda: None) -> Future[T]:
         future: Future[T] = Future()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 
 
 class DomainState(IntEnum):
@@ -90,9 +90,9 @@ _ODD: dict[int, str] = {
 }
 
 
-def odd(state: int, reason: int) -> str:
-    """Say what stopped its guest without anybody's order, with the next step, or return ""."""
-    return _ODD.get(reason, "") if state == DomainState.PAUSED else ""
+def odd(state: int, reason: int) -> str | None:
+    """Say what stopped its guest without anybody's order, with the next step, or None."""
+    return _ODD.get(reason) if state == DomainState.PAUSED else None
 
 
 def may_be_restarted(state: int, reason: int) -> bool:

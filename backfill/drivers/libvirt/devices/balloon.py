@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.libvirt.devices.device_xml import has_balloon
 from backfill.drivers.libvirt.pool import Pool
 from backfill.ports.errors import BusyError, RefusedError

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from backfill.core.devices import Holding
-from backfill.core.refusals import Reason
+from backfill.core.model.devices import Holding
+from backfill.core.model.refusals import Reason
 from backfill.drivers.libvirt.store import Store, folders_in, read_text
 from backfill.ports.errors import NotFoundError, UnreadableError
 

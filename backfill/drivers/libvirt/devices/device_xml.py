@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
 
-from backfill.core.devices import VirtualFunction
+from backfill.core.model.devices import VirtualFunction
 
 _ADDRESS = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 

@@ -6,10 +6,10 @@ import logging
 import re
 import time
 
-from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
-from backfill.core.fleet import InstanceState
-from backfill.core.refusals import Reason
-from backfill.core.sentences import sentence
+from backfill.core.model.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.refusals import Reason
+from backfill.core.model.sentences import sentence
 from backfill.drivers.libvirt.devices.device_xml import free_port, hostdev_xml, present_in, shmem_xml
 from backfill.drivers.libvirt.pool import Pool
 from backfill.ports.errors import BusyError, DriverError, NoCapacityError, UnreachableError
@@ -80,16 +80,16 @@ def _move_holding(pool: Pool, old: Holding, host: str) -> Holding:
     return given
 
 
-def room_for(pool: Pool, host: str, name: str) -> str:
-    """Say why `host` could not give it what it holds elsewhere, or return an empty text."""
+def room_for(pool: Pool, host: str, name: str) -> str | None:
+    """Say why `host` could not give it what it holds elsewhere, or None."""
     old = pool.devices.of(name)
     if old is None or old.host == host:
-        return ""
+        return None
     wanted = Wanted(old.instance, host, old.job, old.owner, len(old.functions), old.region_mb)
     functions = pool.on(host).virtual_functions() if old.functions else []
     others = [h for h in pool.devices.all() if h.instance != name]
     given = allocate(wanted, functions, others, Sharing.ANYONE, pool.config.cluster)
-    return sentence(given) if isinstance(given, Reason) else ""
+    return sentence(given) if isinstance(given, Reason) else None
 
 
 def unplug(pool: Pool, host: str, name: str) -> None:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import libvirt
 import libvirt_qemu
 
-from backfill.core.readiness import GuestReport, Stated, figure
+from backfill.core.model.readiness import GuestReport, Stated, figure
 from backfill.drivers.libvirt.errors import AGENT_COMMAND_TIMEOUT
 from backfill.drivers.libvirt.guest.report import read_report
 from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
 
 WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"
 PROVE_PROGRAM = "/usr/local/sbin/backfill-prove"
+KEY_PROGRAM = "/usr/local/sbin/backfill-key"
 JOBS_PROGRAM = "/usr/local/sbin/backfill-jobs"
 HOOK_PROGRAM = "/usr/local/sbin/backfill-devices"
+# Where jobs in virtual machines look for them: HSF-TN-2016-02.
+JOB_FEATURES, MACHINE_FEATURES = "/run/backfill/jobfeatures", "/etc/machinefeatures"
 # What a guest's programs print goes into reports and sentences, and so into the journal.
 _MOST_OUTPUT = 65_536
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.005, 0.05
@@ -39,7 +42,7 @@ def wake(ask: Ask, name: str, now_s: float, limit_s: float) -> float:
     def program() -> list[str]:
         return [WAKE_PROGRAM, f"{now_s + time.monotonic() - began_s:.6f}"]
 
-    output = _ask_until(ask, name, program, limit_s)
+    output = ask_until(ask, name, program, limit_s)
     try:
         return figure(output)
     except ValueError:
@@ -56,6 +59,9 @@ class ProofRequest:
     time_server: str = ""
     mounts: tuple[str, ...] = ()  # a path, with `:ro` where it need not be writable
     salt: bool = False
+    # Slurm's own key as it is now, and where it belongs; empty: the one of the seed is for ever.
+    key_place: str = ""
+    key: bytes = b""
 
     def arguments(self, later_s: float) -> list[str]:
         """The program's arguments, `later_s` after the request was made."""
@@ -65,6 +71,7 @@ class ProofRequest:
             *([f"credential={self.credential}"] if self.credential else []),
             *(f"mount={mount}" for mount in self.mounts),
             *(["salt"] if self.salt else []),
+            *([f"key={self.key_place}"] if self.key_place else []),
             *(["register"] if self.register else []),
         ]
 
@@ -79,7 +86,7 @@ def prove(ask: Ask, name: str, request: ProofRequest, limit_s: float) -> tuple[G
         asked_s = time.monotonic()
         return [PROVE_PROGRAM, *request.arguments(asked_s - began_s)]
 
-    output = _ask_until(ask, name, program, limit_s)
+    output = ask_until(ask, name, program, limit_s, request.key)
     heard_s = time.monotonic()
     # Between asking and hearing the guest read its clock once more: that bounds its offset, too.
     window = (request.now_s + asked_s - began_s, request.now_s + heard_s - began_s)
@@ -98,34 +105,75 @@ done
 """
 
 
-def differs(ask: Ask, name: str, stated: Stated, limit_s: float) -> str:
-    """The first thing in the guest that is not as its states say; empty when all is."""
+def differs(ask: Ask, name: str, stated: Stated, limit_s: float) -> str | None:
+    """The first thing in the guest that is not as its states say; None: all is."""
     seals = [word for seal in stated.seals for word in seal]
-    told = _ask_until(ask, name, lambda: ["/bin/sh", "-c", _LOOK, stated.listed, *seals], limit_s)
-    return "" if told.startswith("ok ") else told or "it cannot be seen"
+    told = ask_until(ask, name, lambda: ["/bin/sh", "-c", _LOOK, stated.listed, *seals], limit_s)
+    return None if told.startswith("ok ") else told or "it cannot be seen"
 
 
 def hook(ask: Ask, name: str, when: str, limit_s: float) -> None:
     """Let the image's program for devices do its part; an image without one has nothing to do."""
     script = 'test ! -x "$0" || exec "$0" "$1"'
-    _ask_until(ask, name, lambda: ["/bin/sh", "-c", script, HOOK_PROGRAM, when], limit_s)
+    ask_until(ask, name, lambda: ["/bin/sh", "-c", script, HOOK_PROGRAM, when], limit_s)
+
+
+# Each file is there as a whole or not at all, whenever a job looks.
+_ANNOUNCE = """
+set -e
+for file in "$2/$0/shutdowntime_job" "$3/shutdowntime"; do
+    mkdir -p "${file%/*}"
+    echo "$1" >"$file.new"
+    chmod 644 "$file.new"
+    mv "$file.new" "$file"
+done
+"""
+
+
+# It goes on by itself: what it prints and how it ends is nobody's concern.
+_RUN_FOR = """
+user=$0 SLURM_JOB_ID=$1
+shift
+export SLURM_JOB_ID
+id -u "$user" >/dev/null || exit 1
+command -v "$1" >/dev/null || { echo "there is no program $1" >&2; exit 1; }
+setsid runuser -u "$user" -- "$@" </dev/null >/dev/null 2>&1 &
+"""
+
+
+def announce(ask: Ask, name: str, job: int, ends_s: float, limit_s: float) -> None:
+    """Let the Machine/Job Features in the guest name the time of the job's shutdown."""
+    words = (str(job), str(int(ends_s)), JOB_FEATURES, MACHINE_FEATURES)
+    ask_until(ask, name, lambda: ["/bin/sh", "-c", _ANNOUNCE, *words], limit_s)
+
+
+def run_for(ask: Ask, name: str, job: int, user: str, command: Sequence[str], limit_s: float) -> None:
+    """Start a program in the guest as this user, once more where the agent was silent before."""
+    ask_until(ask, name, lambda: ["/bin/sh", "-c", _RUN_FOR, user, str(job), *command], limit_s)
+
+
+def give_key(ask: Ask, name: str, place: str, key: bytes, limit_s: float) -> None:
+    """Let the guest have this key there; where it had another, its slurmd reads the new one."""
+    ask_until(ask, name, lambda: [KEY_PROGRAM, place], limit_s, key)
 
 
 def job_processes(ask: Ask, name: str, limit_s: float) -> tuple[int, int]:
     """Count the processes of Slurm jobs in the guest: (going, stopped)."""
-    output = _ask_until(ask, name, lambda: [JOBS_PROGRAM], limit_s)
+    output = ask_until(ask, name, lambda: [JOBS_PROGRAM], limit_s)
     words = output.split()
     if len(words) != 2 or not all(w.isdecimal() for w in words):
         raise BadOutputError(name, f"{JOBS_PROGRAM} answered '{output[:80]}'")
     return int(words[0]), int(words[1])
 
 
-def _ask_until(ask: Ask, name: str, program: Callable[[], list[str]], limit_s: float) -> str:
+def ask_until(
+    ask: Ask, name: str, program: Callable[[], list[str]], limit_s: float, given: bytes = b""
+) -> str:
     """Run the program, again while the agent is silent: running it twice does no harm."""
     deadline_s = time.monotonic() + limit_s
     while True:
         try:
-            return _run(ask, name, program(), deadline_s)
+            return _run(ask, name, program(), deadline_s, given)
         except AgentSilentError:
             if time.monotonic() > deadline_s:
                 raise UnreachableError(
@@ -136,9 +184,12 @@ def _ask_until(ask: Ask, name: str, program: Callable[[], list[str]], limit_s: f
             time.sleep(_LONGEST_POLL_S)
 
 
-def _run(ask: Ask, name: str, argv: list[str], deadline_s: float) -> str:
+def _run(ask: Ask, name: str, argv: list[str], deadline_s: float, given: bytes) -> str:
     """Run a program in the guest and return what it wrote; AgentSilentError after the deadline."""
-    started = ask("guest-exec", {"path": argv[0], "arg": argv[1:], "capture-output": True})
+    words: dict[str, object] = {"path": argv[0], "arg": argv[1:], "capture-output": True}
+    if given:  # for its standard input, where no job can read it as it could an argument
+        words["input-data"] = base64.b64encode(given).decode()
+    started = ask("guest-exec", words)
     poll_s = _FIRST_POLL_S
     while True:
         status = ask("guest-exec-status", {"pid": started["pid"]})

@@ -17,6 +17,7 @@ ENTROPY_BYTES = 64
 # A clone goes on with the disk sizes that its parent saw: all seeds are equally long.
 _LENGTH = 64 << 10
 MOST_USER_DATA = 32 << 10  # leaves room for the rest
+MUNGE_KEY = "/etc/munge/munge.key"
 HOOK_PROGRAM, HOOK_FILE = "/usr/local/sbin/backfill-hook", "/etc/backfill/hook"
 _NOTHING, _STAND_IN = "/bin/true", "/etc/backfill/stand-in"
 # Ends well even in a guest whose image lacks the hook: a prolog that fails would drain its node.
@@ -63,15 +64,17 @@ def identity_text(identity: Identity) -> str:
 
 def seed_tar(
     identity: Identity,
-    munge_key: bytes,
+    key: bytes,
     no_ops: tuple[str, ...] = (),
     entropy: bytes = b"",
     canary: bool = False,
     more: Mapping[str, bytes] | None = None,
     asks: str = "",
+    key_place: str = MUNGE_KEY,
 ) -> bytes:
-    """The guest's files; `no_ops` are absolute paths of programs that shall do nothing there, but
-    with `asks` (see `Surroundings`) hold the start of a job until its devices are in the guest.
+    """The guest's files, the cluster's key among them at its `key_place`; `no_ops` are absolute paths of
+    programs that shall do nothing there, but with `asks` (see `Surroundings`) hold the start of a job
+    until its devices are in the guest.
 
     `entropy`: randomness that no other guest gets; without it the guest becomes a parent, to be
     frozen. `canary`: the guest tries itself out, says how that went and ends. The same arguments
@@ -86,7 +89,7 @@ def seed_tar(
         if canary:
             _add(tar, "etc/backfill/canary", b"\n", 0o644)
         _add(tar, "etc/backfill/identity", identity_text(identity).encode(), 0o644)
-        _add(tar, "etc/munge/munge.key", munge_key, 0o400)
+        _add(tar, key_place[1:], key, 0o400)
         for path, content in sorted((more or {}).items()):
             secret = "/pki/" in path or "/cloud/seed/" in path
             _add(tar, path.lstrip("/"), content, 0o400 if secret else 0o644)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.libvirt.connection.domain_xml import placed
 from backfill.drivers.libvirt.connection.domains import Domain
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
@@ -49,15 +49,29 @@ def migrate(pool: Pool, host: str, name: str, target: str) -> None:
             finish_save(pool, host, name)
             _, instance = pool.need(host, name)
         with pool.move_slots.between(name, host, target, pool.config.moves.turn_s):
-            if instance.state in AT_REST:
-                _move_files(pool, host, name, target)
-            else:
-                _move_memory(pool, host, name, target)
+            _go_over(pool, host, name, target, at_rest=instance.state in AT_REST)
+
+
+def _go_over(pool: Pool, host: str, name: str, target: str, *, at_rest: bool) -> None:
+    pool.moves_cancelled.discard(name)
+    try:
+        if at_rest:
+            _move_files(pool, host, name, target)
+        else:
+            _move_memory(pool, host, name, target)
+    except (UnreachableError, BusyError):
+        raise
+    except DriverError as error:
+        # Of a move that is cancelled the other side may be the first to fail, for want of the rest.
+        if name in pool.moves_cancelled:
+            raise BusyError(name, f"its move was cancelled: {error.problem}") from error
+        raise
 
 
 def cancel(pool: Pool, host: str, name: str) -> None:
     """Stop its way to another host. See `InstanceProvider.cancel_move`."""
     pool.need(host, name)
+    pool.moves_cancelled.add(name)
     pool.on(host).cancel_move(name)
 
 

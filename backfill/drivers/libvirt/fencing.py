@@ -1,0 +1,58 @@
+"""Stops and starts of instances between which nothing of a stale job runs, and nothing gets out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from backfill.core.model.fleet import InstanceState
+from backfill.drivers.libvirt import saving
+from backfill.drivers.libvirt.connection.domains import Domain
+from backfill.drivers.libvirt.guest import fencing
+from backfill.drivers.libvirt.pool import Pool
+from backfill.ports.errors import BusyError, RefusedError
+
+
+def freeze(pool: Pool, host: str, name: str) -> None:
+    """Freeze all jobs in the running guest, and note it. See `GuestFence.freeze`."""
+    _need_running(pool, host, name)
+    limit_s = pool.config.limits.agent_s
+    pool.on(host).with_agent(name, lambda ask: fencing.hold(ask, name, limit_s), _call_s(pool))
+    pool.on(host).set_frozen(name, frozen=True)
+
+
+def thaw(pool: Pool, host: str, name: str) -> None:
+    """Let its CPUs go on behind a shut door: `release` opens it. See `InstanceProvider.thaw`."""
+    _, instance = pool.need(host, name)
+    if instance.state is InstanceState.PAUSED:
+        pool.on(host).set_link(name, up=False)
+    saving.thaw(pool, host, name)
+
+
+def release(pool: Pool, host: str, name: str, now_s: float, ended: Collection[int]) -> float:
+    """End, let go on, and open the door, in this order. See `GuestFence.release`."""
+    domain = _need_running(pool, host, name)
+    frozen = domain.label is not None and domain.label.frozen
+    if ended and not frozen:
+        raise RefusedError(
+            name, "its jobs were not frozen before it stopped, so that none can be ended unrun"
+        )
+    limit_s = pool.config.limits.agent_s
+    correction_s = pool.on(host).with_agent(
+        name, lambda ask: fencing.clear(ask, name, now_s, ended, limit_s), _call_s(pool)
+    )
+    pool.on(host).set_link(name, up=True)
+    if frozen:
+        pool.on(host).set_frozen(name, frozen=False)
+    return correction_s
+
+
+def _need_running(pool: Pool, host: str, name: str) -> Domain:
+    domain, instance = pool.need(host, name)
+    if instance.state is not InstanceState.RUNNING:
+        raise BusyError(name, f"it is {instance.state} on {host}, its guest cannot answer")
+    return domain
+
+
+def _call_s(pool: Pool) -> float:
+    limits = pool.config.limits
+    return limits.agent_s + limits.call_s

@@ -1,0 +1,223 @@
+"""Workloads and their patience: no payload goes on after it, and none is stopped in vain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from backfill.core.model.changes import HoldSet
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.limits import Limits
+from backfill.core.policies.workloads import AtEnd, JobSignal, ReadyMade, WarnBy, Workload, Workloads
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
+
+THROTTLE = RungRule(Rung.THROTTLE, within_s=1.0)
+PAUSE = RungRule(Rung.PAUSE, within_s=1.0, for_s=90.0)
+MIGRATE, REQUEUE = RungRule(Rung.MIGRATE), RungRule(Rung.REQUEUE)
+
+
+def pilots(*rungs: RungRule, **more: object) -> Workloads:
+    """All jobs can stand still for 100 s, by this ladder."""
+    given = Workload("pilot", stand_still_s=100.0, ladder=rungs or (PAUSE, REQUEUE))
+    return Workloads((replace(given, **more),))  # type: ignore[arg-type]
+
+
+def one_pilot(workloads: Workloads, hosts: tuple[str, ...] = ("bm1",)) -> tuple[Rehearsal, str]:
+    """A pilot at work on an instance of bm1."""
+    sim = cluster(cpus=1)
+    run = play(sim, policies(hosts=hosts, workloads=workloads, limits=Limits(destroys_per_min=6)))
+    low = sim.submit("htc", 1000.0)
+    run.until(lambda: running(sim, low), 30)
+    run.run(3.0)
+    return run, low
+
+
+def take(sim: SimulatedWorld, for_s: float, limit_s: float | None, host: str = "bm1") -> str:
+    """A job of somebody else gets the host."""
+    return sim.submit("batch", for_s, time_limit_s=limit_s, required_nodes=(host,))
+
+
+def node(run: Rehearsal) -> str:
+    return next(iter(run.world.managed))
+
+
+def phase(run: Rehearsal) -> Phase | None:
+    found = run.world.managed.get("vn1")
+    return None if found is None else found.phase
+
+
+def test_a_short_stay_is_waited_for() -> None:
+    """Its limit says so: the pilot is paused and goes on with nothing lost."""
+    run, low = one_pilot(pilots(THROTTLE, PAUSE, REQUEUE))
+    take(run.sim, 60.0, 80.0)
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    assert "pilot can stand still for 100 s: it waits" in run.world.managed["vn1"].reason
+    run.until(lambda: phase(run) is Phase.READY, 120)
+    run.until(lambda: run.sim.job(low).state is JobState.COMPLETED, 1200)
+    assert run.sim.job(low).restarts == 0
+    assert run.sim.audit() == []
+
+
+def test_patience_that_is_over_ends_a_pilot_before_it_runs_again() -> None:
+    """Nobody knew how long the host would be taken; its copy is destroyed, and it starts anew."""
+    run, low = one_pilot(pilots(RungRule(Rung.PAUSE, within_s=1.0, for_s=None)))
+    take(run.sim, 300.0, None)
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    stopped_s = run.now_s
+    run.until(lambda: run.sim.job(low).state is JobState.PENDING, 130)
+    assert 90 < run.now_s - stopped_s < 110
+    run.until(lambda: run.sim.job(low).state is JobState.COMPLETED, 2000)
+    assert run.sim.job(low).restarts == 1
+    assert run.sim.audit() == []
+
+
+def test_a_host_that_is_free_too_late_brings_back_no_pilot() -> None:
+    """The daemon was away while patience ran out, and the host is free as it comes back."""
+    run, low = one_pilot(pilots(RungRule(Rung.PAUSE, within_s=1.0, for_s=None)))
+    high = take(run.sim, 60.0, None)
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    run.kill()
+    run.run(120.0)
+    assert run.sim.job(high).state is JobState.COMPLETED
+    run.start()
+    run.until(lambda: run.sim.job(low).restarts == 1, 60)
+    run.until(lambda: run.sim.job(low).state is JobState.COMPLETED, 2000)
+    assert run.sim.audit() == []
+
+
+def test_a_pilot_that_may_not_start_anew_ends() -> None:
+    """Submitted as --no-requeue it is cancelled: its pool has started the payload elsewhere."""
+    sim = cluster(cpus=1)
+    rules = policies(hosts=("bm1",), workloads=pilots(RungRule(Rung.PAUSE, within_s=1.0, for_s=None)))
+    run = play(sim, rules)
+    low = sim.submit("htc", 1000.0, requeue=False)
+    run.until(lambda: running(sim, low), 30)
+    take(sim, 300.0, None)
+    run.until(lambda: sim.job(low).state is JobState.CANCELLED, 130)
+    assert sim.audit() == []
+
+
+def test_who_sends_another_pilot_has_the_old_one_cancelled() -> None:
+    """`at_end: cancel`."""
+    workloads = pilots(RungRule(Rung.PAUSE, within_s=1.0, for_s=None), at_end=AtEnd.CANCEL)
+    run, low = one_pilot(workloads)
+    take(run.sim, 300.0, None)
+    run.until(lambda: run.sim.job(low).state is JobState.CANCELLED, 130)
+    assert run.sim.audit() == []
+
+
+def test_a_long_stay_sends_it_to_a_host_that_is_free() -> None:
+    """It is not paused until its patience is over first."""
+    run, low = one_pilot(pilots(PAUSE, MIGRATE, REQUEUE), hosts=("bm1", "bm2"))
+    host = run.world.managed["vn1"].host
+    take(run.sim, 500.0, 600.0, host)
+    run.until(lambda: running(run.sim, low) and run.world.managed["vn1"].host != host, 60)
+    run.until(lambda: phase(run) is Phase.READY, 60)
+    assert run.sim.job(low).restarts == 0
+    assert run.sim.audit() == []
+
+
+def test_a_long_stay_throttles_where_no_other_host_is_free() -> None:
+    """Its connections stay alive, and its patience is not touched."""
+    run, low = one_pilot(pilots(THROTTLE, PAUSE, MIGRATE, REQUEUE))
+    take(run.sim, 500.0, 600.0)
+    run.until(lambda: phase(run) is Phase.THROTTLED, 10)
+    assert "keeps next to no CPU time" in run.world.managed["vn1"].reason
+    run.until(lambda: phase(run) is Phase.READY, 600)
+    run.until(lambda: run.sim.job(low).state is JobState.COMPLETED, 1200)
+    assert run.sim.job(low).restarts == 0
+    assert run.sim.audit() == []
+
+
+def test_a_long_stay_gives_it_back_at_once_where_nothing_else_is_left() -> None:
+    """It starts anew elsewhere instead of being stopped first and lost later."""
+    run, low = one_pilot(pilots(PAUSE, REQUEUE))
+    take(run.sim, 500.0, 600.0)
+    asked_s = run.now_s
+    run.until(lambda: run.sim.job(low).state is JobState.PENDING, 20)
+    assert run.now_s - asked_s < 20
+    assert run.sim.audit() == []
+
+
+def test_before_it_is_given_back_it_is_told() -> None:
+    """By a signal; it ends by itself, and has a share of its CPUs until then."""
+    told = pilots(PAUSE, REQUEUE, warn=WarnBy.SIGNAL, signal=JobSignal.INT, drain_s=10.0)
+    run, low = one_pilot(told)
+    run.sim.heeds(low, 3.0)
+    high = take(run.sim, 500.0, 600.0)
+    run.until(lambda: running(run.sim, high), 5)
+    run.until(lambda: run.sim.job(low).state is JobState.FAILED, 15)
+    assert run.sim.signals(low) == ["INT"]
+    assert run.sim.audit() == []
+
+
+def test_one_that_does_not_heed_the_signal_starts_anew_when_its_time_is_over() -> None:
+    """It was told once."""
+    run, low = one_pilot(pilots(PAUSE, REQUEUE, warn=WarnBy.SIGNAL, drain_s=10.0))
+    take(run.sim, 500.0, 600.0)
+    asked_s = run.now_s
+    run.until(lambda: run.sim.job(low).state is JobState.PENDING, 30)
+    assert run.now_s - asked_s >= 10.0
+    assert run.sim.signals(low) == ["TERM"]
+    assert run.sim.audit() == []
+
+
+def test_owners_who_use_little_of_their_limits_are_known_for_it() -> None:
+    """Three jobs of an hour's limit have taken a minute each: the fourth is waited for."""
+    run, low = one_pilot(pilots(PAUSE, MIGRATE, REQUEUE))
+    for _ in range(3):
+        high = run.sim.submit("batch", 36.0, time_limit_s=3600.0, required_nodes=("bm2",))
+        run.until(partial(ended, run.sim, high), 90)
+    take(run.sim, 36.0, 3600.0)
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    assert "expected to stay for 36 to 36 s" in run.world.managed["vn1"].reason
+    run.until(lambda: phase(run) is Phase.READY, 90)
+    assert run.sim.job(low).restarts == 0
+
+
+def test_two_stops_soon_after_one_another_count_together() -> None:
+    """Time at work pays back what a stop has cost, second for second."""
+    run, low = one_pilot(pilots(PAUSE, REQUEUE))
+    take(run.sim, 60.0, 80.0)
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    run.until(lambda: phase(run) is Phase.READY, 90)
+    (owed,) = run.world.managed["vn1"].stood
+    assert 55 < owed.spent_s < 70
+    take(run.sim, 60.0, 80.0)
+    run.until(lambda: run.sim.job(low).state is JobState.PENDING, 60)
+    assert run.sim.audit() == []
+
+
+def test_jobs_with_no_end_to_their_patience_are_as_they_were() -> None:
+    """An entry that is like `default` changes nothing but, perhaps, the ladder."""
+    run, low = one_pilot(Workloads((Workload("any", like=ReadyMade.DEFAULT, ladder=(PAUSE,)),)))
+    take(run.sim, 500.0, 600.0)
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    run.until(lambda: phase(run) is Phase.READY, 600)
+    assert run.sim.job(low).restarts == 0
+    assert run.sim.audit() == []
+
+
+def test_where_nobody_waits_the_guest_freezes_its_jobs_first() -> None:
+    """Of two pilots the one without patience is ended in the guest, and the other one goes on."""
+    both = Workloads((Workload("short", job_name="short*", stand_still_s=40.0, ladder=(PAUSE, REQUEUE)),))
+    sim = cluster(cpus=2)
+    flavour = Flavour(cpus=2, memory_mb=256)
+    rules = policies(hosts=("bm1",), workloads=both, instances=replace(TWELVE, flavour=flavour))
+    run = play(sim, rules)
+    jobs = [sim.submit("htc", 300.0, name=name) for name in ("short", "long")]
+    run.until(lambda: running(sim, *jobs), 30)
+    run.run(3.0)
+    run.cycle.take([HoldSet("bm1", run.now_s, on=True, reason="a test")])
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    run.until(lambda: sim.job(jobs[0]).restarts == 1, 60)
+    assert sim.job(jobs[1]).state is JobState.SUSPENDED
+    run.cycle.take([HoldSet("bm1", run.now_s, on=False, reason="a test")])
+    run.until(partial(ended, sim, *jobs), 1000)
+    assert [sim.job(job).restarts for job in jobs] == [1, 0]
+    assert sim.audit() == []

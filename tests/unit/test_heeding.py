@@ -1,0 +1,46 @@
+"""Of readings without news the journal tells those by which a picture would be stale, and no more."""
+
+from __future__ import annotations
+
+import random
+
+from backfill.core.heeding import Readings
+from backfill.core.model.changes import SourceSeen
+
+
+def test_a_host_is_told_once_in_a_while() -> None:
+    readings = Readings()
+    readings.put(SourceSeen("n1", 100.0))
+    assert [r.seen_s for r in readings.due(95.0, ())] == [100.0]
+    readings.told(["n1"], 100.0)
+    readings.put(SourceSeen("n1", 110.0))
+    assert readings.due(100.0, ()) == []
+    assert [r.seen_s for r in readings.due(105.0, ())] == [110.0]
+
+
+def test_in_doubt_each_reading_is_told() -> None:
+    readings = Readings()
+    for seen_s in (100.0, 102.0):
+        readings.put(SourceSeen("n1", seen_s))
+        assert [r.seen_s for r in readings.due(50.0, {"n1"})] == [seen_s]
+        readings.told(["n1"], seen_s)
+        assert readings.due(50.0, {"n1"}) == []
+
+
+def test_those_found_are_those_that_a_look_at_all_would_find() -> None:
+    chance = random.Random(17)
+    readings, latest, told = Readings(), dict[str, SourceSeen](), dict[str, float]()
+    for now in range(1, 2000):
+        for host in chance.sample([f"n{i}" for i in range(9)], chance.randrange(4)):
+            latest[host] = SourceSeen(host, now - chance.random())
+            readings.put(latest[host])
+        each = {host for host in latest if chance.random() < 0.1}
+        half_s = now - 10.0
+        newer = {host: r for host, r in latest.items() if told.get(host, 0.0) < r.seen_s}
+        expected = [h for h in sorted(newer) if h in each or told.get(h, 0.0) < half_s]
+        assert [reading.source for reading in readings.due(half_s, each)] == expected
+        oldest_s = min((newer[host].seen_s for host in expected), default=0.0)
+        alone = chance.random() < 0.5
+        for host in expected:
+            told[host] = newer[host].seen_s if alone else oldest_s
+            readings.told([host], told[host])
