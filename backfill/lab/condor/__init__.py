@@ -1,0 +1,1 @@
+"""An HTCondor pool beside the lab's cluster, pilots for it, and a compute element that submits them."""
