@@ -10,14 +10,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from backfill.lab import cgroups, control, kvm, saltenv
+from backfill.lab import cgroups, control, kvm, roots, saltenv, slurmconf
 from backfill.lab.layout import SLURM_TOOLS_PATH, daemon_socket, tools_dir, user_ids
 from backfill.lab.needs import check_machine
+from backfill.lab.site import services as site_services
 from backfill.lab.spec import LIBVIRT_PORT, LabError, LabSpec, host_address, lab_root
 from backfill.lab.status import LabStatus, MachineStatus
+from backfill.lab.supervisor import NAME as SUPERVISOR
 from backfill.lab.waiting import POLL_S, lock_holder, wait_until
 
 Progress = Callable[[str], None]
@@ -41,12 +45,17 @@ class Lab:
     @property
     def slurm_conf(self) -> Path:
         """The slurm.conf that the controller and the hosts read."""
-        return self.dir / "etc/slurm/slurm.conf"
+        return (self._own("ctl") if self.spec.site else self.dir) / "etc/slurm/slurm.conf"
 
     @property
     def munge_key(self) -> Path:
         """The key that a guest's seed must carry."""
-        return self.dir / "etc/munge/munge.key"
+        return (self._own("ctl") if self.spec.site else self.dir) / "etc/munge/munge.key"
+
+    @property
+    def slurm_keys(self) -> Path:
+        """Slurm's own keys, which all machines read, where it does not use munge."""
+        return self.dir / "etc/slurm/slurm.jwks"
 
     @property
     def tally_log(self) -> Path:
@@ -71,7 +80,7 @@ class Lab:
     @property
     def tools(self) -> Path | None:
         """Slurm's tools of the lab's release, for use in its machines; None: as PATH says."""
-        return tools_dir(self.dir) if self.spec.roots else None
+        return tools_dir(self.dir) if self.spec.roots and not self.spec.site else None
 
     @property
     def path(self) -> str:
@@ -269,17 +278,53 @@ class Lab:
         """Send a signal to a service's own process; nothing restarts it. After SIGKILL it is gone."""
         self._ask(service, {"op": "kill", "signal": int(signal_number)})
 
+    def reboot(self, machine: str, *, orderly: bool = False) -> None:
+        """Start a machine anew; returns when it has booted.
+
+        All its processes end at once, as when its power fails; `orderly`: by systemd's own order, in a
+        site. Its files stay, but for /run and what was in memory.
+        """
+        request = {"op": "reboot", "machine": machine, "orderly": orderly}
+        control.ask(self._socket(SUPERVISOR), request, timeout_s=2 * UP_TIMEOUT_S)
+
+    def upgrade(self, service: str, release: str) -> None:
+        """Start a service ("slurmctld", "slurmd@bm1", "libvirtd@bm1") of another release in its place.
+
+        What the old one has started (jobs' slurmstepd, guests) goes on as it was. For Slurm the lab's
+        configuration is that of the release from then on. LabError where the release is not here yet,
+        or where the service does not come up. Not in a site, whose machines install packages.
+        """
+        if self.spec.site:
+            raise LabError("the services of a site are upgraded by its packages")
+        if service.startswith("libvirtd"):
+            change = {"usr": roots.hypervisor_usr(release)}
+        else:
+            change = {"root": "/" if release == roots.INSTALLED else str(roots.build(release))}
+            later = replace(self.spec, slurm_version=release)
+            self.slurm_conf.write_text(slurmconf.slurm_conf(later, str(self.hook_path)))
+            self.slurm_conf.with_name("cgroup.conf").write_text(slurmconf.cgroup_conf(later))
+        self._ask(service, {"op": "upgrade", **change})
+
     def _ask(self, service: str, request: dict[str, Any]) -> dict[str, Any]:
         name, _, machine = service.partition("@")
+        if self.spec.site:
+            site_services.order({**request, "service": name}, partial(self.run, machine or "ctl"))
+            return {}
         path = self._socket(machine or "ctl")
         return control.ask(path, {**request, "service": name}, timeout_s=UP_TIMEOUT_S)
 
     def _services(self, machine: str) -> dict[str, int]:
+        if self.spec.site:
+            return {} if machine == "switch" else site_services.processes(machine, partial(self.run, machine))
         try:
             answer = control.ask(self._socket(machine), {"op": "status"})
         except LabError:
             return {}
         return {name: int(service["pid"]) for name, service in answer["services"].items()}
+
+    def _own(self, machine: str) -> Path:
+        """The files that a machine of a site has of its own."""
+        return self.dir / "machines" / machine / "upper"
 
     def _socket(self, machine: str) -> Path:
         return self.dir / "run" / f"{machine}.sock"

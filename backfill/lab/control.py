@@ -1,11 +1,11 @@
-"""Asking a machine's init over its unix socket: one JSON line there, one JSON line back."""
+"""Asks a machine or the supervisor over its unix socket: one JSON line there, one JSON line back."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,3 +51,14 @@ def ask(path: Path, request: dict[str, Any], timeout_s: float = 240.0) -> dict[s
     if "error" in answer:
         raise LabError(f"{path.stem}: {answer['error']}")
     return answer
+
+
+def serve(client: socket.socket, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Read one request from `client` and answer it; a client that leaves early is ignored."""
+    try:
+        client.settimeout(30)
+        with client, client.makefile("rwb") as stream:
+            told = answer(json.loads(stream.readline() or b"{}"))
+            stream.write(json.dumps(told).encode() + b"\n")
+    except (OSError, ValueError):
+        return

@@ -41,8 +41,11 @@ def install(suite: str, packages: Sequence[str], how: Sequence[str], root: Path,
         done = subprocess.run(argv, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
         shutil.rmtree(root, ignore_errors=True)
-        last = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
-        raise LabError(f"mmdebstrap could not install Debian {suite}: {last}")
+        lines = log.read_text(errors="replace").splitlines()
+        for line in lines:
+            if line.startswith("E: Unable to locate package "):
+                raise LabError(f"Debian {suite} has no package {line.split()[-1]}; leave it out")
+        raise LabError(f"mmdebstrap could not install Debian {suite}: {' / '.join(lines[-3:])}")
 
 
 def mirror() -> str:

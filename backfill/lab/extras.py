@@ -66,13 +66,13 @@ def write_extras(spec: LabSpec, lab_dir: Path) -> None:
 
 
 def extra_services(spec: LabSpec, lab_dir: Path) -> tuple[Service, ...]:
-    """The controller's further programs."""
+    """The controller's further programs: this machine's own, whatever the lab's release of Slurm."""
     found = []
     argv: tuple[str, ...]
     if spec.time:
         # -x: all machines of a lab have the same clock, which is the host's and not ours to set.
         argv = ("/usr/sbin/chronyd", "-n", "-x", "-u", "root", "-f", f"{lab_dir}/etc/chrony.conf")
-        found.append(Service("chronyd", argv))
+        found.append(Service("chronyd", argv, chroot=False))
     if spec.files:
         argv = (
             "/usr/bin/ganesha.nfsd",
@@ -86,7 +86,8 @@ def extra_services(spec: LabSpec, lab_dir: Path) -> tuple[Service, ...]:
             "-f",
             f"{lab_dir}/etc/ganesha.conf",
         )
-        found.append(Service("ganesha", argv, ready=f"tcp:{CONTROLLER_ADDRESS}:{FILES_PORT}"))
+        ready = f"tcp:{CONTROLLER_ADDRESS}:{FILES_PORT}"
+        found.append(Service("ganesha", argv, ready=ready, chroot=False))
     if spec.salt:
         argv = (
             salt_python(),

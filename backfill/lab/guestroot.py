@@ -13,6 +13,7 @@ from backfill.lab import debian
 from backfill.lab.spec import LabError
 
 GUEST_FILES = Path(__file__).parent / "guest"
+_LIBRARIES = ("-lmunge", "-lm")
 # Any of them may be part of the kernel itself.
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio_balloon", "ext4")
 
@@ -32,21 +33,21 @@ def install_packages(root: Path, log: Path, suite: str, packages: tuple[str, ...
     debian.install(suite, packages, how, root, log)
 
 
-def add_guest_files(root: Path) -> None:
-    """Our own programs, which need nothing of the root, and what they expect there."""
+def can_compile() -> bool:
+    """Return True if our programs can be linked here: with gcc, and the headers and libraries they need."""
+    argv = ["gcc", "-static", "-include", "munge.h", "-x", "c", "-o", "/dev/null", "-", *_LIBRARIES]
+    done = subprocess.run(
+        argv, input="int main(void) { return 0; }\n", text=True, capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
+def add_programs(root: Path) -> None:
+    """Our own programs, which need nothing of the root, and what they and our packages expect there."""
     sbin = root / "usr/local/sbin"
     sbin.mkdir(parents=True, exist_ok=True)
-    for name, where in (
-        *(
-            (name, sbin / name)
-            for name in ("backfill-init", "backfill-service", "backfill-salt", "backfill-key")
-        ),
-        ("shutdown", root / "usr/sbin/shutdown"),
-        ("inittab", root / "etc/inittab"),
-    ):
-        shutil.copyfile(GUEST_FILES / name, where)
-        where.chmod(0o755)
-    for program in ("wake", "jobs", "become", "prove", "stated"):
+    _copy("backfill-key", sbin / "backfill-key")
+    for program in ("wake", "jobs", "become", "prove", "stated", "fence"):
         run(
             "gcc",
             "-O2",
@@ -56,9 +57,31 @@ def add_guest_files(root: Path) -> None:
             "-o",
             str(sbin / f"backfill-{program}"),
             str(GUEST_FILES / f"{program}.c"),
-            "-lmunge",
-            "-lm",
+            *_LIBRARIES,
         )
+    build_guest_hook(root / HOOK_PROGRAM[1:], HOOK_FILE, "/var/log/slurm/backfill-hook.log")
+    (root / "etc/backfill").mkdir(exist_ok=True)
+    # Collecting jitter for libgcrypt costs munged a second without hardware help; urandom is good.
+    (root / "etc/gcrypt").mkdir(exist_ok=True)
+    (root / "etc/gcrypt/random.conf").write_text("disable-jent\nonly-urandom\n")
+    (root / "etc/resolv.conf").unlink(missing_ok=True)
+    (root / "etc/resolv.conf").touch()
+    # munge's package makes one; a guest's comes with its seed, or later.
+    (root / "etc/munge/munge.key").unlink(missing_ok=True)
+    # Its configuration comes with the seed, or is written at boot.
+    (root / "etc/chrony/chrony.conf").write_text("")
+    (root / "etc/fstab").write_text("")
+    for directory in ("var/spool/slurmd", "var/log/slurm", "mnt/shared"):
+        (root / directory).mkdir(parents=True, exist_ok=True)
+
+
+def add_init(root: Path) -> None:
+    """Our own init, which is quicker than any other, and what it needs."""
+    sbin = root / "usr/local/sbin"
+    for name in ("backfill-init", "backfill-service", "backfill-salt"):
+        _copy(name, sbin / name)
+    _copy("shutdown", root / "usr/sbin/shutdown")
+    _copy("inittab", root / "etc/inittab")
     run(
         "gcc",
         "-O2",
@@ -70,21 +93,23 @@ def add_guest_files(root: Path) -> None:
         str(root / "usr/local/lib/backfill-hold.so"),
         str(GUEST_FILES / "hold.c"),
     )
-    build_guest_hook(root / HOOK_PROGRAM[1:], HOOK_FILE, "/var/log/slurm/backfill-hook.log")
-    (root / "etc/backfill").mkdir(exist_ok=True)
     (root / "etc/nsswitch.conf").write_text(
         "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\n"
     )
-    # Collecting jitter for libgcrypt costs munged a second without hardware help; urandom is good.
-    (root / "etc/gcrypt").mkdir(exist_ok=True)
-    (root / "etc/gcrypt/random.conf").write_text("disable-jent\nonly-urandom\n")
-    (root / "etc/resolv.conf").unlink(missing_ok=True)
-    (root / "etc/resolv.conf").touch()
-    # Its configuration comes with the seed, or is written at boot.
-    (root / "etc/chrony/chrony.conf").write_text("")
-    (root / "etc/fstab").write_text("")
-    for directory in ("var/spool/slurmd", "var/log/slurm", "mnt/shared"):
-        (root / directory).mkdir(parents=True, exist_ok=True)
+
+
+def _copy(name: str, where: Path) -> None:
+    where.unlink(missing_ok=True)  # a link there would lead out of the root
+    shutil.copyfile(GUEST_FILES / name, where)
+    where.chmod(0o755)
+
+
+def add_user(root: Path, line: str) -> None:
+    """Make a user known, by its line of passwd, and a group of the same name."""
+    name, _, _, group, *_ = line.split(":")
+    for file, text in (("passwd", line), ("group", f"{name}:x:{group}:")):
+        with (root / "etc" / file).open("a") as known:
+            known.write(text + "\n")
 
 
 def make_initrd(root: Path, tree: Path, target: Path) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from backfill.drivers.slurm.hooks.build import HOOK_SOURCE
 from backfill.lab import debian, guestroot, saltimage, tsc
 from backfill.lab.roots import INSTALLED, RELEASES, SUITES
-from backfill.lab.spec import LabError, cache_root
+from backfill.lab.spec import CONDOR_SLURM, JOB_USER_LINE, LabError, cache_root
 from backfill.lab.stale import clear_builds
 
 PACKAGES = (
@@ -39,7 +39,9 @@ PACKAGES = (
     "initramfs-tools",  # which the kernel asks for, unless it takes a larger one; does nothing
 )
 SALT_PACKAGES = ("python3",)
+CONDOR_PACKAGES = ("htcondor", "python3-minimal")
 DISK_MB = 1024
+CONDOR_DISK_MB = 2048
 # norandmaps: QEMU's emulation finds translated code again by its address, so that a program whose
 # libraries lie elsewhere each time is translated anew each time (a shell: 85 ms instead of 11).
 # lsm= to init_on_alloc=0: nothing in a guest asks for these, and they are in the way of every call.
@@ -51,7 +53,8 @@ CMDLINE = (
 )
 # QEMU 7.2 without KVM garbles the flags of CMPXCHG16B, and kernels after 6.1 depend on them.
 _LATER_CMDLINE = f"{CMDLINE} clearcpuid=cx16"
-_NEEDED = ("mmdebstrap", "mke2fs", "cpio", "gcc", "tar")
+# Programs that a build calls, and the Debian packages that have them.
+_NEEDED = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "cpio": "cpio", "gcc": "gcc", "tar": "tar"}
 
 Progress = Callable[[str], None]
 
@@ -65,22 +68,29 @@ class GuestImage:
     disk: str
     cmdline: str = CMDLINE
     disk_format: str = "raw"
+    emulated: str = ""  # further words for a kernel that runs without KVM
 
     def cmdline_under(self, domain_type: str) -> str:
         """The kernel's words in a guest of this type: one that is emulated is told its clock's rate.
 
         KVM tells it by itself, and better.
         """
-        khz = tsc.khz() if domain_type == "qemu" else 0
-        return f"{self.cmdline} tsc_early_khz={khz}" if khz else self.cmdline
+        if domain_type != "qemu":
+            return self.cmdline
+        khz = tsc.khz()
+        return " ".join(filter(None, (self.cmdline, self.emulated, f"tsc_early_khz={khz}" if khz else "")))
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The recipe of an image: its Slurm release, with Salt or without. LabError for an unknown one."""
+    """The recipe of an image: its Slurm release, with Salt, with HTCondor, or with neither.
+
+    LabError for one that cannot be.
+    """
 
     release: str = INSTALLED
     salt: bool = False
+    condor: bool = False
 
     def __post_init__(self) -> None:
         if self.release not in RELEASES:
@@ -91,6 +101,11 @@ class Recipe:
                 f"Salt is baked into the guest image of Slurm {INSTALLED} only: "
                 "take that release, or do without Salt"
             )
+        if self.condor and self.release != CONDOR_SLURM:
+            raise LabError(
+                f"HTCondor is in the guest image of Slurm {CONDOR_SLURM} only: "
+                "take that release, or do without HTCondor"
+            )
 
     @property
     def suite(self) -> str:
@@ -100,7 +115,13 @@ class Recipe:
     @property
     def packages(self) -> tuple[str, ...]:
         """Return the installed packages, without their dependencies."""
-        return (*PACKAGES, *(SALT_PACKAGES if self.salt else ()))
+        condor = CONDOR_PACKAGES if self.condor else ()
+        return (*PACKAGES, *(SALT_PACKAGES if self.salt else ()), *condor)
+
+    @property
+    def disk_mb(self) -> int:
+        """Return the size of its disk, of which a file takes only what is used."""
+        return CONDOR_DISK_MB if self.condor else DISK_MB
 
     @property
     def cmdline(self) -> str:
@@ -110,11 +131,11 @@ class Recipe:
     @property
     def name(self) -> str:
         """The release and a sum that changes whenever something that goes into it changes."""
-        digest = hashlib.sha256(repr((self.suite, self.packages, DISK_MB, self.cmdline)).encode())
+        digest = hashlib.sha256(repr((self.suite, self.packages, self.disk_mb, self.cmdline)).encode())
         if self.salt:
             digest.update(saltimage.ingredients().encode())
-        for code in (inspect.getsource(_build_in), inspect.getsource(guestroot)):
-            digest.update(code.encode())
+        for code in (_build_in, pack, guestroot):
+            digest.update(inspect.getsource(code).encode())
         for path in (*sorted(guestroot.GUEST_FILES.iterdir()), HOOK_SOURCE):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return f"{self.release}-{digest.hexdigest()[:16]}"
@@ -123,29 +144,48 @@ class Recipe:
 USUAL = Recipe()
 
 
+def image_folder() -> Path:
+    """Return the directory with a folder for each image that was built."""
+    return cache_root() / "images"
+
+
 def find(recipe: Recipe = USUAL) -> GuestImage | None:
     """The cached image of the present recipe, or None when it has to be built first."""
-    described = cache_root() / "images" / recipe.name / "image.json"
+    return cached(recipe.name)
+
+
+def cached(name: str) -> GuestImage | None:
+    """The image of this name in the cache, or None."""
+    described = image_folder() / name / "image.json"
     return GuestImage(**json.loads(described.read_text())) if described.exists() else None
 
 
 def build(progress: Progress = lambda line: None, recipe: Recipe = USUAL) -> GuestImage:
     """Return the guest image, building it when the cache has none of this recipe (needs root)."""
-    if (image := find(recipe)) is not None:
+    return cached_or_built(recipe.name, lambda work, target: _build_in(work, target, progress, recipe))
+
+
+def cached_or_built(name: str, make: Callable[[Path, Path], GuestImage]) -> GuestImage:
+    """Return the image of this name; one that is not in the cache yet is made there.
+
+    `make` is given an empty folder to work in, and the one in which the image will be. LabError
+    before any work where a program is missing.
+    """
+    if (image := cached(name)) is not None:
         return image
     _check_tools()
-    images = cache_root() / "images"
+    images = image_folder()
     images.mkdir(parents=True, exist_ok=True)
     with (images / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (image := find(recipe)) is not None:
+        if (image := cached(name)) is not None:
             return image
         clear_builds(images)
-        target = images / recipe.name
+        target = images / name
         work = images / f".building-{target.name}"
         work.mkdir()
         try:
-            return _build_in(work, target, progress, recipe)
+            return make(work, target)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -153,9 +193,12 @@ def build(progress: Progress = lambda line: None, recipe: Recipe = USUAL) -> Gue
 def _check_tools() -> None:
     if os.geteuid() != 0:
         raise LabError("the guest image needs root to be built: run scripts/setup.sh as root")
-    missing = [tool for tool in _NEEDED if shutil.which(tool) is None]
+    missing = [package for tool, package in _NEEDED.items() if shutil.which(tool) is None]
+    if "gcc" not in missing and not guestroot.can_compile():
+        missing += ["libc6-dev", "libmunge-dev"]
     if missing:
-        raise LabError(f"the guest image needs {', '.join(missing)}: run scripts/setup.sh")
+        listed = " ".join(missing)
+        raise LabError(f"the guest image cannot be built without {listed}: apt-get install {listed}")
 
 
 def _build_in(work: Path, target: Path, progress: Progress, recipe: Recipe) -> GuestImage:
@@ -168,10 +211,26 @@ def _build_in(work: Path, target: Path, progress: Progress, recipe: Recipe) -> G
     step(f"installing packages of Debian {recipe.suite}")
     guestroot.install_packages(root, work / "mmdebstrap.log", recipe.suite, recipe.packages)
     step("adding the guest's own programs")
-    guestroot.add_guest_files(root)
+    guestroot.add_programs(root)
+    guestroot.add_init(root)
     if recipe.salt:
         step("baking Salt")
         saltimage.bake(root)
+    if recipe.condor:
+        # A daemon asks who it runs as; Slurm's jobs need no such entry.
+        guestroot.add_user(root, JOB_USER_LINE)
+    described = GuestImage(
+        kernel=str(target / "vmlinuz"),
+        initrd=str(target / "initrd"),
+        disk=str(target / "disk.raw"),
+        cmdline=recipe.cmdline,
+    )
+    return pack(work, target, described, recipe.disk_mb, step)
+
+
+def pack(work: Path, target: Path, described: GuestImage, disk_mb: int, step: Progress) -> GuestImage:
+    """Make an image of `work`/root, which loses its kernel by that, and move it to `target`."""
+    root = work / "root"
     step("packing the initial ram disk")
     out = work / "out"
     out.mkdir()
@@ -194,20 +253,14 @@ def _build_in(work: Path, target: Path, progress: Progress, recipe: Recipe) -> G
         "-d",
         str(root),
         str(out / "disk.raw"),
-        f"{DISK_MB}M",
-    )
-    image = GuestImage(
-        kernel=str(target / "vmlinuz"),
-        initrd=str(target / "initrd"),
-        disk=str(target / "disk.raw"),
-        cmdline=recipe.cmdline,
+        f"{disk_mb}M",
     )
     (out / "packages.lock").write_text(_packages_of(root))
     (out / "checksums").write_text(checksums(out))
-    (out / "image.json").write_text(json.dumps(asdict(image), indent=2) + "\n")
+    (out / "image.json").write_text(json.dumps(asdict(described), indent=2) + "\n")
     out.rename(target)
     step("ready")
-    return image
+    return described
 
 
 def _packages_of(root: Path) -> str:

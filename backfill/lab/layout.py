@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pwd
@@ -10,19 +11,24 @@ import secrets
 import shutil
 import sys
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from backfill.drivers.slurm.hooks.build import HookError, build_hook
 from backfill.lab import slurmconf
+from backfill.lab.condor import daemons
 from backfill.lab.extras import extra_services, write_extras
 from backfill.lab.roots import hypervisor_usr
 from backfill.lab.service import Service
 from backfill.lab.spec import (
+    CE,
     CONTROLLER_ADDRESS,
     HOOK_PORT,
     JOB_USER,
+    JOB_USER_LINE,
     LIBVIRT_PORT,
+    POOL,
     QEMU_USER,
     SLURM_USER,
     SLURMCTLD_PORT,
@@ -54,7 +60,7 @@ _TOOLS = (
 _USERS = (
     f"{SLURM_USER}:x:64030:64030::/nonexistent:/usr/sbin/nologin",
     f"{QEMU_USER}:x:64055:64055:Libvirt Qemu:/var/lib/libvirt:/usr/sbin/nologin",
-    f"{JOB_USER}:x:2001:2001:A user of the cluster:/tmp:/bin/bash",
+    JOB_USER_LINE,
 )
 _GROUPS = (f"{SLURM_USER}:x:64030:", f"{QEMU_USER}:x:64055:", "kvm:x:64056:", f"{JOB_USER}:x:2001:")
 _DAEMONS = ("slurmctld", "slurmd", "slurmrestd")
@@ -123,25 +129,33 @@ def write(spec: LabSpec, lab_dir: Path, cgroups: bool) -> None:
     write_extras(spec, lab_dir)
     if spec.roots:
         _write_tools(tools_dir(lab_dir))
+    if spec.condor:
+        _write_condor_tools(lab_dir)
     for machine in spec.machines:
-        plan = _plan(spec, lab_dir, machine, cgroups)
-        home = lab_dir / "machines" / machine
-        for directory in ("spool/slurmctld", "spool/slurmd", "log/slurm", "munge-lib", "munge-log"):
-            (home / directory).mkdir(parents=True)
-        if spec.hypervisor_of(machine):
-            write_libvirt(home, cgroups)
-        plan_path(lab_dir, machine).write_text(json.dumps(asdict(plan), indent=2) + "\n")
+        _write_machine(spec, lab_dir, machine, cgroups)
     for directory in ("spool/slurmctld", "log/slurm"):
         _give_to_slurm(lab_dir, lab_dir / "machines/ctl" / directory)
 
 
+def _write_machine(spec: LabSpec, lab_dir: Path, machine: str, cgroups: bool) -> None:
+    plan = _plan(spec, lab_dir, machine, cgroups)
+    home = lab_dir / "machines" / machine
+    for directory in ("spool/slurmctld", "spool/slurmd", "log/slurm", "munge-lib", "munge-log"):
+        (home / directory).mkdir(parents=True)
+    if spec.hypervisor_of(machine):
+        write_libvirt(home, cgroups)
+    if machine in spec.condor_machines:
+        daemons.write(spec, lab_dir, machine)
+    plan_path(lab_dir, machine).write_text(json.dumps(asdict(plan), indent=2) + "\n")
+
+
 def _write_common(spec: LabSpec, lab_dir: Path) -> None:
     etc = lab_dir / "etc"
-    write_users(etc)
+    write_users(etc, *((daemons.USER,) if spec.condor else ()))
     built_hook = _build_hook(spec, lab_dir) if spec.hooks != "none" and not spec.hook else ""
     (etc / "slurm/slurm.conf").write_text(slurmconf.slurm_conf(spec, built_hook))
     (etc / "slurm/cgroup.conf").write_text(slurmconf.cgroup_conf(spec))
-    names = ["ctl", *spec.host_names, *(f"vn{k}" for k in range(1, VIRTUAL_NODES + 1))]
+    names = ["ctl", *spec.host_names, *spec.condor_machines, *(f"vn{k}" for k in range(1, VIRTUAL_NODES + 1))]
     (etc / "hosts").write_text(
         "127.0.0.1 localhost\n" + "".join(f"{host_address(name)} {name}\n" for name in names)
     )
@@ -150,6 +164,8 @@ def _write_common(spec: LabSpec, lab_dir: Path) -> None:
         "passwd: files\ngroup: files\nshadow: files\nhosts: files\n"
         "services: files\nprotocols: files\nnetworks: files\nethers: files\nrpc: files\n"
     )
+    if spec.auth == "slurm":
+        write_slurm_keys(etc / "slurm/slurm.jwks", {"first": secrets.token_bytes(64)}, "first")
     key = etc / "munge/munge.key"
     key.write_bytes(secrets.token_bytes(1024))
     owner = pwd.getpwnam("munge")
@@ -159,6 +175,29 @@ def _write_common(spec: LabSpec, lab_dir: Path) -> None:
     (etc / "munge").chmod(0o700)
 
 
+def write_slurm_keys(path: Path, keys: Mapping[str, bytes], default: str) -> None:
+    """Write the keys by their names as Slurm reads them (auth/slurm, slurm.jwks), at once and for its user.
+
+    All of them are believed; new credentials are made with the `default` one.
+    """
+    listed = [
+        {
+            "alg": "HS256",
+            "kty": "oct",
+            "kid": name,
+            "k": base64.b64encode(key).decode(),
+            **({"use": "default"} if name == default else {}),
+        }
+        for name, key in keys.items()
+    ]
+    fresh = path.with_suffix(".new")
+    fresh.touch(mode=0o600)
+    fresh.write_text(json.dumps({"keys": listed}))
+    owner = pwd.getpwnam(SLURM_USER)
+    os.chown(fresh, owner.pw_uid, owner.pw_gid)
+    fresh.rename(path)
+
+
 def _write_tools(directory: Path) -> None:
     directory.mkdir()
     for folder, names in (("/usr/bin", _TOOLS), ("/usr/sbin", _DAEMONS)):
@@ -166,6 +205,16 @@ def _write_tools(directory: Path) -> None:
             tool = directory / name
             tool.write_text(_TOOL.format(root=ROOT_MOUNT, path=f"{folder}/{name}"))
             tool.chmod(0o755)
+
+
+def _write_condor_tools(lab_dir: Path) -> None:
+    """Each works for the pool or the compute element, whichever it is called in."""
+    where = daemons.config(lab_dir, "$(uname -n)")
+    for name in daemons.TOOLS:
+        text = _TOOL.format(root=ROOT_MOUNT, path=f"/usr/bin/{name}")
+        tool = tools_dir(lab_dir) / name
+        tool.write_text(text.replace("\n", f"\nexport CONDOR_CONFIG={where}\n", 1))
+        tool.chmod(0o755)
 
 
 def _build_hook(spec: LabSpec, lab_dir: Path) -> str:
@@ -182,11 +231,14 @@ def _build_hook(spec: LabSpec, lab_dir: Path) -> str:
     return str(hook)
 
 
-def write_users(etc: Path) -> None:
-    """This machine's users and groups, and those that a lab's programs and jobs run as."""
+def write_users(etc: Path, *more: str) -> None:
+    """This machine's users and groups, and those that a lab's programs and jobs run as.
+
+    `more`: further users, as lines of passwd.
+    """
     users = Path("/etc/passwd").read_text()
     groups = Path("/etc/group").read_text()
-    for line in _USERS:
+    for line in (*_USERS, *more):
         if f"\n{line.split(':')[0]}:" not in users:
             users += line + "\n"
     for line in _GROUPS:
@@ -247,9 +299,11 @@ def write_libvirt(home: Path, cgroups: bool, user: str = QEMU_USER) -> None:
 def _plan(spec: LabSpec, lab_dir: Path, machine: str, cgroups: bool) -> MachinePlan:
     services: tuple[Service, ...] = ()
     if machine == "ctl":
-        services = (_munged(), *_controller_services(spec, lab_dir))
+        services = (*_munged(spec), *_controller_services(spec, lab_dir))
+    elif machine in spec.condor_machines:
+        services = (*(_munged(spec) if machine == CE else ()), daemons.service(lab_dir, machine))
     elif machine != "switch":
-        services = (_munged(), *_host_services(spec.hypervisor_of(machine), cgroups))
+        services = (*_munged(spec), *_host_services(spec.hypervisor_of(machine), cgroups))
     return MachinePlan(
         name=machine,
         lab_dir=str(lab_dir),
@@ -257,16 +311,18 @@ def _plan(spec: LabSpec, lab_dir: Path, machine: str, cgroups: bool) -> MachineP
         address="" if machine == "switch" else f"{host_address(machine)}/16",
         bridge=machine.startswith("bm"),
         cgroups=cgroups,
-        binds=_binds(lab_dir, machine, bool(spec.hypervisor_of(machine))),
+        binds=_binds(spec, lab_dir, machine),
         services=services,
     )
 
 
-def _binds(lab_dir: Path, machine: str, hypervisor: bool) -> tuple[tuple[str, str], ...]:
+def _binds(spec: LabSpec, lab_dir: Path, machine: str) -> tuple[tuple[str, str], ...]:
     etc, home = lab_dir / "etc", lab_dir / "machines" / machine
+    # A pool is not part of the cluster: neither its key nor its configuration is there.
+    ours = () if machine == POOL else ("slurm", "munge")
     binds = [
         (etc / name, f"/etc/{name}")
-        for name in ("hosts", "resolv.conf", "nsswitch.conf", "passwd", "group", "slurm", "munge")
+        for name in ("hosts", "resolv.conf", "nsswitch.conf", "passwd", "group", *ours)
     ]
     binds += [
         (home / "spool", "/var/spool"),
@@ -274,7 +330,9 @@ def _binds(lab_dir: Path, machine: str, hypervisor: bool) -> tuple[tuple[str, st
         (home / "munge-lib", "/var/lib/munge"),
         (home / "munge-log", "/var/log/munge"),
     ]
-    if hypervisor:
+    if machine in spec.condor_machines:
+        binds += daemons.binds(lab_dir, machine)
+    if spec.hypervisor_of(machine):
         binds += [
             (home / "libvirt-etc", "/etc/libvirt"),
             (home / "libvirt-lib", "/var/lib/libvirt"),
@@ -284,13 +342,16 @@ def _binds(lab_dir: Path, machine: str, hypervisor: bool) -> tuple[tuple[str, st
     return tuple((str(source), target) for source, target in binds)
 
 
-def _munged() -> Service:
-    return Service(
+def _munged(spec: LabSpec) -> tuple[Service, ...]:
+    if spec.auth != "munge":
+        return ()
+    munged = Service(
         "munged",
         ("/usr/sbin/munged", "--foreground", "--num-threads", "2"),
         user="munge",
         ready="unix:/run/munge/munge.socket.2",
     )
+    return (munged,)
 
 
 def _controller_services(spec: LabSpec, lab_dir: Path) -> tuple[Service, ...]:

@@ -6,7 +6,6 @@ Runs as process 1 of fresh namespaces. Standard input is a pipe held by the supe
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import select
@@ -16,6 +15,7 @@ import stat
 import subprocess
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,8 @@ def mount_all(plan: MachinePlan) -> None:
     if plan.cgroups:
         _mount_cgroups()
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
-    root = "" if plan.root == "/" else _mount_root(plan)
-    for source, target in plan.binds:
-        bind(source, root + target)
-        if root and not target.startswith("/var/spool"):
-            bind(source, target)
-    for directory in ("munge", "slurm", "lock", "libvirt"):
+    _bind_all(plan, "" if plan.root == "/" else _mount_root(plan))
+    for directory in ("munge", "slurm", "slurmctld", "lock", "libvirt"):
         Path("/run", directory).mkdir(mode=0o755, exist_ok=True)
     owner = pwd.getpwnam("munge")
     home = Path(plan.lab_dir, "machines", plan.name)
@@ -47,6 +43,7 @@ def mount_all(plan: MachinePlan) -> None:
         os.chown(path, owner.pw_uid, owner.pw_gid)
     slurm = user_ids(Path(plan.lab_dir, "etc"), SLURM_USER)
     os.chown("/run/slurm", *slurm)
+    os.chown("/run/slurmctld", *slurm)
     if plan.bridge:
         _open_kvm(kvm_group(Path(plan.lab_dir, "etc")))
     if any(service.usr for service in plan.services):
@@ -67,15 +64,27 @@ def _open_kvm(group: int) -> None:
 
 
 def _mount_root(plan: MachinePlan) -> str:
-    """Lay a private writable copy of the other release's root over the cached one."""
-    for directory in (ROOT_MOUNT, "/run/over/upper", "/run/over/work"):
-        Path(directory).mkdir(parents=True)
-    layers = f"lowerdir={plan.root},upperdir=/run/over/upper,workdir=/run/over/work"
+    """Lay a private writable copy of the other release's root over the cached one.
+
+    What an earlier one at this place carries stays in it: whoever runs there sees no change.
+    """
+    own = Path("/run/over", Path(plan.root).name)
+    for directory in (Path(ROOT_MOUNT), own / "upper", own / "work"):
+        directory.mkdir(parents=True, exist_ok=True)
+    layers = f"lowerdir={plan.root},upperdir={own}/upper,workdir={own}/work"
     mount("overlay", ROOT_MOUNT, "overlay", options=layers)
     for shared in ("/proc", "/dev", "/sys", plan.lab_dir):
         bind(shared, ROOT_MOUNT + shared, MS_REC)
     bind("/run", ROOT_MOUNT + "/run")
     return ROOT_MOUNT
+
+
+def _bind_all(plan: MachinePlan, root: str) -> None:
+    """Show the machine's own files and the lab's, in its root too where it has one of its own."""
+    for source, target in plan.binds:
+        bind(source, root + target)
+        if root and not target.startswith("/var/spool"):
+            bind(source, target)
 
 
 def _mount_cgroups() -> None:
@@ -101,23 +110,24 @@ def _put_guests_last(guests: Path) -> None:
         (guests / "cpu.shares").write_text(str(GUEST_SHARES))
 
 
-def configure_network(plan: MachinePlan) -> None:
+def configure_network(address: str, bridge: bool) -> None:
     """Bring up lo and the address; a host carries it on the bridge that its guests join."""
     commands = ["link set lo up"]
     card = "eth0"
-    if plan.bridge:
+    if bridge:
         card = "br0"
         commands += ["link add br0 type bridge forward_delay 0 stp_state 0", "link set eth0 master br0 up"]
-    if plan.address:
-        commands += [f"link set {card} up", f"addr add {plan.address} brd + dev {card}"]
+    if address:
+        commands += [f"link set {card} up", f"addr add {address} brd + dev {card}"]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)
 
 
 class Control:
-    """Answers requests, one at a time: status, start, stop, restart, kill."""
+    """Answers requests, one at a time: status, start, stop, restart, kill, upgrade."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, plan: MachinePlan) -> None:
         self.services = services
+        self._plan = plan
         self.state: dict[str, Any] = {"booted": False, "failure": ""}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -136,21 +146,27 @@ class Control:
                     self.services.start(name, wait=True)
                 case "kill":
                     self.services.kill(name, int(request["signal"]))
+                case "upgrade":
+                    self._upgrade(name, request)
                 case other:
                     return {"error": f"unknown request {other!r}"}
         except (LabError, OSError) as error:
             return {"error": str(error)}
         return {}
 
-    def serve(self, client: socket.socket) -> None:
-        """Read one request from `client` and answer it; a client that leaves early is ignored."""
-        try:
-            client.settimeout(30)
-            with client, client.makefile("rwb") as stream:
-                answer = self.answer(json.loads(stream.readline() or b"{}"))
-                stream.write(json.dumps(answer).encode() + b"\n")
-        except (OSError, ValueError):
-            return
+    def _upgrade(self, name: str, request: dict[str, Any]) -> None:
+        """Start a service anew out of another root or /usr; what it has started goes on as it is."""
+        self.services.stop(name)
+        if "usr" in request:
+            show_to_later()
+            self.services.give_usr(name, request["usr"])
+        else:
+            self._plan = replace(self._plan, root=request["root"])
+            self.services.root = "/"
+            if self._plan.root != "/":
+                _bind_all(self._plan, _mount_root(self._plan))
+                self.services.root = ROOT_MOUNT
+        self.services.start(name, wait=True)
 
 
 def loop(control_point: Control, server: socket.socket, wakeup: int) -> None:
@@ -164,7 +180,7 @@ def loop(control_point: Control, server: socket.socket, wakeup: int) -> None:
             os.read(wakeup, 4096)
         control_point.services.reap()
         if server in readable:
-            control_point.serve(server.accept()[0])
+            control.serve(server.accept()[0], control_point.answer)
 
 
 def main(plan_file: str) -> int:
@@ -177,13 +193,13 @@ def main(plan_file: str) -> int:
     lab_dir = Path(plan.lab_dir)
     root = "/" if plan.root == "/" else ROOT_MOUNT
     services = Services(plan.services, root, lab_dir / "machines" / plan.name / "log")
-    control_point = Control(services)
+    control_point = Control(services, plan)
     server = control.listen(lab_dir / "run" / f"{plan.name}.sock")
     try:
         mount_all(plan)
         if os.read(0, 64) != b"go\n":
             return 1
-        configure_network(plan)
+        configure_network(plan.address, plan.bridge)
         services.boot()
         control_point.state["booted"] = True
     except (LabError, OSError, subprocess.SubprocessError) as error:

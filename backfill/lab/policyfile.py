@@ -13,6 +13,8 @@ from backfill.lab.image import GuestImage
 from backfill.lab.saltenv import salt_python
 from backfill.lab.spec import CONTROLLER_ADDRESS, HOOK_PORT, SLURMCTLD_PORT
 
+# Slurm's part of a guest, a pilot's four daemons and a starter with its payload.
+PILOT_MB = 512
 LADDER = (
     {"rung": "pause", "within_s": 1, "for_s": 20},
     {"rung": "migrate", "within_s": 60},
@@ -44,7 +46,7 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
             "surroundings": {
                 "controller": CONTROLLER_ADDRESS,
                 "conf_server": f"{CONTROLLER_ADDRESS}:{SLURMCTLD_PORT}",
-                "munge_key": str(lab.munge_key),
+                **_key(lab),
                 **({"time_server": CONTROLLER_ADDRESS} if lab.spec.time else {}),
                 **({"mounts": mounts()} if lab.spec.files else {}),
                 **({"no_ops": [str(lab.hook_path)]} if lab.spec.hooks == "host" else {}),
@@ -74,10 +76,18 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
         body["salt"] = {"python": salt_python(), "config": str(lab.dir / "etc/salt/master")}
         body["instances"]["flavour"]["memory_mb"] = 384
         body["libvirt"]["hardware"]["translation_cache_mb"] = 512
+    if lab.spec.condor:
+        body["instances"]["flavour"]["memory_mb"] = PILOT_MB
     for key, value in changes.items():
         old = body.get(key)
         body[key] = {**old, **value} if isinstance(old, dict) else value
     return body
+
+
+def _key(lab: Lab) -> dict[str, str]:
+    return (
+        {"slurm_key": str(lab.slurm_keys)} if lab.spec.auth == "slurm" else {"munge_key": str(lab.munge_key)}
+    )
 
 
 def socket_path(lab: Lab) -> Path:

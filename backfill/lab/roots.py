@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backfill.lab import debian
-from backfill.lab.spec import HYPERVISORS, LabError, LabSpec, cache_root
+from backfill.lab.spec import CONDOR_SLURM, HYPERVISORS, LabError, LabSpec, cache_root
 from backfill.lab.stale import clear_builds
 
 # The release that comes with Debian 12 is installed on the machine itself and needs no root.
@@ -44,6 +44,48 @@ HYPERVISOR_PACKAGES = (
     "qemu-system-x86",
     "qemu-utils",
 )
+# All that machines with systemd need, whatever their part: each has its own services enabled.
+SITE_PACKAGES = (
+    "acl",
+    "dbus",
+    "hostname",
+    "iproute2",
+    "libvirt-clients",
+    "libvirt-daemon-driver-qemu",
+    "libvirt-daemon-system",
+    "mariadb-client",
+    "mariadb-server",
+    "mount",
+    "munge",
+    "procps",
+    "python3",
+    "python3-libvirt",
+    "python3-rich",
+    "python3-yaml",
+    "qemu-system-x86",
+    "qemu-utils",
+    "slurm-client",
+    "slurm-wlm-basic-plugins",
+    "slurmctld",
+    "slurmd",
+    "slurmdbd",
+    "systemd",
+    "systemd-container",
+    "systemd-sysv",
+)
+# The pool's daemons, and a compute element's: blahp calls Slurm's commands.
+CONDOR = "condor"
+CONDOR_PACKAGES = (
+    "htcondor",
+    "hostname",
+    "iproute2",
+    "mount",
+    "munge",
+    "procps",
+    "python3-minimal",
+    "slurm-client",
+    "slurm-wlm-basic-plugins",
+)
 _LEFT_OUT = ("man", "doc", "locale", "info")
 
 Progress = Callable[[str], None]
@@ -58,6 +100,11 @@ class _Recipe:
 
 _RECIPES = {
     **{name: _Recipe(f"Slurm {name}", suite, PACKAGES) for name, suite in SUITES.items()},
+    **{
+        f"site-{name}": _Recipe(f"a site with Slurm {name}", suite, SITE_PACKAGES)
+        for name, suite in {INSTALLED: debian.OWN, **SUITES}.items()
+    },
+    CONDOR: _Recipe("HTCondor", SUITES[CONDOR_SLURM], CONDOR_PACKAGES),
     "debian-13": _Recipe("the hypervisor of Debian 13", "trixie", HYPERVISOR_PACKAGES),
 }
 NAMES = tuple(_RECIPES)
@@ -70,12 +117,15 @@ def equip(spec: LabSpec, progress: Progress = lambda line: None) -> LabSpec:
     suite has, and when a root cannot be built.
     """
     for name in sorted({spec.hypervisor_of(host) for host in spec.host_names}):
-        if name in _RECIPES:
+        if name in _RECIPES and not spec.site:
             build(name, progress)
-    if spec.slurm_version == INSTALLED:
+    if spec.slurm_version == INSTALLED and not spec.site:
         return spec
-    root = str(build(spec.slurm_version, progress))
-    return replace(spec, roots=tuple((machine, root) for machine in spec.machines[1:]))
+    root = str(build(f"site-{spec.slurm_version}" if spec.site else spec.slurm_version, progress))
+    machines = dict.fromkeys(spec.machines[1:], root)
+    if spec.condor:
+        machines |= dict.fromkeys(spec.condor_machines, str(build(CONDOR, progress)))
+    return replace(spec, roots=tuple(machines.items()))
 
 
 def hypervisor_usr(release: str) -> str:
@@ -120,7 +170,7 @@ def build(name: str, progress: Progress = lambda line: None) -> Path:
 
 def _place(name: str) -> Path:
     if name not in _RECIPES:
-        known = ", ".join((*RELEASES, *HYPERVISORS))
+        known = ", ".join((*RELEASES, *HYPERVISORS, CONDOR))
         raise LabError(f"no Debian suite is known for {name}; there are {known}")
     recipe = _RECIPES[name]
     options = debian.options(recipe.suite, *_LEFT_OUT)

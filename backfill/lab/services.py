@@ -41,7 +41,7 @@ class Services:
         ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
         self._all = {service.name: _Running(service) for service in services}
-        self._root = root
+        self.root = root
         self._log_dir = log_dir
         self._ready_s = ready_timeout_s
 
@@ -66,6 +66,11 @@ class Services:
         if wait or service.ready.startswith("unix:"):
             self._await_ready(running)
         return running.pid
+
+    def give_usr(self, name: str, usr: str) -> None:
+        """From its next start on a service has this directory as its /usr; "" for the machine's own."""
+        running = self._find(name)
+        running.service = replace(running.service, usr=usr)
 
     def await_ready(self, name: str) -> None:
         """Return when a started service answers; LabError with its last line if it ends instead."""
@@ -158,8 +163,8 @@ class Services:
         null = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((null, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
-        if service.chroot and self._root != "/":
-            os.chroot(self._root)
+        if service.chroot and self.root != "/":
+            os.chroot(self.root)
         if service.usr:
             see_usr(service.usr)
         os.chdir("/")

@@ -23,7 +23,11 @@ def slurm_conf(spec: LabSpec, built_hook: str = "") -> str:
         f"SlurmUser={SLURM_USER}",
         f"SlurmctldPort={SLURMCTLD_PORT}",
         f"SlurmdPort={SLURMD_PORT}",
-        "AuthType=auth/munge",
+        *(
+            ["AuthType=auth/slurm", "CredType=cred/slurm"]
+            if spec.auth == "slurm"
+            else ["AuthType=auth/munge"]
+        ),
         "StateSaveLocation=/var/spool/slurmctld",
         "SlurmdSpoolDir=/var/spool/slurmd",
         "SlurmdPidFile=/run/slurmd.pid",

@@ -16,6 +16,7 @@ LIBVIRT_PORT = 16509
 TALLY_PORT = 9777
 FILES_PORT = 2049
 SALT_PORT = 4506
+CONDOR_PORT = 9618
 HOOK_PORT = 830  # where the daemon hears hooks on the hosts
 VIRTUAL_NODES = 250
 MAX_HOSTS = 100
@@ -24,12 +25,20 @@ MAX_HOSTS = 100
 SLURM_USER = "slurm"
 QEMU_USER = "libvirt-qemu"
 JOB_USER = "ada"
+JOB_USER_LINE = f"{JOB_USER}:x:2001:2001:A user of the cluster:/tmp:/bin/bash"
+
+# The machines of an HTCondor pool: no part of the cluster, and a submit host of it.
+POOL, CE = "pool", "ce"
+_FIXED = {"ctl": CONTROLLER_ADDRESS, POOL: "10.77.0.2", CE: "10.77.0.3"}
+# HTCondor comes from Debian 13, and guests that run it are of one piece.
+CONDOR_SLURM = "24.11"
 
 # Debian 12's is installed on the machine itself; each later one lives in a root of its own.
 HYPERVISORS = ("debian-12", "debian-13")
 NO_HYPERVISOR = "none"
 
 HookPlace = Literal["none", "slurmctld", "host"]
+Auth = Literal["munge", "slurm"]
 
 
 class LabError(Exception):
@@ -47,7 +56,12 @@ class LabSpec:
     commas in between, or "none".
     `slurm_version` steers the differences of slurm.conf between releases and `roots` maps a
     machine's name to the root directory whose Slurm it runs ("/" otherwise).
+    `condor` adds the machine of an HTCondor pool, whose pilots can be jobs here, and `ce` one that
+    submits such pilots as a compute element does.
     `time`, `files` and `salt` add a time server, a file server and a Salt master to the controller.
+    `site` makes whole machines, with systemd, accounting and control groups (`backfill.lab.site`); their
+    hosts have their own copies of slurm.conf, or with `configless` none.
+    `auth`: by what Slurm's daemons know one another; with "slurm" no munged runs.
     """
 
     name: str = "lab"
@@ -69,6 +83,11 @@ class LabSpec:
     time: bool = False
     files: bool = False
     salt: bool = False
+    condor: bool = False
+    ce: bool = False
+    site: bool = False
+    configless: bool = False
+    auth: Auth = "munge"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", self.name):
@@ -85,9 +104,31 @@ class LabSpec:
             )
         if self.hooks not in ("none", "slurmctld", "host"):
             raise LabError(f"hooks={self.hooks!r}: use none, slurmctld or host")
+        self._check_site()
+        self._check_condor()
         for path in filter(None, (self.hook, self.hook_epilog)):
             if not os.path.isabs(path) or not os.access(path, os.X_OK):
                 raise LabError(f"hook {path!r} is not the absolute path of an executable file")
+
+    def _check_site(self) -> None:
+        if self.auth == "slurm" and (self.site or self.slurm_version == "22.05"):
+            raise LabError("auth=slurm takes a plain lab of Slurm 24.11 or later")
+        if self.site and (self.time or self.files or self.salt or self.hooks != "none"):
+            raise LabError("a site has no time, files, Salt or hook from the lab: install them in it")
+        if self.configless and not self.site:
+            raise LabError("only the hosts of a site can be without a slurm.conf")
+
+    def _check_condor(self) -> None:
+        if self.ce and not (self.condor and self.files):
+            raise LabError(
+                "a compute element brings pilots for a pool, by files that guests share with it: "
+                "ask for the pool and a file server, too"
+            )
+        if self.condor and (self.slurm_version != CONDOR_SLURM or self.site or self.salt):
+            raise LabError(
+                f"a lab with an HTCondor pool has Slurm {CONDOR_SLURM}, whose Debian has HTCondor, "
+                "and is neither a site nor one with Salt"
+            )
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -97,7 +138,12 @@ class LabSpec:
     @property
     def machines(self) -> tuple[str, ...]:
         """Every machine, in the order in which they start."""
-        return ("switch", "ctl", *self.host_names)
+        return ("switch", "ctl", *self.host_names, *self.condor_machines)
+
+    @property
+    def condor_machines(self) -> tuple[str, ...]:
+        """Return the machines that run daemons of HTCondor."""
+        return (*((POOL,) if self.condor else ()), *((CE,) if self.ce else ()))
 
     def hypervisor_of(self, machine: str) -> str:
         """The release whose hypervisor `machine` runs; "" where there is none."""
@@ -127,9 +173,9 @@ class LabSpec:
 
 
 def host_address(name: str) -> str:
-    """The address of `ctl`, `bmI` or `vnK` (K from 1 to 250) inside any lab."""
-    if name == "ctl":
-        return CONTROLLER_ADDRESS
+    """The address of `ctl`, `pool`, `ce`, `bmI` or `vnK` (K from 1 to 250) inside any lab."""
+    if name in _FIXED:
+        return _FIXED[name]
     number = int(name[2:]) if re.fullmatch(r"(bm|vn)[1-9][0-9]*", name) else 0
     if name.startswith("bm") and 1 <= number <= MAX_HOSTS:
         return f"10.77.0.{10 + number}"

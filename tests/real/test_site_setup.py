@@ -1,0 +1,158 @@
+"""A site that `backfill setup` makes ready and doctor proves, at work under the locked-in unit, undone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backfill.lab import image, roots
+from backfill.lab.site.conf import SHARED
+from backfill.lab.spec import SLURM_USER
+from tests.real.site_rig import SiteRig, site
+
+pytestmark = [pytest.mark.real, pytest.mark.soak]
+# Lines that the lab's slurm.conf has for us, and a site's has not.
+_OURS = "MaxNodeCount|TreeWidth|ReturnToService|SlurmctldParameters|NodeSet|PartitionName=htc|SlurmdTimeout"
+_FILES = ("/etc/slurm", "/etc/backfill", "/etc/systemd/system/backfill.service.d", "/usr/local/lib/backfill")
+
+
+def _plain(rig: SiteRig) -> None:
+    """Make it a site in which nobody has thought of us: all machines have the same slurm.conf."""
+    rig.install_files()
+    rig.sh("ctl", "rm -r /etc/backfill")
+    rig.sh("ctl", f"sed -i -E '/^({_OURS})/d' /etc/slurm/slurm.conf; systemctl restart slurmctld")
+    rig.sh("ctl", "sed -i /IgnoreSystemdOnFailure/d /etc/slurm/cgroup.conf")
+    for name in ("slurm.conf", "cgroup.conf"):
+        text = rig.sh("ctl", f"cat /etc/slurm/{name}") + "\n"
+        for host in rig.lab.hosts:
+            rig.write(f"/etc/slurm/{name}", text, machine=host)
+    for host in rig.lab.hosts:
+        rig.sh(host, "systemctl restart slurmd")
+
+
+def _picture(rig: SiteRig, machine: str) -> str:
+    """Return names, owners, modes and sums of all files that setup may touch there."""
+    places = " ".join(_FILES)
+    script = f"for d in {places}; do [ ! -e $d ] || find $d -type f -exec stat -c '%n %U:%G %a' {{}} + "
+    script += "-exec sha256sum {} +; done | sort"
+    return rig.sh(machine, script)
+
+
+def _options(rig: SiteRig) -> list[str]:
+    """What an admin has to say here: the image lies where all machines see it, and is told its clock."""
+    guest = image.build()
+    folder = rig.lab.shared / "image"
+    shutil.copytree(Path(guest.disk).parent, folder)
+    (folder / "image.json").write_text(json.dumps({"cmdline": guest.cmdline_under(rig.lab.domain_type)}))
+    folder.chmod(0o755)
+    argv = ["--yes", "--uri", "qemu+tcp://{name}/system", "--directory", f"{SHARED}/instances"]
+    argv += ["--image", f"{SHARED}/image", "--addresses", "10.77.1.1/16", "--cpus", "1", "--memory-mb", "256"]
+    argv += ["--cpu-feature", "rdrand"]
+    return [*argv, "--emulated"] if rig.lab.domain_type == "qemu" else argv
+
+
+@pytest.fixture(scope="module")
+def before() -> dict[str, str]:
+    return {}
+
+
+@pytest.fixture(scope="module")
+def rig(before: dict[str, str]) -> Iterator[SiteRig]:
+    with site("setup", roots.INSTALLED) as made:
+        _plain(made)
+        for machine in ("ctl", *made.lab.hosts):
+            before[machine] = _picture(made, machine)
+        yield made
+
+
+def test_a_plan_changes_nothing(rig: SiteRig, before: dict[str, str]) -> None:
+    shown = rig.backfill("setup", "--dry-run", *_options(rig))
+    assert "+Include backfill.conf" in shown
+    assert "munge.key (owner slurm, mode 400, a secret)" in shown
+    assert _picture(rig, "ctl") == before["ctl"]
+
+
+def test_it_is_set_up_and_sound(rig: SiteRig) -> None:
+    """By the three commands that setup tells; a second setup has nothing to do."""
+    shutil.rmtree(rig.lab.shared / "image")
+    options = _options(rig)
+    told = rig.backfill("setup", *options)
+    assert "hosts.sh" in told
+    script = rig.sh("ctl", "cat /etc/backfill/hosts.sh") + "\n"
+    for host in rig.lab.hosts:
+        rig.write("/run/hosts.sh", script, machine=host)
+        rig.sh(host, "sh -s </run/hosts.sh")
+    rig.sh("ctl", "systemctl enable --now backfill")
+    rig.until(rig.sees_all, what="the daemon's first picture")
+    assert "everything is as it should be" in rig.backfill("setup", *options)
+    rig.until(lambda: rig.try_("ctl", *_DOCTOR).returncode == 0, what="a sound site")
+    boot = rig.try_("ctl", *_DOCTOR, "--boot", "--json")
+    assert json.loads(boot.stdout)["user"] == SLURM_USER
+    assert boot.returncode == 0, boot.stdout + boot.stderr
+
+
+_DOCTOR = ("/opt/backfill/bin/backfill", "doctor")
+
+
+def test_the_daemon_is_locked_in(rig: SiteRig) -> None:
+    """It is SlurmUser's, and what it could do beyond its work is little."""
+    assert rig.sh("ctl", "ps -o user= -p $(systemctl show -P MainPID backfill)") == SLURM_USER
+    told = rig.sh("ctl", "systemd-analyze security backfill --no-pager | tail -1")
+    found = re.search(r"(\d+\.\d+) OK", told)
+    assert found is not None, told
+    assert float(found[1]) <= 2.0
+
+
+def test_work_under_it_pauses_and_goes_to_disk(rig: SiteRig) -> None:
+    """An ordinary user's job makes room in memory first, and on disk when told to go on."""
+    low = rig.low()
+    name, host = rig.where(low)
+    high = rig.takes("bob", host)
+    rig.becomes(name, "parked")
+    assert rig.state(low) == "SUSPENDED"
+    rig.release(high)
+    rig.counting(low)
+    rig.sh("ctl", "sed -i '/rung: pause/,+2d' /etc/backfill/policy.yaml")
+    rig.backfill("policy", "reload")
+    high = rig.takes("bob", host)
+    rig.becomes(name, "parked")
+    rig.until(
+        lambda: [i["state"] for i in rig.ask("instances")["instances"]] == ["suspended"], what="its suspend"
+    )
+    rig.release(high)
+    rig.counting(low)
+    rig.finish(low)
+    rig.judge()
+
+
+def test_all_is_taken_back(rig: SiteRig, before: dict[str, str]) -> None:
+    """Not while work of ours is there; then files, owners and modes are what they were, and Slurm runs."""
+    refused = rig.try_("ctl", *_UNDO)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "the daemon runs" in refused.stderr
+    rig.sh("ctl", "printf 'scale: {idle_s: 0}\n' >>/etc/backfill/policy.yaml")
+    rig.backfill("policy", "reload")
+    rig.until(lambda: not rig.nodes(), what="the end of all instances")
+    rig.sh("ctl", "systemctl disable --now backfill; rm -r /srv/backfill/image")
+    told = rig.try_("ctl", *_UNDO)
+    assert told.returncode == 0, told.stderr
+    assert told.stderr.splitlines() == [
+        "backfill: /etc/backfill/policy.yaml stays: somebody has changed it since",
+        f"backfill: {SHARED}/instances stays: it is not empty",
+        "backfill: /etc/backfill stays: it is not empty",
+    ], told.stderr
+    rig.sh("ctl", "rm -r /etc/backfill")
+    for host in rig.lab.hosts:
+        rig.sh(host, "sh /var/lib/backfill-host/undo.sh")
+        assert _picture(rig, host) == before[host]
+    assert _picture(rig, "ctl") == before["ctl"]
+    assert rig.sh("ctl", "scontrol ping").endswith("UP")
+    assert "htc" not in rig.sh("ctl", "sinfo -h -o %P")
+
+
+_UNDO = ("/opt/backfill/bin/backfill", "setup", "--undo")
