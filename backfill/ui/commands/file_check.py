@@ -1,0 +1,82 @@
+"""What the daemon needs of files on its own machine: are they there, for the user who runs this?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from backfill.config.model import Config, LibvirtEntry, Provider
+
+_LAST_STEP = re.compile(r"(\.[^.]*|\[[^\]]*\])$")
+
+
+def check_files(config: Config) -> list[str]:
+    """Return a sentence for each file that is missing or closed to us; nothing is written.
+
+    Only for hosts with libvirt: in a cloud, images and keys are the cloud's.
+    """
+    entry = config.libvirt
+    if entry is None or all(host.provider is not Provider.LIBVIRT for host in config.hosts):
+        return []
+    return [
+        *_images(config, entry),
+        *_unreadable(config, "libvirt.surroundings.munge_key", entry.surroundings.munge_key),
+        *_unreadable(config, "libvirt.surroundings.slurm_key", entry.surroundings.slurm_key),
+        *_directories(config, entry),
+    ]
+
+
+def _images(config: Config, entry: LibvirtEntry) -> Iterator[str]:
+    for name, image in entry.images.items():
+        for key in ("kernel", "initrd", "disk", "user_data"):
+            yield from _unreadable(config, f"libvirt.images.{name}.{key}", getattr(image, key))
+
+
+def _directories(config: Config, entry: LibvirtEntry) -> Iterator[str]:
+    """Each directory of instances: the cluster's folder in it, or where that will be made."""
+    hosts = [(i, host) for i, host in enumerate(config.hosts) if host.provider is Provider.LIBVIRT]
+    places = {entry.directory: "libvirt.directory"}
+    for index, host in hosts:
+        if host.directory:
+            places.setdefault(host.directory, f"hosts[{index}].directory")
+    for directory, key in places.items():
+        folder = Path(directory, config.policies.cluster)
+        try:
+            folder = folder if folder.exists() else folder.parent
+            number = errno.ENOENT if not folder.exists() else 0 if folder.is_dir() else errno.ENOTDIR
+        except OSError as error:
+            number = error.errno or errno.EIO
+        if not number and not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+            number = errno.EACCES
+        if number:
+            yield _sentence(config, key, str(folder), number, "written")
+
+
+def _unreadable(config: Config, key: str, path: str) -> Iterator[str]:
+    if not path:
+        return
+    try:
+        os.stat(path)
+        number = 0 if os.access(path, os.R_OK, effective_ids=True) else errno.EACCES
+    except OSError as error:
+        number = error.errno or errno.EIO
+    if number:
+        yield _sentence(config, key, path, number, "read")
+
+
+def _sentence(config: Config, key: str, path: str, number: int, verb: str) -> str:
+    if number == errno.EACCES:
+        remedy = f"let uid {os.geteuid()}, as which this runs, into it"
+    elif number == errno.ENOENT:
+        remedy = "write where it is, or see that its file system is mounted"
+    else:
+        remedy = "see what lies there"
+    spot = key
+    while spot and spot not in config.lines:
+        shorter = _LAST_STEP.sub("", spot)
+        spot = "" if shorter == spot else shorter
+    line = f"line {config.lines[spot]}: " if spot else ""
+    return f"{line}{key}: {path} cannot be {verb}: {os.strerror(number)}; {remedy}"

@@ -1,0 +1,217 @@
+"""`backfill setup`: look at the cluster, show a plan, carry it out, and take it back."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from backfill.config import ConfigError, load
+from backfill.core.model.visible import visible
+from backfill.drivers.slurm.commands import SlurmTools
+from backfill.drivers.slurm.conf.dry import dry_start
+from backfill.drivers.slurm.conf.managed import EMPTY, render
+from backfill.ports.errors import DriverError
+from backfill.ui.assemble import slurm_manager
+from backfill.ui.client import print_json
+from backfill.ui.doctor.look import daemon_listens
+from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE, USAGE, say
+from backfill.ui.setup.plan import Places, for_hosts, steps, texts
+from backfill.ui.setup.steps import Step, StepError, UndoRecord, WriteFile
+from backfill.ui.setup.survey import URI, Survey, survey
+from backfill.ui.setup.wishes import WishError, Wishes, suggested
+
+_STATE = Path("/var/lib/backfill-setup")
+_RESTART = "systemctl restart slurmctld"
+
+
+def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `backfill setup`."""
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and change nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask; take what the cluster suggests")
+    parser.add_argument("--undo", action="store_true", help="take everything back, the last first")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON; with --dry-run")
+    text = parser.add_argument
+    text("--names", default="", metavar="LIST", help="virtual nodes, such as vn[1-8]")
+    text("--addresses", default="", metavar="FIRST", help="the first of their addresses: 10.0.1.1/16")
+    text("--cpus", type=int, default=0, metavar="N", help="CPUs of each (half of the smallest host's)")
+    text("--memory-mb", type=int, default=0, metavar="MB", help="memory of each (as much as two need)")
+    text("--image", default="", metavar="FOLDER", help="the guest image, in a place that hosts see")
+    text("--directory", default="", metavar="DIR", help="shared by this machine and all hosts")
+    text("--bridge", default="", metavar="NAME", help="the hosts' bridge (the one that they have)")
+    text("--gateway", default="", metavar="IP", help="the guests' default route (none)")
+    text("--low", default="htc", metavar="PARTITION", help="for low-priority jobs; made if missing (htc)")
+    text("--hosts", default="", metavar="LIST", help="nodes that carry instances (all whose libvirt answers)")
+    text("--uri", default=URI, metavar="PATTERN", help=f"where libvirt listens ({URI})")
+    text("--user", default="", metavar="NAME", help="the daemon's user (SlurmUser)")
+    text("--emulated", action="store_true", help="guests without KVM")
+    text("--cpu-feature", action="append", default=[], metavar="NAME", help="for guests, such as rdrand")
+    text("--slurm-conf", default="/etc/slurm/slurm.conf", metavar="FILE", type=Path, help="slurm.conf")
+    text("--restart", default=_RESTART, metavar="COMMAND", help=f"restarts slurmctld ({_RESTART})")
+
+
+def run_setup(args: argparse.Namespace) -> int:
+    """Do what was asked for, and say in one sentence why not."""
+    if os.geteuid() != 0:
+        say("setup writes Slurm's configuration and gives files to users; run it as root")
+        return NO_PERMISSION
+    record = UndoRecord(_STATE)
+    try:
+        return _undo(record) if args.undo else _set_up(args, record)
+    except WishError as error:
+        say(str(error))
+        return USAGE
+    except (ConfigError, KeyError) as error:
+        say(f"nothing was changed: {error}")
+        return BAD_CONFIG
+    except DriverError as error:
+        say(f"nothing was changed: {error}")
+        return UNAVAILABLE
+
+
+def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
+    found = survey(args.slurm_conf, _names(args.hosts), args.uri)
+    wishes = suggested(found, _wishes(args), None if args.yes or not sys.stdin.isatty() else _ask)
+    places = Places(
+        args.slurm_conf, program=(sys.executable, "-m", "backfill"), restart=tuple(shlex.split(args.restart))
+    )
+    wanted = steps(found, wishes, places)
+    _check(found, wishes, places, wanted)
+    plan = [shown for step in (*wanted, *for_hosts(wishes, places)) if (shown := step.shown())]
+    if args.json:
+        print_json({"plan": plan, "done": False})
+    else:
+        print("\n".join(plan) if plan else "everything is as it should be")
+    if args.dry_run or not plan:
+        return OK
+    if not args.yes and not _confirmed():
+        say("nothing was changed")
+        return NO
+    return _carry_out(record, wanted, wishes, places)
+
+
+def _names(text: str) -> Sequence[str]:
+    from backfill.core.model.quantities import parse_hostlist
+
+    try:
+        return parse_hostlist(text) if text else ()
+    except ValueError as error:
+        raise WishError(f"--hosts {text}: {error}") from error
+
+
+def _wishes(args: argparse.Namespace) -> Wishes:
+    return Wishes(
+        partition=args.low,
+        names=args.names,
+        addresses=args.addresses,
+        cpus=args.cpus,
+        memory_mb=args.memory_mb,
+        directory=args.directory,
+        bridge=args.bridge,
+        gateway=args.gateway,
+        image=args.image,
+        emulated=args.emulated,
+        user=args.user,
+        cpu_features=tuple(args.cpu_feature),
+    )
+
+
+def _ask(question: str, proposal: str) -> str:
+    hint = f" [{proposal}]" if proposal else ""
+    return input(f"{question}{hint}: ").strip()
+
+
+def _confirmed() -> bool:
+    if not sys.stdin.isatty():
+        say("nobody is there to confirm the plan; say --yes")
+        return False
+    return input("Carry it out? [y/N] ").strip().casefold() in ("y", "yes")
+
+
+def _check(found: Survey, wishes: Wishes, places: Places, wanted: Sequence[Step]) -> None:
+    """Let our own reader take the policy file, and a slurmctld without network slurm.conf."""
+    with tempfile.TemporaryDirectory(prefix="backfill-setup-") as name:
+        scratch = Path(name)
+        scratch.chmod(0o711)
+        for step in wanted:
+            if (
+                isinstance(step, WriteFile)
+                and step.path.parent == places.folder
+                and step.path.suffix == ".yaml"
+            ):
+                (scratch / step.path.name).write_bytes(step.content)
+        load(scratch / places.policy.name)
+        beside = scratch / "slurm"
+        beside.mkdir()
+        for path in places.conf.parent.iterdir():
+            if path.is_file():
+                shutil.copy2(path, beside)
+        for file, text in texts(found, wishes).items():
+            (beside / file).write_text(text, encoding="utf-8", errors="surrogateescape")
+        ours = beside / "backfill.conf"
+        now = ours.read_text() if ours.exists() else render(EMPTY)
+        dry = dry_start(SlurmTools(), beside / places.conf.name, ours, now, scratch)
+        if dry.tried and dry.problem:
+            raise DriverError("slurm.conf", f"slurmctld refuses what it would be: {dry.problem}")
+
+
+def _carry_out(record: UndoRecord, wanted: Sequence[Step], wishes: Wishes, places: Places) -> int:
+    first = not record.there
+    try:
+        record.carry_out(wanted)
+        record.carry_out(for_hosts(wishes, places))
+    except (StepError, OSError) as error:
+        say(visible(str(error)))
+        if not first:
+            say("mend that and say `backfill setup` again, or take all back: backfill setup --undo")
+            return NO
+        try:
+            record.undo()
+            say("all that was done is taken back")
+        except (StepError, OSError) as second:
+            say(f"not all could be taken back: {visible(str(second))}; say `backfill setup --undo`")
+        return NO
+    hosts = " ".join(wishes.hosts)
+    print("done. Now, and again after each change of slurm.conf, as root:")
+    print(f"  for h in {hosts}; do ssh $h sh -s <{places.folder}/hosts.sh; done")
+    print("  systemctl enable --now backfill")
+    print("  backfill doctor --boot")
+    return OK
+
+
+def _at_work() -> str:
+    """Say what would be lost if our part of Slurm went now; empty: nothing is known of."""
+    policy = Places(Path("/")).policy
+    try:
+        config = load(policy)
+        if daemon_listens(config):
+            return "the daemon runs; let its work end (docs/install.md), then systemctl stop backfill"
+        names = set(config.policies.instances.names)
+        there = sorted(names & slurm_manager(config).observe().nodes.keys())
+    except (ConfigError, DriverError):
+        return ""  # nothing of ours can be at work by what is not there, or cannot be asked
+    if not there:
+        return ""
+    return f"Slurm still has our node {there[0]}, whose job would be lost; let its work end (docs/install.md)"
+
+
+def _undo(record: UndoRecord) -> int:
+    if not record.there:
+        say("nothing was set up here by `backfill setup`")
+        return NO
+    if working := _at_work():
+        say(f"nothing was changed: {working}")
+        return NO
+    try:
+        for sentence in record.undo():
+            say(sentence)
+    except (StepError, OSError) as error:
+        say(f"{visible(str(error))}; mend that and say `backfill setup --undo` again")
+        return NO
+    print("all is as it was before; on each host: sh /var/lib/backfill-host/undo.sh")
+    return OK

@@ -1,0 +1,1 @@
+"""One concern per file; each check looks at planted or gathered facts alone."""

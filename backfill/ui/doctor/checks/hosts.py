@@ -1,0 +1,120 @@
+"""Checks of the hosts, by what their libvirtd says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from backfill.config.model import DomainType, LibvirtEntry, Provider
+from backfill.ui.doctor.facts import Facts, HostFacts, PlaceFacts
+from backfill.ui.doctor.findings import Defect, Finding, Grade
+
+
+def reach(facts: Facts) -> Iterator[Finding]:
+    """Every host answers."""
+    clouds = {host.name for host in facts.config.hosts if host.provider is Provider.OPENSTACK}
+    for host in facts.hosts:
+        if host.problem:
+            what, found, remedy = host.problem.rpartition("; ")
+            defect = Defect.CLOUD if host.name in clouds else Defect.HOST_SILENT
+            yield Finding(
+                defect,
+                host.name,
+                what if found else host.problem,
+                remedy
+                if found
+                else f"systemctl status libvirtd on {host.name}, and its uri in the policy file",
+            )
+
+
+def machines(facts: Facts) -> Iterator[Finding]:
+    """Every host has the bridge, and can run such a guest."""
+    libvirt = facts.config.libvirt
+    if libvirt is None:
+        return
+    for host in facts.hosts:
+        if host.inspection is not None:
+            yield from _bridge(libvirt, host)
+            yield from _hardware(libvirt, host)
+
+
+def _bridge(libvirt: LibvirtEntry, host: HostFacts) -> Iterator[Finding]:
+    assert host.inspection is not None
+    bridges = host.inspection.bridges
+    if bridges is not None and libvirt.bridge not in bridges:
+        what = f"{host.name} has no bridge {libvirt.bridge}"
+        mend = f"on {host.name}: ip link add {libvirt.bridge} type bridge, with its network card in it"
+        yield Finding(Defect.BRIDGE, host.name, what, mend)
+    elif bridges is None:
+        what = f"libvirt on {host.name} does not tell of bridges"
+        mend = f"install libvirt's interface driver on {host.name}"
+        yield Finding(Defect.BRIDGE, host.name, what, mend, Grade.ADVICE)
+
+
+def _hardware(libvirt: LibvirtEntry, host: HostFacts) -> Iterator[Finding]:
+    seen, wanted = host.inspection, libvirt.hardware
+    assert seen is not None
+    if wanted.domain_type is DomainType.KVM and not seen.kvm:
+        what = f"libvirt on {host.name} has no KVM"
+        mend = f"on {host.name}: modprobe kvm_intel (or kvm_amd); systemctl restart libvirtd"
+        yield Finding(Defect.NO_KVM, host.name, what, mend)
+    elif seen.machine_problem:
+        mend = f"write a board as libvirt.hardware.machine that `virsh capabilities` on {host.name} lists"
+        yield Finding(Defect.MACHINE, host.name, f"{host.name}: {seen.machine_problem}", mend)
+    elif wanted.cpu_model not in seen.cpu_models:
+        what = f"{host.name} cannot give a guest the processor {wanted.cpu_model}"
+        mend = f"write a model as libvirt.hardware.cpu_model that `virsh domcapabilities` on {host.name} has"
+        yield Finding(Defect.CPU_MODEL, host.name, what, mend)
+
+
+def guests(facts: Facts) -> Iterator[Finding]:
+    """No machine of somebody else has a name of ours."""
+    names = set(facts.config.policies.instances.names)
+    for host in facts.hosts:
+        if host.inspection is not None:
+            for name in sorted((host.inspection.domains & names) - host.ours):
+                yield Finding(
+                    Defect.FOREIGN_GUEST,
+                    host.name,
+                    f"{host.name} has a machine {name} that is not ours",
+                    f"rename it, or leave {name} out of instances.names",
+                )
+
+
+def shared_files(facts: Facts) -> Iterator[Finding]:
+    """Hosts see the directory into which the daemon writes, and the images."""
+    for host in facts.hosts:
+        seen = host.inspection
+        if seen is None:
+            continue
+        folder = seen.folders.get(host.directory)
+        if folder is not None and host.marker and host.marker not in folder.files:
+            why = folder.problem or "a file that was put there from here is not there"
+            what = f"{host.directory} on {host.name} is not the directory of that name here: {why}"
+            mend = f"mount the shared directory at {host.directory} on {host.name}, or give the host its own"
+            yield Finding(Defect.DIRECTORY_NOT_SHARED, host.name, what, mend)
+        yield from _images_on(facts, host)
+
+
+def _images_on(facts: Facts, host: HostFacts) -> Iterator[Finding]:
+    for name, image in sorted(facts.images.items()):
+        places = (image.files.get(key) for key in ("kernel", "initrd", "disk"))
+        wrong = (_difference(host, place) for place in places if place is not None and not place.problem)
+        what = next(filter(None, wrong), "")
+        if what:
+            mend = f"copy the image to {host.name}, or let its directory be shared"
+            yield Finding(Defect.IMAGE_NOT_ON_HOST, f"{name} on {host.name}", what, mend)
+
+
+def _difference(host: HostFacts, place: PlaceFacts) -> str:
+    """Say how the host's file of this path differs from the one here; empty: not, or nobody knows."""
+    path = PurePath(place.path)
+    folder = host.inspection.folders.get(str(path.parent)) if host.inspection is not None else None
+    if folder is None or (folder.problem and not folder.missing):
+        return ""
+    there = folder.files.get(path.name)
+    if there is None:
+        return f"{path} is not there on {host.name}"
+    if there.size != place.size:
+        return f"{path} has {there.size} bytes on {host.name}, and {place.size} here"
+    return ""

@@ -1,0 +1,113 @@
+"""Everything that the checks look at: gathered by `look` from a real cluster, planted by tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from backfill.config.model import Config
+from backfill.core.model.cluster import Node, SlurmSettings
+from backfill.ui.commands.hook_check import Found
+
+if TYPE_CHECKING:
+    from backfill.drivers.libvirt.inspection import HostInspection
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """The user as whom all this was looked at."""
+
+    uid: int
+    name: str
+    groups: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmFacts:
+    """What Slurm says. `partitions`: each one's settings; `admin`: uid of SlurmUser, if it is told.
+
+    `conf`: texts of slurm.conf and what lies beside it, by name; `included`: whether slurm.conf
+    brings our file in, None where that cannot be read. `conflicts` and `hints` compare it with the
+    policy file.
+    """
+
+    settings: SlurmSettings
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    admin: int | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    included: bool | None = None
+    conflicts: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceFacts:
+    """A file or directory as that user meets it. `problem`: why it is of no use; empty: it is.
+
+    `start`: the first bytes of a file; `free_mb`: room in a directory; `ahead_s`: how far a new
+    file's date is ahead of this machine's clock; `closed_at`: the first directory on the way that
+    others may not enter, with its owner and group.
+    """
+
+    path: str
+    problem: str = ""
+    there: bool = True
+    size: int = 0
+    start: bytes = b""
+    free_mb: float | None = None
+    ahead_s: float = 0.0
+    closed_at: tuple[str, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """The files of an image by their keys; `changed`: its disk's checksum where it is another one.
+
+    `systemd`: whether its guests have that, by the list of packages beside the disk; None: no list.
+    """
+
+    files: Mapping[str, PlaceFacts] = field(default_factory=dict)
+    changed: str = ""
+    systemd: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """A host. `problem`: why it does not answer; `ours`: our instances there; `marker`: a file that
+    was put into its directory a moment ago."""
+
+    name: str
+    problem: str = ""
+    ours: frozenset[str] = frozenset()
+    inspection: HostInspection | None = None
+    directory: str = ""
+    marker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All of it. What is None was not looked at, mostly because something before it failed."""
+
+    config: Config
+    who: Who
+    slurm: SlurmFacts | None = None
+    slurm_problem: str = ""
+    munge_problem: str = ""
+    key_problem: str = ""  # why the key for guests cannot be used here
+    key_refused: str = ""  # why it is not the cluster's
+    tools_missing: tuple[str, ...] = ()
+    libvirt_missing: bool = False
+    state_dir: PlaceFacts | None = None
+    socket_problem: str = ""
+    listen_problem: str = ""
+    lease: PlaceFacts | None = None
+    images: Mapping[str, ImageFacts] = field(default_factory=dict)
+    directories: Mapping[str, PlaceFacts] = field(default_factory=dict)
+    hosts: tuple[HostFacts, ...] = ()
+    taken: Mapping[str, str] = field(default_factory=dict)  # name of ours: address that another has
+    controller_problem: str = ""
+    hooks: Found | None = None
+    hooks_unknown: str = ""
+    salt_problem: str = ""

@@ -1,0 +1,63 @@
+"""Files and directories as the user meets them who looks; what is written there goes again at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from backfill.ui.doctor.facts import PlaceFacts
+
+_START = 0x210  # as far as a kernel's mark
+_MB = 1024 * 1024
+_OTHERS_ENTER = 0o001
+
+
+def read_file(path: str) -> PlaceFacts:
+    """Read the start of a file."""
+    try:
+        with open(path, "rb") as file:
+            return PlaceFacts(path, size=os.fstat(file.fileno()).st_size, start=file.read(_START))
+    except OSError as error:
+        return PlaceFacts(path, error.strerror or str(error), not isinstance(error, FileNotFoundError))
+
+
+@contextlib.contextmanager
+def write_into(path: str) -> Iterator[tuple[PlaceFacts, str]]:
+    """Put a file into a directory; yield what came of it, and the file's name while it is there."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path, prefix="backfill-doctor-") as file:
+            seen = os.fstat(file.fileno())
+            room = os.statvfs(path)
+            place = PlaceFacts(
+                path,
+                free_mb=room.f_bavail * room.f_frsize / _MB,
+                ahead_s=seen.st_mtime - time.time(),
+                closed_at=_closed_at(Path(path)),
+            )
+            yield place, Path(file.name).name
+    except OSError as error:
+        yield PlaceFacts(path, error.strerror or str(error), not isinstance(error, FileNotFoundError)), ""
+
+
+def may_write(path: str) -> PlaceFacts:
+    """Look whether a directory can be written, or made where it is not there yet."""
+    place = Path(path)
+    there = place.exists()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        return PlaceFacts(path, f"{place} is no directory", there)
+    problem = "" if os.access(place, os.W_OK | os.X_OK) else f"it may not write {place}"
+    return PlaceFacts(path, problem, there)
+
+
+def _closed_at(path: Path) -> tuple[str, int, int] | None:
+    for place in (*reversed(path.parents), path):
+        seen = place.stat()
+        if not seen.st_mode & _OTHERS_ENTER:
+            return str(place), seen.st_uid, seen.st_gid
+    return None

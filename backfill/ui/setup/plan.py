@@ -1,0 +1,253 @@
+"""From a cluster and the answers to the steps that set it up."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from backfill.core.model.quantities import parse_hostlist
+from backfill.drivers.slurm.conf.managed import EMPTY, render
+from backfill.ui.setup.host_script import host_script
+from backfill.ui.setup.slurm_lines import Needs, with_cgroups, with_our_lines
+from backfill.ui.setup.steps import MakeFolder, Owner, RunCommand, Step, WriteFile
+from backfill.ui.setup.survey import Survey
+from backfill.ui.setup.wishes import Wishes, image_in
+
+_ANSWER_S, _MARGIN_S = 2.0, 1.5
+_ROOM = 16
+_FEATURE = "backfill"
+_HEAD = "# Written by `backfill setup`; docs/policy.md explains every key.\n"
+_KEY = Path("/etc/munge/munge.key")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where everything goes. `program`: the words that start backfill; `unit`: its drop-in."""
+
+    conf: Path
+    folder: Path = Path("/etc/backfill")
+    hook_log: Path = Path("/var/log/slurm/backfill-hook.log")
+    unit: Path = Path("/etc/systemd/system/backfill.service.d/setup.conf")
+    key: Path = _KEY
+    program: tuple[str, ...] = ("backfill",)
+    restart: tuple[str, ...] = ("systemctl", "restart", "slurmctld")
+
+    @property
+    def policy(self) -> Path:
+        """The policy file."""
+        return self.folder / "policy.yaml"
+
+    @property
+    def own_key(self) -> Path:
+        """The copy of the munge key that the daemon's user may read."""
+        return self.folder / "munge.key"
+
+
+def policy(survey: Survey, wishes: Wishes, places: Places) -> dict[str, Any]:
+    """The policy file's content."""
+    by_name = {host.node.name: host for host in survey.hosts}
+    return {
+        "cluster": survey.settings.cluster,
+        "priorities": {"low": [wishes.partition]},
+        "hosts": [{"name": name, "provider": "libvirt", "uri": by_name[name].uri} for name in wishes.hosts],
+        "instances": {
+            "names": wishes.names,
+            "addresses": wishes.addresses,
+            "flavour": {"cpus": wishes.cpus, "memory_mb": wishes.memory_mb},
+        },
+        "ladder": [
+            {"rung": "pause", "within_s": 5, "for_s": 600},
+            {"rung": "suspend", "within_s": 300, "for_s": 14400},
+            {"rung": "requeue", "within_s": 60},
+        ],
+        "answer_within_s": _ANSWER_S,
+        "slurm": {
+            "conf": str(places.conf),
+            "restart": list(places.restart) if wishes.user == "root" else [],
+            "hooks": {"log": str(places.hook_log), "margin_s": _MARGIN_S},
+        },
+        "libvirt": {
+            "directory": wishes.directory,
+            "bridge": wishes.bridge,
+            "surroundings": {
+                "controller": survey.controller,
+                "conf_server": f"{survey.controller}:{survey.port}",
+                **_key(survey, wishes, places),
+                **({"gateway": wishes.gateway} if wishes.gateway else {}),
+            },
+            "catalogue": "images.yaml",
+            "hardware": {
+                "domain_type": "qemu" if wishes.emulated else "kvm",
+                "cpu_model": "qemu64" if wishes.emulated else "host-model",
+                **({"cpu_features": list(wishes.cpu_features)} if wishes.cpu_features else {}),
+            },
+        },
+    }
+
+
+def catalogue(wishes: Wishes) -> dict[str, Any]:
+    """The image catalogue's content."""
+    found = image_in(Path(wishes.image), wishes.emulated)
+    return {
+        "images": {
+            "default": {
+                "kernel": found.kernel,
+                "initrd": found.initrd,
+                "disk": found.disk,
+                "disk_format": found.disk_format,
+                "cmdline": found.cmdline,
+            }
+        }
+    }
+
+
+def needs(survey: Survey, wishes: Wishes) -> Needs:
+    """What slurm.conf has to offer."""
+    fixed = int(survey.settings.raw.get("FixedNodes", "0")) or len(survey.hosts)
+    wanted = fixed + len(parse_hostlist(wishes.names)) + _ROOM
+    return Needs(wishes.partition, _FEATURE, wanted, _ANSWER_S + _MARGIN_S)
+
+
+def texts(survey: Survey, wishes: Wishes) -> Mapping[str, str]:
+    """slurm.conf and cgroup.conf as they shall be."""
+    made = {"slurm.conf": with_our_lines(survey.texts["slurm.conf"], needs(survey, wishes))}
+    if "proctrack/cgroup" in survey.settings.raw.get("ProctrackType", ""):
+        made["cgroup.conf"] = with_cgroups(survey.texts.get("cgroup.conf", ""))
+    return made
+
+
+def steps(survey: Survey, wishes: Wishes, places: Places) -> Sequence[Step]:
+    """Everything in the order in which it is safe to stop after any of them."""
+    user = pwd.getpwnam(wishes.user)
+    theirs = Owner(user.pw_uid, user.pw_gid, 0o751)
+    shared = Owner(0, user.pw_gid, 0o640)
+    new = texts(survey, wishes)
+    conf_owner = _owner_of(places.conf)
+    return [
+        *_folders(wishes, places, user, theirs),
+        WriteFile(places.folder / "images.yaml", _yaml(catalogue(wishes)), shared),
+        WriteFile(places.policy, _yaml(policy(survey, wishes, places)), shared),
+        *_key_copy(survey, wishes, places, user),
+        *_slurm(new, survey, places, conf_owner),
+        *_hooks(survey, places),
+        *_unit(survey, wishes, places),
+    ]
+
+
+def for_hosts(wishes: Wishes, places: Places) -> Sequence[Step]:
+    """The script for the hosts, which brings them the files as they are here now."""
+    found = {}
+    for name in ("backfill.conf", "cgroup.conf", places.conf.name):
+        beside = places.conf.parent / name
+        if beside.exists():
+            found[name] = beside.read_text(encoding="utf-8", errors="surrogateescape")
+    text = host_script(wishes, found, str(places.conf.parent))
+    return [WriteFile(places.folder / "hosts.sh", text.encode(), Owner(0, 0, 0o755))]
+
+
+def _folders(wishes: Wishes, places: Places, user: pwd.struct_passwd, theirs: Owner) -> Sequence[MakeFolder]:
+    return [
+        MakeFolder(places.folder, Owner(0, user.pw_gid, 0o750)),
+        MakeFolder(Path(wishes.directory), theirs),
+    ]
+
+
+def _has_own_key(survey: Survey) -> bool:
+    """Return True if Slurm's daemons know one another by Slurm's own key, which SlurmUser can read."""
+    return survey.settings.raw.get("AuthType") == "auth/slurm"
+
+
+def _key(survey: Survey, wishes: Wishes, places: Places) -> dict[str, str]:
+    if not _has_own_key(survey):
+        return {"munge_key": str(places.key if wishes.user == "root" else places.own_key)}
+    beside = places.conf.parent
+    several = (beside / "slurm.jwks").exists()
+    return {"slurm_key": str(beside / ("slurm.jwks" if several else "slurm.key"))}
+
+
+def _key_copy(survey: Survey, wishes: Wishes, places: Places, user: pwd.struct_passwd) -> Sequence[Step]:
+    if wishes.user == "root" or _has_own_key(survey):
+        return []
+    return [WriteFile(places.own_key, places.key.read_bytes(), Owner(user.pw_uid, user.pw_gid, 0o400))]
+
+
+def _slurm(new: Mapping[str, str], survey: Survey, places: Places, owner: Owner) -> Sequence[Step]:
+    files = [
+        WriteFile(places.conf.parent / name, text.encode("utf-8", "surrogateescape"), owner)
+        for name, text in new.items()
+    ]
+    included = places.conf.parent / "backfill.conf"
+    ours = [] if included.exists() else [WriteFile(included, render(EMPTY).encode(), owner)]
+    changed = any(file.shown() for file in files)
+    return [
+        *ours,
+        RunCommand(undo=_until_answered(places)),
+        RunCommand(undo=places.restart),
+        *files,
+        RunCommand(places.restart, needed=changed),
+        RunCommand(_until_answered(places), needed=changed),
+    ]
+
+
+def _until_answered(places: Places) -> tuple[str, ...]:
+    """Return a command that waits until slurmctld answers; its service counts as started before."""
+    script = f"SLURM_CONF={shlex.quote(str(places.conf))}; export SLURM_CONF; "
+    script += (
+        "n=0; until scontrol ping | grep -q UP; do n=$((n+1)); [ $n -lt 300 ] || exit 1; sleep 0.1; done"
+    )
+    return ("sh", "-c", script)
+
+
+def _hooks(survey: Survey, places: Places) -> Sequence[Step]:
+    words = (*places.program, "slurm", "hooks")
+    config = ("--config", str(places.policy))
+    named = survey.settings.prolog_slurmctld
+    installed = "backfill" in named
+    first = not named  # 22.05 looks only at its start whether there is one at all
+    return [
+        RunCommand((*words, "install", *config), (*words, "remove", *config), needed=not installed),
+        RunCommand(places.restart, needed=first),
+        RunCommand(_until_answered(places), needed=first),
+    ]
+
+
+def drop_in_text(survey: Survey, wishes: Wishes, places: Places) -> str:
+    """What is added to the unit: who the daemon is, where it may write, and what it may not do."""
+    state = survey.settings.raw.get("StateSaveLocation", "")
+    paths = " ".join(f"-{path}" for path in (wishes.directory, str(places.conf.parent), state) if path)
+    if wishes.user == "root":
+        return f"# By `backfill setup`.\n[Service]\nReadWritePaths={paths}\n"
+    text = (resources.files(__package__) / "slurm-user.conf").read_text(encoding="utf-8")
+    settings = text[text.index("[Service]") :].replace("User=slurm\n", f"User={wishes.user}\n")
+    return "# By `backfill setup`.\n" + re.sub(
+        r"(?m)^ReadWritePaths=.*$", f"ReadWritePaths={paths}", settings
+    )
+
+
+def _unit(survey: Survey, wishes: Wishes, places: Places) -> Sequence[Step]:
+    reload = ("systemctl", "daemon-reload")
+    drop_in = WriteFile(places.unit, drop_in_text(survey, wishes, places).encode(), Owner(0, 0, 0o644))
+    changed = bool(drop_in.shown())
+    return [
+        RunCommand(undo=reload),
+        MakeFolder(places.unit.parent, Owner(0, 0, 0o755)),
+        drop_in,
+        RunCommand(reload, needed=changed),
+    ]
+
+
+def _owner_of(path: Path) -> Owner:
+    seen = path.stat()
+    return Owner(seen.st_uid, seen.st_gid, seen.st_mode & 0o7777)
+
+
+def _yaml(body: Mapping[str, Any]) -> bytes:
+    return (_HEAD + yaml.safe_dump(dict(body), sort_keys=False)).encode()

@@ -1,0 +1,276 @@
+"""A plan of small steps: shown first, carried out so that a crash at any moment can be made good, undone."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import hashlib
+import json
+import os
+import pwd
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from backfill.drivers.slurm.conf.files import replace_file, sync_directory
+
+_TIMEOUT_S = 300.0
+_SECRETS = frozenset({".key"})
+_LONG = frozenset({".sh"})  # they hold other files, which are shown themselves
+Run = Callable[[Sequence[str]], None]
+Entry = dict[str, Any]
+
+
+class StepError(Exception):
+    """A step failed; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who owns a file, and what others may: user and group by number, permission bits."""
+
+    uid: int
+    gid: int
+    mode: int
+
+    def give(self, path: Path) -> None:
+        """Let the path belong so."""
+        os.chown(path, self.uid, self.gid)
+        path.chmod(self.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile:
+    """A file that shall have this content and owner."""
+
+    path: Path
+    content: bytes
+    owner: Owner
+
+    def shown(self) -> str:
+        """What it would change, as a diff; empty: nothing."""
+        now = _read(self.path)
+        if now == self.content:
+            return "" if _owner(self.path) == self.owner else f"give {self.path} to {_told(self.owner)}"
+        if self.path.suffix in _SECRETS:
+            return f"write {self.path} ({_told(self.owner)}, a secret)"
+        if self.path.suffix in _LONG:
+            return f"write {self.path} ({_told(self.owner)})"
+        before, after = (
+            (text or b"").decode("utf-8", "replace").splitlines() for text in (now, self.content)
+        )
+        name = str(self.path)
+        diff = "\n".join(difflib.unified_diff(before, after, name, name, lineterm="", n=1))
+        return f"write {self.path} ({_told(self.owner)})\n{diff}"
+
+    def do(self, run: Run) -> None:
+        """Write it in one step that survives a power cut."""
+        replace_file(self.path, self.content)
+        self.owner.give(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class MakeFolder:
+    """A directory that shall be there with this owner."""
+
+    path: Path
+    owner: Owner
+
+    def shown(self) -> str:
+        """What it would change; empty: nothing."""
+        if not self.path.is_dir():
+            return f"make {self.path} ({_told(self.owner)})"
+        return "" if _owner(self.path) == self.owner else f"give {self.path} to {_told(self.owner)}"
+
+    def do(self, run: Run) -> None:
+        """Make it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.owner.give(self.path)
+        sync_directory(self.path.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand:
+    """Something that has to be run: after the steps before it, and `undo` when they are taken back.
+
+    `needed`: whether it is; where nothing before it changes, it may not be. Without `argv` it is
+    there for its `undo` alone, which comes after those of the steps behind it.
+    """
+
+    argv: tuple[str, ...] = ()
+    undo: tuple[str, ...] = ()
+    needed: bool = True
+
+    def shown(self) -> str:
+        """Return the command; empty: it need not run."""
+        if not self.argv:
+            return ""
+        return f"run {shlex.join(self.argv)}" if self.needed else ""
+
+    def do(self, run: Run) -> None:
+        """Run it."""
+        if self.argv:
+            run(self.argv)
+
+
+Step = WriteFile | MakeFolder | RunCommand
+
+
+def run_command(argv: Sequence[str]) -> None:
+    """Run it to its end. StepError, with its last words, if that is not a good one."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StepError(f"`{shlex.join(argv)}` cannot be run: {error}") from error
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        raise StepError(f"`{shlex.join(argv)}` ended with {done.returncode}: {said}")
+
+
+class UndoRecord:
+    """What was there before, written down before each change: by it all is taken back."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "setup.json"
+
+    @property
+    def there(self) -> bool:
+        """Return True if something was set up that can be undone."""
+        return self._path.exists()
+
+    def carry_out(self, steps: Sequence[Step], run: Run = run_command) -> None:
+        """Do what is not done yet, and what a run that was killed still owed.
+
+        StepError, OSError: what is done until then can be undone.
+        """
+        owed = [list(s.argv) for s in steps if isinstance(s, RunCommand) and s.argv and s.needed]
+        entries, before = self._read()
+        self._write(entries, [*before, *(argv for argv in owed if argv not in before)])
+        for step in steps:
+            if isinstance(step, RunCommand):
+                self._note_command(step)
+                owes = self._read()[1]
+                if list(step.argv) in owes:
+                    step.do(run)
+                    self._write(self._read()[0], [argv for argv in owes if argv != list(step.argv)])
+            elif step.shown():
+                self._note(step)
+                step.do(run)
+
+    def undo(self, run: Run = run_command) -> list[str]:
+        """Take back, the last first; returns a sentence for each thing that was left as it is."""
+        left: list[str] = []
+        entries, _ = self._read()
+        while entries:
+            told = _take_back(entries[-1], run)
+            left += [told] if told else []
+            entries.pop()
+            self._write(entries, [])
+        self._path.unlink(missing_ok=True)
+        return left
+
+    def _note_command(self, step: RunCommand) -> None:
+        entries, owed = self._read()
+        if step.undo and list(step.undo) not in [entry.get("undo") for entry in entries]:
+            self._write([*entries, {"undo": list(step.undo)}], owed)
+
+    def _note(self, step: WriteFile | MakeFolder) -> None:
+        """Write down what is there now. What was noted by an earlier run is older, and counts."""
+        entries, owed = self._read()
+        ours = hashlib.sha256(step.content).hexdigest() if isinstance(step, WriteFile) else ""
+        for entry in entries:
+            if entry.get("path") == str(step.path):
+                entry["ours"] = [*entry["ours"], ours]
+                self._write(entries, owed)
+                return
+        owner, content = _owner(step.path), None
+        if isinstance(step, WriteFile):
+            content = _read(step.path)
+        made: Entry = {
+            "path": str(step.path),
+            "folder": isinstance(step, MakeFolder),
+            "before": base64.b64encode(content).decode() if content is not None else None,
+            "owner": asdict(owner) if owner is not None else None,
+            "ours": [ours],
+        }
+        self._write([*entries, made], owed)
+
+    def _read(self) -> tuple[list[Entry], list[list[str]]]:
+        try:
+            found = json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return [], []
+        return found["done"], found["owed"]
+
+    def _write(self, entries: Sequence[Entry], owed: Sequence[Sequence[str]]) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(self._path, json.dumps({"done": entries, "owed": owed}, indent=1) + "\n")
+
+
+def _take_back(entry: Entry, run: Run) -> str:
+    """Undo one thing; say why not where somebody else has changed it since."""
+    if "undo" in entry:
+        run(entry["undo"])
+        return ""
+    path = Path(entry["path"])
+    owner = Owner(**entry["owner"]) if entry["owner"] is not None else None
+    if entry["folder"]:
+        return _take_back_folder(path, owner)
+    was = base64.b64decode(entry["before"]) if entry["before"] is not None else None
+    return _take_back_file(path, was, owner, entry["ours"])
+
+
+def _take_back_folder(path: Path, owner: Owner | None) -> str:
+    if not path.is_dir():
+        return ""
+    if owner is not None:
+        owner.give(path)
+        return ""
+    try:
+        path.rmdir()
+    except OSError:
+        return f"{path} stays: it is not empty"
+    return ""
+
+
+def _take_back_file(path: Path, was: bytes | None, owner: Owner | None, ours: Sequence[str]) -> str:
+    now = _read(path)
+    if now is None:
+        return ""
+    if now != was and hashlib.sha256(now).hexdigest() not in ours:
+        return f"{path} stays: somebody has changed it since"
+    if was is None:
+        path.unlink()
+        sync_directory(path.parent)
+        return ""
+    if now != was:
+        replace_file(path, was)
+    if owner is not None:
+        owner.give(path)
+    return ""
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _owner(path: Path) -> Owner | None:
+    try:
+        seen = path.stat()
+    except FileNotFoundError:
+        return None
+    return Owner(seen.st_uid, seen.st_gid, seen.st_mode & 0o7777)
+
+
+def _told(owner: Owner) -> str:
+    try:
+        name = pwd.getpwuid(owner.uid).pw_name
+    except KeyError:
+        name = str(owner.uid)
+    return f"owner {name}, mode {owner.mode:o}"

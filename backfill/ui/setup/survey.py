@@ -1,0 +1,119 @@
+"""What a cluster is like before anything of ours is there: asked of scontrol and of the hosts' libvirt."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backfill.core.model.cluster import Node, SlurmSettings
+from backfill.drivers.slurm.checks import is_dynamic
+from backfill.drivers.slurm.commands import SlurmTools
+from backfill.drivers.slurm.driver import SlurmManager
+from backfill.ports.errors import DriverError
+
+if TYPE_CHECKING:
+    from backfill.drivers.libvirt.inspection import HostInspection
+
+_PORT = 6817
+_NETWORK_FILES = ("nfs", "nfs4", "ceph", "lustre", "gpfs", "beegfs", "fuse.glusterfs")
+_OF_LIBVIRT = "virbr"
+URI = "qemu+tcp://{address}/system"
+
+
+@dataclass(frozen=True, slots=True)
+class HostSurvey:
+    """A node that may carry instances. `problem`: why its libvirt does not answer."""
+
+    node: Node
+    uri: str
+    problem: str = ""
+    inspection: HostInspection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The cluster. `controller`: slurmctld's address; `shared`: file systems of a network, as mounted."""
+
+    settings: SlurmSettings
+    controller: str
+    port: int
+    user: str
+    hosts: tuple[HostSurvey, ...] = ()
+    shared: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def bridge(self) -> str:
+        """The bridge that most hosts have; empty where none has one."""
+        found = Counter(
+            bridge
+            for host in self.hosts
+            if host.inspection is not None
+            for bridge in host.inspection.bridges or ()
+            if not bridge.startswith(_OF_LIBVIRT)
+        )
+        return found.most_common(1)[0][0] if found else ""
+
+    @property
+    def has_kvm(self) -> bool:
+        """Return True if every host that answers runs guests on its processors."""
+        seen = [host.inspection for host in self.hosts if host.inspection is not None]
+        return bool(seen) and all(one.kvm for one in seen)
+
+
+def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
+    """Look at a cluster. `names`: nodes that shall carry instances, all when empty; `uri`: with {name}
+    and {address} in it. Raises DriverError where Slurm does not answer."""
+    tools = SlurmTools(conf=conf)
+    manager = SlurmManager(tools)
+    settings = manager.settings()
+    nodes = manager.observe().nodes
+    chosen = [node for node in nodes.values() if not is_dynamic(node) and (not names or node.name in names)]
+    address = _controller(settings)
+    texts = {}
+    for name in ("slurm.conf", "cgroup.conf"):
+        beside = conf.parent / name
+        texts[name] = beside.read_text(encoding="utf-8", errors="surrogateescape") if beside.exists() else ""
+    port = re.match(r"\d+", settings.raw.get("SlurmctldPort", ""))
+    return Survey(
+        settings,
+        address,
+        int(port[0]) if port else _PORT,
+        re.sub(r"\(.*", "", settings.raw.get("SlurmUser", "root")),
+        tuple(_host(node, uri, conf) for node in sorted(chosen, key=lambda node: node.name)),
+        _shared(Path("/proc/mounts").read_text()),
+        texts,
+    )
+
+
+def _controller(settings: SlurmSettings) -> str:
+    """The address of the first slurmctld; its name where nobody knows it."""
+    first = next((v for k, v in sorted(settings.raw.items()) if k.startswith("SlurmctldHost")), "localhost")
+    named = re.match(r"([^()]+)(?:\((.*)\))?", first)
+    word = (named[2] or named[1]) if named else first
+    try:
+        return socket.gethostbyname(word)
+    except OSError:
+        return word
+
+
+def _host(node: Node, pattern: str, conf: Path) -> HostSurvey:
+    from backfill.drivers.libvirt.inspection import inspect
+    from backfill.drivers.libvirt.settings import Hardware, LibvirtLimits
+
+    uri = pattern.format(name=node.name, address=node.address or node.name)
+    try:
+        seen = inspect(node.name, uri, LibvirtLimits(), Hardware(), {str(conf.parent): (conf.name,)})
+    except DriverError as error:
+        return HostSurvey(node, uri, str(error))
+    return HostSurvey(node, uri, inspection=seen)
+
+
+def _shared(mounts: str) -> tuple[str, ...]:
+    lines = (line.split() for line in mounts.splitlines())
+    return tuple(words[1] for words in lines if len(words) > 2 and words[2] in _NETWORK_FILES)

@@ -1,0 +1,133 @@
+"""What an admin has to say to set a cluster up, with what the cluster itself suggests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backfill.ui.setup.survey import Survey
+
+Ask = Callable[[str, str], str]
+_KERNELS, _INITRDS = ("vmlinuz", "kernel"), ("initrd", "initrd.img", "initramfs.img")
+_DISKS = {"disk.raw": "raw", "root.img": "raw", "disk.qcow2": "qcow2", "root.qcow2": "qcow2"}
+_CMDLINE = "root=/dev/vda rw console=ttyS0"
+_KEPT_MB = 1024
+
+
+class WishError(Exception):
+    """Something is missing or makes no sense; the message is one sentence with the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The answers. An empty text or 0 means: as the cluster suggests, or asked for."""
+
+    partition: str = "htc"
+    names: str = ""
+    addresses: str = ""
+    cpus: int = 0
+    memory_mb: int = 0
+    directory: str = ""
+    bridge: str = ""
+    gateway: str = ""
+    image: str = ""
+    emulated: bool = False
+    user: str = ""
+    hosts: tuple[str, ...] = ()
+    cpu_features: tuple[str, ...] = field(default_factory=tuple)
+
+
+def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
+    """Fill in what is not said: by asking, with a suggestion, where `ask` is there.
+
+    WishError for what has no suggestion and nobody to ask.
+    """
+    live = [host for host in survey.hosts if host.inspection is not None]
+    if not live:
+        reasons = "; ".join(host.problem for host in survey.hosts) or "Slurm has no node of slurm.conf"
+        raise WishError(f"no host answers: {reasons}; name its libvirt by --uri, or hosts by --hosts")
+    cpus = min(host.node.cpus for host in live)
+    memory_mb = min(host.node.memory_mb for host in live)
+    half_mb = max(256, (memory_mb - _KEPT_MB) // 2)
+
+    def told(option: str, said: str, proposal: str) -> str:
+        return _told(option, said, proposal, ask)
+
+    names = told("--names", wishes.names, f"vn[1-{2 * len(live)}]")
+    return Wishes(
+        partition=wishes.partition,
+        names=names,
+        addresses=told("--addresses", wishes.addresses, ""),
+        cpus=int(told("--cpus", str(wishes.cpus or ""), str(max(1, cpus // 2)))),
+        memory_mb=int(told("--memory-mb", str(wishes.memory_mb or ""), str(half_mb))),
+        directory=told("--directory", wishes.directory, _directory(survey)),
+        bridge=told("--bridge", wishes.bridge, survey.bridge),
+        gateway=wishes.gateway,
+        image=told("--image", wishes.image, ""),
+        emulated=wishes.emulated or not survey.has_kvm,
+        user=wishes.user or survey.user,
+        hosts=tuple(host.node.name for host in live),
+        cpu_features=wishes.cpu_features,
+    )
+
+
+def _told(option: str, said: str, proposal: str, ask: Ask | None) -> str:
+    if said:
+        return said
+    answer = ask(_QUESTIONS[option], proposal) if ask is not None else ""
+    if not (answer or proposal):
+        raise WishError(f"{_QUESTIONS[option]}? Say it by {option}")
+    return answer or proposal
+
+
+_QUESTIONS = {
+    "--names": "Names of the virtual nodes",
+    "--addresses": "The first of their addresses, free ones of the hosts' network, such as 10.0.1.1/16",
+    "--cpus": "CPUs of each",
+    "--memory-mb": "Memory of each, MB",
+    "--directory": "The directory that this machine and all hosts share",
+    "--bridge": "The hosts' network bridge",
+    "--image": "The folder of the guest image (`backfill image build` makes one), in a place that hosts see",
+}
+
+
+def _directory(survey: Survey) -> str:
+    own = [mount for mount in survey.shared if "backfill" in mount]
+    return own[0] if own else (f"{survey.shared[0]}/backfill" if len(survey.shared) == 1 else "/srv/backfill")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFolder:
+    """A guest image's files as they lie in a folder."""
+
+    kernel: str
+    initrd: str
+    disk: str
+    disk_format: str
+    cmdline: str
+
+
+def image_in(folder: Path, emulated: bool) -> ImageFolder:
+    """Find the files of an image, for guests that are emulated or not. WishError: one is not there."""
+    try:
+        told = json.loads((folder / "image.json").read_text())
+    except (OSError, ValueError):
+        told = {}
+    disk = _one_of(folder, tuple(_DISKS), "disk")
+    words = [str(told.get("cmdline", _CMDLINE)), str(told.get("emulated", "")) if emulated else ""]
+    return ImageFolder(
+        str(_one_of(folder, _KERNELS, "kernel")),
+        str(_one_of(folder, _INITRDS, "initial RAM disk")),
+        str(disk),
+        _DISKS[disk.name],
+        " ".join(filter(None, words)),
+    )
+
+
+def _one_of(folder: Path, names: tuple[str, ...], what: str) -> Path:
+    found = next((folder / name for name in names if (folder / name).is_file()), None)
+    if found is None:
+        raise WishError(f"{folder} has no {what} ({' or '.join(names)}); build one: backfill image build")
+    return found

@@ -1,0 +1,367 @@
+"""`backfill doctor`: nothing is found where all is well, and each planted fault is, by its code."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill.config import load
+from backfill.config.model import Config
+from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
+from backfill.drivers.libvirt.inspection import HostFile, HostFolder, HostInspection
+from backfill.ui.cli import main
+from backfill.ui.commands.hook_check import Found
+from backfill.ui.doctor import network, places
+from backfill.ui.doctor.examination import examine
+from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, SlurmFacts, Who
+from backfill.ui.doctor.findings import Defect, Grade
+
+ROOT = Path(__file__).parents[2]
+CONF = "NodeSet=virtual Feature=backfill\nPartitionName=htc Nodes=virtual\nInclude backfill.conf  # ours\n"
+KERNEL = PlaceFacts("/i/vmlinuz", size=9, start=b"\0" * 0x202 + b"HdrS")
+INITRD = PlaceFacts("/i/initrd", size=8, start=b"\x1f\x8b")
+DISK = PlaceFacts("/i/root.img", size=7, start=b"\0\0")
+TEXTS = {"slurm.conf": CONF, "backfill.conf": "", "cgroup.conf": "ConstrainCores=yes\n"}
+
+
+def _config(tmp_path: Path) -> Config:
+    path = tmp_path / "policy.yaml"
+    path.write_text((ROOT / "config/policy.minimal.yaml").read_text())
+    return load(path)
+
+
+def _host() -> HostFacts:
+    files = {Path(place.path).name: HostFile(place.size, 0o644, (0, 0)) for place in (KERNEL, INITRD, DISK)}
+    conf = HostFolder(files={name: HostFile(1, 0o644, (0, 0)) for name in TEXTS}, texts=TEXTS)
+    seen = HostInspection(
+        bridges=frozenset({"br0"}),
+        cpu_models=frozenset({"qemu64", "host-model"}),
+        user=(64055, 64055),
+        folders={
+            "/i": HostFolder(files=files),
+            "/etc/slurm": conf,
+            "/srv/backfill": HostFolder(files={"mark": HostFile(0, 0o600, (0, 0))}),
+        },
+    )
+    return HostFacts("bm1", inspection=seen, directory="/srv/backfill", marker="mark")
+
+
+RAW = {
+    "SlurmctldParameters": "enable_configless",
+    "ReturnToService": "2",
+    "TreeWidth": "65533",
+    "PrologEpilogTimeout": "10",
+    "JobRequeue": "1",
+    "ProctrackType": "proctrack/cgroup",
+}
+
+
+def sound(tmp_path: Path) -> Facts:
+    """Facts of a site at which all is well."""
+    settings = SlurmSettings(
+        SlurmVersion(24, 11),
+        "mycluster",
+        0,
+        100,
+        "select/cons_tres",
+        ("htc",),
+        prolog_slurmctld="/usr/local/lib/backfill/prolog_slurmctld",
+        raw=RAW,
+    )
+    slurm = SlurmFacts(
+        settings,
+        {"bm1": Node("bm1", NodeBase.IDLE)},
+        {"htc": {"NodeSets": "virtual", "Nodes": "(null)", "State": "UP"}},
+        64030,
+        TEXTS,
+        included=True,
+    )
+    return Facts(
+        _config(tmp_path),
+        Who(64030, "slurm"),
+        slurm,
+        state_dir=PlaceFacts("/var/lib/backfill"),
+        lease=PlaceFacts("/var/spool/slurmctld"),
+        images={"default": ImageFacts({"kernel": KERNEL, "initrd": INITRD, "disk": DISK})},
+        directories={"/srv/backfill": PlaceFacts("/srv/backfill", free_mb=1e6)},
+        hosts=(_host(),),
+        hooks=Found(proven=("it was heard",)),
+    )
+
+
+def test_a_sound_site_has_no_finding(tmp_path: Path) -> None:
+    assert examine(sound(tmp_path)).all == []
+    assert examine(_own_key(_raw(AuthType="auth/slurm")(sound(tmp_path)))).all == []
+
+
+Plant = Callable[[Facts], Facts]
+
+
+def _own_key(facts: Facts) -> Facts:
+    """Guests that are given Slurm's own key, whatever slurm.conf says."""
+    libvirt = facts.config.libvirt
+    assert libvirt is not None
+    around = replace(libvirt.surroundings, munge_key="", slurm_key="/etc/slurm/slurm.jwks")
+    return replace(facts, config=replace(facts.config, libvirt=replace(libvirt, surroundings=around)))
+
+
+def _slurm(**changes: Any) -> Plant:
+    def plant(facts: Facts) -> Facts:
+        assert facts.slurm is not None
+        return replace(facts, slurm=replace(facts.slurm, **changes))
+
+    return plant
+
+
+def _raw(**changes: str) -> Plant:
+    def plant(facts: Facts) -> Facts:
+        assert facts.slurm is not None
+        settings = replace(facts.slurm.settings, raw={**RAW, **changes})
+        return _slurm(settings=settings)(facts)
+
+    return plant
+
+
+def _facts(**changes: Any) -> Plant:
+    return lambda facts: replace(facts, **changes)
+
+
+def _on_host(**changes: Any) -> Plant:
+    def plant(facts: Facts) -> Facts:
+        host = facts.hosts[0]
+        assert host.inspection is not None
+        return replace(facts, hosts=(replace(host, inspection=replace(host.inspection, **changes)),))
+
+    return plant
+
+
+def _folder(path: str, folder: HostFolder) -> Plant:
+    def plant(facts: Facts) -> Facts:
+        inspection = facts.hosts[0].inspection
+        assert inspection is not None
+        return _on_host(folders={**inspection.folders, path: folder})(facts)
+
+    return plant
+
+
+def _conf_there(**texts: str | None) -> Plant:
+    named = {name.replace("_", "."): text for name, text in texts.items()}
+    there = {name: text for name, text in {**TEXTS, **named}.items() if text is not None}
+    return _folder(
+        "/etc/slurm", HostFolder(files={name: HostFile(1, 0o644, (0, 0)) for name in there}, texts=there)
+    )
+
+
+def _image(**files: PlaceFacts) -> Plant:
+    whole: Mapping[str, PlaceFacts] = {"kernel": KERNEL, "initrd": INITRD, "disk": DISK}
+    return _facts(images={"default": ImageFacts({**whole, **files})})
+
+
+def _directory(**changes: Any) -> Plant:
+    return _facts(directories={"/srv/backfill": replace(PlaceFacts("/srv/backfill", free_mb=1e6), **changes)})
+
+
+_bare = _facts(
+    images={"default": ImageFacts({"kernel": KERNEL, "initrd": INITRD, "disk": DISK}, systemd=False)}
+)
+_no_disk = _image(disk=replace(DISK, size=0))
+_OTHER = CONF.replace("Feature=backfill", "Feature=other")
+
+PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
+    (Defect.SLURM_SILENT, "Slurm", _facts(slurm=None, slurm_problem="slurmctld: no answer; scontrol ping")),
+    (Defect.NOT_ALLOWED, "user", _facts(who=Who(1000, "ada"))),
+    (Defect.POLICY_CONFLICT, "file", _slurm(conflicts=("line 3: cluster is a; write cluster: b",))),
+    (Defect.POLICY_HINT, "hint", _slurm(hints=("host bm2 cannot be reached now: dead",))),
+    (Defect.NOT_CONFIGLESS, "configless", _raw(SlurmctldParameters="(null)")),
+    (Defect.RETURN_TO_SERVICE, "return", _raw(ReturnToService="1")),
+    (Defect.TREE_WIDTH, "tree", _raw(TreeWidth="2")),
+    (Defect.PROLOG_TIMEOUT, "hook time", _raw(PrologEpilogTimeout="3 sec")),
+    (Defect.NO_REQUEUE, "requeue", _raw(JobRequeue="0")),
+    (Defect.GUEST_CGROUPS, "cgroups", _bare),
+    (Defect.PARTITION_EMPTY, "nodes", _slurm(partitions={"htc": {"Nodes": "bm1", "State": "UP"}})),
+    (
+        Defect.PARTITION_EMPTY,
+        "feature",
+        lambda facts: _conf_there(slurm_conf=_OTHER)(_slurm(conf={**TEXTS, "slurm.conf": _OTHER})(facts)),
+    ),
+    (Defect.PARTITION_CLOSED, "state", _slurm(partitions={"htc": {"NodeSets": "virtual", "State": "DOWN"}})),
+    (Defect.HOST_NODE, "down", _slurm(nodes={"bm1": Node("bm1", NodeBase.DOWN)})),
+    (Defect.HOST_NODE, "new", _slurm(nodes={"bm1": Node("bm1", NodeBase.UNKNOWN)})),
+    (
+        Defect.HOST_NODE,
+        "silent",
+        _slurm(nodes={"bm1": Node("bm1", NodeBase.IDLE, frozenset({"NOT_RESPONDING"}))}),
+    ),
+    (Defect.HOST_NODE, "drained", _slurm(nodes={"bm1": Node("bm1", NodeBase.IDLE, frozenset({"DRAIN"}))})),
+    (Defect.CONF_DIFFERS, "slurm.conf", _conf_there(slurm_conf=CONF + "JobRequeue=0\n")),
+    (Defect.CONF_DIFFERS, "cgroup.conf", _conf_there(cgroup_conf="ConstrainCores=no\n")),
+    (Defect.INCLUDE_MISSING, "there", _conf_there(backfill_conf=None)),
+    (Defect.INCLUDE_ABSENT, "here", _slurm(included=False)),
+    (Defect.HOOK_BROKEN, "deaf", _facts(hooks=Found(problems=("the hook says: nothing; install it again",)))),
+    (Defect.HOOK_BROKEN, "not tried", _facts(hooks=None, hooks_unknown="no daemon runs")),
+    (Defect.MUNGE, "munged", _facts(munge_problem="munge: dead")),
+    (Defect.MUNGE_KEY_UNREADABLE, "key", _facts(key_problem="Permission denied")),
+    (Defect.MUNGE_KEY_OTHER, "other key", _facts(key_refused="Invalid credential")),
+    (Defect.OTHER_AUTH, "auth", _raw(AuthType="auth/slurm")),
+    (Defect.OTHER_AUTH, "own key", _own_key),
+    (
+        Defect.SLURM_KEY_UNREADABLE,
+        "own key closed",
+        lambda facts: replace(_own_key(_raw(AuthType="auth/slurm")(facts)), key_problem="Permission denied"),
+    ),
+    (Defect.SHORT_OF_TOOLS, "qemu-img", _facts(tools_missing=("qemu-img",))),
+    (Defect.LIBVIRT_MISSING, "binding", _facts(libvirt_missing=True)),
+    (Defect.STATE_DIR, "journal", _facts(state_dir=PlaceFacts("/var/lib/backfill", "it may not write /var"))),
+    (Defect.SOCKET, "socket", _facts(socket_problem="it may not write /run")),
+    (Defect.LISTEN, "listen", _facts(listen_problem="Address already in use")),
+    (Defect.LEASE, "lease", _facts(lease=PlaceFacts("/var/spool/slurmctld", "it is not seen from here"))),
+    (Defect.IMAGE_MISSING, "image", _image(disk=replace(DISK, problem="No such file or directory"))),
+    (Defect.IMAGE_DAMAGED, "kernel", _image(kernel=replace(KERNEL, start=b"#!/bin/sh"))),
+    (Defect.IMAGE_DAMAGED, "initrd", _image(initrd=replace(INITRD, start=b"<html>"))),
+    (Defect.IMAGE_DAMAGED, "format", _image(disk=replace(DISK, start=b"QFI\xfb"))),
+    (Defect.IMAGE_DAMAGED, "empty", lambda facts: _folder("/i", HostFolder("denied"))(_no_disk(facts))),
+    (
+        Defect.IMAGE_CHANGED,
+        "sum",
+        _facts(images={"default": ImageFacts({"kernel": KERNEL, "initrd": INITRD, "disk": DISK}, "abc")}),
+    ),
+    (Defect.IMAGE_NOT_ON_HOST, "no folder", _folder("/i", HostFolder("No such file", missing=True))),
+    (Defect.IMAGE_NOT_ON_HOST, "half", _image(disk=replace(DISK, size=70))),
+    (Defect.DIRECTORY, "directory", _directory(problem="Read-only file system", free_mb=None)),
+    (Defect.DIRECTORY_NOT_SHARED, "mount", _folder("/srv/backfill", HostFolder())),
+    (Defect.DIRECTORY_FULL, "room", _directory(free_mb=12.0)),
+    (Defect.DIRECTORY_CLOSED, "way", _directory(closed_at=("/srv", 0, 0))),
+    (Defect.FILES_CLOCK, "clock", _directory(ahead_s=-90.0)),
+    (Defect.HOST_SILENT, "libvirtd", _facts(hosts=(HostFacts("bm1", "cannot reach libvirt on bm1"),))),
+    (Defect.BRIDGE, "bridge", _on_host(bridges=frozenset({"virbr0"}))),
+    (Defect.BRIDGE, "bridges", _on_host(bridges=None)),
+    (Defect.NO_KVM, "kvm", _on_host(kvm=False)),
+    (Defect.MACHINE, "board", _on_host(machine_problem="the machine 'x' is not supported")),
+    (Defect.CPU_MODEL, "processor", _on_host(cpu_models=frozenset({"Conroe"}))),
+    (Defect.FOREIGN_GUEST, "name", _on_host(domains=frozenset({"vn2", "mail"}))),
+    (Defect.ADDRESS_TAKEN, "address", _facts(taken={"vn3": "10.0.1.3"})),
+    (Defect.CONTROLLER_SILENT, "port", _facts(controller_problem="Connection refused")),
+    (Defect.SALT, "salt", _facts(salt_problem="salt: no master; start salt-master")),
+)
+
+
+@pytest.mark.parametrize(("defect", "which", "plant"), PLANTS, ids=[f"{d}: {w}" for d, w, _ in PLANTS])
+def test_each_planted_fault_is_found_alone(defect: Defect, which: str, plant: Plant, tmp_path: Path) -> None:
+    """By its code, once, with the reason why it matters; and nothing else is accused."""
+    found = examine(plant(sound(tmp_path))).all
+    assert [finding.defect for finding in found] == [defect]
+    told = found[0].to_json()
+    assert all(told[key] for key in ("code", "grade", "about", "what", "why"))
+    assert told["mend"] or which in ("hint",)
+
+
+def test_no_hook_is_a_fault(tmp_path: Path) -> None:
+    """The hint of the daemon's own check is no second finding."""
+    facts = sound(tmp_path)
+    assert facts.slurm is not None
+    settings = replace(facts.slurm.settings, prolog_slurmctld="")
+    found = examine(_slurm(settings=settings)(replace(facts, hooks=Found()))).all
+    assert [finding.defect for finding in found] == [Defect.HOOK_MISSING]
+
+
+def test_a_configless_host_has_no_copies(tmp_path: Path) -> None:
+    """What is not there cannot differ."""
+    plant = _folder("/etc/slurm", HostFolder("cannot open directory", missing=True))
+    assert examine(plant(sound(tmp_path))).all == []
+
+
+def test_guests_outside_the_controllers_network_need_a_gateway(tmp_path: Path) -> None:
+    facts = sound(tmp_path)
+    libvirt = facts.config.libvirt
+    assert libvirt is not None
+    far = replace(libvirt.surroundings, controller="192.168.0.1")
+    routed = replace(far, gateway="10.0.255.254")
+    for around, wanted in ((far, [Defect.ADDRESS_OUTSIDE]), (routed, [])):
+        config = replace(facts.config, libvirt=replace(libvirt, surroundings=around))
+        assert [f.defect for f in examine(replace(facts, config=config)).all] == wanted
+
+
+def test_every_defect_can_be_planted() -> None:
+    """Apart from what is found before or after the checks."""
+    others = {
+        Defect.POLICY_UNREADABLE,
+        Defect.POLICY_MISTAKE,
+        Defect.HOOK_MISSING,
+        Defect.ADDRESS_OUTSIDE,
+        Defect.CLOUD,
+        Defect.GUEST,
+        Defect.HOST_CLOCK,
+    }
+    assert {defect for defect, _, _ in PLANTS} | others == set(Defect)
+
+
+# --- looking ---------------------------------------------------------------------------------------
+
+
+def test_a_missing_policy_file_is_the_first_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--config", str(tmp_path / "none.yaml"), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    (found,) = [finding for findings in told["checks"].values() for finding in findings]
+    assert found["code"] == "policy-unreadable"
+    assert "backfill setup" in found["mend"]
+    assert told["sound"] is False
+
+
+def test_mistakes_of_the_file_are_told_with_their_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text((ROOT / "config/policy.minimal.yaml").read_text() + "nonsense: 1\n")
+    assert main(["doctor", "--config", str(path)]) == 1
+    shown = capsys.readouterr().out
+    assert "policy-mistake" in shown
+    assert f"{path}:" in shown
+    assert shown.endswith("1 fault\n")
+
+
+def test_a_user_that_is_not_there_cannot_look(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--user", "nobody-of-ours"]) == 2
+    assert "there is no user nobody-of-ours" in capsys.readouterr().err
+
+
+def test_a_directory_is_written_and_left_as_it_was(tmp_path: Path) -> None:
+    with places.write_into(str(tmp_path)) as (place, name):
+        assert place.problem == ""
+        assert [p.name for p in tmp_path.iterdir()] == [name]
+        assert place.free_mb
+        assert abs(place.ahead_s) < 60
+    assert list(tmp_path.iterdir()) == []
+    with places.write_into(str(tmp_path / "none")) as (place, name):
+        assert (place.problem, place.there, name) == ("No such file or directory", False, "")
+
+
+def test_what_can_be_made_counts_as_writable(tmp_path: Path) -> None:
+    assert not places.may_write(str(tmp_path / "a/b")).problem
+    (tmp_path / "file").touch()
+    assert "is no directory" in places.may_write(str(tmp_path / "file/a")).problem
+
+
+def test_an_address_answers_whether_it_takes_or_refuses() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert network.answering({"a": "127.0.0.1", "b": "127.0.0.2"}, port) == {
+            "a": "127.0.0.1",
+            "b": "127.0.0.2",  # refused, and so somebody is there
+        }
+        assert network.connect_problem(f"127.0.0.1:{port}") == ""
+        assert network.listen_problem(f"127.0.0.1:{port}") == ""
+    assert network.connect_problem(f"127.0.0.1:{port}") != ""
+    assert network.listen_problem(f"127.0.0.1:{port}") == ""
+    assert network.listen_problem(f"192.0.2.1:{port}") != ""
+
+
+def test_grades_make_the_status(tmp_path: Path) -> None:
+    found = examine(_raw(ReturnToService="1")(sound(tmp_path)))
+    assert found.has(Grade.ADVICE)
+    assert not found.has(Grade.FAULT)

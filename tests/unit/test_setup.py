@@ -1,0 +1,323 @@
+"""`backfill setup`: lines of slurm.conf, the files that it writes, and steps that survive any crash."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from backfill.config import load
+from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
+from backfill.drivers.libvirt.inspection import HostInspection
+from backfill.drivers.slurm.conf.files import replace_file
+from backfill.ui.cli import main
+from backfill.ui.commands import setup
+from backfill.ui.setup import steps
+from backfill.ui.setup.host_script import host_script
+from backfill.ui.setup.plan import Places, catalogue, policy, texts
+from backfill.ui.setup.slurm_lines import BEGIN, Needs, with_cgroups, with_our_lines
+from backfill.ui.setup.steps import MakeFolder, Owner, RunCommand, Step, StepError, UndoRecord, WriteFile
+from backfill.ui.setup.survey import HostSurvey, Survey
+from backfill.ui.setup.wishes import WishError, Wishes, image_in, suggested
+
+NEEDS = Needs("htc", "backfill", 20, 3.5)
+PLAIN = """\
+ClusterName=c  # ours
+SlurmctldHost=ctl
+SelectType=select/linear
+SlurmctldParameters=idle_on_node_suspend
+ReturnToService=1
+PrologEpilogTimeout=3
+NodeName=bm[1-2] CPUs=2
+PartitionName=batch Nodes=bm[1-2] Default=YES"""
+
+
+# --- slurm.conf ------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_added_and_what_does_not_do_is_changed() -> None:
+    made = with_our_lines(PLAIN, NEEDS)
+    assert made.splitlines() == [
+        "ClusterName=c  # ours",
+        "SlurmctldHost=ctl",
+        "SelectType=select/cons_tres",
+        "SlurmctldParameters=idle_on_node_suspend,enable_configless",
+        "ReturnToService=2",
+        "PrologEpilogTimeout=5",
+        "NodeName=bm[1-2] CPUs=2",
+        "PartitionName=batch Nodes=bm[1-2] Default=YES",
+        BEGIN,
+        "MaxNodeCount=20",
+        "SlurmdTimeout=0",
+        "TreeWidth=65533",
+        "NodeSet=virtual Feature=backfill",
+        "PartitionName=htc Nodes=virtual PriorityTier=1 State=UP",
+        "Include backfill.conf",
+    ]
+
+
+def test_a_second_time_nothing_changes() -> None:
+    once = with_our_lines(PLAIN, NEEDS)
+    assert with_our_lines(once, NEEDS) == once
+    more = with_our_lines(once, Needs("htc", "backfill", 40, 3.5))
+    assert more == once.replace("MaxNodeCount=20", "MaxNodeCount=40")
+
+
+def test_the_sites_own_partition_and_node_set_are_used() -> None:
+    own = PLAIN + "\nNodeSet=ours Feature=backfill\nPartitionName=htc Nodes=bm1 State=UP\n"
+    made = with_our_lines(own, NEEDS)
+    assert "PartitionName=htc Nodes=bm1,ours State=UP\n" in made
+    assert made.count("NodeSet=") == made.count("PartitionName=htc") == 1
+
+
+def test_cgroup_conf_is_extended_or_changed() -> None:
+    made = with_cgroups("ConstrainCores=yes\n")
+    assert made == f"ConstrainCores=yes\n{BEGIN}\nIgnoreSystemdOnFailure=yes\n"
+    assert with_cgroups(made) == made
+    assert with_cgroups("IgnoreSystemdOnFailure=no\n") == "IgnoreSystemdOnFailure=yes\n"
+
+
+# --- the files that it writes ------------------------------------------------------------------------
+
+
+def _survey(**inspected: object) -> Survey:
+    settings = SlurmSettings(
+        SlurmVersion(22, 5), "c", 300, 2, "select/linear", raw={"ProctrackType": "proctrack/cgroup"}
+    )
+    seen = HostInspection(bridges=frozenset({"br0", "virbr0"}), kvm=False)
+    nodes = [Node(f"bm{i}", NodeBase.IDLE, cpus=4, memory_mb=8000) for i in (1, 2)]
+    hosts = [HostSurvey(node, f"qemu+tcp://{node.name}/system", inspection=seen) for node in nodes]
+    dead = HostSurvey(Node("bm3", NodeBase.IDLE), "qemu+tcp://bm3/system", "bm3: it does not answer")
+    conf = {"slurm.conf": PLAIN, "cgroup.conf": ""}
+    return Survey(settings, "10.0.0.1", 6817, "slurm", (*hosts, dead), ("/srv/shared",), conf)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "image"
+    made.mkdir()
+    for name in ("vmlinuz", "initrd", "disk.raw"):
+        (made / name).touch()
+    (made / "image.json").write_text('{"cmdline": "root=/dev/vda quiet"}')
+    return made
+
+
+def test_what_is_not_said_is_suggested_by_the_cluster(folder: Path) -> None:
+    made = suggested(_survey(), Wishes(addresses="10.0.1.1/16", image=str(folder)), None)
+    assert made == Wishes(
+        names="vn[1-4]",
+        addresses="10.0.1.1/16",
+        cpus=2,
+        memory_mb=3488,
+        directory="/srv/shared/backfill",
+        bridge="br0",
+        image=str(folder),
+        emulated=True,
+        user="slurm",
+        hosts=("bm1", "bm2"),
+    )
+
+
+def test_what_nobody_can_know_is_asked_for(folder: Path) -> None:
+    with pytest.raises(WishError, match="--addresses"):
+        suggested(_survey(), Wishes(), None)
+    asked = []
+
+    def ask(question: str, proposal: str) -> str:
+        asked.append(proposal)
+        return {5: str(folder)}.get(len(asked) - 2, "10.0.1.1/16" if not proposal else "")
+
+    made = suggested(_survey(), Wishes(), ask)
+    assert made.addresses == "10.0.1.1/16"
+    assert asked == ["vn[1-4]", "", "2", "3488", "/srv/shared/backfill", "br0", ""]
+
+
+def test_the_files_are_taken_by_our_own_reader(folder: Path, tmp_path: Path) -> None:
+    found = _survey()
+    wishes = suggested(found, Wishes(addresses="10.0.1.1/16", image=str(folder)), None)
+    places = Places(Path("/etc/slurm/slurm.conf"), folder=tmp_path)
+    places.policy.write_text(yaml.safe_dump(policy(found, wishes, places)))
+    (tmp_path / "images.yaml").write_text(yaml.safe_dump(catalogue(wishes)))
+    config = load(places.policy)
+    assert [host.name for host in config.hosts] == ["bm1", "bm2"]
+    assert config.libvirt is not None
+    assert config.libvirt.surroundings.munge_key == str(tmp_path / "munge.key")
+    assert config.libvirt.images["default"].cmdline == "root=/dev/vda quiet"
+    assert set(texts(found, wishes)) == {"slurm.conf", "cgroup.conf"}
+
+
+def test_an_image_that_lacks_a_part_is_told(tmp_path: Path) -> None:
+    with pytest.raises(WishError, match="build one: backfill image build"):
+        image_in(tmp_path, False)
+
+
+def test_the_hosts_script_puts_files_and_takes_them_back(folder: Path, tmp_path: Path) -> None:
+    """Run here with other paths: what was there comes back, what was not goes."""
+    conf, home = tmp_path / "slurm", tmp_path / "kept"
+    conf.mkdir()
+    (conf / "slurm.conf").write_text("old\n")
+    wishes = Wishes(directory=str(tmp_path), bridge="lo")
+    text = host_script(wishes, {"backfill.conf": "ours\n", "slurm.conf": "new\n"}, str(conf))
+    text = text.replace("/var/lib/backfill-host", str(home)).replace("/etc/libvirt", str(tmp_path / "none"))
+    text = text.replace("systemctl", "true")
+    for _ in range(2):
+        subprocess.run(["sh", "-eu"], input=text, text=True, check=True)
+        assert (conf / "slurm.conf").read_text() == "new\n"
+        assert (conf / "backfill.conf").read_text() == "ours\n"
+    subprocess.run(["sh", str(home / "undo.sh")], check=True)
+    assert [(p.name, p.read_text()) for p in conf.iterdir()] == [("slurm.conf", "old\n")]
+    assert not home.exists()
+
+
+# --- steps -------------------------------------------------------------------------------------------
+
+ME = Owner(os.geteuid(), os.getegid(), 0o640)
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+class World:
+    """A folder with a site's file in it, and commands that are only remembered."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.ran = root, list[str]()
+        (root / "conf").write_text("old")
+        (root / "conf").chmod(0o644)
+
+    def run(self, argv: Sequence[str]) -> None:
+        self.ran.append(" ".join(argv))
+
+    def steps(self) -> list[Step]:
+        conf = WriteFile(self.root / "conf", b"new", Owner(ME.uid, ME.gid, 0o644))
+        return [
+            MakeFolder(self.root / "made", Owner(ME.uid, ME.gid, 0o750)),
+            WriteFile(self.root / "made/key", b"secret", ME),
+            RunCommand(undo=("restart",)),
+            conf,
+            RunCommand(("restart",), needed=bool(conf.shown())),
+            RunCommand(("install",), ("remove",), needed="install" not in self.ran),
+        ]
+
+    def picture(self) -> dict[str, tuple[bytes, int]]:
+        files = (path for path in self.root.rglob("*") if path.is_file() and "record" not in path.parts)
+        return {str(p.relative_to(self.root)): (p.read_bytes(), p.stat().st_mode & 0o777) for p in files}
+
+
+def test_steps_are_done_once_and_undone(tmp_path: Path) -> None:
+    world, record = World(tmp_path), UndoRecord(tmp_path / "record")
+    before = world.picture()
+    record.carry_out(world.steps(), world.run)
+    assert world.picture() == {"conf": (b"new", 0o644), "made/key": (b"secret", 0o640)}
+    assert world.ran == ["restart", "install"]
+    assert [step.shown() for step in world.steps()] == [""] * 6
+    record.carry_out(world.steps(), world.run)
+    assert world.ran == ["restart", "install"]
+    assert record.undo(world.run) == []
+    assert world.ran == ["restart", "install", "remove", "restart"]
+    assert world.picture() == before
+    assert not (tmp_path / "made").exists()
+    assert not record.there
+
+
+class Fuse:
+    """Kills the process at its nth write or command."""
+
+    def __init__(self, world: World, moment: int) -> None:
+        self._world, self.left = world, moment
+
+    def _burn(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KilledError
+
+    def write(self, path: Path, text: str | bytes) -> None:
+        self._burn()
+        replace_file(path, text)
+
+    def run(self, argv: Sequence[str]) -> None:
+        self._burn()
+        self._world.run(argv)
+
+
+_MOMENTS = 12
+
+
+@pytest.mark.parametrize("moment", range(1, _MOMENTS + 1))
+@pytest.mark.parametrize("then", ["again", "undo"])
+def test_killed_at_any_moment_nothing_is_half_done(
+    then: str, moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before each write and each command: what comes then ends as if nothing had happened."""
+    world, record = World(tmp_path), UndoRecord(tmp_path / "record")
+    before, fuse = world.picture(), Fuse(world, moment)
+    monkeypatch.setattr(steps, "replace_file", fuse.write)
+    with pytest.raises(KilledError):
+        record.carry_out(world.steps(), fuse.run)
+    monkeypatch.undo()
+    if then == "again":
+        record.carry_out(world.steps(), world.run)
+        assert world.picture() == {"conf": (b"new", 0o644), "made/key": (b"secret", 0o640)}
+        assert list(dict.fromkeys(world.ran)) == ["restart", "install"]  # once more does no harm
+    if record.there:
+        assert record.undo(world.run) == []
+    assert world.picture() == before
+
+
+def test_every_moment_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    fuse = Fuse(world, 1000)
+    monkeypatch.setattr(steps, "replace_file", fuse.write)
+    UndoRecord(tmp_path / "record").carry_out(world.steps(), fuse.run)
+    assert 1000 - fuse.left == _MOMENTS
+
+
+def test_what_somebody_changed_since_is_left(tmp_path: Path) -> None:
+    world, record = World(tmp_path), UndoRecord(tmp_path / "record")
+    record.carry_out(world.steps(), world.run)
+    (tmp_path / "conf").write_text("theirs")
+    (tmp_path / "made/own").touch()
+    told = record.undo(world.run)
+    assert told == [
+        f"{tmp_path}/conf stays: somebody has changed it since",
+        f"{tmp_path}/made stays: it is not empty",
+    ]
+    assert (tmp_path / "conf").read_text() == "theirs"
+
+
+def test_a_secret_is_not_shown(tmp_path: Path) -> None:
+    shown = WriteFile(tmp_path / "munge.key", b"abc", ME).shown()
+    assert "a secret" in shown
+    assert "abc" not in shown
+
+
+def test_a_command_that_fails_is_told_with_its_last_words() -> None:
+    with pytest.raises(StepError, match=r"ended with 3: no$"):
+        steps.run_command(["sh", "-c", "echo yes; echo no >&2; exit 3"])
+    with pytest.raises(StepError, match="cannot be run"):
+        steps.run_command(["/nonsense"])
+
+
+# --- the command -------------------------------------------------------------------------------------
+
+
+def test_only_root_sets_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["setup"]) == 77
+    assert "run it as root" in capsys.readouterr().err
+
+
+def test_without_slurm_nothing_is_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(setup, "_STATE", tmp_path / "record")
+    assert main(["setup", "--slurm-conf", str(tmp_path / "slurm.conf")]) == 69
+    assert "nothing was changed: slurmctld: there is no file" in capsys.readouterr().err
+    assert main(["setup", "--undo"]) == 1
+    assert "nothing was set up here" in capsys.readouterr().err
