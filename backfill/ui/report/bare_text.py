@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from backfill.core.measures import Distribution, JobMeasures, job_measures
+from backfill.core.model.measures import Distribution, JobMeasures, job_measures
 from backfill.sim.replay.bare import ReplayResult
 
 COLUMNS = ("mean", "median", "p90", "p99", "maximum")

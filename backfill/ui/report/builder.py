@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
-from backfill.core.cluster import ENDED, NOWHERE, Job, JobState
-from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.plan import AnswerClaim, EndClaim, ForgetNode, SetNode
-from backfill.core.records import decode
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import ENDED, NOWHERE, Job, JobState
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.plan import AnswerClaim, EndClaim, ForgetNode, SetNode
+from backfill.core.model.records import decode
 from backfill.engine.narrate import story_line
 from backfill.ports.storage import Record
 from backfill.ui.report.timeline import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from backfill.core.measures import (
+from backfill.core.model.measures import (
     CORE_S_PER_CORE_H,
     Distribution,
     EvictionMeasures,
@@ -17,7 +17,7 @@ from backfill.core.measures import (
     job_measures,
     paired_delay,
 )
-from backfill.core.sentences import goal, why
+from backfill.core.model.sentences import goal, why
 from backfill.sim.replay.ledger import counts_of
 from backfill.sim.replay.policy_replay import Run
 from backfill.sim.replay.trace_cluster import JobTale
@@ -42,6 +42,7 @@ class Summary:
     paused_h: float
     steps: Mapping[str, int]
     refusals: Mapping[str, int]
+    badput_core_s: Mapping[str, float]  # by why it was lost
     # Of jobs that came to their end. A low-priority job waits whenever it does not compute.
     high: JobMeasures = _NOTHING
     low: JobMeasures = _NOTHING
@@ -73,6 +74,7 @@ def summary(run: Run, reference: Run) -> Summary:
         saving_core_s=ledger.saving_core_s,
         paused_h=ledger.paused_s / 3600,
         steps=counts_of(ledger.steps),
+        badput_core_s=dict(sorted(ledger.lost_by.items())),
         refusals=dict(sorted(refusals.items(), key=lambda item: (-item[1], item[0]))),
         high=_of_jobs(high, run.capacity),
         low=_of_jobs(low, run.capacity),
@@ -251,4 +253,5 @@ def plain(summary: Summary) -> dict[str, object]:
         "paused_instance_h": summary.paused_h,
         "steps": dict(summary.steps),
         "refusals": dict(summary.refusals),
+        "badput_core_h_by_cause": {why: _core_h(lost) for why, lost in summary.badput_core_s.items()},
     }

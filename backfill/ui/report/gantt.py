@@ -8,8 +8,8 @@ from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import groupby
 
-from backfill.core import changes as ch
-from backfill.core.fleet import Instance, InstanceState
+from backfill.core.model import changes as ch
+from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.replay.trace_cluster import JobTale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from backfill.core.visible import escape
+from backfill.core.model.visible import escape
 from backfill.sim.scenarios.player import Outcome
 from backfill.sim.scenarios.verdicts import ScenarioVerdict
 

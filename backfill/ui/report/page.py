@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from backfill.core.visible import escape
+from backfill.core.model.visible import escape
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports.errors import DriverError
 from backfill.ui.commands.version import release

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from backfill.core.visible import escape
+from backfill.core.model.visible import escape
 from backfill.sim.replay.policy_replay import Setting
 from backfill.sim.replay.trace_cluster import START_S
 from backfill.ui.report.comparison import difference, worth_telling
@@ -15,8 +15,8 @@ from backfill.ui.report.gantt import Look
 from backfill.ui.report.replay_exports import spans_of
 from backfill.ui.report.replay_text import Played, told_differences, told_time
 
-# After Okabe and Ito, as in the report of the demo, and a pattern of replay.css and replay.js, so that
-# colour is never the only difference. The order is that of replay.js: jobs first.
+# After Okabe and Ito, as in the report of the demo, and a pattern of replay.css and timelines.js, so that
+# colour is never the only difference. The order is that of timelines.js: jobs first.
 _COLOURS = {
     Look.HIGH: ("#2b6cb0", ""),
     Look.LOW: ("#12805c", ""),
@@ -53,7 +53,8 @@ def page_chunks(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
     yield '<div id="tip"></div>\n<script type="application/json" id="data">'
     yield json.dumps(_data(setting, played), separators=(",", ":")).replace("<", "\\u003c")
     yield "</script>\n<script>\n"
-    yield (_HERE / "replay.js").read_text(encoding="utf-8")
+    yield (_HERE / "timelines.js").read_text(encoding="utf-8")
+    yield 'timelines(JSON.parse(document.getElementById("data").textContent));\n'
     yield "</script>\n<footer>Written by backfill replay. Same input and seed, same page.</footer>"
     yield "</body></html>\n"
 
@@ -132,7 +133,7 @@ def _data(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
 
 
 def _run(setting: Setting, one: Played) -> dict[str, object]:
-    """The lanes of every host, and five numbers per stretch: see replay.js."""
+    """The lanes of every host, and five numbers per stretch: see timelines.js."""
     spans = spans_of(setting, one)
     depth = dict.fromkeys(setting.node_names, 1)
     for span in spans:

@@ -1,20 +1,23 @@
 "use strict";
-// Draws the timelines: one canvas per policy, one view for all. Only what is visible is drawn, and it
+// Draws the timelines of a replay, and of a daemon as they grow: one canvas per policy, one view for all. Only what is visible is drawn, and it
 // is reckoned pixel by pixel, so that a browser without a graphics card is quick as well, and that
 // many short stretches are as dark as they are long.
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// `hooks.chosen(name, kind, host)` hears of a click, `hooks.clock(seconds, step)` writes a time. Returns `grow(data)`.
+const timelines = (data, hooks = {}) => {
   const at = (id) => document.getElementById(id), tip = at("tip"), said = at("said"), find = at("find");
   const TOP = 22, MOST_TIP = 8, JOBS = 2; // looks below JOBS are jobs, this one is an instance that runs, then its other states
   const view = { from: 0, to: data.length_s, y: 0, lane: 0 };
   let left = 60, chosen = null, colours = {}, patterns = [];
   // Five numbers per stretch: lane, start, length (in tenths of a second), look, name
-  const charts = data.runs.map((run, i) => {
+  const shape = (run) => {
     const lanes = run.rows.flatMap(([, depth], host) => Array.from({ length: depth }, (_, k) => ({ host, top: k === 0, layers: [[], []] })));
     for (let k = 0; k < run.spans.length; k += 5) lanes[run.spans[k]].layers[run.spans[k + 3] < JOBS ? 1 : 0].push(k);
     for (const lane of lanes) lane.layers = lane.layers.map((keys) => layer(run.spans, keys)); // jobs lie on their instances
+    return { name: run.title, rows: run.rows, names: run.names, lanes };
+  };
+  const charts = data.runs.map((run, i) => {
     const canvas = at("chart" + i);
-    return { name: run.title, rows: run.rows, names: run.names, lanes, canvas, g: canvas.getContext("2d"), stale: true, pick: -1 };
+    return { ...shape(run), canvas, g: canvas.getContext("2d"), stale: true, pick: -1 };
   });
   function layer(spans, keys) {
     const n = keys.length, found = { n, from: new Int32Array(n), to: new Int32Array(n), most: new Int32Array(n), look: new Uint8Array(n), name: new Int32Array(n) };
@@ -32,7 +35,9 @@
     return low;
   }
 
-  const most = Math.max(1, ...charts.map((c) => c.lanes.length));
+  let most = 1;
+  const count = () => { most = Math.max(1, ...charts.map((c) => c.lanes.length)); };
+  count();
   const wide = (c) => Math.max(1, c.canvas.clientWidth - left), high = (c) => c.canvas.clientHeight - TOP;
   function measure() {
     const { g, canvas } = charts[0], room = Math.min(most <= 26 ? most * 20 : Math.max(520, most * 4), 640);
@@ -163,6 +168,7 @@
   const two = (n) => String(n).padStart(2, "0");
   // A time since the beginning, as exact as `step` is.
   function clock(s, step = 1) {
+    if (hooks.clock) return hooks.clock(s, step);
     const d = Math.floor(s / 86400), r = s - d * 86400, day = d ? d + " d" : "";
     if (step >= 86400) return d + " d";
     const hm = two(Math.floor(r / 3600)) + ":" + two(Math.floor((r % 3600) / 60));
@@ -215,6 +221,8 @@
     if (!found.length) found = near(2 * per);
     return found.length ? { host: c.rows[lane.host][0], found } : null;
   }
+  // The row at a height, also where nothing is.
+  function rowAt(c, y) { const lane = c.lanes[Math.floor((y - TOP + view.y) / view.lane)]; return y >= TOP && lane ? c.rows[lane.host][0] : ""; }
   function told(c, what) {
     const lines = what.found.slice(0, MOST_TIP).map((s) => `${data.looks[s.look][0]} ${c.names[s.name]}: from ${clock(s.from / 10)} for ${long((s.to - s.from) / 10)}`);
     if (what.found.length > MOST_TIP) lines.push(`and ${what.found.length - MOST_TIP} more`);
@@ -233,7 +241,7 @@
   function choose(next) {
     chosen = next;
     charts.forEach((c) => { c.pick = chosen ? c.names.indexOf(chosen.name) : -1; });
-    said.textContent = !chosen ? "" : ["high-priority job", "low-priority job", "instance"][chosen.kind] + " " + chosen.name + charts.map((c) => {
+    said.textContent = !chosen ? "" : (data.kinds || ["high-priority job", "low-priority job", "instance"])[chosen.kind] + " " + chosen.name + charts.map((c) => {
       let count = 0, sum = 0; const where = new Set();
       each(c, c.pick, chosen.kind, (lane, layer, i) => { count++; sum += layer.to[i] - layer.from[i]; where.add(c.rows[lane.host][0]); });
       const names = [...where];
@@ -272,6 +280,7 @@
       const click = held && held.moved < 4, what = click && hit(c, e.offsetX, e.offsetY), last = what && what.found[what.found.length - 1];
       held = null;
       if (click) choose(last ? { kind: kind(last.look), name: c.names[last.name] } : null);
+      if (click && hooks.chosen) hooks.chosen(last ? c.names[last.name] : (rowAt(c, e.offsetY) || ""));
     });
     on("pointercancel", () => { held = null; });
     on("pointerleave", () => hint("", 0, 0));
@@ -296,5 +305,15 @@
   const paper = (light) => { document.documentElement.classList.toggle("light", light); paint(); charts.forEach((c) => draw(c, light ? 3 : devicePixelRatio || 1)); };
   addEventListener("beforeprint", () => paper(true));
   addEventListener("afterprint", () => paper(false));
+  // The same, told anew and later: who looks at the end goes on looking there, others stay where they are.
+  function grow(next) {
+    const ends = view.to >= data.length_s * 0.999, by = ends ? next.length_s - data.length_s : data.start_s - next.start_s, first = !data.length_s;
+    data = next;
+    charts.forEach((c, i) => { Object.assign(c, shape(next.runs[i])); c.pick = chosen ? c.names.indexOf(chosen.name) : -1; });
+    count(); measure();
+    if (first) fit(); else { view.from += by; view.to += by; clamp(); }
+    redraw();
+  }
   measure(); fit(); paint(); charts.forEach((c) => draw(c, devicePixelRatio || 1));
-})();
+  return { grow };
+};

@@ -1,0 +1,1 @@
+"""Who somebody is: Slurm's tokens, the machine's users and groups, the audit log."""

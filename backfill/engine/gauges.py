@@ -1,0 +1,127 @@
+"""What the daemon knows at this moment, as gauges: looked up only when somebody asks.
+
+Every number of series here is bounded, whatever the cluster's size. Slurm is not asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+from math import inf
+from typing import TYPE_CHECKING, TypeVar
+
+from backfill.core.model.fleet import Host, InstanceState
+from backfill.core.model.lifecycle import Phase
+from backfill.engine.families import Body, Family, FamilyKind, Labels
+
+if TYPE_CHECKING:
+    from backfill.engine.daemon import Daemon
+
+_GAUGE, _COUNTER = FamilyKind.GAUGE, FamilyKind.COUNTER
+_AT_ONCE = 512
+
+NODES = Family("backfill_nodes", _GAUGE, "Our nodes, by phase.", ("phase",))
+HOSTS = Family("backfill_hosts", _GAUGE, "Hosts, by whether they answer.", ("state",))
+INSTANCES = Family("backfill_instances", _GAUGE, "Instances as hypervisors show them.", ("state",))
+OPERATIONS = Family(
+    "backfill_operations", _GAUGE, "Calls to the outside: running, or waiting for their next try.", ("state",)
+)
+OLDEST_CALL = Family(
+    "backfill_operation_oldest_age_seconds", _GAUGE, "Age of the call that has run longest; 0: none runs."
+)
+REFUSED_NOW = Family(
+    "backfill_refused", _GAUGE, "What is refused at this moment, by the refusal's code.", ("code",)
+)
+PICTURES = Family(
+    "backfill_picture_age_seconds",
+    _GAUGE,
+    "Age of what is known: of slurm, and of the host whose picture is oldest. +Inf: never read.",
+    ("source",),
+)
+BARRED = Family(
+    "backfill_barred", _GAUGE, "1 while no more is done than to give hosts back, because of this.", ("by",)
+)
+CLAIMS = Family("backfill_claims", _GAUGE, "Jobs that got hosts of ours; waiting: at a hook.", ("state",))
+JOBS_WAITING = Family("backfill_low_priority_jobs_waiting", _GAUGE, "Jobs that instances could be made for.")
+JOURNAL = Family("backfill_journal_bytes", _GAUGE, "Size of the journal, looked up once a minute.")
+INBOX = Family("backfill_inbox_messages", _GAUGE, "Messages that the daemon's thread has not taken yet.")
+HOOKS_REFUSED = Family("backfill_hooks_not_believed", _COUNTER, "Calls of hooks that were not believed.")
+FORGOTTEN = Family(
+    "backfill_planner_forgotten", _COUNTER, "What only a full pass had found: each one is a defect."
+)
+POLICY = Family("backfill_policy_valid", _GAUGE, "0 while the policy file as it is now is not in force.")
+INFO = Family("backfill_info", _GAUGE, "Always 1; the label names the cluster.", ("cluster",))
+
+_Item = TypeVar("_Item")
+
+
+def gauges(daemon: Daemon) -> Generator[None, None, list[Body]]:
+    """Tell all of it; made in slices, between which the daemon's thread may do better things."""
+    world, policies = daemon.world, daemon.cycle.policies
+    claims = world.claims.values()
+    kinds = world.kinds_pending(policies.priorities.low)
+    found = [
+        INFO.gauges({(policies.cluster,): 1.0}),
+        NODES.gauges({(phase.value,): float(world.count_in(phase)) for phase in Phase}),
+        BARRED.gauges({(by,): float(by in world.barred) for by in ("journal", "lease")}),
+        INBOX.gauges({(): float(daemon.inbox.qsize())}),
+        POLICY.gauges({(): float(not daemon.policyfile.problems)}),
+        HOOKS_REFUSED.told([["_total", {}, float(sum(u.count for u in daemon.refused.all()))]]),
+        FORGOTTEN.told([["_total", {}, float(world.queue.forgotten)]]),
+        CLAIMS.gauges(_by_one({"waiting": sum(c.waiting for c in claims), "all": len(claims)})),
+        JOBS_WAITING.gauges({(): float(sum(len(alike) for _, alike in kinds))}),
+        JOURNAL.gauges({} if daemon.journal_bytes is None else {(): float(daemon.journal_bytes)}),
+    ]
+    yield
+    found.append((yield from _pictures(daemon)))
+    reachable = yield from _counted(world.hosts.values(), _reachable)
+    found.append(HOSTS.gauges({("reachable",): 0.0, ("unreachable",): 0.0} | reachable))
+    states = yield from _counted(world.instances.values(), lambda one: one.state.value)
+    found.append(INSTANCES.gauges({(state.value,): 0.0 for state in InstanceState} | states))
+    codes = yield from _counted(daemon.cycle.last.refusals, lambda one: one.code.value)
+    found.append(REFUSED_NOW.gauges(codes))
+    calls = [*world.operations.values()]
+    running = yield from _counted(calls, lambda one: "running" if one.running else "waiting")
+    found.append(OPERATIONS.gauges({("running",): 0.0, ("waiting",): 0.0} | running))
+    oldest_s = min((call.since_s for call in calls if call.running), default=world.now_s)
+    found.append(OLDEST_CALL.gauges({(): max(0.0, world.now_s - oldest_s)}))
+    return found
+
+
+def _reachable(host: Host) -> str:
+    return "reachable" if host.reachable else "unreachable"
+
+
+def _counted(
+    items: Iterable[_Item], label: Callable[[_Item], str]
+) -> Generator[None, None, dict[Labels, float]]:
+    """Count by a label, so many at once."""
+    found: Counter[Labels] = Counter()
+    for number, item in enumerate([*items], 1):
+        found[(label(item),)] += 1
+        if number % _AT_ONCE == 0:
+            yield
+    return {labels: float(count) for labels, count in found.items()}
+
+
+def _pictures(daemon: Daemon) -> Generator[None, None, Body]:
+    """Tell the age of the picture of Slurm, and of the oldest one of a host."""
+    world = daemon.world
+    oldest_s = inf
+    for number, host in enumerate([*daemon.outside.providers], 1):
+        oldest_s = min(oldest_s, world.source_read_s(host))
+        if number % _AT_ONCE == 0:
+            yield
+    ages = {"slurm": _age(world.now_s, world.source_read_s("slurm"))}
+    if oldest_s < inf:
+        ages["oldest_host"] = _age(world.now_s, oldest_s)
+    return PICTURES.gauges(_by_one(ages))
+
+
+def _by_one(values: Mapping[str, float]) -> dict[Labels, float]:
+    """By the only label."""
+    return {(label,): float(value) for label, value in values.items()}
+
+
+def _age(now_s: float, read_s: float) -> float:
+    return max(0.0, now_s - read_s) if read_s else inf

@@ -1,0 +1,1 @@
+"""What programs and browsers outside of this machine see: metrics, the API, the page."""

@@ -1,0 +1,108 @@
+"""The API's acting half: what an operator or an admin orders. The daemon decides who may."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path as FilePath
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import APIRouter, Header, Path
+from fastapi.responses import JSONResponse, Response
+
+from backfill.config import ConfigError, load
+from backfill.ui.client import Answer
+from backfill.ui.web import answers, orders
+from backfill.ui.web.asker import Asker, Asks
+from backfill.ui.web.replies import HEADERS, TROUBLE, told, troubles
+
+_REFUSED = troubles(_404="There is none.", _409="It cannot be done; the sentence says why.")
+api = APIRouter(prefix="/api/v1", tags=["acting"], responses=TROUBLE | _REFUSED)
+
+Key = Annotated[
+    str,
+    Header(
+        alias="Idempotency-Key",
+        max_length=128,
+        description="A word of the client's own: the same order with the same word is done once.",
+    ),
+]
+Name = Annotated[str, Path(min_length=1, max_length=256)]
+
+
+@api.post("/evictions", status_code=202, response_model=answers.OrderAnswer)
+async def evict(asker: Asks, order: orders.EvictionOrder, key: Key = "") -> Response:
+    """Close a host or a node and push aside what is there, or open it again (`on` false)."""
+    return await _ordered(asker, "evict", key, order.model_dump(), f"explain/{order.subject}")
+
+
+@api.post("/reclaims", status_code=202, response_model=answers.OrderAnswer)
+async def reclaim(asker: Asks, order: orders.ReclaimOrder, key: Key = "") -> Response:
+    """Let only so many instances stay on a burst host, or any number again (`on` false)."""
+    return await _ordered(asker, "reclaim", key, order.model_dump(), f"explain/{order.subject}")
+
+
+@api.post("/retries", status_code=202, response_model=answers.OrderAnswer)
+async def retry(asker: Asks, order: orders.RetryOrder, key: Key = "") -> Response:
+    """Try a given-up node again."""
+    return await _ordered(asker, "retry", key, order.model_dump(), f"explain/{order.subject}")
+
+
+@api.post("/poke", status_code=202, response_model=answers.OrderAnswer)
+async def poke(asker: Asks) -> Response:
+    """Make the daemon look at everything now."""
+    return await _ordered(asker, "poke", "", {}, "status")
+
+
+@api.post("/fleets", status_code=202, response_model=answers.OrderAnswer)
+async def fleet(asker: Asks, order: orders.FleetOrder, key: Key = "") -> Response:
+    """Order instances that are made all or not at all."""
+    return await _ordered(asker, "fleet", key, order.model_dump(), "fleets")
+
+
+@api.delete("/fleets/{name}", status_code=202, response_model=answers.OrderAnswer)
+async def no_fleet(asker: Asks, name: Name, key: Key = "") -> Response:
+    """Let a fleet go."""
+    return await _ordered(asker, "fleet", key, {"delete": name}, "fleets")
+
+
+@api.post("/checkpoints", status_code=202, response_model=answers.OrderAnswer)
+async def checkpoint(asker: Asks, order: orders.CheckpointWish, key: Key = "") -> Response:
+    """Order a checkpoint of a job."""
+    return await _ordered(asker, "checkpoint", key, order.model_dump(), f"explain/{order.job}")
+
+
+@api.post("/policy/reload", response_model=answers.ReloadAnswer)
+async def reload(asker: Asks, key: Key = "") -> Response:
+    """Have the policy file taken over as it is now; one with mistakes changes nothing."""
+    answer = await asker.ask("reload", key=key)
+    asker.gateway.forget()
+    return told(answer)
+
+
+@api.post("/policy/check", response_model=answers.CheckAnswer)
+async def check(asker: Asks, file: orders.PolicyText) -> Response:
+    """Check the text of a policy file, by itself; nothing is changed and nothing is kept."""
+    await asker.shared("ready")  # somebody who may read
+    return told({"problems": await to_thread.run_sync(_problems, file.text)})
+
+
+def _problems(text: str) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = FilePath(folder, "policy.yaml")
+        path.write_text(text, encoding="utf-8")
+        try:
+            load(path)
+        except ConfigError as error:
+            return [str(problem).removeprefix(f"{folder}/") for problem in error.problems]
+    return []
+
+
+async def _ordered(asker: Asker, what: str, key: str, body: dict[str, object], follow: str) -> Response:
+    """Pass an order on. What comes of it is seen under `follow`."""
+    answer: Answer = await asker.ask(what, **body, key=key)
+    asker.gateway.forget()
+    path = f"/api/v1/{follow}"
+    return JSONResponse(
+        {"answer": dict(answer), "follow": path}, status_code=202, headers={**HEADERS, "Location": path}
+    )

@@ -1,0 +1,346 @@
+"""The shapes of the API's answers: what OpenAPI tells, and what tests hold the daemon's answers to.
+
+Answers are passed on as the daemon made them, and are not made anew from these types: that would
+cost more than the answers themselves. Times are epoch seconds of the daemon, units stand in names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Exact(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Open(BaseModel):
+    """With further fields that depend on its kind."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Trouble(_Exact):
+    """Why there is no answer: one sentence."""
+
+    error: str
+
+
+class ReadyAnswer(_Exact):
+    """Whether the daemon can do its work; `why` it cannot."""
+
+    ready: bool
+    why: str
+
+
+class CallerAnswer(_Exact):
+    """Who asks. `role`: reader, operator, admin, or empty; `by`: token or session."""
+
+    user: str
+    role: str
+    by: str
+
+
+class SessionAnswer(CallerAnswer):
+    """A session that has begun: `csrf` is to be sent as X-CSRF-Token with each act."""
+
+    csrf: str
+    until_s: float
+
+
+class RefusalTold(_Open):
+    """Something that was wanted and is not done."""
+
+    code: str = Field(description="Stable: programs go by it.")
+    subject: str
+    what: str
+    reason: str
+    sentence: str
+
+
+class CallTold(_Exact):
+    """A call to Slurm or a hypervisor: under way, or waiting for its next try."""
+
+    key: str
+    host: str
+    running: bool
+    since_s: float
+    attempts: int
+    not_before_s: float
+    problem: str
+    final: bool
+
+
+class ClaimTold(_Exact):
+    """A job to which Slurm gave hosts of ours."""
+
+    job_id: str
+    hosts: list[str]
+    since_s: float
+    waiting: bool
+    nodes: list[str]
+
+
+class SourceTold(_Exact):
+    """How fresh the picture of Slurm or of a host is."""
+
+    seen_s: float
+    failed_s: float
+    problem: str
+    odd_s: float
+
+
+class HooksRefusedTold(_Open):
+    """Hooks that were not believed."""
+
+    why: str
+    count: int
+
+
+class WorkLostTold(_Exact):
+    """Runs of jobs that came to nothing, of one day (UTC), workload and cause."""
+
+    day: str
+    workload: str
+    cause: str
+    runs: int
+    core_s: float
+
+
+class StatusAnswer(_Exact):
+    """The cluster on one page."""
+
+    cluster: str
+    policy: dict[str, Any]
+    now_s: float
+    clock: str
+    sentence: str
+    phases: dict[str, int]
+    low_priority_jobs_waiting: int
+    planner: dict[str, int]
+    work_lost: list[WorkLostTold]
+    hooks_not_believed: list[HooksRefusedTold]
+    sources: dict[str, SourceTold]
+    claims: list[ClaimTold]
+    refusals: list[RefusalTold]
+    operations: list[CallTold]
+
+
+class HostTold(_Exact):
+    """A machine that carries instances."""
+
+    name: str
+    node: str | None
+    cpus: int
+    memory_mb: int
+    reachable: bool
+    problem: str
+    busy: float | None
+    parents: list[dict[str, Any]]
+    given_to: list[str]
+    instances: list[str]
+    closed: str
+
+
+class NodeTold(_Open):
+    """One of our nodes, what it does and why."""
+
+    name: str
+    phase: str
+    since_s: float
+    reason: str
+    host: str
+    target: str
+    address: str
+    generation: int
+    slurm_state: str
+    slurm_reason: str
+    jobs: list[str]
+    held: list[dict[str, Any]]
+    failures: int
+    evictions: int
+
+
+class InstanceTold(_Exact):
+    """An instance as its hypervisor shows it."""
+
+    name: str
+    host: str
+    state: str
+    generation: int
+    cpus: int
+    memory_mb: int
+    rss_mb: int | None
+    problem: str
+    phase: str
+
+
+class _Page(_Exact):
+    next: str | None = Field(
+        description="Give it as `after` for the following entries; null: there are none."
+    )
+
+
+class HostsAnswer(_Page):
+    """Hosts in order of their names."""
+
+    hosts: list[HostTold]
+
+
+class NodesAnswer(_Page):
+    """Our nodes in order of their names."""
+
+    now_s: float
+    nodes: list[NodeTold]
+
+
+class InstancesAnswer(_Page):
+    """Instances in order of their hosts and names."""
+
+    instances: list[InstanceTold]
+
+
+class StepTold(_Open):
+    """A step that would begin now."""
+
+    t: str
+    sentence: str
+
+
+class PlanAnswer(_Exact):
+    """What would be done now, and what not; nothing begins by asking."""
+
+    actions: list[StepTold]
+    refusals: list[RefusalTold]
+    under_way: list[CallTold]
+    awaited: list[str]
+
+
+class MineTold(_Exact):
+    """A job of the one who asks."""
+
+    id: str
+    name: str
+    state: str
+    partition: str
+    nodes: list[str]
+    phase: str = Field(description="Of its node; empty: it is on none of ours.")
+    paused_since_s: float | None
+    why: str
+    host_free_s: float | None = Field(description="When its host is free at the latest, by time limits.")
+
+
+class MineAnswer(_Exact):
+    """The jobs of the one who asks that have to do with instances."""
+
+    now_s: float
+    jobs: list[MineTold]
+
+
+class OperationsAnswer(_Page):
+    """Calls to Slurm and hypervisors that are under way, or wait for their next try."""
+
+    now_s: float
+    operations: list[CallTold]
+
+
+class FleetTold(_Open):
+    """One order for instances that are made all or not at all."""
+
+    id: str
+    size: int
+    state: str
+    reason: str
+    ready: int
+
+
+class FleetsAnswer(_Exact):
+    """All orders, the oldest first."""
+
+    now_s: float
+    fleets: list[FleetTold]
+
+
+class EventTold(_Exact):
+    """A line of the journal as a sentence."""
+
+    id: int
+    at_s: float
+    kind: str
+    subject: str
+    body: dict[str, Any]
+    text: str
+
+
+class EventsAnswer(_Exact):
+    """Events, oldest first; `more`: reading goes on at `read_to`, or before `read_from`."""
+
+    events: list[EventTold]
+    read_from: int
+    read_to: int
+    more: bool
+
+
+class StoryLine(_Exact):
+    """A line of one subject's story."""
+
+    id: int
+    at_s: float
+    text: str
+
+
+class ExplainAnswer(_Exact):
+    """Everything known about one node, host, job or fleet: now, refused, and its story."""
+
+    subject: str
+    clock: str
+    node: NodeTold | None
+    job: dict[str, Any] | None
+    host: HostTold | None
+    fleet: FleetTold | None
+    slurm: str | None
+    refusals: list[RefusalTold]
+    operations: list[CallTold]
+    story: list[StoryLine]
+
+
+class RunTold(_Exact):
+    """Rows (name, lanes), names, and five numbers for each stretch, times in tenths of a second."""
+
+    title: str
+    rows: list[tuple[str, int]]
+    names: list[str]
+    spans: list[int]
+
+
+class TimelineAnswer(_Exact):
+    """The latest hours as the page draws them."""
+
+    start_s: float
+    now_s: float
+    length_s: float
+    kinds: list[str]
+    looks: list[tuple[str, str, str]]
+    runs: list[RunTold]
+
+
+class OrderAnswer(_Exact):
+    """An order that was taken: what comes of it is seen under `follow`."""
+
+    answer: dict[str, Any]
+    follow: str
+
+
+class ReloadAnswer(_Open):
+    """Whether the policy file is in force now: `problems` say why not, `changed` what is another."""
+
+    source: str
+    problems: list[str]
+    changed: list[str]
+
+
+class CheckAnswer(_Exact):
+    """Everything that is wrong with a policy file; empty: nothing is."""
+
+    problems: list[str]

@@ -1,0 +1,97 @@
+"""The API's reading half: everything that the command line reads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+
+from backfill.ui.web import answers
+from backfill.ui.web.asker import Asks
+from backfill.ui.web.replies import TROUBLE, Known, page, told, troubles
+
+api = APIRouter(prefix="/api/v1", tags=["reading"], responses=TROUBLE)
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many entries.")]
+After = Annotated[str, Query(max_length=256, description="Only entries behind this one: the `next` before.")]
+Id = Annotated[int, Query(ge=0, le=1 << 62)]
+Name = Annotated[str, Path(min_length=1, max_length=256)]
+
+
+@api.get("/status", response_model=answers.StatusAnswer)
+async def status(asker: Asks, known: Known = "") -> Response:
+    """Tell the cluster on one page."""
+    return told(await asker.shared("status"), known)
+
+
+@api.get("/hosts", response_model=answers.HostsAnswer)
+async def hosts(asker: Asks, limit: Limit = 1000, after: After = "", known: Known = "") -> Response:
+    """List hosts in order of their names."""
+    return told(page(await asker.shared("hosts"), "hosts", _by_name, after, limit), known)
+
+
+@api.get("/nodes", response_model=answers.NodesAnswer)
+async def nodes(asker: Asks, limit: Limit = 1000, after: After = "", known: Known = "") -> Response:
+    """List our nodes in order of their names."""
+    return told(page(await asker.shared("nodes"), "nodes", _by_name, after, limit), known)
+
+
+@api.get("/instances", response_model=answers.InstancesAnswer)
+async def instances(asker: Asks, limit: Limit = 1000, after: After = "", known: Known = "") -> Response:
+    """List instances in order of their hosts and names."""
+    return told(page(await asker.shared("instances"), "instances", _by_host, after, limit), known)
+
+
+@api.get("/operations", response_model=answers.OperationsAnswer)
+async def operations(asker: Asks, limit: Limit = 1000, after: After = "", known: Known = "") -> Response:
+    """List what is under way, in order of its keys."""
+    answer = await asker.shared("status")
+    found = {name: answer[name] for name in ("now_s", "operations")}
+    return told(page(found, "operations", _by_key, after, limit), known)
+
+
+@api.get("/mine", response_model=answers.MineAnswer)
+async def mine(asker: Asks, known: Known = "") -> Response:
+    """List the caller's own jobs on instances, or waiting for one: that takes no role."""
+    return told(await asker.ask("mine"), known)
+
+
+@api.get("/plan", response_model=answers.PlanAnswer)
+async def plan(asker: Asks, known: Known = "") -> Response:
+    """Tell what would be begun now, and what is refused; nothing begins by asking."""
+    return told(await asker.shared("plan"), known)
+
+
+@api.get("/fleets", response_model=answers.FleetsAnswer)
+async def fleets(asker: Asks, known: Known = "") -> Response:
+    """List the orders for fleets, the oldest first."""
+    return told(await asker.shared("fleets"), known)
+
+
+@api.get("/events", response_model=answers.EventsAnswer)
+async def events(
+    asker: Asks, after: Id = 0, before: Id = 0, limit: Limit = 100, known: Known = ""
+) -> Response:
+    """List events of the journal: those behind `after`, or the latest, before `before`."""
+    return told(await asker.shared("events", after=after, before=before, limit=limit), known)
+
+
+@api.get(
+    "/explain/{subject}", response_model=answers.ExplainAnswer, responses=troubles(_404="It was never seen.")
+)
+async def explain(asker: Asks, subject: Name, known: Known = "") -> Response:
+    """Tell why a node, host, job or fleet is as it is, and its story."""
+    return told(await asker.shared("explain", subject=subject), known)
+
+
+def _by_name(entry: dict[str, Any]) -> str:
+    return str(entry["name"])
+
+
+def _by_key(entry: dict[str, Any]) -> str:
+    return str(entry["key"])
+
+
+def _by_host(entry: dict[str, Any]) -> str:
+    return f"{entry['host']}/{entry['name']}"

@@ -1,0 +1,46 @@
+"""The page's sessions: begun with a token, short, and of no use to another site's page."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from backfill.ui.web import answers
+from backfill.ui.web.asker import COOKIE, Asks
+from backfill.ui.web.replies import HEADERS, TROUBLE, told
+
+api = APIRouter(prefix="/api/v1", tags=["session"], responses=TROUBLE)
+
+
+@api.get("/me", response_model=answers.CallerAnswer)
+async def me(asker: Asks) -> Response:
+    """Tell who asks, and what they may."""
+    return told(await asker.ask("whoami"))
+
+
+@api.post("/session", response_model=answers.SessionAnswer)
+async def begin(request: Request, asker: Asks) -> Response:
+    """Begin a session by a token: a cookie that no script reads, and a word to be sent with each act."""
+    answer = dict(await asker.ask("login"))
+    reply = JSONResponse(
+        {key: value for key, value in answer.items() if key != "session"},
+        headers={**HEADERS, "Cache-Control": "no-store"},
+    )
+    reply.set_cookie(
+        COOKIE,
+        str(answer["session"]),
+        httponly=True,
+        secure=request.url.scheme == "https",
+        samesite="strict",
+        path="/",
+    )
+    return reply
+
+
+@api.delete("/session", status_code=204, response_class=Response)
+async def end(asker: Asks) -> Response:
+    """End the session."""
+    await asker.ask("logout")
+    reply = Response(status_code=204, headers=HEADERS)
+    reply.delete_cookie(COOKIE, path="/")
+    return reply

@@ -1,0 +1,192 @@
+"use strict";
+// The live page: asks the API of its own service, writes what it hears as text, and never as HTML.
+(() => {
+  const at = (id) => document.getElementById(id);
+  const state = { csrf: sessionStorage.getItem("csrf") || "", role: "", lines: null, subject: "", timer: 0, turn: 0 };
+  const EVERY_MS = 2000;
+
+  // --- asking ------------------------------------------------------------------------------------
+  async function call(path, method = "GET", body = undefined, token = "") {
+    const headers = { Accept: "application/json" };
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+    if (token) headers.Authorization = "Bearer " + token;
+    if (method !== "GET") { headers["X-CSRF-Token"] = state.csrf; headers["Idempotency-Key"] = crypto.getRandomValues(new Uint32Array(4)).join("-"); }
+    const reply = await fetch("/api/v1/" + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin" });
+    if (reply.status === 204) return {};
+    const found = await reply.json();
+    if (!reply.ok && reply.status !== 304) throw Object.assign(new Error(found.error || reply.statusText), { status: reply.status });
+    return found;
+  }
+  function say(text) { at("message").textContent = text; }
+
+  // --- writing -----------------------------------------------------------------------------------
+  function make(tag, text = "", more = {}) { return Object.assign(document.createElement(tag), { textContent: text }, more); }
+  function fill(list, texts, tag = "li") { list.replaceChildren(...texts.map((text) => make(tag, text))); }
+  function table(id, heads, rows, empty) {
+    if (!rows.length) { at(id).replaceChildren(make("caption", empty)); return; }
+    const head = make("tr"), body = make("tbody");
+    head.append(...heads.map((text) => make("th", text, { scope: "col" })));
+    for (const row of rows) {
+      const line = make("tr");
+      line.append(...row.map((cell) => {
+        const of = make("td");
+        if (cell && cell.subject) of.append(link(cell.subject)); else of.textContent = cell === null || cell === undefined ? "" : String(cell);
+        if (typeof cell === "number") of.className = "number";
+        return of;
+      }));
+      body.append(line);
+    }
+    const top = make("thead"); top.append(head);
+    at(id).replaceChildren(top, body);
+  }
+  function link(subject) { const made = make("button", subject, { type: "button" }); made.addEventListener("click", () => explain(subject)); return made; }
+  const when = (s) => new Date(s * 1000).toLocaleTimeString();
+  function long(s) { return s < 120 ? Math.round(s) + " s" : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? (s / 3600).toFixed(1) + " h" : (s / 86400).toFixed(1) + " d"; }
+  // A time on the axis or in a hint, as exact as `step` is.
+  function clock(s, step) {
+    const day = new Date((state.began + s) * 1000);
+    return step >= 86400 ? day.toLocaleDateString() : day.toLocaleTimeString([], step >= 60 ? { hour: "2-digit", minute: "2-digit" } : {});
+  }
+
+  // --- what, why, and acts -----------------------------------------------------------------------
+  async function explain(subject) {
+    if (!subject) return;
+    state.subject = subject; at("subject").value = subject;
+    try { told(await call("explain/" + encodeURIComponent(subject))); } catch (error) { at("why").replaceChildren(make("p", error.message)); }
+  }
+  function told(found) {
+    const parts = [], { node, host, job } = found, name = found.subject;
+    parts.push(make("h3", name));
+    if (node) parts.push(make("p", `${name} is ${node.phase} on ${node.host} since ${when(node.since_s)}: ${node.reason}`));
+    if (host) parts.push(make("p", `host ${name}: ${host.reachable ? "answers" : "does not answer: " + host.problem}; ` + (host.given_to.length ? "given to " + host.given_to.join(", ") : "given to nobody") + (host.instances.length ? "; instances: " + host.instances.join(", ") : "") + (host.closed ? "; closed: " + host.closed : "")));
+    if (job) parts.push(make("p", `job ${name} ${job.name || ""} of ${job.user} is ${job.state}` + (job.nodes && job.nodes.length ? " on " + job.nodes.join(", ") : "")));
+    if (found.slurm) parts.push(make("p", "Slurm shows it as " + found.slurm));
+    for (const refusal of found.refusals) parts.push(make("p", "not done: " + refusal.sentence));
+    for (const entry of found.operations) parts.push(make("p", `${entry.running ? "under way" : "tried again later"}: ${entry.key}${entry.problem ? ": " + entry.problem : ""}`));
+    if ((node || host) && ["operator", "admin"].includes(state.role)) parts.push(buttons(name, host));
+    const story = make("ol", "", { tabIndex: 0 });
+    story.setAttribute("aria-label", "Story of " + name);
+    story.append(...found.story.map((line) => { const one = make("li"); one.append(make("span", when(line.at_s)), line.text); return one; }));
+    parts.push(make("h3", "Its story"), story);
+    at("why").replaceChildren(...parts);
+    story.scrollTop = story.scrollHeight;
+  }
+  function buttons(name, host) {
+    const bar = make("form", "", { className: "bar" }), label = make("label", "Reason"), reason = make("input", "", { id: "reason", maxLength: 1000 });
+    label.htmlFor = "reason";
+    const act = (text, on) => {
+      const one = make("button", text, { type: on ? "submit" : "button" });
+      const go = async (event) => {
+        event.preventDefault();
+        try { await call("evictions", "POST", { subject: name, on, reason: reason.value }); say(`${name}: ${on ? "closed; what is there is pushed aside" : "open again"}`); await explain(name); } catch (error) { say(error.message); }
+      };
+      if (on) bar.addEventListener("submit", go); else one.addEventListener("click", go);
+      return one;
+    };
+    bar.append(label, reason, act("Evict", true), act("Open again", false));
+    return bar;
+  }
+
+  // --- the picture -------------------------------------------------------------------------------
+  function draw(found) {
+    state.began = found.start_s;
+    if (state.lines) { state.lines.grow(found); return; }
+    const patterns = { rise: "rise", dots: "dots", fall: "fall" };
+    at("legend").replaceChildren(...found.looks.map(([text, colour, pattern]) => { const one = make("span", text, { className: patterns[pattern] || "" }); one.style.setProperty("--c", colour); return one; }));
+    state.lines = timelines(found, { clock, chosen: explain });
+  }
+  function status(found) {
+    at("cluster").textContent = found.cluster; document.title = found.cluster + " | backfill";
+    at("sentence").textContent = found.sentence;
+    const trouble = [];
+    if (found.clock) trouble.push(found.clock);
+    for (const [source, seen] of Object.entries(found.sources)) if (seen.problem) trouble.push(`${source}: ${seen.problem}`);
+    if (found.phases["given-up"]) trouble.push(`${found.phases["given-up"]} nodes are given up and wait for a person`);
+    for (const one of found.hooks_not_believed) trouble.push(`${one.count} times: ${one.why}`);
+    for (const problem of found.policy.problems || []) trouble.push("policy file: " + problem);
+    for (const call of found.operations) if (call.problem && call.final) trouble.push(`${call.key}: ${call.problem}`);
+    at("trouble-part").hidden = !trouble.length; fill(at("trouble"), trouble);
+    const codes = new Map();
+    for (const one of found.refusals) { const known = codes.get(one.code) || { count: 0, one }; known.count++; codes.set(one.code, known); }
+    const most = [...codes.values()].sort((a, b) => b.count - a.count).slice(0, 50);
+    table("refused", ["times", "code", "for example", "about"], most.map(({ count, one }) => [count, one.code, one.sentence, /^(cluster)$/.test(one.subject) ? one.subject : { subject: one.subject.replace(/^job /, "") }]), "nothing is refused");
+    at("policy").textContent = `${found.policy.source || "given at the start"}, in force since ${when(found.policy.loaded_s)}`;
+  }
+  async function harvest() {
+    const reply = await fetch("/metrics", { credentials: "same-origin" });
+    if (!reply.ok) return;
+    const rows = new Map();
+    for (const line of (await reply.text()).split("\n")) {
+      const found = /^backfill_(harvested|lost)_core_seconds_total\{partition="([^"]*)"\} (\S+)/.exec(line);
+      if (found) rows.set(found[2], { ...rows.get(found[2]), [found[1]]: Number(found[3]) });
+    }
+    const hours = (s) => ((s || 0) / 3600).toFixed(2);
+    table("harvest", ["partition", "core hours worked", "of them lost"], [...rows].map(([name, sums]) => [name, hours(sums.harvested), hours(sums.lost)]), "no job has worked on an instance yet");
+  }
+  async function round() {
+    if (document.hidden) return;
+    const turn = state.turn++;
+    if (state.role) {
+      const [about, lines] = await Promise.all([call("status"), call("timeline")]);
+      status(about); draw(lines);
+      if (turn % 3 === 0) {
+        const [hosts, nodes, plan] = await Promise.all([call("hosts?limit=200"), call("nodes?limit=200"), call("plan"), harvest()]);
+        table("hosts", ["host", "answers", "given to", "instances", "closed"], hosts.hosts.map((h) => [{ subject: h.name }, h.reachable ? "yes" : "NO: " + h.problem, h.given_to.join(", "), h.instances.join(", "), h.closed]), "there is no host");
+        table("nodes", ["node", "phase", "since", "host", "jobs", "why"], nodes.nodes.map((n) => [{ subject: n.name }, n.phase, when(n.since_s), n.host, (n.jobs.length ? n.jobs : n.held.map((h) => h.id)).join(", "), n.reason]), "there is no virtual node now");
+        fill(at("plan"), plan.actions.slice(0, 100).map((step) => step.sentence));
+        at("subjects").replaceChildren(...[...hosts.hosts, ...nodes.nodes].map((one) => make("option", "", { value: one.name })));
+      }
+    }
+    if (turn % 3 === 0) {
+      const { jobs, now_s } = await call("mine");
+      at("mine-part").hidden = !jobs.length && Boolean(state.role);
+      table("mine", ["job", "state", "stands still", "why", "its host is free by"], jobs.map((j) => [state.role ? { subject: j.id } : j.id, j.state, j.paused_since_s === null ? "" : `since ${when(j.paused_since_s)}, for ${long(now_s - j.paused_since_s)}`, j.why, j.host_free_s === null ? "" : when(j.host_free_s)]), "none of your jobs is on an instance or waits for one");
+    }
+  }
+  async function again() {
+    clearTimeout(state.timer);
+    try { await round(); if (at("message").dataset.trouble) { say(""); delete at("message").dataset.trouble; } } catch (error) {
+      if (error.status === 401) { outside(); return; }
+      say(error.message); at("message").dataset.trouble = "1";
+    }
+    state.timer = setTimeout(again, EVERY_MS);
+  }
+
+  // --- coming and going --------------------------------------------------------------------------
+  function outside() {
+    clearTimeout(state.timer); state.role = "";
+    at("inside").hidden = true; at("leave").hidden = true; at("login").hidden = false; at("who").textContent = "";
+  }
+  async function inside() {
+    const me = await call("me");
+    state.role = me.role;
+    at("who").textContent = `${me.user}, ${me.role || "who sees their own jobs"}`;
+    at("login").hidden = true; at("inside").hidden = false; at("leave").hidden = false;
+    at("readers").hidden = !me.role; at("reload").hidden = me.role !== "admin";
+    state.turn = 0;
+    await again();
+  }
+  at("login").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const token = at("token").value.trim(); at("token").value = "";
+    try {
+      const found = await call("session", "POST", undefined, token);
+      state.csrf = found.csrf; sessionStorage.setItem("csrf", found.csrf); say("");
+      await inside();
+    } catch (error) { say(error.message); }
+  });
+  at("leave").addEventListener("click", async () => {
+    try { await call("session", "DELETE"); } catch (error) { say(error.message); }
+    sessionStorage.removeItem("csrf"); state.csrf = ""; outside();
+  });
+  at("ask").addEventListener("submit", (event) => { event.preventDefault(); explain(at("subject").value.trim()); });
+  at("check").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    try { const { problems } = await call("policy/check", "POST", { text: at("text").value }); fill(at("checked"), problems.length ? problems : ["nothing is wrong with it"]); } catch (error) { fill(at("checked"), [error.message]); }
+  });
+  at("reload").addEventListener("click", async () => {
+    try { const { problems, changed } = await call("policy/reload", "POST"); fill(at("checked"), problems.length ? problems : ["taken over; changed: " + (changed.join(", ") || "nothing")]); } catch (error) { fill(at("checked"), [error.message]); }
+  });
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && !at("inside").hidden) again(); });
+  inside().catch((error) => { outside(); if (error.status !== 401) say(error.message); });
+})();

@@ -1,0 +1,206 @@
+"""The live page in a real browser: what happens is seen there, the click says why, and roles hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill.core.model.lifecycle import Phase
+from backfill.ui.client import Client
+from backfill.ui.web import answers
+from tests.real.browser import Page, page
+from tests.unit.living_daemon import LivingDaemon, living, parked
+from tests.unit.web_service import ADA, BO, CY, DI, Names, served, with_roles
+
+pytestmark = [pytest.mark.real, pytest.mark.soak]
+_AXE = Path(str(files("axe_core_python") / "axe.min.js"))
+_TEXT = "document.body.innerText"
+_BAD = """axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}).then((found) =>
+  found.violations.map((one) => one.id + ": " + one.nodes.map((n) => n.html.slice(0, 150)).join(" | ")))"""
+
+
+class Scene:
+    """A daemon at work, its page, and a browser that looks at it."""
+
+    def __init__(self, daemon: LivingDaemon, port: int, tab: Page) -> None:
+        self.daemon, self.tab, self.address = daemon, tab, f"http://127.0.0.1:{port}/"
+
+    def enter(self, user: str) -> None:
+        """Begin anew as this user."""
+        self.tab.call("Network.clearBrowserCookies")
+        self.tab.console.clear()
+        self.tab.asked.clear()
+        self.tab.visit(self.address)
+        self.tab.await_js('!document.getElementById("login").hidden')
+        self.tab.js(
+            f'document.getElementById("token").value = "{user}";'
+            'document.getElementById("login").requestSubmit()'
+        )
+        if user in (ADA, BO, CY, DI):
+            self.tab.await_js('!document.getElementById("inside").hidden')
+
+    def says(self, words: str) -> None:
+        """Wait until the page says this."""
+        self.tab.await_js(f"{_TEXT}.includes({json.dumps(words)})")
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with (
+        living(tmp_path_factory.mktemp("daemon"), with_roles(), tokens=Names()) as daemon,
+        served(daemon.socket) as port,
+        page(tmp_path_factory.mktemp("browser")) as tab,
+    ):
+        tab.size(1400, 1000)
+        yield Scene(daemon, port, tab)
+
+
+@pytest.fixture(scope="module")
+def high(scene: Scene) -> str:
+    """The main job happens while somebody looks; the id of the job that pushed the instance aside."""
+    scene.enter(CY)
+    return parked(scene.daemon)[1]
+
+
+def test_the_main_job_is_seen_while_it_happens(scene: Scene, high: str) -> None:
+    """An instance comes to work, is pushed aside for a job, and the click says what `explain` says."""
+    scene.says("1 parked")
+    scene.says(f"given to {high}")
+    scene.tab.await_js('document.querySelectorAll("#legend span").length > 10')
+    data: Any = scene.tab.js('fetch("/api/v1/timeline").then((reply) => reply.json())')
+    answers.TimelineAnswer.model_validate(data)
+    looks = {data["looks"][look][0] for look in data["runs"][0]["spans"][3::5]}
+    assert {"job on bare metal", "job on an instance", "booting", "stands still in memory"} <= looks
+    scene.tab.await_js(
+        "[...document.querySelectorAll('#nodes button')].some((one) => one.textContent === 'vn1')"
+    )
+    scene.tab.js(
+        "[...document.querySelectorAll('#nodes button')].find((one) => one.textContent === 'vn1').click()"
+    )
+    told = Client(str(scene.daemon.socket)).ask("explain", subject="vn1")
+    scene.says(told["node"]["reason"])
+    scene.says(told["story"][-1]["text"])
+    assert _complaints(scene) == []
+
+
+@pytest.mark.usefixtures("high")
+def test_the_picture_is_drawn_and_a_click_on_it_explains(scene: Scene) -> None:
+    """Somewhere on the canvas there is colour, and what lies there is explained."""
+    scene.enter(CY)
+    scene.tab.await_js('document.querySelectorAll("#legend span").length > 10')
+    box = (
+        '(b => [b.left, b.top, b.width, b.height])(document.getElementById("chart0").getBoundingClientRect())'
+    )
+    scene.tab.js('document.getElementById("chart0").scrollIntoView()')
+    scene.tab.drawn()
+    left, top, width, _ = scene.tab.js(box)
+    tip = '(t => t.style.display === "block" ? t.textContent : "")(document.getElementById("tip"))'
+    for x in range(int(left + width) - 20, int(left) + 60, -4):
+        scene.tab.mouse("mouseMoved", x, top + 22 + 5)
+        if scene.tab.js(tip):
+            break
+    else:
+        raise AssertionError("nothing lies on the first lane")
+    for what in ("mousePressed", "mouseReleased"):
+        scene.tab.mouse(what, x, top + 22 + 5, button="left", clickCount=1)
+    scene.says("Its story")
+
+
+def test_an_operator_evicts_and_sees_it_and_a_reader_cannot(scene: Scene) -> None:
+    """A reader's page has no such button, and what it would send is refused all the same."""
+    scene.enter(CY)
+    _explain(scene, "bm2")
+    assert "Evict" not in scene.tab.js(_TEXT)
+    refused = scene.tab.js(
+        'fetch("/api/v1/evictions", {method: "POST", headers: {"Content-Type": "application/json",'
+        '"X-CSRF-Token": sessionStorage.getItem("csrf")}, body: \'{"subject": "bm2"}\'})'
+        ".then((reply) => reply.status)"
+    )
+    assert refused == 403
+    scene.enter(BO)
+    _explain(scene, "bm2")
+    scene.says("Evict")
+    scene.tab.js('document.getElementById("reason").value = "new memory"')
+    scene.tab.js('document.querySelector("#why form").requestSubmit()')
+    scene.says("bm2: closed; what is there is pushed aside")
+    scene.says("closed: new memory")
+    assert scene.daemon.daemon.world.closed == {"bm2": "new memory"}
+    scene.tab.js("document.querySelectorAll('#why form button')[1].click()")
+    scene.says("bm2: open again")
+    assert scene.daemon.daemon.world.closed == {}
+
+
+def _complaints(scene: Scene) -> list[str]:
+    """What the browser wrote down, but for that nobody was logged in at first."""
+    return [line for line in scene.tab.console if "/api/v1/me" not in line]
+
+
+def _explain(scene: Scene, subject: str) -> None:
+    scene.tab.js(f'document.getElementById("subject").value = "{subject}"')
+    scene.tab.js('document.getElementById("ask").requestSubmit()')
+    scene.says("Its story")
+
+
+def test_who_is_not_believed_stays_outside(scene: Scene) -> None:
+    scene.enter("mallory")
+    scene.says("it is not signed with this cluster's key")
+    assert scene.tab.js('document.getElementById("inside").hidden')
+
+
+def test_somebody_without_a_role_sees_their_own_jobs_alone(scene: Scene) -> None:
+    scene.enter(DI)
+    scene.says("none of your jobs is on an instance")
+    assert scene.tab.js('document.getElementById("readers").hidden')
+
+
+def test_a_policy_file_is_checked_on_the_page(scene: Scene) -> None:
+    scene.enter(CY)
+    scene.tab.js(
+        'document.getElementById("text").value = "cluster: c\\nladdr: []\\n";'
+        'document.getElementById("check").requestSubmit()'
+    )
+    scene.says("policy.yaml:2:1: laddr is not a known key; did you mean ladder?")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (390, False)])
+@pytest.mark.usefixtures("high")
+def test_everybody_can_use_it(width: int, dark: bool, scene: Scene) -> None:
+    """axe finds nothing, light and dark, on a telephone as well; nothing is wider than the window."""
+    scene.enter(BO)
+    scene.tab.size(width, 900, dark=dark)
+    scene.tab.await_js('document.querySelectorAll("#hosts tbody tr").length === 2')
+    _explain(scene, "vn1")
+    # Our own rules let no foreign script in: this one comes by the browser's own door.
+    scene.tab.js(_AXE.read_text(encoding="utf-8") + "; 1")
+    assert scene.tab.js(_BAD) == []
+    assert scene.tab.js("document.documentElement.scrollWidth <= innerWidth")
+    scene.tab.size(1400, 1000)
+
+
+def test_nothing_comes_from_elsewhere(scene: Scene) -> None:
+    scene.enter(CY)
+    scene.tab.await_js('document.querySelectorAll("#hosts tbody tr").length === 2')
+    assert {address for address in scene.tab.asked if not address.startswith(scene.address)} <= {"data:,"}
+    assert _complaints(scene) == []
+
+
+@pytest.mark.usefixtures("high")
+def test_it_goes_on_by_keys_and_the_session_ends(scene: Scene) -> None:
+    """The picture moves by arrows; after leaving, the cookie is of no use."""
+    scene.enter(CY)
+    scene.tab.await_js('document.querySelectorAll("#legend span").length > 10')
+    picture = 'document.getElementById("chart0").toDataURL()'
+    scene.tab.js('document.getElementById("chart0").focus()')
+    before = scene.tab.js(picture)
+    scene.tab.key("+")
+    scene.tab.drawn()
+    assert scene.tab.js(picture) != before
+    scene.tab.js('document.getElementById("leave").click()')
+    scene.tab.await_js('!document.getElementById("login").hidden')
+    assert scene.tab.js('fetch("/api/v1/status").then((reply) => reply.status)') == 401
+    assert scene.daemon.phase("vn1") is Phase.PARKED

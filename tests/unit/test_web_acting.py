@@ -1,0 +1,237 @@
+"""Acts over HTTP and from another machine: done once, by those who may, and followed as they go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from backfill.core.model.lifecycle import Phase
+from backfill.engine.repeats import KEPT_S, Repeats
+from backfill.ui.cli import main
+from backfill.ui.client import AskError, Client
+from backfill.ui.web import answers
+from tests.unit.living_daemon import LivingDaemon, living, parked
+from tests.unit.test_policy_reload import FILE, WRONG
+from tests.unit.web_service import ADA, BO, CY, DI, Names, asked, with_roles
+
+
+class Story:
+    """A daemon at work, and its service."""
+
+    def __init__(self, daemon: LivingDaemon, web: httpx.Client) -> None:
+        self.daemon, self.web = daemon, web
+        self.url = str(web.base_url).rstrip("/")
+        self.low, self.high = parked(daemon)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    with (
+        living(tmp_path_factory.mktemp("daemon"), with_roles(), tokens=Names()) as daemon,
+        asked(daemon.socket, "") as web,
+    ):
+        yield Story(daemon, web)
+
+
+@pytest.fixture
+def web(story: Story) -> httpx.Client:
+    return story.web
+
+
+def bearer(user: str, key: str = "") -> dict[str, str]:
+    return {"Authorization": f"Bearer {user}", **({"Idempotency-Key": key} if key else {})}
+
+
+def closed(story: Story) -> set[str]:
+    return set(story.daemon.daemon.world.closed)
+
+
+def test_an_operator_evicts_and_a_reader_cannot(story: Story) -> None:
+    """The answer says where to follow it; opening goes the same way."""
+    order = {"subject": "bm2", "reason": "work on it"}
+    for user, status in ((CY, 403), (DI, 403), ("mallory", 401)):
+        assert story.web.post("/api/v1/evictions", json=order, headers=bearer(user)).status_code == status
+    assert closed(story) == set()
+    done = story.web.post("/api/v1/evictions", json=order, headers=bearer(BO))
+    assert (done.status_code, done.headers["Location"]) == (202, "/api/v1/explain/bm2")
+    answers.OrderAnswer.model_validate(done.json())
+    assert closed(story) == {"bm2"}
+    found = story.web.get(done.json()["follow"], headers=bearer(CY)).json()
+    assert found["host"]["closed"] == "work on it"
+    again = {"subject": "bm2", "on": False}
+    assert story.web.post("/api/v1/evictions", json=again, headers=bearer(BO)).status_code == 202
+    assert closed(story) == set()
+
+
+def test_what_cannot_be_done_is_told(web: httpx.Client) -> None:
+    """A host that is not there, a body that is none, and a word too many."""
+    for body, status, why in (
+        ({"subject": "bm9"}, 409, "'bm9' is neither a host nor a node of ours"),
+        ({"subject": "bm1", "of": True}, 422, "body.of: "),
+        ({"subject": "bm1", "on": "yes"}, 422, "body.on: "),
+        ({}, 422, "body.subject: "),
+    ):
+        found = web.post("/api/v1/evictions", json=body, headers=bearer(BO))
+        assert found.status_code == status
+        assert found.json()["error"].startswith(why)
+    assert web.post("/api/v1/retries", json={"subject": "vn1"}, headers=bearer(BO)).status_code == 409
+
+
+def test_an_order_with_the_same_key_is_done_once(story: Story) -> None:
+    """The answer comes again; a key that was given with another order is refused."""
+    first = story.web.post("/api/v1/fleets", json={"n": 1}, headers=bearer(BO, "k1"))
+    assert first.status_code == 202
+    again = story.web.post("/api/v1/fleets", json={"n": 1}, headers=bearer(BO, "k1"))
+    assert again.json() == first.json()
+    assert len(story.daemon.daemon.world.fleets) == 1
+    other = story.web.post("/api/v1/fleets", json={"n": 2}, headers=bearer(BO, "k1"))
+    assert other.status_code == 422
+    assert "was given with another order" in other.json()["error"]
+    name = first.json()["answer"]["id"]
+    assert story.web.delete(f"/api/v1/fleets/{name}", headers=bearer(BO)).status_code == 202
+
+
+def test_keys_are_each_users_own_and_forgotten_in_time() -> None:
+    now_s = 0.0
+    repeats = Repeats(lambda: now_s)
+    order: dict[str, object] = {"ask": "fleet", "n": 1, "key": "k", "as": {"token": "x"}}
+    assert repeats.begin("bo", order) is None
+    with pytest.raises(ValueError, match="is just being carried out"):
+        repeats.begin("bo", {**order, "as": {"token": "another of the same user"}})
+    repeats.end("bo", order, {"id": "f1"})
+    assert repeats.begin("bo", order) == {"id": "f1"}
+    assert repeats.begin("ada", order) is None
+    repeats.end("ada", order, {"error": "it failed"})
+    assert repeats.begin("ada", order) is None
+    now_s = KEPT_S + 1.0
+    assert repeats.begin("bo", order) is None
+    with pytest.raises(ValueError, match="give a shorter one"):
+        repeats.begin("bo", {**order, "key": "x" * 200})
+    for number in range(3000):
+        repeats.begin("bo", {"key": str(number)})
+    assert len(repeats._known) <= 1000
+
+
+def test_a_policy_file_is_checked_and_only_an_admin_has_it_taken_over(web: httpx.Client) -> None:
+    """A check changes nothing, and is for who may read."""
+    good = web.post("/api/v1/policy/check", json={"text": FILE}, headers=bearer(CY))
+    assert good.json() == {"problems": []}
+    bad = web.post("/api/v1/policy/check", json={"text": WRONG}, headers=bearer(CY)).json()["problems"]
+    assert len(bad) == 1
+    assert bad[0].startswith("policy.yaml:10:")
+    assert web.post("/api/v1/policy/check", json={"text": FILE}, headers=bearer(DI)).status_code == 403
+    assert web.post("/api/v1/policy/reload", headers=bearer(BO)).status_code == 403
+    told = web.post("/api/v1/policy/reload", headers=bearer(ADA)).json()
+    assert told["problems"] == ["this daemon was not started with a policy file"]
+
+
+def test_everybody_sees_their_own_jobs_alone(story: Story) -> None:
+    """Without any role: what stands still, since when, why."""
+    world = story.daemon.daemon.world
+    owner = world.jobs[story.low].user
+    assert story.web.get("/api/v1/mine").status_code == 401
+    assert story.web.get("/api/v1/mine", headers=bearer(DI)).json()["jobs"] == []
+    found = Client(str(story.daemon.socket)).ask("mine")
+    answers.MineAnswer.model_validate(found)
+    if owner == Client(str(story.daemon.socket)).ask("whoami")["user"]:
+        assert story.low in {job["id"] for job in found["jobs"]}
+
+
+def test_a_session_acts_only_from_its_own_page(story: Story) -> None:
+    """The cookie alone, which another site's form could send, moves nothing."""
+    with httpx.Client(base_url=story.url, timeout=60.0) as page:
+        csrf = page.post("/api/v1/session", headers=bearer(BO)).json()["csrf"]
+        order = {"subject": "bm2"}
+        for headers in ({}, {"X-CSRF-Token": "guessed"}):
+            refused = page.post("/api/v1/evictions", json=order, headers=headers)
+            assert refused.status_code == 401
+            assert refused.json()["error"] == "this did not come from our own page"
+        assert closed(story) == set()
+        mine = {"X-CSRF-Token": csrf}
+        assert page.post("/api/v1/evictions", json=order, headers=mine).status_code == 202
+        assert page.post("/api/v1/evictions", json={**order, "on": False}, headers=mine).status_code == 202
+
+
+def test_events_come_as_they_happen(story: Story) -> None:
+    """And a client that comes again goes on behind the last one that it has seen."""
+    last = Client(str(story.daemon.socket)).ask("events", limit=1)["read_to"]
+
+    def first(headers: dict[str, str]) -> tuple[int, str]:
+        with story.web.stream("GET", "/api/v1/stream", headers={**bearer(CY), **headers}) as found:
+            assert found.headers["content-type"].startswith("text/event-stream")
+            lines = found.iter_lines()
+            number = next(line for line in lines if line.startswith("id: "))
+            data = next(line for line in lines if line.startswith("data: "))
+            return int(number[4:]), str(json.loads(data[6:])["text"])
+
+    client = Client(str(story.daemon.socket))
+    client.ask("evict", subject="bm2", reason="to be seen")
+    client.ask("evict", subject="bm2", on=False)
+    seen, text = first({"Last-Event-ID": str(last)})
+    assert seen > last
+    assert text == "bm2 was closed: to be seen"
+    again, text = first({"Last-Event-ID": str(seen)})
+    assert again > seen
+    assert story.web.get("/api/v1/stream").status_code == 401
+
+
+# --- the command line, from another machine --------------------------------------------------------
+
+
+@pytest.fixture
+def _token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JWT", BO)
+
+
+@pytest.mark.usefixtures("_token")
+@pytest.mark.parametrize(
+    "words", [["status"], ["hosts"], ["nodes"], ["instances"], ["plan"], ["events"], ["explain", "vn1"]]
+)
+def test_commands_say_the_same_from_elsewhere(
+    words: list[str], story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As over the socket, but for how long ago something was."""
+    assert main([*words, "--url", story.url]) == 0
+    there = capsys.readouterr().out
+    assert main([*words, "--socket", str(story.daemon.socket)]) == 0
+    here = capsys.readouterr().out
+    assert [line.split()[:1] for line in there.splitlines()] == [
+        line.split()[:1] for line in here.splitlines()
+    ]
+
+
+@pytest.mark.usefixtures("_token")
+def test_an_operator_acts_from_elsewhere(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--url", story.url, "evict", "bm2", "--reason", "far away"]) == 0
+    assert "bm2 is closed" in capsys.readouterr().out
+    assert closed(story) == {"bm2"}
+    assert main(["evict", "bm2", "--undo", "--url", story.url]) == 0
+    assert closed(story) == set()
+    assert story.daemon.phase("vn1") is Phase.PARKED
+
+
+def test_who_may_not_is_told_from_elsewhere(
+    story: Story, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each with its status: no token, no role, nobody there, no address, no certificates."""
+    monkeypatch.delenv("SLURM_JWT", raising=False)
+    assert main(["status", "--url", story.url]) == 77
+    assert "put it into SLURM_JWT" in capsys.readouterr().err
+    monkeypatch.setenv("SLURM_JWT", CY)
+    assert main(["evict", "bm2", "--url", story.url]) == 77
+    assert "takes the role operator, which cy does not have" in capsys.readouterr().err
+    assert main(["status", "--url", "http://127.0.0.1:1"]) == 69
+    assert "no web service of backfill answers" in capsys.readouterr().err
+    assert main(["status", "--url", "ftp://ctl"]) == 1
+    assert "is no address of a web service" in capsys.readouterr().err
+    (tmp_path / "ca").write_text("nothing")
+    assert main(["status", "--url", "https://ctl", "--ca", str(tmp_path / "ca")]) == 1
+    assert "holds no certificates" in capsys.readouterr().err
+    assert main(["metrics", "--json", "--url", story.url]) == 1
+    assert "on the daemon's machine only" in capsys.readouterr().err
+    with pytest.raises(AskError):
+        Client(str(story.daemon.socket)).ask("evict", address="10.0.0.1", subject="bm2")
