@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from backfill.core.keys import Option, about, key
+from backfill.core.model.keys import Option, about, key
 
 
 class VnicType(Option):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from backfill.config.zones import zone
-from backfill.core.cron import parse_cron
+from backfill.core.model.clock import parse_cron
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _SHARE = re.compile(r"[0-9]{1,6}|(100|[0-9]{1,2})%")
@@ -28,28 +28,28 @@ ALLOWED = {
 }
 
 
-def wrong(form: str, text: str) -> str:
-    """Say what is wrong with `text` for this form, or return an empty text."""
+def wrong(form: str, text: str) -> str | None:
+    """Say what is wrong with `text` for this form, or None."""
     if not text.isprintable():
         return "has a line break or another control character"
     find = _WRONG.get(form)
-    return find(text) if find is not None else ""
+    return find(text) if find is not None else None
 
 
-def _wrong_schedule(text: str) -> str:
+def _wrong_schedule(text: str) -> str | None:
     try:
         parse_cron(text)
     except ValueError as error:
         return str(error)
-    return ""
+    return None
 
 
-def _wrong_zone(text: str) -> str:
+def _wrong_zone(text: str) -> str | None:
     try:
         zone(text)
     except ValueError as error:
         return str(error)
-    return ""
+    return None
 
 
 def _is_endpoint(text: str) -> bool:
@@ -96,7 +96,7 @@ def _unless(good: Callable[[str], object], what: str) -> Callable[[str], str]:
 
 
 # What is wrong with a text, by its form.
-_WRONG: dict[str, Callable[[str], str]] = {
+_WRONG: dict[str, Callable[[str], str | None]] = {
     "name": _unless(_NAME.fullmatch, "is not a name"),
     "path": _unless(lambda text: text.startswith("/"), "is not an absolute path"),
     "ip": _unless(lambda text: address_in(text), "is not an IP address"),

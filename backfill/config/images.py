@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from backfill.core.keys import about, key
+from backfill.core.model.keys import about, key
 from backfill.core.policies.cloning import Choice
 from backfill.core.policies.environments import ImageRule
 

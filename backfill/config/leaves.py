@@ -10,7 +10,7 @@ from backfill.config.phrases import allowed
 from backfill.config.problems import Place, quote
 from backfill.config.shapes import Addresses, Amount, Flag, Hostlist, OneOf, Shape, Text
 from backfill.config.tree import Entries, Listing, Scalar, Tree
-from backfill.core.quantities import parse_hostlist
+from backfill.core.model.quantities import parse_hostlist
 
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*|\d[\d_]*\.\d*|\.\d+)([eE][-+]?\d+)?")
 MOST_NAMES = 65533  # slurm.conf(5), MaxNodeCount

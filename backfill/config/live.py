@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator, Mapping
 
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
-from backfill.core.cluster import Node, SlurmSettings
-from backfill.core.fleet import Host
-from backfill.core.lifecycle import Rung
+from backfill.core.model.cluster import Node, SlurmSettings
+from backfill.core.model.fleet import Host
+from backfill.core.model.lifecycle import Rung
+from backfill.core.model.quantities import Resources
 from backfill.core.policies.ladder import Ladder, RungRule
-from backfill.core.quantities import Resources
 
 # Of the releases that the contract suites run on.
 _NEWEST = (26, 5)
@@ -191,7 +191,7 @@ def _node_count(config: Config, settings: SlurmSettings, nodes: Mapping[str, Nod
 
 def _timeout(config: Config, settings: SlurmSettings) -> Iterator[str]:
     """Slurm requeues or ends the jobs of a node that is silent for SlurmdTimeout."""
-    limit_s, longest_s = settings.slurmd_timeout_s, config.policies.ladder.longest_stop_s
+    limit_s, longest_s = settings.slurmd_timeout_s, config.policies.longest_stop_s
     if limit_s == 0 or (longest_s is not None and longest_s < limit_s):
         return
     how_long = "without limit" if longest_s is None else f"for up to {longest_s:g} s"

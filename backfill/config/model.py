@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backfill.config.cloud import OpenStackEntry
 from backfill.config.images import ImageEntry
-from backfill.core.keys import Option, about, key
+from backfill.core.model.keys import Option, about, key
 from backfill.core.policy import PolicySet
 
 
@@ -54,6 +54,17 @@ class HookPlaceKind(Option):
 
 
 @dataclass(frozen=True, slots=True)
+class TokensEntry:
+    """By what the daemon verifies tokens of `scontrol token` (auth/jwt). Without a key none is accepted."""
+
+    jwt_key: str = key(
+        "", "The key of slurm.conf's AuthAltParameters=jwt_key, closed to others on the machine.", form="path"
+    )
+    jwks: str = key("", "The set of public keys of AuthAltParameters=jwks.", form="path")
+    user_claim: str = key("sun", "Which claim of a token names its user.", form="name")
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonSettings:
     """How the daemon itself runs."""
 
@@ -82,6 +93,7 @@ class DaemonSettings:
         "of each provider.",
         most=1024,
     )
+    tokens: TokensEntry = field(default_factory=TokensEntry, metadata=about("Tokens of users."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +199,7 @@ class SurroundingsEntry:
     conf_server: str = field(
         metadata=about("Where slurmd gets its configuration: address and port of slurmctld.", form="endpoint")
     )
-    munge_key: str = field(metadata=about("The cluster's munge key, on the daemon's machine.", form="path"))
+    munge_key: str = key("", "The cluster's munge key, on the daemon's machine.", form="path")
     gateway: str = key("", "Default route; empty: none.", form="ip")
     slurmd_options: str = key(
         "-Z",
@@ -211,6 +223,12 @@ class SurroundingsEntry:
         'Network file systems that guests mount, each as in fstab: "10.0.0.1:/home /home nfs4 '
         'rw,hard,vers=4.1".',
         form="mount",
+    )
+    slurm_key: str = key(
+        "",
+        "Instead of munge's, where AuthType is auth/slurm: Slurm's key on the daemon's machine, a file named "
+        "slurm.key, or slurm.jwks, which allows for a change of keys.",
+        form="path",
     )
 
 

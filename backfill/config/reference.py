@@ -28,7 +28,7 @@ from backfill.config.shapes import (
     docstring,
     root,
 )
-from backfill.core.keys import Option
+from backfill.core.model.keys import Option
 
 _INTRODUCTION = f"""\
 # The policy file

@@ -17,13 +17,15 @@ from backfill.config.model import (
     ReadKind,
     SlurmSettingsFile,
 )
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Rung
+from backfill.core.model.lifecycle import Rung
+from backfill.core.policies.access import EVERYBODY, People, Role, Roles
 from backfill.core.policies.devices import Devices
 from backfill.core.policies.environments import Environments
 from backfill.core.policies.ladder import Ladder
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
+from backfill.core.policies.workloads import Terms, WarnBy, Workload, Workloads
 from backfill.core.policy import Priorities, Proof, Template
 
 _STAYING = (Rung.THROTTLE, Rung.PAUSE, Rung.SUSPEND)
@@ -57,11 +59,15 @@ def _partitions(priorities: Priorities) -> Iterator[BrokenRule]:
 def _rungs(ladder: Ladder) -> Iterator[BrokenRule]:
     if not ladder.rungs:
         yield BrokenRule("ladder", "is empty", "give at least one rung, such as {rung: requeue}")
+    yield from _order(ladder, "ladder")
+
+
+def _order(ladder: Ladder, at: str) -> Iterator[BrokenRule]:
     kinds = [rule.rung for rule in ladder.rungs]
     for index, rule in enumerate(ladder.rungs):
-        path, rung = f"ladder[{index}].rung", rule.rung
+        path, rung = f"{at}[{index}].rung", rule.rung
         if rung in kinds[:index]:
-            what = f"is {rung}, as ladder[{kinds.index(rung)}] already is"
+            what = f"is {rung}, as {at}[{kinds.index(rung)}] already is"
             yield BrokenRule(path, what, "give each rung once")
         elif rung is Rung.PAUSE and Rung.SUSPEND in kinds[:index]:
             what = "is pause, after suspend, which has already stopped the instance"
@@ -70,11 +76,75 @@ def _rungs(ladder: Ladder) -> Iterator[BrokenRule]:
             what = "is throttle, after a rung that has stopped or moved the instance"
             yield BrokenRule(path, what, "put throttle first")
         elif rung is Rung.REQUEUE and index < len(kinds) - 1:
-            what = f"is requeue, and ladder[{index + 1}] would never be reached"
+            what = f"is requeue, and {at}[{index + 1}] would never be reached"
             yield BrokenRule(path, what, "put requeue last")
         if rung not in _STAYING and rule.for_s is not None:
             what = f"has no meaning for {rung}, which is over when it is done"
-            yield BrokenRule(f"ladder[{index}].for_s", what, "remove it")
+            yield BrokenRule(f"{at}[{index}].for_s", what, "remove it")
+
+
+def _workloads(workloads: Workloads, ladder: Ladder) -> Iterator[BrokenRule]:
+    names = [one.name for one in workloads.entries]
+    for index, one in enumerate(workloads.entries):
+        at = f"workloads[{index}]"
+        if one.name in names[:index]:
+            what = f"is {one.name}, as workloads[{names.index(one.name)}].name already is"
+            yield BrokenRule(f"{at}.name", what, "give each workload a name of its own")
+        if any(earlier.has_all_of(one) for earlier in workloads.entries[:index]):
+            what = "has no jobs, because an entry before it has all of them"
+            yield BrokenRule(at, what, "put it before that entry, or name fewer jobs there")
+        yield from _order(Ladder(one.ladder), f"{at}.ladder")
+        yield from _warning(one, at)
+        yield from _patience(one.terms, ladder, at, own=bool(one.ladder))
+
+
+def _warning(one: Workload, at: str) -> Iterator[BrokenRule]:
+    terms = one.terms
+    if terms.warn is WarnBy.COMMAND and not one.command:
+        yield BrokenRule(f"{at}.command", "is not set, and warn is command", "name the program in the guest")
+    if one.command and terms.warn is not WarnBy.COMMAND:
+        what = f"is set, and warn is {terms.warn}"
+        yield BrokenRule(f"{at}.command", what, "write warn: command, or leave it out")
+    if terms.stand_still_s is None and (one.at_end is not None or terms.drain_s > 0.0):
+        key = "at_end" if one.at_end is not None else "drain_s"
+        what = "is set, and the patience of these jobs has no end"
+        yield BrokenRule(f"{at}.{key}", what, "set stand_still_s, or leave it out")
+
+
+def _patience(terms: Terms, usual: Ladder, at: str, *, own: bool) -> Iterator[BrokenRule]:
+    """A ladder that has a job stand still for longer than it can would end it by surprise."""
+    if terms.stand_still_s is None:
+        return
+    longest_s = (Ladder(terms.rungs) if terms.rungs else usual).longest_stop_s
+    if longest_s is not None and longest_s <= terms.stand_still_s:
+        return
+    long = "without limit" if longest_s is None else f"for up to {longest_s:g} s"
+    patience = f"{at}.stand_still_s = {terms.stand_still_s:g} s"
+    if own:
+        what = f"lets a job stand still {long}, more than {patience}"
+        remedy = "shorten for_s of pause and suspend, and end it with {rung: requeue}"
+        yield BrokenRule(f"{at}.ladder", what, remedy)
+    elif terms.rungs:
+        what = f"is {terms.stand_still_s:g} s, and the ladder of {at}.like lets a job stand still {long}"
+        yield BrokenRule(f"{at}.stand_still_s", what, f"give {at} a ladder of its own")
+    else:
+        what = f"is {terms.stand_still_s:g} s, and the ladder of all jobs lets one stand still {long}"
+        yield BrokenRule(f"{at}.stand_still_s", what, f"give {at} a ladder of its own")
+
+
+def _roles(access: Roles) -> Iterator[BrokenRule]:
+    for role in Role:
+        people: People | None = getattr(access, role.value)
+        if people is None:
+            continue
+        path = f"access.{role}"
+        if not people.users and not people.groups:
+            yield BrokenRule(path, "names nobody", "give users or groups, or remove it")
+        if EVERYBODY in people.groups:
+            what = f"names a group {EVERYBODY}"
+            yield BrokenRule(f"{path}.groups", what, f"everybody is {EVERYBODY} under users")
+        if EVERYBODY in people.users and role is not Role.READER:
+            yield BrokenRule(f"{path}.users", f"lets everybody be {role}", "name users or groups")
 
 
 def _proof(ladder: Ladder, proof: Proof) -> Iterator[BrokenRule]:
@@ -184,6 +254,20 @@ def _names(hosts: Sequence[HostEntry], instances: Template) -> Iterator[BrokenRu
             yield BrokenRule("instances.names", what, "give instances names of their own")
 
 
+def _keys(libvirt: LibvirtEntry | None) -> Iterator[BrokenRule]:
+    if libvirt is None:
+        return
+    around = libvirt.surroundings
+    if not (around.munge_key or around.slurm_key):
+        remedy = "name the cluster's munge key, or Slurm's own as slurm_key"
+        yield BrokenRule("libvirt.surroundings.munge_key", "is missing", remedy)
+    if around.munge_key and around.slurm_key:
+        what = "is set beside munge_key, and Slurm has one of them"
+        yield BrokenRule(
+            "libvirt.surroundings.slurm_key", what, "keep the one that fits slurm.conf's AuthType"
+        )
+
+
 def _addresses(
     hosts: Sequence[HostEntry],
     instances: Template,
@@ -259,16 +343,19 @@ def _devices(
 _RULES: tuple[tuple[Callable[..., Iterator[BrokenRule]], tuple[str, ...]], ...] = (
     (_partitions, ("priorities",)),
     (_rungs, ("ladder",)),
+    (_workloads, ("workloads", "ladder")),
     (_proof, ("ladder", "proof")),
     (_reading, ("slurm",)),
     (_hosts, ("hosts",)),
     (_libvirt, ("hosts", "libvirt", "instances")),
     (_images, ("libvirt", "instances")),
+    (_keys, ("libvirt",)),
     (_openstack, ("hosts", "openstack")),
     (_names, ("hosts", "instances")),
     (_addresses, ("hosts", "instances", "libvirt", "openstack", "daemon")),
     (_flavour, ("instances",)),
     (_saving, ("hosts", "saving")),
     (_devices, ("hosts", "devices", "environments")),
+    (_roles, ("access",)),
     (_ceilings, ("scale", "limits", "instances")),
 )

@@ -1,7 +1,7 @@
 """The values that each key may have, reflected from the dataclasses: field names are the keys.
 
 Units come from the names: `*_s` is a duration, `*_mb` and `*_gb` are sizes. A number may be 0 where
-its default is 0, and must be more otherwise. A field says more in its metadata: see `core.keys`.
+its default is 0, and must be more otherwise. A field says more in its metadata: see `core.model.keys`.
 """
 
 from __future__ import annotations

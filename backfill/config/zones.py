@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import inf
 from zoneinfo import ZoneInfo, available_timezones
 
-from backfill.core.zones import UTC_ZONE, Zone
+from backfill.core.model.clock import UTC_ZONE, Zone
 
 # Beyond these years no budget is asked for.
 _FIRST = datetime(1999, 12, 31, tzinfo=UTC)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from backfill.core.cluster import Job, Node
+from backfill.core.model.cluster import Job, Node
 
 SeenT = TypeVar("SeenT", Job, Node)
 

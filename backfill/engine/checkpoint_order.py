@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.cluster import JobState
-from backfill.core.lifecycle import CheckpointOrder, ManagedNode, Phase
+from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import CheckpointOrder, ManagedNode, Phase
 from backfill.core.world import World
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from backfill.core import changes as ch
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.model import changes as ch
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import asked_checkpoint, asked_put_back
 from backfill.engine.fleet_order import fleet_order, leaving

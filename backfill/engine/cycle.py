@@ -8,16 +8,27 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
 from backfill.core.heeding import Heed
-from backfill.core.plan import Action, AnswerClaim, EndClaim, ForgetNode, Plan, SetFleet, SetNode, effect_of
-from backfill.core.planner import plan
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.lifecycle import ManagedNode
+from backfill.core.model.plan import (
+    Action,
+    AnswerClaim,
+    EndClaim,
+    ForgetNode,
+    Plan,
+    SetFleet,
+    SetNode,
+    effect_of,
+)
+from backfill.core.model.records import REMEMBERED, encode_briefly
+from backfill.core.model.refusals import Goal, Refusal
+from backfill.core.model.sentences import line
 from backfill.core.policy import PolicySet
-from backfill.core.records import REMEMBERED, encode_briefly, slim
-from backfill.core.refusals import Goal, Refusal
-from backfill.core.sentences import line
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
+from backfill.engine.metering import Meter
 from backfill.engine.narrate import sentence
 from backfill.ports.errors import DriverError
 from backfill.ports.storage import Journal, Record
@@ -49,9 +60,14 @@ class Cycle:
         answer: Callable[[AnswerClaim], None],
         *,
         full_pass_s: float = 0.0,
+        meter: Meter | None = None,
     ) -> None:
-        """`full_pass_s`: how often a plan looks at everything; 0: only at what is marked."""
+        """`full_pass_s`: how often a plan looks at everything; 0: only at what is marked.
+
+        `meter`: who counts what happens.
+        """
         self.world = world
+        self._meter = meter
         self.policies = policies
         self.last = Plan()
         self._full_pass_s = full_pass_s
@@ -66,7 +82,6 @@ class Cycle:
         self._refused: dict[tuple[str, Goal, str], Refusal] = {}
         self._heed = Heed(world)
         self._quiet: dict[object, ch.Change] = {}  # the latest of each kind
-        self._read: dict[str, ch.SourceSeen] = {}  # the latest of each host
 
     def tick(self, now_s: float) -> None:
         """It is now `now_s` (epoch seconds)."""
@@ -92,7 +107,7 @@ class Cycle:
         if self._full_pass_s and now_s >= self._passed_s + self._full_pass_s:
             self._passed_s = now_s
             queue.full_pass()
-        self.last = plan(self.world, self.policies)
+        self.last = self._decided()
         if queue.forgotten > self._forgotten:
             self._forgotten = queue.forgotten
             _LOG.error(
@@ -100,6 +115,16 @@ class Cycle:
             )
         self._mark(len(self.last.actions))
         self._note_refusals(self.last.refusals)
+
+    def _decided(self) -> Plan:
+        return plan(self.world, self.policies)
+
+    def _take_effect(self, steps: Sequence[Action]) -> None:
+        """Note what is decided, and how the world looks by that."""
+        for step in steps:
+            self._tell(step)
+            self._apply(effect_of(step, self.world.now_s))
+        self.world.queue.carried_out()
 
     def bar(self, by: str, problem: str) -> None:
         """From now on do no more than give hosts back, because of `by`; empty: all again."""
@@ -119,17 +144,19 @@ class Cycle:
         before = (world.sighted_since_s, list(world.doubts.values()))
         known = world.managed.get(change.node.name) if isinstance(change, ch.NodeManaged) else None
         world.apply(change)
+        if self._meter is not None:
+            self._meter.took(change, known)
         same = (world.sighted_since_s, list(world.doubts.values())) == before
         if isinstance(change, _SILENT) and same:
             self._keep_quiet(change)
             return
         for told in self._heed.news(change, self.policies):
-            self._tell_change(slim(told, known))
+            self._tell_change(told, known)
 
     def _keep_quiet(self, change: ch.Tick | ch.SourceSeen | ch.NodesRead) -> None:
         """Nothing is new but that time has passed: the latest of a kind says it all."""
         if isinstance(change, ch.SourceSeen) and change.source != "slurm":
-            self._read[change.source] = change
+            self._heed.read(change)
             return
         kind = _kind(change)
         old = self._quiet.pop(kind, None)  # the order is that of the latest ones
@@ -137,9 +164,9 @@ class Cycle:
             change = replace(change, from_s=old.from_s or old.seen_s)
         self._quiet[kind] = change
 
-    def _tell_change(self, change: ch.Change) -> None:
+    def _tell_change(self, change: ch.Change, known: ManagedNode | None = None) -> None:
         self._speak()
-        self._records.append(_record(self.world.now_s, "change", change))
+        self._records.append(_record(self.world.now_s, "change", change, known))
 
     def _speak(self) -> None:
         """Replay needs the clock and the freshness that a decision saw."""
@@ -153,7 +180,7 @@ class Cycle:
             self._tell_change(change)
         if steps or self._records:
             self._speak()
-            for reading in self._heed.readings(self._read, self.policies):
+            for reading in self._heed.readings(self.policies):
                 self._records.append(_record(self.world.now_s, "change", reading))
             body: dict[str, object] = {"steps": steps, "whole": True}
             self._records.append(Record(self.world.now_s, "plan", "cluster", body))
@@ -163,10 +190,7 @@ class Cycle:
         if not steps:
             return True
         answers = [s for s in steps if isinstance(s, AnswerClaim)]
-        for step in steps:
-            self._tell(step)
-            self._apply(effect_of(step, self.world.now_s))
-        self.world.queue.carried_out()
+        self._take_effect(steps)
         written = self._flush()
         for answered in answers:
             self._answer(answered)
@@ -182,9 +206,11 @@ class Cycle:
         return written
 
     def _tell(self, step: Action) -> None:
+        if self._meter is not None:
+            self._meter.step(step)
         kind = "phase" if isinstance(step, SetNode | ForgetNode | SetFleet) else "intent"
         known = self.world.managed.get(step.node.name) if isinstance(step, SetNode) else None
-        body = encode_briefly(slim(step, known))
+        body = encode_briefly(step, known)
         self._records.append(Record(self.world.now_s, kind, step.subject, body))
         _LOG.info("%s", sentence(step))
 
@@ -194,6 +220,8 @@ class Cycle:
         for key, refusal in now.items():
             if refusal.is_news_after(self._refused.get(key)):
                 self._records.append(_record(self.world.now_s, "refusal", refusal))
+                if self._meter is not None:
+                    self._meter.refused(refusal)
                 _LOG.info("%s", line(refusal))
         self._refused = now
 
@@ -247,8 +275,8 @@ def _kind(change: ch.Tick | ch.SourceSeen | ch.NodesRead) -> object:
             return None
 
 
-def _record(at_s: float, kind: str, value: ch.Change | Refusal) -> Record:
-    return Record(at_s, kind, _subject(value), encode_briefly(value))
+def _record(at_s: float, kind: str, value: ch.Change | Refusal, known: ManagedNode | None = None) -> Record:
+    return Record(at_s, kind, _subject(value), encode_briefly(value, known))
 
 
 def _subject(value: ch.Change | Refusal) -> str:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from backfill.core import changes as ch
-from backfill.core.actions import DriverAction
-from backfill.core.plan import AnswerClaim
+from backfill.core.model.plan import AnswerClaim
+from backfill.core.model.visible import visible
 from backfill.core.policy import PolicySet
-from backfill.core.visible import visible
 from backfill.core.world import World
 from backfill.engine.addresses import AddressBook
 from backfill.engine.asked import Asked
 from backfill.engine.connection_limiter import Refused
 from backfill.engine.cycle import Cycle
+from backfill.engine.cycle_driver import CycleDriver
 from backfill.engine.hooking import HookDesk
 from backfill.engine.looking import Outside
+from backfill.engine.loss_book import LossBook
 from backfill.engine.messages import (
     AddressNews,
     CallResult,
@@ -37,14 +38,15 @@ from backfill.engine.messages import (
     Reread,
     Stop,
 )
+from backfill.engine.metering import Meter
 from backfill.engine.notify import notify
-from backfill.engine.observe import cluster_changes, host_changes, node_changes
+from backfill.engine.partitions import PartitionWatch
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.rounds import Rounds
 from backfill.engine.summary import summary
 from backfill.engine.timekeeping import Timekeeper
 from backfill.engine.waiting import WaitingRoom
-from backfill.engine.watch import Watch, only_start, stirs
+from backfill.engine.watch import Watch
 from backfill.engine.workers import Workers
 from backfill.ports.storage import Journal
 
@@ -52,6 +54,7 @@ _LOG = logging.getLogger("backfill.daemon")
 _LONGEST_WAIT_S = 1.0
 _SUMMARY_EVERY_S = 60.0
 _TIDY_EVERY_S = 3600.0
+_SIZE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,8 @@ class Right(Protocol):
 
     lost: str  # to whom
 
-    def doubt(self) -> str:
-        """Return the reason to do no more than give hosts back now; empty: nothing is in doubt."""
+    def doubt(self) -> str | None:
+        """Return the reason to do no more than give hosts back now; None: nothing is in doubt."""
 
 
 class Undisputed:
@@ -102,8 +105,16 @@ class Daemon:
         self.refused = Refused()  # hooks that were not believed
         self.world = World()
         self.journal = journal
+        self.meter = Meter(self.world)
+        self.losses = LossBook()
         self.cycle = Cycle(
-            self.world, policies, journal, self._begin, self._answer, full_pass_s=pace.full_pass_s
+            self.world,
+            policies,
+            journal,
+            self._begin,
+            self._answer,
+            full_pass_s=pace.full_pass_s,
+            meter=self.meter,
         )
         self.outside = outside
         self._timekeeper = Timekeeper(outside.clock, self.cycle, journal)
@@ -114,7 +125,9 @@ class Daemon:
         self._workers = Workers(outside, self.inbox, pace.workers)
         self._waiting = WaitingRoom(self.cycle, self._workers.tell)
         self._addresses = AddressBook(self.cycle, self._workers.look_up)
+        self._partitions = PartitionWatch(self.cycle, self._workers.rebuild_partitions)
         self._watch = Watch(pace.watch_s)
+        self._driver = CycleDriver(self.cycle, self._watch)
         self._sources = ("slurm", *outside.providers)
         self._desk = HookDesk(
             self.world,
@@ -127,12 +140,14 @@ class Daemon:
         self._asked = Asked()
         self._said = ""
         self._said_s = 0.0
+        self.journal_bytes: int | None = None  # as it was looked up last
         self._rounds = Rounds()
 
     # --- life ----------------------------------------------------------------------------------
 
     def recall(self) -> int:
         """Take from the journal what only we know; returns the number of managed nodes."""
+        self.losses.recall(self.journal)
         return self._timekeeper.recall()
 
     def run(self) -> str:
@@ -158,9 +173,15 @@ class Daemon:
             self._rounds.add(every_s, partial(self._workers.observe, source))
             self._workers.observe(source)
         self._rounds.add(_TIDY_EVERY_S, self._tidy, slow=True)
+        self._rounds.add(_SIZE_EVERY_S, self._look_at_size, slow=True)
+        self._rounds.once(self._look_at_size)
         if self._pace.policy_s > 0:
             self._rounds.add(self._pace.policy_s, self.reread, slow=True)
         self._rounds.start()
+
+    def _look_at_size(self) -> None:
+        """Beside our thread: its disk may hang."""
+        self.journal_bytes = self.journal.size_bytes()
 
     def poke(self, *sources: str) -> None:
         """Read these sources (all, if none is named) now; callable from any thread."""
@@ -178,6 +199,7 @@ class Daemon:
     def _loop(self) -> str:
         while True:
             messages = self._next()
+            began_s = time.perf_counter()
             stop = next((m for m in messages if isinstance(m, Stop)), None)
             if stop is not None:
                 self.cycle.record("daemon", "cluster", {"event": "stop", "why": stop.why})
@@ -190,33 +212,32 @@ class Daemon:
             now_s = self.outside.clock.now()
             questions = [m for m in messages if isinstance(m, Query)]
             self.cycle.tick(now_s)
-            self.cycle.bar("lease", doubt)
+            self.cycle.bar("lease", doubt or "")
             self._timekeeper.look()
             for message in messages:
-                self.cycle.take(self._changes(message, now_s))
+                self._take(message, now_s)
             patience_s = self.cycle.policies.answer_within_s
             while (early := self._desk.take_early(now_s, patience_s)) is not None:
                 self.cycle.take(early)
-            plan = self.cycle.decide()
-            watched = plan.watch | self._watch.leaving(self.world)
-            self._watch.want(watched, now_s, patient=only_start(self.world, watched))
+            self._driver.decide(now_s)
+            self.cycle.take(self.losses.news(self.meter.lost, self.world, self.cycle.policies))
             for question in questions:
                 self._asked.begin(question)
             self._look(now_s)
             self._waiting.look(now_s)
             self._addresses.look(now_s)
+            if any(isinstance(m, ClusterPicture | NodesPicture) for m in messages):
+                self._partitions.look(now_s)
             self._say(now_s)
+            self.meter.cycle(time.perf_counter() - began_s)
             self._asked.go_on()  # at least so much, however busy we are
             notify("WATCHDOG=1")
 
     def _next(self) -> list[Message]:
         """Wait for something to do; take everything that is there."""
         now_s = self.outside.clock.now()
-        wait_s = min(_LONGEST_WAIT_S, self._watch.due_in_s(now_s))
+        wait_s = min(_LONGEST_WAIT_S, max(0.001, self._driver.due_s(now_s) - now_s))
         wait_s = min(wait_s, self._desk.due_in_s(now_s, self.cycle.policies.answer_within_s))
-        wake_s = self.cycle.last.wake_at_s
-        if wake_s is not None:
-            wait_s = min(wait_s, max(0.001, wake_s - now_s))
         if self._asked.go_on_while(self.inbox.empty, wait_s):
             wait_s = 0.0
         try:
@@ -229,20 +250,24 @@ class Daemon:
             except Empty:
                 return messages
 
-    def _changes(self, message: Message, now_s: float) -> Iterable[ch.Change]:
-        """Translate a message into changes of the world."""
+    def _take(self, message: Message, now_s: float) -> None:
+        """Take a message into the world, or see to it otherwise."""
         match message:
             case ClusterPicture() | NodesPicture() | HostPicture() | ReadFailed():
-                return self._picture(message, now_s)
+                self._driver.take_picture(message, now_s)
             case CallResult():
-                return self._result(message, now_s)
+                self.meter.called(message.action, message.elapsed_s, message.problem)
+                if message.problem:
+                    _LOG.warning("%s failed: %s", message.action.key, message.problem)
+                if hosts := self._driver.take_result(message, now_s) & set(self._sources):
+                    self.poke(*hosts)
             case HookCall():
-                return self._desk.take(message, now_s)
+                self.meter.hook(message.event)
+                self.cycle.take(self._desk.take(message, now_s))
             case HookGone() | PolicyRead() | AddressNews() | Reread():
                 self._news(message)
-                return []
             case Query() | Stop():
-                return []
+                pass
 
     def _news(self, message: HookGone | PolicyRead | AddressNews | Reread) -> None:
         """Handle a message that is no news of the world."""
@@ -255,41 +280,6 @@ class Daemon:
                 self._addresses.heard(message.found)
             case Reread():
                 self._rounds.once(partial(self.reread, force=True))
-
-    def _picture(
-        self, message: ClusterPicture | NodesPicture | HostPicture | ReadFailed, now_s: float
-    ) -> list[ch.Change]:
-        match message:
-            case ClusterPicture():
-                return cluster_changes(self.world, message.seen)
-            case NodesPicture():
-                self._watch.answered(now_s)
-                if message.seen is None:
-                    return [ch.SourceFailed("slurm", now_s, message.problem)]
-                return node_changes(self.world, message.names, message.seen)
-            case HostPicture():
-                return host_changes(self.world, message.seen)
-            case ReadFailed():
-                return [ch.SourceFailed(message.source, now_s, message.problem)]
-
-    def _result(self, result: CallResult, now_s: float) -> list[ch.Change]:
-        key = result.action.key
-        if result.problem:
-            _LOG.warning("%s failed: %s", key, result.problem)
-            self._look_after(result.action)
-        elapsed_s = round(result.elapsed_s, 6)
-        body: dict[str, object] = {"key": key, "elapsed_s": elapsed_s, "problem": result.problem}
-        self.cycle.record("outcome", result.action.subject, body)
-        if stirs(result.action):
-            self._watch.stir(now_s)
-        done = ch.OperationDone(key, now_s, result.problem, result.retry)
-        return [*result.changes, done]
-
-    def _look_after(self, action: DriverAction) -> None:
-        """A call failed that was to bring an instance somewhere: did it, all the same?"""
-        doubt = {action.lands_on, action.asks} if action.lands_on else set()
-        if hosts := doubt & set(self._sources):
-            self.poke(*hosts)
 
     def _say(self, now_s: float) -> None:
         """One sentence per cycle; the same sentence again only once a minute."""

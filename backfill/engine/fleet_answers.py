@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from backfill.core.fleets import Fleet
-from backfill.core.lifecycle import Phase
+from backfill.core.model.fleet import Fleet
+from backfill.core.model.lifecycle import Phase
 from backfill.core.world import World
 
 

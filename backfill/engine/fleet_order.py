@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.fleet import CloneMethod
-from backfill.core.fleets import Fleet, FleetState
+from backfill.core.model.fleet import CloneMethod, Fleet, FleetState
 from backfill.core.policies.cloning import Choice
 from backfill.core.policies.environments import Environments
 from backfill.core.policy import PolicySet

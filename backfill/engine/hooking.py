@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from backfill.core import changes as ch
-from backfill.core.plan import AnswerClaim
-from backfill.core.visible import visible
+from backfill.core.model import changes as ch
+from backfill.core.model.plan import AnswerClaim
+from backfill.core.model.visible import visible
 from backfill.core.world import World
 from backfill.engine.connection_limiter import Refused
 from backfill.engine.messages import HookCall
@@ -84,8 +84,8 @@ class HookDesk:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _unread(self, call: HookCall) -> str:
-        """Return the source that must be read before the call can be understood; empty if there is none."""
+    def _unread(self, call: HookCall) -> str | None:
+        """Return the source that must be read before the call can be understood; None: there is none."""
         for name in self._sources:
             source = self._world.sources.get(name)
             seen = source is not None and source.seen_s > 0
@@ -93,7 +93,7 @@ class HookDesk:
             needed = not seen and bool(call.peer) if name == "slurm" else not tried
             if needed:
                 return name
-        return ""
+        return None
 
     def _ended(self, call: HookCall, now_s: float) -> list[ch.Change]:
         if not self._unread(call):  # otherwise it is about to be read anyway
@@ -101,7 +101,7 @@ class HookDesk:
         self._poke("slurm")
         return []
 
-    def _allocated(self, call: HookCall, came_s: float, unread: str = "") -> list[ch.Change]:
+    def _allocated(self, call: HookCall, came_s: float, unread: str | None = None) -> list[ch.Change]:
         nodes = self._believed(call)
         hosts = tuple(h for n in nodes if (h := self._world.host_of_node(n)) is not None)
         ours = tuple(n for n in nodes if n in self._world.managed) if self._lends() else ()

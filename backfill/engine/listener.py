@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
-from backfill.core.quantities import MOST_NODES, parse_hostlist
+from backfill.core.model.quantities import MOST_NODES, parse_hostlist
 from backfill.engine.connection_limiter import (
     MOST_ANSWERS_KEPT,
     TOO_MANY,
@@ -39,7 +39,7 @@ _LINE_WITHIN_S = 10.0
 # When no client can be taken (no descriptor or thread is left), the next try comes after this.
 _REST_S = 0.05
 
-_ONE_TOO_MANY = json.dumps({"error": TOO_MANY}).encode() + b"\n"
+_ONE_TOO_MANY = json.dumps({"error": TOO_MANY, "kind": "busy"}).encode() + b"\n"
 
 Answerer = Callable[[dict[str, object], int], dict[str, object]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from backfill.core import changes as ch
+from backfill.core.model import changes as ch
 from backfill.engine.almanac import Almanac
 from backfill.ports.capabilities import CheckpointKeeper
 from backfill.ports.provider import HostObservation, InstanceProvider, Provisioner

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from backfill.core.actions import DriverAction
-from backfill.core.changes import Change
+from backfill.core.model.actions import DriverAction
+from backfill.core.model.changes import Change
 from backfill.engine.policyfile import Reading
 from backfill.ports.provider import HostObservation
 from backfill.ports.workload import ClusterObservation

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import assert_never
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
-from backfill.core.cluster import NOWHERE
-from backfill.core.plan import Action, AnswerClaim, EndClaim, ForgetNode, SetFleet, SetNode
-from backfill.core.records import decode
-from backfill.core.refusals import Refusal
-from backfill.core.sentences import line
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import NOWHERE
+from backfill.core.model.plan import Action, AnswerClaim, EndClaim, ForgetNode, SetFleet, SetNode
+from backfill.core.model.records import decode
+from backfill.core.model.refusals import Refusal
+from backfill.core.model.sentences import line
 from backfill.core.world import World
 from backfill.ports.storage import Record
 
@@ -76,21 +76,23 @@ def _on_node(step: act.NodeAction) -> str:
             assert_never(step)
 
 
+_VERBS: dict[type, str] = {
+    act.SuspendJob: "suspend",
+    act.ResumeJob: "resume",
+    act.RequeueJob: "requeue",
+    act.CancelJob: "cancel",
+    act.KickJob: "kick",
+}
+
+
 def _on_job(step: act.JobAction) -> str:
-    where = f"job {step.job_id} on {step.subject}"
     match step:
-        case act.SuspendJob():
-            return f"suspend {where}"
-        case act.ResumeJob():
-            return f"resume {where}"
+        case act.SuspendJob() | act.ResumeJob() | act.RequeueJob() | act.CancelJob() | act.KickJob():
+            return f"{_VERBS[type(step)]} job {step.job_id} on {step.subject}"
         case act.LimitJob():
             return f"set the time limit of job {step.job_id} to {step.limit_s / 60:.0f} min"
-        case act.RequeueJob():
-            return f"requeue {where}"
-        case act.CancelJob():
-            return f"cancel {where}"
-        case act.KickJob():
-            return f"kick {where}"
+        case act.WarnJob():
+            return f"tell job {step.job_id} that its room goes"
         case act.TellJob():
             return f"tell the owner of job {step.job_id}"
         case _:
@@ -203,7 +205,7 @@ def _change(change: ch.Change) -> str:
             return f"Slurm gave {', '.join(change.hosts or change.nodes)} to job {change.job_id}"
         case ch.MemoryWritten() | ch.CheckpointKept() | ch.CheckpointPutBack():
             return _written(change)
-        case ch.Woken() | ch.Proven() | ch.Probed() | ch.LastWords():
+        case ch.Woken() | ch.Proven() | ch.Probed() | ch.LastWords() | ch.WorkLost():
             return _guest(change)
         case ch.HoldSet():
             return _hold(change)
@@ -289,7 +291,7 @@ def _written(change: ch.MemoryWritten | ch.CheckpointKept | ch.CheckpointPutBack
             )
 
 
-def _guest(change: ch.Woken | ch.Proven | ch.Probed | ch.LastWords) -> str:
+def _guest(change: ch.Woken | ch.Proven | ch.Probed | ch.LastWords | ch.WorkLost) -> str:
     """What was learnt inside of a guest."""
     match change:
         case ch.Woken():
@@ -303,6 +305,11 @@ def _guest(change: ch.Woken | ch.Proven | ch.Probed | ch.LastWords) -> str:
             return f"the jobs on {change.name} stand still although Slurm shows them as running"
         case ch.LastWords():
             return f"the console of {change.name} ended: {' | '.join(change.text.splitlines())}"
+        case ch.WorkLost():
+            of = f", {change.workload}" if change.workload else ""
+            return (
+                f"job {change.job_id}{of} has worked for {change.core_s:.0f} core s in vain: {change.cause}"
+            )
 
 
 def _seen(change: ch.NodeSeen | ch.JobSeen | ch.InstanceSeen | ch.InstanceStopped | ch.InstanceGone) -> str:

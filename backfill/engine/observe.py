@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from backfill.core import changes as ch
-from backfill.core.cluster import ENDED, Node, NodeBase
-from backfill.core.fleet import Host, Instance
-from backfill.core.lifecycle import ABSENT
-from backfill.core.refusals import Code, Reason, because
-from backfill.core.sentences import sentence
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import ENDED, Node, NodeBase
+from backfill.core.model.fleet import Host, Instance
+from backfill.core.model.lifecycle import ABSENT
+from backfill.core.model.refusals import Code, Reason, because
+from backfill.core.model.sentences import sentence
 from backfill.core.world import World
 from backfill.ports.provider import HostObservation
 from backfill.ports.workload import ClusterObservation

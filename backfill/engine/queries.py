@@ -8,20 +8,27 @@ from dataclasses import asdict
 from queue import Empty
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from backfill.core.fleet import Host, Instance
-from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.planner import plan
-from backfill.core.readiness import Check, judge_registration, judge_report
-from backfill.core.records import encode
-from backfill.core.refusals import Refusal
-from backfill.core.sentences import goal, line, why
-from backfill.core.world import World
+from backfill.core.model.fleet import Host, Instance
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.operations import Operation
+from backfill.core.model.readiness import Check, judge_registration, judge_report
+from backfill.core.model.records import encode
+from backfill.core.model.refusals import Refusal
+from backfill.core.model.sentences import goal, line, why
+from backfill.core.model.sentences import sentence as told
+from backfill.core.policies.access import Role
+from backfill.core.reconcile.planner import plan
+from backfill.core.world import World, barred, stale
 from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.commands import Body, Commands
 from backfill.engine.connection_limiter import TOO_MANY, CrowdedError, Turns, trusted
 from backfill.engine.fleet_answers import fleet_told, fleets_in_order
+from backfill.engine.gate import Caller, GateError, Gatekeeper, who
+from backfill.engine.gauges import gauges
 from backfill.engine.messages import Query
+from backfill.engine.mine import jobs_of
 from backfill.engine.narrate import clock_told, sentence
+from backfill.engine.repeats import Repeats
 from backfill.engine.sight import look
 from backfill.engine.stories import Stories
 from backfill.engine.summary import summary
@@ -29,6 +36,12 @@ from backfill.ports.errors import DriverError
 
 if TYPE_CHECKING:
     from backfill.engine.daemon import Daemon
+
+# What monitoring may ask without saying who it is, what only an admin may order, and what anybody
+# may ask about themselves.
+_OPEN = frozenset({"metrics", "ready"})
+_OF_ADMINS = frozenset({"reload"})
+_ABOUT_ONESELF = frozenset({"login", "logout", "whoami"})
 
 Slices = Generator[None, None, Body]
 Listed = Generator[None, None, list[Body]]
@@ -41,8 +54,10 @@ _SLICE = 32  # nodes, hosts or the like: a millisecond or less
 class Queries:
     """Answers `{"ask": NAME, …}`; runs in the listener's threads, reads in the daemon's own."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, gate: Gatekeeper) -> None:
         self._daemon = daemon
+        self._gate = gate
+        self._repeats = Repeats()
         # Root may always ask, however many others do.
         self._turns = {False: Turns(), True: Turns()}
         stories = Stories(daemon.journal)
@@ -55,6 +70,9 @@ class Queries:
             "plan": self._plan,
             "fleets": self._fleets,
             "explain": self._explain,
+            "metrics": self._metrics,
+            "ready": self._ready,
+            "mine": self._mine,
         }
         # These read the journal, which may be long, so a hook must not wait for them: they run in
         # the listener's thread and not in the daemon's own.
@@ -66,17 +84,60 @@ class Queries:
     def answer(self, body: Body, uid: int) -> Body:
         """The answer, or `{"error": sentence}`. Never raises."""
         name = str(body.get("ask", ""))
-        act = self._writers.get(name)
-        if act is not None:
-            if not trusted(uid):
-                return {"error": f"'{name}' is for root and the daemon's own user only"}
-            apart = self._apart.get(name)
-            return _told_safely(apart, body) if apart else self._in_the_daemon(act, body)
+        try:
+            caller = self._gate.caller(body, uid, acts=name in self._writers or name == "logout")
+            if name in self._writers:
+                return self._act(name, body, caller)
+            if name in _ABOUT_ONESELF:
+                return self._oneself(name, body, caller)
+            own = name == "mine"
+            if not caller.how if own else (name not in _OPEN and caller.how != "socket"):
+                self._gate.need(caller, Role.READER, name)
+        except GateError as error:
+            return {"error": str(error), "kind": error.kind}
         try:
             with self._turns[trusted(uid)].taken(_ANSWER_WITHIN_S):
-                return self._told(name, body)
+                return self._told(name, {**body, "user": caller.user} if own else body)
         except CrowdedError:
-            return {"error": TOO_MANY}
+            return {"error": TOO_MANY, "kind": "busy"}
+
+    def _act(self, name: str, body: Body, caller: Caller) -> Body:
+        """Carry out what somebody orders, if they may; the audit log tells before and after."""
+        gate = self._gate
+        gate.need(caller, Role.ADMIN if name in _OF_ADMINS else Role.OPERATOR, name)
+        try:
+            before = self._repeats.begin(caller.user, body)
+        except ValueError as error:
+            return {"error": str(error), "kind": "unreadable"}
+        if before is not None:
+            return before
+        answer = self._done(name, body, caller)
+        self._repeats.end(caller.user, body, answer)
+        return answer
+
+    def _done(self, name: str, body: Body, caller: Caller) -> Body:
+        gate = self._gate
+        try:
+            gate.count(caller)
+            gate.begun(caller, name, body)
+        except GateError as error:
+            return {"error": str(error), "kind": error.kind}
+        apart = self._apart.get(name)
+        answer = _told_safely(apart, body) if apart else self._in_the_daemon(self._writers[name], body)
+        gate.done(caller, name, body, f"failed: {answer['error']}" if "error" in answer else "ok")
+        return answer
+
+    def _oneself(self, name: str, body: Body, caller: Caller) -> Body:
+        """Tell somebody who they are, or begin or end their session."""
+        if not caller.how:
+            self._gate.need(caller, Role.READER, name)
+        match name:
+            case "login":
+                return self._gate.log_in(caller)
+            case "logout":
+                return self._gate.log_out(body, caller)
+            case _:
+                return who(caller)
 
     def _told(self, name: str, body: Body) -> Body:
         """The answer to somebody who only asks."""
@@ -101,7 +162,8 @@ class Queries:
             answer = question.reply.get(timeout=_ANSWER_WITHIN_S)
         except Empty:
             waiting.clear()  # it is not worked at for nobody
-            return {"error": f"the daemon was too busy to answer within {_ANSWER_WITHIN_S:.0f} s"}
+            error = f"the daemon was too busy to answer within {_ANSWER_WITHIN_S:.0f} s"
+            return {"error": error, "kind": "busy"}
         assert isinstance(answer, dict)
         return answer
 
@@ -127,10 +189,11 @@ class Queries:
             "low_priority_jobs_waiting": sum(len(alike) for _, alike in kinds),
             # What should be 0: rules of the planner that proved wrong, each a defect.
             "planner": {"forgotten": world.queue.forgotten, "unsettled": world.queue.unsettled},
+            "work_lost": self._daemon.losses.told(),
             "hooks_not_believed": [asdict(u) for u in self._daemon.refused.all()],
         }
         sources, refusals = [*world.sources.items()], self._daemon.cycle.last.refusals
-        claims, operations = [*world.claims.values()], [*world.operations.values()]
+        claims, operations = [*world.claims.values()], self._operations()
         yield
         seen = yield from _in_slices(sources, lambda s: {"name": s[0], "source": asdict(s[1])})
         return {
@@ -140,6 +203,16 @@ class Queries:
             "refusals": (yield from _in_slices(refusals, _refused)),
             "operations": (yield from _in_slices(operations, asdict)),
         }
+
+    def _operations(self) -> list[Operation]:
+        """All that are under way or will be tried again: not what a node that is over had failed at."""
+        world = self._world
+
+        def over(operation: Operation) -> bool:
+            node = world.managed.get(operation.key.split(":")[1])
+            return node is not None and node.phase in (Phase.FAILED, Phase.GIVEN_UP)
+
+        return [o for o in world.operations.values() if o.running or not over(o)]
 
     def _nodes(self, body: Body) -> Slices:
         managed, now_s = [m for _, m in sorted(self._world.managed.items())], self._world.now_s
@@ -221,7 +294,7 @@ class Queries:
     def _plan(self, body: Body) -> Slices:
         """Return the steps that would begin now; nothing begins by asking."""
         builder = plan(self._world, self._daemon.cycle.policies)
-        under_way = [*self._world.operations.values()]
+        under_way = self._operations()
         yield
         return {
             "actions": (yield from _in_slices(builder.actions, _told(sentence))),
@@ -255,7 +328,7 @@ class Queries:
                 if r.subject in names
                 or (job is not None and (r.subject == "cluster" or r.subject in world.hosts))
             ],
-            "operations": [asdict(o) for o in world.operations.values() if o.key.split(":")[1] == subject],
+            "operations": [asdict(o) for o in self._operations() if o.key.split(":")[1] == subject],
             "known": bool(managed or job or host or node or subject in world.fleets),
         }
 
@@ -264,7 +337,8 @@ class Queries:
         subject = str(answer.get("subject", ""))
         story = self._story(subject)
         if not answer.pop("known", True) and not story:
-            return {"error": f"'{subject[:80]}' is no node, host, job or fleet that was ever seen"}
+            error = f"'{subject[:80]}' is no node, host, job or fleet that was ever seen"
+            return {"error": error, "kind": "unknown"}
         return {**answer, "story": story}
 
     def _fleets(self, body: Body) -> Slices:
@@ -272,6 +346,24 @@ class Queries:
         lacking = {r.subject: why(r) for r in self._daemon.cycle.last.refusals}
         told = _in_slices(fleets, lambda f: fleet_told(self._world, f, lacking.get(f.id, "")))
         return {"now_s": now_s, "fleets": (yield from told)}
+
+    def _mine(self, body: Body) -> Slices:
+        """Return the jobs of `user`, whom `answer` has put there."""
+        user = str(body["user"])
+        low, refusals = self._daemon.cycle.policies.priorities.low, self._daemon.cycle.last.refusals
+        now_s = self._world.now_s
+        return {"now_s": now_s, "jobs": (yield from jobs_of(self._world, user, low, refusals))}
+
+    def _ready(self, body: Body) -> Body:
+        """Return whether we may act, and know Slurm as it is."""
+        problem = barred(self._world) or stale(self._world, "slurm", self._daemon.cycle.policies.limits)
+        return {"ready": problem is None, "why": "" if problem is None else told(problem)}
+
+    def _metrics(self, body: Body) -> Slices:
+        """Return what is counted and what is so now, as families of samples."""
+        counted = self._daemon.meter.told()
+        yield
+        return {"families": [*(yield from gauges(self._daemon)), *counted]}
 
     # --- acting --------------------------------------------------------------------------------
 
@@ -285,7 +377,10 @@ class Queries:
             return {}
 
         failed = self._in_the_daemon(find, body)
-        return failed or {"nodes": look(self._daemon.outside, places)}
+        if failed:
+            return failed
+        found = look(self._daemon.outside, places)
+        return {"nodes": {node: told or "" for node, told in found.items()}}
 
     def _reload(self, body: Body) -> Body:
         """Read the policy file again, in this thread; the daemon's own puts it into force."""
@@ -347,7 +442,7 @@ _BAD = (CommandError, ValueError, KeyError, OverflowError)
 def _refusal(error: Exception) -> Body:
     if isinstance(error, CommandError):
         return {"error": str(error)}
-    return {"error": f"the question cannot be read: {error}"}
+    return {"error": f"the question cannot be read: {error}", "kind": "unreadable"}
 
 
 def _told_safely(tell: Callable[[Body], Body], body: Body) -> Body:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backfill.core.changes import HoldSet
+from backfill.core.model.changes import HoldSet
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import CommandError
 

@@ -17,8 +17,8 @@ _AT_ONCE = 8
 Place = tuple[str, int]
 
 
-def look(outside: Outside, places: Mapping[str, Place]) -> dict[str, str]:
-    """Compare guests with their states; return the first difference by node, empty if there is none.
+def look(outside: Outside, places: Mapping[str, Place]) -> dict[str, str | None]:
+    """Compare guests with their states; return the first difference by node, None if there is none.
 
     `places`: by node its host and generation. Absent: it could not be seen from here. Blocks for
     seconds. DriverError: the states do not render.
@@ -29,7 +29,7 @@ def look(outside: Outside, places: Mapping[str, Place]) -> dict[str, str]:
     seers = {host: p for host, p in outside.providers.items() if isinstance(p, StateSeer)}
     known = salt.stated({node: gen for node, (host, gen) in places.items() if host in seers})
 
-    def on(host: str) -> dict[str, str]:
+    def on(host: str) -> dict[str, str | None]:
         found = {}
         for node in (n for n in known if places[n][0] == host):
             with suppress(DriverError):  # it does not run, or its agent is silent

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from backfill.core.guards import barred
-from backfill.core.plan import Plan
-from backfill.core.quantities import counted
-from backfill.core.sentences import sentence, why
-from backfill.core.world import World
+from backfill.core.model.plan import Plan
+from backfill.core.model.quantities import counted
+from backfill.core.model.sentences import sentence, why
+from backfill.core.world import World, barred
 
 
 def summary(world: World, plan: Plan) -> str:

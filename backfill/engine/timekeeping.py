@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from itertools import chain
 
-from backfill.core import changes as ch
-from backfill.core.moves import NOTABLE_S
-from backfill.core.records import REMEMBERED, began, encode, remembered
+from backfill.core.model import changes as ch
+from backfill.core.model.clock import NOTABLE_S
+from backfill.core.model.records import REMEMBERED, began, encode, remembered
 from backfill.engine.cycle import Cycle
 from backfill.engine.narrate import clock_began, clock_set
 from backfill.ports.storage import Clock, Journal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from backfill.core.actions import TellJob
-from backfill.core.waiting import Told, tell_waiting
+from backfill.core.model.actions import TellJob
+from backfill.core.reconcile.waiting import Told, tell_waiting
 from backfill.engine.cycle import Cycle
 
 EVERY_S = 60.0

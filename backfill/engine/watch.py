@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
-from backfill.core import actions as act
-from backfill.core.lifecycle import Phase
+from backfill.core.model import actions as act
+from backfill.core.model.lifecycle import Phase
 from backfill.core.world import World
 
 _SLOWEST_S = 0.5
@@ -81,9 +82,9 @@ class Watch:
             self._interval_s = min(_SLOWEST_S, self._interval_s * _GROWTH)
 
     def due_in_s(self, now_s: float) -> float:
-        """Seconds until the next question is due."""
+        """Seconds until the next question is due; inf: none is."""
         waiting = not self._names or self._asked_s is not None
-        return 60.0 if waiting else max(0.001, self._next_s - now_s)
+        return inf if waiting else max(0.001, self._next_s - now_s)
 
     def due(self, now_s: float) -> tuple[str, ...]:
         """The nodes to ask about now."""

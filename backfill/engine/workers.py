@@ -12,7 +12,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import assert_never
 
-from backfill.core import actions as act
+from backfill.core.model import actions as act
 from backfill.engine.execute.dispatch import perform
 from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
 from backfill.engine.messages import (
@@ -26,7 +26,7 @@ from backfill.engine.messages import (
 )
 from backfill.engine.narrate import sentence
 from backfill.ports.errors import DriverError, unreadable
-from backfill.ports.workload import Looker
+from backfill.ports.workload import Looker, Partitioner
 
 _LOG = logging.getLogger("backfill.workers")
 
@@ -51,6 +51,7 @@ def pool_of(action: act.DriverAction) -> WorkerPool:
             | act.DrainNode()
             | act.SetAddress()
             | act.SuspendJob()
+            | act.WarnJob()
         ):
             return WorkerPool.EVICT
         case (
@@ -208,6 +209,20 @@ class Workers:
         except DriverError as error:
             _LOG.info("addresses of nodes are not looked up: %s", error)
             return None
+
+    def rebuild_partitions(self) -> bool:
+        """Have Slurm work out its partitions anew; False where it cannot, or is at it."""
+        manager = self._outside.manager
+        if not isinstance(manager, Partitioner):
+            return False
+        return self._begin("partitions", WorkerPool.ACT, partial(self._rebuild, manager))
+
+    def _rebuild(self, manager: Partitioner) -> None:
+        try:
+            manager.rebuild_partitions()
+        except DriverError as error:
+            _LOG.warning("Slurm's partitions are not worked out anew: %s", error)
+        self.observe("slurm")
 
     def _begin(self, what: str, kind: WorkerPool, work: Callable[[], Message | None]) -> bool:
         """Have it done in Slurm's pool, one of a kind at a time; False: another is under way."""

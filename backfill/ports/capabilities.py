@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted
-from backfill.core.fleet import Checkpoint, Flavour, Leak
-from backfill.core.readiness import GuestReport, Stated
+from backfill.core.model.devices import Holding, Sharing, VirtualFunction, Wanted
+from backfill.core.model.fleet import Checkpoint, Flavour, Leak
+from backfill.core.model.readiness import GuestReport, Stated
 
 
 @runtime_checkable
@@ -32,8 +32,8 @@ class DeviceHolder(Protocol):
     def plug(self, host: str, name: str) -> None:
         """Put what it holds into a running guest; on another host than before, others like it."""
 
-    def room_for(self, host: str, name: str) -> str:
-        """Say why `host` could not give it what it holds elsewhere, or return an empty text."""
+    def room_for(self, host: str, name: str) -> str | None:
+        """Say why `host` could not give it what it holds elsewhere; None: it could."""
 
     def hook(self, host: str, name: str, when: str) -> None:
         """Let the guest do what it must `before-move` or `after-move`; DriverError: it did not."""
@@ -69,8 +69,8 @@ class StateTeller(Protocol):
 class StateSeer(Protocol):
     """A provider that can look whether an instance is what its states come to."""
 
-    def differs(self, host: str, name: str, stated: Stated) -> str:
-        """The first thing that is not so, in one sentence; empty: all is. Nothing is changed."""
+    def differs(self, host: str, name: str, stated: Stated) -> str | None:
+        """The first thing that is not so, in one sentence; None: all is. Nothing is changed."""
 
 
 @runtime_checkable
@@ -132,6 +132,49 @@ class Throttler(Protocol):
         """Leave it `percent` of its CPUs' time, None: all of it. Idempotent, seen by `read`.
 
         BusyError unless it is in memory, RefusedError where the host cannot limit CPUs.
+        """
+
+
+@runtime_checkable
+class GuestFence(Protocol):
+    """A provider whose guests let nothing of a job run on after a stop before it is said which may.
+
+    `Instance.frozen` shows, until `release`, that the jobs of a guest were frozen before its stop.
+    Of a stop without that the guest's link stays down, and nothing that it shares is served, from
+    the thaw until `release`.
+    """
+
+    def freeze(self, host: str, name: str) -> None:
+        """Freeze all processes of jobs in a running guest; it is stopped directly after. Idempotent.
+
+        DriverError: they may be frozen or not, and the next `release` lets them go on all the same.
+        """
+
+    def release(self, host: str, name: str, now_s: float, ended: Collection[int]) -> float:
+        """Set a running guest's clock to `now_s`, then end all that is of the jobs `ended` (by their
+        numbers) before an instruction of it runs, then let all else go on. Idempotent.
+
+        Returns by how many seconds the clock was set forward; 0 where the guest has no fence.
+
+        RefusedError where `ended` has to run before it can be ended, as nothing was frozen.
+        """
+
+
+@runtime_checkable
+class JobWarner(Protocol):
+    """A provider that can reach the jobs in its running guests."""
+
+    def announce(self, host: str, name: str, job: int, ends_s: float) -> None:
+        """Let the Machine/Job Features of the job with this number name its shutdown.
+
+        `ends_s`: epoch seconds by the machine's clock. Idempotent: a later one takes the place.
+        DriverError where the guest's files cannot be written.
+        """
+
+    def run_for(self, host: str, name: str, job: int, user: str, command: Sequence[str]) -> None:
+        """Run a command in the guest as this user, with SLURM_JOB_ID set, and let it go on alone.
+
+        DriverError where there is no such user or program.
         """
 
 

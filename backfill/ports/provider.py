@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from backfill.core.fleet import Host, Instance, InstanceSpec
+from backfill.core.model.fleet import Host, Instance, InstanceSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,9 @@ class Journal(Protocol):
         when there are none. No append waits for it.
         """
 
+    def size_bytes(self) -> int:
+        """Return what it takes on its disk. May wait for that disk, which no append of ours does."""
+
     def close(self) -> None:
         """Flush and give back the file."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from backfill.core.cluster import Job, Node, SlurmSettings
+from backfill.core.model.cluster import Job, Node, SlurmSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,12 @@ class WorkloadManager(Protocol):
     def cancel_job(self, job_id: str) -> None:
         """End the job."""
 
+    def signal_job(self, job_id: str, signal: str) -> None:
+        """Send the signal of this name, such as TERM, to all processes of a job, its script's too.
+
+        NotFoundError: it has ended. BusyError: it does not run.
+        """
+
     def tell(self, job_id: str, text: str, over: str = "", *, aloud: bool = False) -> None:
         """Tell the job's owner in AdminComment. RefusedError: something of others is there.
 
@@ -112,6 +118,14 @@ class Looker(Protocol):
 
         What was found and done, one sentence for each node where all is not well.
         """
+
+
+@runtime_checkable
+class Partitioner(Protocol):
+    """A workload manager that works out by itself which nodes its partitions have."""
+
+    def rebuild_partitions(self) -> None:
+        """Let it do so anew now; no partition, node or job of anybody's is changed by that."""
 
 
 class Credentials(Protocol):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from backfill.core.quantities import NOTHING, Resources
+from backfill.core.model.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.states import Server, mark, seconds, wanted_back
 from backfill.drivers.openstack.servers import volumes

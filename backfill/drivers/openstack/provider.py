@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from backfill.core.fleet import Host, Instance, InstanceSpec, InstanceState
-from backfill.core.quantities import NOTHING, Resources
+from backfill.core.model.fleet import Host, Instance, InstanceSpec, InstanceState
+from backfill.core.model.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.errors import FOREIGN, translate
 from backfill.drivers.openstack.api.link import ApiLink

@@ -25,8 +25,8 @@ _MATCH = re.compile(r"^\s*-\s*match:", re.MULTILINE)
 _BY_NAME = ("glob", "pcre", "list")
 
 
-def doubt(folders: Sequence[str]) -> str:
-    """Name the file of these trees that asks the machine itself, in one sentence; empty if none does.
+def doubt(folders: Sequence[str]) -> str | None:
+    """Name the file of these trees that asks the machine itself, in one sentence; None: none does.
 
     One that cannot be read may.
     """
@@ -36,7 +36,7 @@ def doubt(folders: Sequence[str]) -> str:
                 return f"{path}, which asks the node itself while it is rendered"
     except OSError as error:
         return f"{error.filename}, which cannot be read here ({error.strerror})"
-    return ""
+    return None
 
 
 def _texts(folders: Sequence[str]) -> Iterator[tuple[Path, str]]:

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from backfill.core.readiness import Stated
+from backfill.core.model.readiness import Stated
 from backfill.drivers.salt import results
 from backfill.drivers.salt.doubt import doubt
 from backfill.drivers.salt.link import Answer, SaltLink

@@ -53,7 +53,7 @@ def whole_files(states: Sequence[State]) -> dict[str, bytes]:
     return {path: text for path, text in texts.items() if text}
 
 
-def stated(states: Sequence[State], doubt: str = "") -> bytes:
+def stated(states: Sequence[State], doubt: str | None = None) -> bytes:
     """The list for the guest. `doubt`: why the states may be others where they are run."""
     lines = [_line(state) for state in _lasting(states)]
     if doubt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from backfill.core.cluster import ACTIVE, ENDED, JobState
+from backfill.core.model.cluster import ACTIVE, ENDED, JobState
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.hypervisor.hardware import (
     Count,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from backfill.core.cluster import Job, Node
+from backfill.core.model.cluster import Job, Node
 from backfill.drivers.simulated.events import EventQueue
 from backfill.ports.workload import ClusterObservation
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 
-from backfill.core.cluster import ACTIVE, JobState
-from backfill.core.fleet import IN_MEMORY, InstanceState
-from backfill.core.lifecycle import Rung
+from backfill.core.model.cluster import ACTIVE, JobState
+from backfill.core.model.fleet import IN_MEMORY, InstanceState
+from backfill.core.model.lifecycle import Rung
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.hypervisor.hardware import SimHost, SimInstance, SimMachine, SimRun
@@ -24,6 +26,8 @@ _STOPPING_S = 5.0
 _KEPT_FROM_S = 60.0
 # So long after its start a job may be put back that has no business where it is.
 _JUST_BEGUN_S = 65.0
+# So much may pass between the last question and the thaw.
+_A_CALL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,8 @@ class Deed:
     why: str = ""
     decided_s: float | None = None
     policies: PolicySet | None = None
-    order: str = ""
-    pressed: str = ""
+    order: str | None = None
+    pressed: str | None = None
 
 
 # Who else calls the ports: a test, in an admin's place.
@@ -50,8 +54,8 @@ class Losses:
     """Complains of each loss that none of the exceptions below allows.
 
     Work is intact while Slurm still holds that very run of the job: active, same restart count. A
-    copy that is stale or already gone is no loss. Else there are five exceptions, a method each:
-    `_host_dead`, `_ordered`, `_silent`, `_stranger` and `_ladder_names_it`.
+    copy that is stale or already gone is no loss. Else there are six exceptions, a method each:
+    `_host_dead`, `_ordered`, `_silent`, `_stranger`, `_patience_over` and `_ladder_names_it`.
     """
 
     def __init__(
@@ -86,8 +90,6 @@ class Losses:
     def instance_goes(self, instance: SimInstance) -> None:
         """An instance is about to be deleted or replaced, with all copies in it."""
         runs = instance.machine.runs
-        if any(self._is_stale(run) for run in runs):
-            return  # no copy in it may run again, so that the others are lost with the stale one
         kept = "in memory" if instance.state in IN_MEMORY else "on disk"
         for run in runs:
             self._judge(run, f"instance {instance.spec.name}, {instance.state} ({kept}), goes", runs)
@@ -126,6 +128,22 @@ class Losses:
             self._complain(
                 "undone", f"job {job.id} was suspended by {job.suspended_by} and resumed by us{self._told()}"
             )
+
+    def goes_on(self, machine: SimMachine, stood_s: float, but: Iterable[SimRun] = ()) -> None:
+        """The copies on a machine, all `but` these, get CPU again after it stood still for so long."""
+        policies = self._deed.policies
+        if policies is None or not policies.workloads.entries:
+            return
+        for run in machine.runs:
+            job = self._books.jobs[run.job]
+            patience_s = policies.workloads.patience_s(job.view())
+            late = patience_s is not None and stood_s > patience_s + _A_CALL_S
+            if late and job.state in ACTIVE and not (run.finished or run in but):
+                self._complain(
+                    "late",
+                    f"job {job.id} on {machine.node} went on after {stood_s:.1f} s, and could stand still "
+                    f"for {patience_s:.0f} s{self._told()}",
+                )
 
     def too_long(self, job: SimJob) -> None:
         """Its time limit is over: has it been kept from its CPUs by us, with Slurm's clock on?"""
@@ -188,7 +206,7 @@ class Losses:
 
     def _excuse(self, run: SimRun, going: Iterable[SimRun]) -> str:
         """Name the exception that allows this loss, or return an empty text."""
-        rules = (self._host_dead, self._ordered, self._silent, self._stranger)
+        rules = (self._host_dead, self._ordered, self._silent, self._stranger, self._patience_over)
         found = next((rule.__name__ for rule in rules if rule(run)), "")
         return found or (self._ladder_names_it.__name__ if self._ladder_names_it(run, going) else "")
 
@@ -219,24 +237,64 @@ class Losses:
         images = [place.spec.image for place in places if place is not None]
         return any(policies.environments.keeps_out(image, job.view()) for image in images)
 
+    def _patience_over(self, run: SimRun) -> bool:
+        """Its workload says for how long it may stand still, and by the true time that is over.
+
+        It may as well be given back where somebody has the host who stays for longer than that.
+        """
+        policies, job = self._deed.policies, self._books.jobs[run.job]
+        patience_s = None if policies is None else policies.workloads.patience_s(job.view())
+        if policies is None or patience_s is None:
+            return False
+        for machine in run.machines:
+            # Stops soon after one another count together.
+            stood_s = machine.stood_s + machine.stood_in_s(self._decided_s)
+            # Until its guest has answered after a stop nobody knows that its jobs go on.
+            unheard_s = self._decided_s if machine.unheard_s is None else machine.unheard_s
+            stood_s = max(stood_s, self._decided_s - unheard_s)
+            if stood_s >= patience_s - _STOPPING_S or self._taken_for_s(machine.host) > patience_s - stood_s:
+                return True
+        return False
+
+    def _taken_for_s(self, host: str) -> float:
+        """For how long the jobs that have the host's own node may stay there from now on."""
+        node = self._books.nodes.get(self._hosts[host].node or "")
+        jobs = () if node is None else node.jobs.values()
+        ends = [inf if j.time_limit_s is None else j.start_s + j.time_limit_s for j in jobs]
+        return max(ends, default=self._decided_s) - self._decided_s
+
     def _ladder_names_it(self, run: SimRun, going: Iterable[SimRun]) -> bool:
         """The policy's ladder ends with `requeue`, in so many words, and it is that far.
 
-        The host is really wanted, or was a moment ago; all jobs that go with it may start anew; and
-        what stands still has stood for as long as the ladder says, by the true time.
+        The host is really wanted, or was a moment ago, or the copy may never run again because of
+        another in the same memory; all jobs that go with it may start anew; and what stands still
+        has stood for as long as the ladder says, by the true time.
         """
         policies = self._deed.policies
-        if policies is None or all(r.rung is not Rung.REQUEUE for r in policies.ladder.rungs):
+        if policies is None or all(r.rung is not Rung.REQUEUE for r in self._rungs_for(run, policies)):
             return False
-        if not all(self._books.jobs[r.job].requeue for r in going):
+        if not all(self._books.jobs[r.job].requeue for r in going if not self._is_stale(r)):
             return False
-        places = [m for m in run.machines if self._deed.pressed or self._wanted(m.host)]
+        places = [m for m in run.machines if self._deed.pressed or self._stays(m)]
         return any(self._stood_enough(m, policies) for m in places)
+
+    def _rungs_for(self, run: SimRun, policies: PolicySet) -> tuple[RungRule, ...]:
+        beside = {other.job for machine in run.machines for other in machine.runs}
+        return self._rungs(beside | {run.job}, policies)
+
+    def _rungs(self, jobs: Iterable[str], policies: PolicySet) -> tuple[RungRule, ...]:
+        """The ladder of the workload of these jobs that has the least patience."""
+        found = policies.workloads.shortest(self._books.jobs[job].view() for job in sorted(jobs))
+        return policies.workloads.ladder("" if found is None else found.name, policies.ladder).rungs
 
     @property
     def _decided_s(self) -> float:
         decided_s = self._deed.decided_s
         return self._events.now_s if decided_s is None else decided_s
+
+    def _stays(self, machine: SimMachine) -> bool:
+        """Its host is wanted, or another copy in its memory keeps it from going on there."""
+        return any(self._is_stale(run) for run in machine.runs) or self._wanted(machine.host)
 
     def _wanted(self, host: str) -> bool:
         """Slurm uses the host's own node, or keeps others from it, or did so a moment ago."""
@@ -257,7 +315,8 @@ class Losses:
             return True
         stays = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}
         rung = stays.get(instance.state)
-        rule = next((r for r in policies.ladder.rungs if r.rung is rung), None)
+        rungs = self._rungs({run.job for run in machine.runs}, policies)
+        rule = next((r for r in rungs if r.rung is rung), None)
         if rule is None:
             return True
         if rule.for_s is None:

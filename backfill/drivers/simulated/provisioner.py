@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Collection, Mapping, Sequence
 
-from backfill.core.readiness import Stated
+from backfill.core.model.readiness import Stated
 from backfill.ports.errors import NotFoundError
 from backfill.ports.provider import StateRun
 

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from backfill.core.cluster import Job, JobState
-from backfill.core.fleet import InstanceSpec, InstanceState
-from backfill.core.quantities import Resources
-from backfill.core.readiness import Fact
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fleet import InstanceSpec, InstanceState
+from backfill.core.model.quantities import Resources
+from backfill.core.model.readiness import Fact
 from backfill.drivers.simulated.checks import Checks
 from backfill.drivers.simulated.clock import SimulatedClock, WallClock
 from backfill.drivers.simulated.events import EventQueue, SimEvent
@@ -236,6 +236,10 @@ class SimulatedWorld:
         """Its hypervisor can be reached again."""
         self.hosts[name].reachable = True
 
+    def spoil_host(self, name: str, problem: str) -> None:
+        """Let it fail to prove itself; empty: it does again."""
+        self.hosts[name].unproven = problem
+
     def stop_file_server(self) -> None:
         """Stop the file server: mounts of all guests are stale, and none can prove itself."""
         self.provider.ailing = (Fact("files:/home", False, "stale file handle"),)
@@ -318,6 +322,14 @@ class SimulatedWorld:
     def job(self, job_id: str) -> Job:
         """The job as Slurm shows it, or would if it still remembered it."""
         return self._books.jobs[job_id].view()
+
+    def heeds(self, job_id: str, after_s: float) -> None:
+        """Let the job end so long after a signal that it is sent."""
+        self._books.jobs[job_id].heeds_s = after_s
+
+    def signals(self, job_id: str) -> list[str]:
+        """The signals that were sent to the job."""
+        return self._books.jobs[job_id].signals
 
     @property
     def nodes(self) -> frozenset[str]:

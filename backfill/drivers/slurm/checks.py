@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from backfill.core.cluster import Node
+from backfill.core.model.cluster import Node
 from backfill.ports.errors import RefusedError
 from backfill.ports.workload import NodeSpec
 

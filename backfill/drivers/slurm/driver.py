@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 
-from backfill.core.cluster import ACTIVE, ENDED, NOWHERE, OUR_REASON, Job, JobState, Node, NodeBase
+from backfill.core.model.cluster import ACTIVE, ENDED, NOWHERE, OUR_REASON, Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.access import Access, AccessRules, release
 from backfill.drivers.slurm.checks import (
     JOB_ID,
@@ -25,13 +25,14 @@ from backfill.drivers.slurm.lookup import Lookup, Resolve, resolve
 from backfill.drivers.slurm.reading.ahead import SHOW_RESERVATIONS
 from backfill.drivers.slurm.reading.paths import ReadPath
 from backfill.drivers.slurm.reading.reader import SlurmReader
-from backfill.drivers.slurm.registration import Dynamic, Registration
+from backfill.drivers.slurm.registration import ROOM_NODE, Dynamic, Registration
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
 from backfill.ports.workload import ClusterObservation, NodeSpec
 
 _POLL_S = 0.05
 _RETURN_TO_SERVICE = re.compile(r"^ReturnToService\s*=\s*(\d)", re.MULTILINE)
 _OPEN = {True: "State=IDLE", False: "State=UNDRAIN"}  # was it heard just now?
+_PASSING = f"{ROOM_NODE}-0"  # made and taken away again
 # How much later a requeued job may start whose node has not confirmed the end of the old run.
 _LATER_S = 15
 
@@ -167,6 +168,16 @@ class SlurmManager(SlurmReader):
         """Let slurmctld look up each NodeAddr that is a name and means another IP by now."""
         return self._lookup.refresh(self.read_nodes(names).values())
 
+    def rebuild_partitions(self) -> None:
+        """Let slurmctld work out anew which nodes its partitions have; needs room for one node.
+
+        It does so when a node comes: one that never comes to anything is made and taken away. 22.05
+        leaves nodes out in a reconfigure that stand behind a deleted one in its table.
+        """
+        if self.raw_node(_PASSING) is None:  # left by one who was killed here
+            self.scontrol(_PASSING, "create", f"NodeName={_PASSING}", "NodeAddr=127.0.0.1", "State=FUTURE")
+        self.scontrol(_PASSING, "delete", f"NodeName={_PASSING}")
+
     def vouch(self, name: str) -> None:
         """Let slurmctld take the node's next registration for no reboot; unknown: nothing.
 
@@ -292,6 +303,15 @@ class SlurmManager(SlurmReader):
             self._commands.run(["scancel", checked(job_id, JOB_ID, "job id")], f"job {job_id}")
         except NotFoundError:
             return
+
+    def signal_job(self, job_id: str, signal: str) -> None:
+        """See WorkloadManager; --full: of a batch job its script, too, and all that it has started."""
+        if not re.fullmatch(r"[A-Z][A-Z0-9]{1,5}", signal):
+            raise RefusedError(f"job {job_id}", f"{signal!r} is no signal's name", "use one such as TERM")
+        target = checked(job_id, JOB_ID, "job id")
+        if self._job(job_id).state is not JobState.RUNNING:
+            raise BusyError(f"job {job_id}", "it does not run, so that no signal reaches it now")
+        self._commands.run(["scancel", "--full", f"--signal={signal}", target], f"job {job_id}")
 
     def tell(self, job_id: str, text: str, over: str = "", *, aloud: bool = False) -> None:
         """See WorkloadManager; the owner's own Comment is never touched."""

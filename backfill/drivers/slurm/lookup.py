@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from backfill.core.cluster import Node
-from backfill.core.quantities import fold_hostlist
+from backfill.core.model.cluster import Node
+from backfill.core.model.quantities import fold_hostlist
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.ports.errors import DriverError, UnreachableError
 

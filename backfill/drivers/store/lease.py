@@ -92,8 +92,8 @@ class Lease:
                 raise self._busy(other)
         self._beaten_s = self._sure_s = self._uptime()
 
-    def beat(self) -> str:
-        """Count it up. Say whose it is when it is not ours any more, or return an empty text.
+    def beat(self) -> str | None:
+        """Count it up. Say whose it is when it is not ours any more, or None.
 
         Raises DriverError while the directory cannot be used; see `failing`.
         """
@@ -109,7 +109,7 @@ class Lease:
         if began_s - self._beaten_s <= GIVE_UP_S:
             self._sure_s = began_s
         self._beaten_s = began_s
-        return ""
+        return None
 
     @property
     def silent_s(self) -> float:
@@ -264,15 +264,15 @@ class Keeper:
         if not self._thread.is_alive():
             self._lease.release()
 
-    def doubt(self) -> str:
-        """Return the reason to do no more than give hosts back now; empty: nothing is in doubt.
+    def doubt(self) -> str | None:
+        """Return the reason to do no more than give hosts back now; None: nothing is in doubt.
 
         Called before each decision. Where we stood still ourselves (a stopped process, a machine
         that slept), the beat comes first; a dead directory delays us once by no more than a moment.
         """
         if not self._lease.failing:
             self._doubted = False
-            return ""
+            return None
         if not self._doubted:
             self._doubted = True
             self._tried.clear()
@@ -292,7 +292,7 @@ class Keeper:
     def once(self) -> bool:
         """One beat; false when the lease is another's now."""
         try:
-            self.lost = self._lease.beat()
+            self.lost = self._lease.beat() or ""
             self._problem = ""
         except DriverError as error:
             self._problem = str(error)

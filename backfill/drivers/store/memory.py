@@ -54,6 +54,11 @@ class MemoryJournal:
                     break
         return found
 
+    def size_bytes(self) -> int:
+        """Return the bytes of its records' bodies."""
+        with self._lock:
+            return sum(len(row[3]) for row in self._rows)
+
     def close(self) -> None:
         """Forget nothing, take nothing more."""
         self._closed = True

@@ -67,6 +67,7 @@ def _node(flat: Body) -> Body:
         "condemned": _condemned(flat),
         "unconfirmed": flat.get("unconfirmed") or None,
         "idle_since_s": _time(flat, "idle_since_s"),
+        "stood": [],
     }
     return made
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from backfill.core.records import REMEMBERED
+from backfill.core.model.records import REMEMBERED
 from backfill.drivers.store.formats import VERSION
 from backfill.ports.errors import BadOutputError, BusyError, DriverError, RefusedError
 

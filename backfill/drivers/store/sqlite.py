@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from backfill.core.records import REMEMBERED
+from backfill.core.model.records import REMEMBERED
 from backfill.drivers.store.codec import packed, record, unpack
 from backfill.drivers.store.migrations import migrated
 from backfill.drivers.store.pruning import prune
@@ -177,6 +177,11 @@ class SqliteJournal(JournalReader):
         """
         self._need_open()
         return prune(self.path, now_s - keep_s)
+
+    def size_bytes(self) -> int:
+        """Return the bytes of the file, and of what is not yet folded into it."""
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def close(self) -> None:
         """Flush and give back the file; a second time does nothing."""

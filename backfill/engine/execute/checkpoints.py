@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
 from backfill.engine.looking import Outside, read_instance
 from backfill.ports.errors import RefusedError
 

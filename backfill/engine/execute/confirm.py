@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
-from backfill.core.cluster import Job
-from backfill.core.fence import judge
-from backfill.core.fleet import Instance, InstanceState
-from backfill.core.lifecycle import Cause, HeldJob
-from backfill.core.refusals import Code, Reason, Words, because
-from backfill.core.sentences import sentence
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job
+from backfill.core.model.fence import judge
+from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.lifecycle import Cause, HeldJob
+from backfill.core.model.refusals import Code, Reason, Words, because
+from backfill.core.model.sentences import sentence
 from backfill.engine.looking import Outside, observe_nodes, read_job
 
 _GONE = (InstanceState.OFF, InstanceState.CRASHED)
+_STILL = (InstanceState.PAUSED, InstanceState.SUSPENDED)
 # These are of no node that Slurm knows, or were told by a person.
 _NOT_SLURMS = frozenset({Cause.OLD, Cause.HOST_OFF, Cause.HALF})
 _BY_HOST = frozenset({Cause.LOST, Cause.VANISHED, Cause.REBOOTED})
@@ -66,6 +67,8 @@ def _instance(outside: Outside, action: act.DeleteInstance) -> Reason | None:
         return None if there.restarted else _intact(action.host, there)
     if action.cause in _NOT_SLURMS:
         return None
+    if action.cause is Cause.UNSTOPPED and there.state in _STILL:
+        return because(Code.SHOWN_AS, host=action.host, state=there.state.value)
     return _work(outside, action)
 
 
@@ -81,7 +84,7 @@ def _work(outside: Outside, action: act.DeleteInstance) -> Reason | None:
     match action.cause:
         case None:
             return because(Code.JOB_ON_IT, job=here[0].id) if here else None
-        case Cause.LADDER | Cause.RECLAIMED:
+        case Cause.LADDER | Cause.UNSTOPPED | Cause.RECLAIMED:
             fixed = [j.id for j in here if not j.requeue]
             return because(Code.NO_REQUEUE_JOB, job=fixed[0]) if fixed else None
         case Cause.SILENT:
@@ -95,9 +98,10 @@ def _judged(outside: Outside, action: act.DeleteInstance, here: list[Job]) -> Re
     """The fence, asked anew about the very jobs that stand still there."""
     held = action.held
     jobs = outside.manager.read_jobs([h.id for h in held]) if held else {}
-    verdict = judge(action.subject, held, jobs)
-    if action.cause is Cause.STALE:
-        return None if verdict.stale else because(Code.NO_OTHER_RUN)
+    now_s = outside.clock.now() if action.cause is Cause.PATIENCE else None
+    verdict = judge(action.subject, held, jobs, now_s)
+    if action.cause is Cause.STALE and not verdict.stale:
+        return because(Code.NO_OTHER_RUN)
     known = {h.id for h in held}
     shown = [h.id for h in verdict.keep] or [j.id for j in here if j.id not in known]
     return because(Code.JOB_SHOWN, job=shown[0]) if shown else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
-from backfill.core.fleet import InstanceState
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.fleet import InstanceState
 from backfill.engine.looking import Outside, read_instance
 from backfill.ports.capabilities import DeviceHolder
 from backfill.ports.errors import BusyError, DriverError, RefusedError

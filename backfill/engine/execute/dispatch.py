@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
 from backfill.engine.execute.checkpoints import checkpoint
 from backfill.engine.execute.devices import lend
 from backfill.engine.execute.guest import in_guest

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import assert_never
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
-from backfill.core.adopting import unknown_runs
-from backfill.core.fence import judge
-from backfill.core.readiness import MUNGE, Fact
-from backfill.core.sentences import sentence, sentences
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.fence import judge, unknown_runs
+from backfill.core.model.readiness import MUNGE, Fact
+from backfill.core.model.sentences import sentence, sentences
 from backfill.engine.looking import Outside, guests_now, read_instance, read_node_and_jobs
-from backfill.ports.capabilities import Prover, Throttler
-from backfill.ports.errors import BusyError, RefusedError
+from backfill.ports.capabilities import GuestFence, Prover, Throttler
+from backfill.ports.errors import BusyError, DriverError, RefusedError
+
+_LOG = logging.getLogger("backfill.guest")
 
 
 def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]:
@@ -27,7 +29,9 @@ def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]
 def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
     """The fence, then the thaw: Slurm is asked anew, because what we knew may be old."""
     jobs = outside.manager.read_jobs([h.id for h in action.held]) if action.held else {}
-    verdict = judge(action.subject, action.held, jobs)
+    ended = {job.id for job in jobs.values() if job.raw_id in action.ended}
+    held = [h for h in action.held if h.id not in ended]
+    verdict = judge(action.subject, held, jobs, outside.clock.now())
     if verdict.stale:
         raise RefusedError(action.subject, f"not thawed: {sentence(verdict.stale)}")
     if doubt := unknown_runs(verdict.keep):
@@ -44,6 +48,7 @@ def in_guest(outside: Outside, action: act.GuestAction) -> list[ch.Change]:
     """Do it, and tell what was learnt."""
     match action:
         case act.PauseInstance():
+            freeze(outside, action)
             outside.providers[action.host].pause(action.host, action.subject)
             # The call itself has confirmed it, and a high-priority job waits: no second question.
             return [ch.InstanceStopped(action.host, action.subject, outside.clock.now())]
@@ -59,14 +64,31 @@ def in_guest(outside: Outside, action: act.GuestAction) -> list[ch.Change]:
             assert_never(action)
 
 
+def freeze(outside: Outside, action: act.PauseInstance | act.SuspendInstance) -> None:
+    """Let the guest freeze its jobs, so that some of them can be ended before they run again.
+
+    A guest that does not is stopped all the same: then all of its jobs go on, or none.
+    """
+    provider = outside.providers[action.host]
+    if action.freeze and isinstance(provider, GuestFence):
+        try:
+            provider.freeze(action.host, action.subject)
+        except DriverError as error:
+            _LOG.warning("%s stops without its jobs frozen first: %s", action.subject, error)
+
+
 def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
+    provider = outside.providers[action.host]
+    set_s = 0.0
+    if action.stood and isinstance(provider, GuestFence):
+        set_s = provider.release(action.host, action.subject, guests_now(outside), action.ended)
     if action.stood and action.register:
         try:  # it may have gone on in another way than by our thaw
             outside.manager.vouch(action.subject)
         except BusyError:
             # An answer to slurmctld's next ping does no harm, a registration might.
             action = replace(action, register=False)
-    told = _prove(outside, action)
+    told = _prove(outside, action, set_s)
     return [*told, *read_node_and_jobs(outside, action.subject)]
 
 
@@ -76,12 +98,15 @@ def _probe(outside: Outside, action: act.ProbeJobs) -> list[ch.Change]:
     return [ch.Probed(action.subject, action.generation, now_s, stuck=stopped > 0 and going == 0)]
 
 
-def _prove(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
-    """Let the guest set its clock and prove itself; a provider that cannot look inside wakes it."""
+def _prove(outside: Outside, action: act.WakeInstance, set_s: float) -> list[ch.Change]:
+    """Let the guest set its clock and prove itself; a provider that cannot look inside wakes it.
+
+    By `set_s` the clock was set forward before.
+    """
     provider, credentials = outside.providers[action.host], outside.credentials
     name, generation = action.subject, action.generation
     if not isinstance(provider, Prover):
-        correction_s = provider.wake(action.host, name, guests_now(outside))
+        correction_s = set_s + provider.wake(action.host, name, guests_now(outside))
         return [ch.Woken(name, generation, outside.clock.now(), correction_s)]
     ours = credentials.make() if credentials is not None else ""
     now_s = guests_now(outside)
@@ -91,4 +116,5 @@ def _prove(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
         problem = credentials.check(theirs) if theirs else "it made no credential"
         fact = Fact(f"{MUNGE}:from the guest", not problem, problem)
         report = replace(report, facts=(*report.facts, fact))
-    return [ch.Woken(name, generation, at_s, report.correction_s), ch.Proven(name, generation, at_s, report)]
+    correction_s = set_s + report.correction_s
+    return [ch.Woken(name, generation, at_s, correction_s), ch.Proven(name, generation, at_s, report)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
 from backfill.engine.execute.confirm import spared
 from backfill.engine.execute.devices import holds_devices, move_with_devices
+from backfill.engine.execute.guest import freeze
 from backfill.engine.looking import Outside, read_instance
 from backfill.ports.capabilities import Abandoner, ParentKeeper
 from backfill.ports.errors import DriverError, RefusedError
@@ -51,6 +52,7 @@ def _delete(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
 def _suspend(outside: Outside, action: act.SuspendInstance) -> list[ch.Change]:
     """Memory to disk; how long that took is compared with what was predicted."""
     began_s = outside.clock.now()
+    freeze(outside, action)
     written_mb = outside.providers[action.host].suspend(action.host, action.subject)
     now_s = outside.clock.now()
     written = ch.MemoryWritten(

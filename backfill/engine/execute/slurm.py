@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import assert_never
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
 from backfill.engine.execute.confirm import end_job
 from backfill.engine.looking import Outside, guests_now, read_job, read_node
-from backfill.ports.errors import DriverError
+from backfill.ports.capabilities import JobWarner
+from backfill.ports.errors import DriverError, RefusedError
 from backfill.ports.workload import NodeSpec
 
 
@@ -54,6 +55,20 @@ def _release(outside: Outside, action: act.UndrainNode) -> None:
     outside.manager.nudge(action.subject)
 
 
+def _warn(outside: Outside, action: act.WarnJob) -> None:
+    """By Slurm, or in the guest."""
+    if action.signal:
+        outside.manager.signal_job(action.job_id, action.signal)
+        return
+    provider = outside.providers[action.host]
+    if not isinstance(provider, JobWarner):
+        raise RefusedError(action.subject, f"the provider of {action.host} cannot reach jobs in its guests")
+    if action.command:
+        provider.run_for(action.host, action.subject, action.number, action.user, action.command)
+    else:
+        provider.announce(action.host, action.subject, action.number, action.ends_s)
+
+
 def on_job(outside: Outside, action: act.JobAction) -> list[ch.Change]:
     """Do it, and read the job."""
     manager = outside.manager
@@ -69,6 +84,8 @@ def on_job(outside: Outside, action: act.JobAction) -> list[ch.Change]:
         case act.TellJob():
             manager.tell(action.job_id, action.text, action.over, aloud=action.aloud)
             return []
+        case act.WarnJob():
+            _warn(outside, action)
         case act.KickJob():
             manager.suspend_job(action.job_id)
             # Both orders travel by themselves; reading in between lets the first one go ahead.

@@ -12,8 +12,8 @@ from backfill.config.files import read_keys, read_text
 from backfill.config.problems import ConfigError
 from backfill.config.reader import BAD, Reader
 from backfill.config.shapes import Amount, Key, Section, section
-from backfill.core import actions as act
-from backfill.core.lifecycle import Phase
+from backfill.core.model import actions as act
+from backfill.core.model.lifecycle import Phase
 from backfill.core.world import World
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.events import SimEvent

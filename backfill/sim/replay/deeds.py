@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backfill.core import actions as act
+from backfill.core.model import actions as act
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.losses import Deed
@@ -18,22 +18,22 @@ class Deeds:
 
     def __init__(self) -> None:
         # By key: when it was begun first and last, by the true time, and why it had to leave then.
-        self._begun: dict[str, tuple[float, float, str]] = {}
+        self._begun: dict[str, tuple[float, float, str | None]] = {}
 
     def of(self, action: act.DriverAction, world: World, policies: PolicySet, now_s: float) -> Deed:
         """Return what this call, which begins now, rests on; `now_s` is the true time."""
         if not isinstance(action, _ENDING):
             return Deed("the daemon", action.reason) if action.reason else _OF_LITTLE_WEIGHT
         key = action.key
-        first_s, last_s, pressed = self._begun.get(key, (now_s, 0.0, ""))
+        first_s, last_s, pressed = self._begun.get(key, (now_s, 0.0, None))
         if now_s - last_s > _SAME_S:
             first_s, pressed = now_s, _pressed(world, policies, action.subject)
         self._begun[key] = (first_s, now_s, pressed)
         return Deed("the daemon", action.reason, first_s, policies, _order(world, action.subject), pressed)
 
 
-def _order(world: World, name: str) -> str:
-    """An admin's order that gives up what is on the node, or an empty text."""
+def _order(world: World, name: str) -> str | None:
+    """An admin's order that gives up what is on the node, or None."""
     node = world.managed.get(name)
     hosts = set(node.hosts) if node is not None else set()
     for host in sorted(hosts):
@@ -41,13 +41,13 @@ def _order(world: World, name: str) -> str:
             return f"{host} is off for good: {world.off[host]}"
         if node is not None and node.doomed and host in world.burst:
             return f"room on {host} is wanted back: {node.reason}"
-    return ""
+    return None
 
 
-def _pressed(world: World, policies: PolicySet, name: str) -> str:
-    """Why the node has to leave its host although Slurm leaves that alone, or an empty text."""
+def _pressed(world: World, policies: PolicySet, name: str) -> str | None:
+    """Why the node has to leave its host although Slurm leaves that alone, or None."""
     node = world.managed.get(name)
     for subject in (name, node.host if node is not None else ""):
         if subject in world.closed:
             return f"{subject} was closed by hand: {world.closed[subject]}"
-    return "a budget may push it aside" if policies.budgets.windows else ""
+    return "a budget may push it aside" if policies.budgets.windows else None

@@ -9,12 +9,12 @@ from difflib import unified_diff
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from backfill.core import changes as ch
-from backfill.core.lifecycle import ManagedNode, inherit
-from backfill.core.plan import Action, ForgetNode, SetNode
-from backfill.core.planner import plan
+from backfill.core.model import changes as ch
+from backfill.core.model.lifecycle import ManagedNode, inherit
+from backfill.core.model.plan import Action, ForgetNode, SetNode
+from backfill.core.model.records import Plain, decode, encode, remembered, slim
 from backfill.core.policy import PolicySet
-from backfill.core.records import Plain, decode, encode, remembered, slim
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 from backfill.ports.storage import Record
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from statistics import median
 
-from backfill.core import changes as ch
-from backfill.core.lifecycle import Phase
-from backfill.core.records import decode
+from backfill.core.model import changes as ch
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.records import decode
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.ports.storage import Record
 

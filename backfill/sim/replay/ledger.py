@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
-from backfill.core.fleet import Instance, InstanceState
-from backfill.core.lifecycle import Phase, Rung
-from backfill.core.measures import Eviction, Harvest
-from backfill.core.plan import Action, SetNode
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.lifecycle import Phase, Rung, given_up_for
+from backfill.core.model.measures import Eviction, Harvest
+from backfill.core.model.plan import Action, SetNode
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment, Violation
 from backfill.sim.replay.trace_cluster import JobTale
@@ -18,6 +18,7 @@ from backfill.sim.replay.trace_cluster import JobTale
 _RUNGS = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}
 _STARTS_ANEW = (Rung.REQUEUE, Rung.CANCEL)
 _NOT_ASKED = (Phase.BOOTING, Phase.RETURNING)
+_BY_ITSELF = "its node"  # Slurm has started it anew without being asked
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class Ledger:
     high_core_s: float = 0.0
     kept_core_s: float = 0.0
     lost_core_s: float = 0.0
+    lost_by: dict[str, float] = field(default_factory=dict)  # core seconds, by why they were lost
     saving_core_s: float = 0.0  # spent by jobs on saving themselves
     on_cpu_s: float = 0.0  # instance seconds
     paused_s: float = 0.0  # instance seconds in memory without CPU
@@ -56,6 +58,8 @@ class Ledger:
     _paused: dict[tuple[str, str], float] = field(default_factory=dict)
     _asked: dict[tuple[str, str], float] = field(default_factory=dict)
     _kinds: dict[tuple[str, str], Rung] = field(default_factory=dict)  # the ladder's, while asked
+    _given_up: dict[str, str] = field(default_factory=dict)  # by node: why its work was
+    _ended: dict[str, str] = field(default_factory=dict)  # by job: why its latest attempt was
 
     # --- jobs ----------------------------------------------------------------------------------
 
@@ -75,6 +79,9 @@ class Ledger:
                 self.kept_core_s += good * (1.0 - saving)
                 self.saving_core_s += good * saving
                 self.lost_core_s += bad
+                if bad:
+                    why = self._ended.get(segment.job, _BY_ITSELF)
+                    self.lost_by[why] = self.lost_by.get(why, 0.0) + bad
 
     def ran(self, tale: JobTale, start_s: float, end_s: float) -> None:
         """Book a high-priority job that ran to its end undisturbed."""
@@ -147,6 +154,8 @@ class Ledger:
         """Count what is done, and note when a host is asked back."""
         if isinstance(step, SetNode):
             node = step.node
+            if node.condemned is not None:
+                self._given_up[node.name] = given_up_for(node, node.condemned.cause)
             if node.phase is Phase.EVICTING:
                 key = (node.host, node.name)  # also one that is still being made there
                 self._asked.setdefault(key, at_s)
@@ -156,6 +165,8 @@ class Ledger:
                 self._asked.pop((node.host, node.name), None)
         else:
             self.steps[type(step).__name__] += 1
+            if isinstance(step, act.RequeueJob | act.CancelJob):
+                self._ended[step.job_id] = self._given_up.get(step.subject, _BY_ITSELF)
 
     # --- sums ----------------------------------------------------------------------------------
 

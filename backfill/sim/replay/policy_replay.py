@@ -10,12 +10,12 @@ from itertools import pairwise
 from math import inf
 from typing import Protocol
 
-from backfill.core.changes import Change
-from backfill.core.lifecycle import Phase
-from backfill.core.measures import Harvest
+from backfill.core.model.changes import Change
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.measures import Harvest
+from backfill.core.model.refusals import Code, Goal, Refusal
 from backfill.core.policies.victims import Extent
 from backfill.core.policy import PolicySet
-from backfill.core.refusals import Code, Goal, Refusal
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.drivers.simulated.slurm.model import SimJob
@@ -153,7 +153,7 @@ class _Replay:
         self.sim.on_attempt = self.ledger.attempt
         costs.order_failures(self.sim)
         self.daemon = ReplayDaemon(self.sim, policies, costs, fast_forward=fast_forward)
-        self.daemon.on_change = self.ledger.change
+        self.daemon.cycle.on_change = self.ledger.change
         self.daemon.cycle.on_step = self.ledger.step
         self._next_low = 0
         self._waiting = 0
@@ -177,7 +177,7 @@ class _Replay:
             follow(world, change)
 
         self.sim.on_attempt = attempt
-        self.daemon.on_change = change
+        self.daemon.cycle.on_change = change
 
     # --- feeding -------------------------------------------------------------------------------
 

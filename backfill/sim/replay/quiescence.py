@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backfill.core.plan import Plan
+from backfill.core.model.plan import Plan
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.sim.replay.trace_cluster import TraceCluster

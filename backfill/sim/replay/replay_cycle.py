@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
-from backfill.core.plan import Action, AnswerClaim
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.plan import Action, AnswerClaim, Plan
+from backfill.core.model.refusals import Code, Goal, Refusal
 from backfill.core.policy import PolicySet
-from backfill.core.refusals import Code, Goal, Refusal
+from backfill.core.reconcile.planner import enact
 from backfill.core.world import World
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
 from backfill.engine.narrate import sentence
 
 _KEPT_STEPS = 20_000
+_OF_INSTANCES = frozenset({ch.InstanceSeen, ch.InstanceStopped, ch.InstanceGone})
 
 
 class ReplayCycle(Cycle):
@@ -33,10 +35,24 @@ class ReplayCycle(Cycle):
         self.refusals: dict[tuple[Goal, Code], int] = {}  # how often, by what and why
         self.examples: dict[tuple[Goal, Code], Refusal] = {}  # the first of each
         self.on_step: Callable[[float, Action], None] = lambda at_s, step: None
+        self.on_change: Callable[[World, ch.Change], None] = lambda world, change: None
         self._told: set[tuple[str, Goal, str]] = set()
+
+    def record(self, kind: str, subject: str, body: dict[str, object]) -> None:
+        """Nobody will read it."""
+
+    def _decided(self) -> Plan:
+        return enact(self.world, self.policies)
+
+    def _take_effect(self, steps: Iterable[Action]) -> None:
+        """Nothing keeps a replay from beginning what it has decided: the plan has left it like that."""
+        for step in steps:
+            self._tell(step)
 
     def _apply(self, change: ch.Change) -> None:
         self.world.apply(change)
+        if type(change) in _OF_INSTANCES:
+            self.on_change(self.world, change)
 
     def _mark(self, steps: int) -> None:
         """Nobody will read it."""

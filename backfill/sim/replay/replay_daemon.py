@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from functools import partial
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
-from backfill.core.cluster import Job
-from backfill.core.plan import AnswerClaim
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job
+from backfill.core.model.plan import AnswerClaim
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.events import SimEvent
+from backfill.engine.cycle_driver import CycleDriver
 from backfill.engine.looking import Outside
-from backfill.engine.observe import host_changes, node_changes
+from backfill.engine.messages import HostPicture, NodesPicture
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
 from backfill.sim.replay.costs import ReplayCosts, Transfers, call_of
@@ -27,7 +27,6 @@ from backfill.sim.replay.trace_cluster import TraceCluster
 _SIGHT_S = 14.0
 # After a failed call the daemon reads the host at once, which takes so long (libvirt, a few ms).
 _LOOK_S = 0.01
-_OF_INSTANCES = frozenset({ch.InstanceSeen, ch.InstanceStopped, ch.InstanceGone})
 
 
 class ReplayDaemon:
@@ -52,8 +51,7 @@ class ReplayDaemon:
         self.poll_s = poll_s
         self.world = World()
         self.cycle = ReplayCycle(self.world, policies, self._begin, self._answer)
-        self.on_change: Callable[[World, ch.Change], None] = lambda world, change: None
-        self._watch = Watch(0.03)
+        self._driver = CycleDriver(self.cycle, Watch(0.03))
         self._provider = sim.provider
         self._outside = Outside(sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock)
         self._deeds = Deeds()
@@ -81,12 +79,12 @@ class ReplayDaemon:
         for host in self._provider.hosts:
             seen = self._provider.observe(host)
             # Nobody cuts a host off here: what is known of it is never old.
-            self._take([ch.HostSeen(seen.host, seen.seen_s), ch.SourceSeen(host, math.inf)])
+            self.cycle.take([ch.HostSeen(seen.host, seen.seen_s), ch.SourceSeen(host, math.inf)])
         seen_s = self.sim.now_s
         cluster = self.sim.slurm.observe()
-        self._take(ch.NodeSeen(node, seen_s) for node in cluster.nodes.values())
-        self._take(self.sim.take_news(self.world))
-        self._take([ch.SourceSeen("slurm", seen_s)])
+        self.cycle.take(ch.NodeSeen(node, seen_s) for node in cluster.nodes.values())
+        self.cycle.take(self.sim.take_news(self.world))
+        self.cycle.take([ch.SourceSeen("slurm", seen_s)])
         self._decide_soon()
 
     def _stir(self) -> None:
@@ -112,7 +110,7 @@ class ReplayDaemon:
         """After a call that failed: see where its instance is."""
         self._tick()
         for host in sorted({host for doubt in self.world.doubts.values() for host in doubt.hosts}):
-            self._take(host_changes(self.world, self._provider.observe(host)))
+            self._driver.take_picture(HostPicture(self._provider.observe(host)), self.sim.now_s)
         self._decide_soon()
 
     def _look_again(self) -> None:
@@ -124,12 +122,12 @@ class ReplayDaemon:
         self._read()
         now_s, tales = self.sim.now_s, self.sim.tales
         over = [id_ for id_ in self.world.claims if 0.0 <= tales[id_].end_s < now_s]
-        self._take(ch.ClaimEnded(id_, now_s) for id_ in over)
+        self.cycle.take(ch.ClaimEnded(id_, now_s) for id_ in over)
 
     def _read(self) -> None:
         """All of Slurm: what changed is news."""
-        self._take(self.sim.take_news(self.world))
-        self._take([ch.SourceSeen("slurm", self.sim.now_s)])
+        self.cycle.take(self.sim.take_news(self.world))
+        self.cycle.take([ch.SourceSeen("slurm", self.sim.now_s)])
         self._sight_s = self.sim.now_s
 
     def _tick(self) -> None:
@@ -149,18 +147,12 @@ class ReplayDaemon:
         self._sight_s = until_s
         self.world.apply(ch.SourceSeen("slurm", until_s, first_s))
 
-    def _take(self, changes: Iterable[ch.Change]) -> None:
-        world = self.world
-        for change in changes:
-            world.apply(change)
-            if type(change) in _OF_INSTANCES:
-                self.on_change(world, change)
-
     def _read_nodes(self) -> None:
-        names = self._watch.due(self.sim.now_s)
+        now_s = self.sim.now_s
+        names = self._driver.watch.due(now_s)
         if names:
-            self._take(node_changes(self.world, names, self.sim.slurm.observe_nodes(names)))
-            self._watch.answered(self.sim.now_s)
+            picture = NodesPicture(names, self.sim.slurm.observe_nodes(names))
+            self._driver.take_picture(picture, now_s)
 
     # --- deciding ------------------------------------------------------------------------------
 
@@ -173,21 +165,16 @@ class ReplayDaemon:
     def _decide(self) -> None:
         self._decision_due = False
         self._batches.clear()
-        plan = self.cycle.decide()
-        now_s = self.sim.now_s
-        watched = plan.watch | self._watch.leaving(self.world)
-        self._watch.want(watched, now_s)
-        due = [] if plan.wake_at_s is None else [plan.wake_at_s]
-        if watched:
-            due.append(now_s + self._watch.due_in_s(now_s))
-        self._set_timer(min(due, default=None))
-        if not due and self._quiescence is not None and self._quiescence.possible(plan):
+        plan = self._driver.decide(self.sim.now_s)
+        due_s = self._driver.due_s(self.sim.now_s)
+        self._set_timer(due_s)
+        if due_s == math.inf and self._quiescence is not None and self._quiescence.possible(plan):
             self.sim.fast_forward.begin(self.costs.steps.hook_s)
 
-    def _set_timer(self, at_s: float | None) -> None:
+    def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if at_s is None else self.sim.at(at_s, self._wake)
+        self._timer = None if at_s == math.inf else self.sim.at(at_s, self._wake)
 
     def _wake(self) -> None:
         self._tick()
@@ -217,13 +204,9 @@ class ReplayDaemon:
             deed = self._deeds.of(action, self.world, self.policies, now_s)
             with self.sim.doing(deed):
                 result = attempt(self._outside, action, self.sim.clock.now)
-            self._take(result.changes)
-            done = ch.OperationDone(action.key, now_s, result.problem, result.retry)
-            self.world.apply(done)
-            if result.problem:
+            if self._driver.take_result(result, now_s):
                 self.sim.at(now_s + _LOOK_S, self._read_hosts)
             self._decide_soon()
-        self._watch.stir(now_s)
 
     # --- hooks ---------------------------------------------------------------------------------
 
@@ -239,15 +222,15 @@ class ReplayDaemon:
 
     def _claim(self, job_id: str, hosts: tuple[str, ...]) -> None:
         self._tick()
-        self._watch.comes(node for h in hosts if (node := self.world.hosts[h].node))
-        self._take([ch.Claimed(job_id, hosts, self.sim.now_s, waiting=True)])
+        self._driver.watch.comes(node for h in hosts if (node := self.world.hosts[h].node))
+        self.cycle.take([ch.Claimed(job_id, hosts, self.sim.now_s, waiting=True)])
         self._decide_soon()
 
     def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
         """The hook at the end of a job: Slurm is read at once."""
         if self.sim.fast_forward.on:
             return
-        self._watch.leaves(str(job.raw_id), nodes, self.sim.now_s)
+        self._driver.watch.leaves(str(job.raw_id), nodes, self.sim.now_s)
         self._tick()
         self._read()
         self._decide_soon()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from backfill.core import changes as ch
-from backfill.core.cluster import JobState
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import JobState
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.drivers.simulated.slurm.books import Manners

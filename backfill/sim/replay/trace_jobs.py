@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import inf
 
-from backfill.core import changes as ch
-from backfill.core.cluster import JobState
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import JobState
 from backfill.core.world import World
 from backfill.drivers.simulated.events import EventQueue, SimEvent
 from backfill.drivers.simulated.hypervisor.hardware import SimMachine

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import fmean
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState
-from backfill.core.lifecycle import Phase
-from backfill.core.records import decode
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.records import decode
 from backfill.sim.scenarios.player import Outcome, play
 from backfill.sim.scenarios.scenario import Measure, Scenario
 from backfill.sim.scenarios.stage import SimulatedStage

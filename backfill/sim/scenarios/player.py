@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from backfill.core.cluster import ENDED, Job, JobState
+from backfill.core.model.cluster import ENDED, Job, JobState
 from backfill.drivers.simulated.events import next_round_s
 from backfill.ports.storage import Record
 from backfill.sim.scenarios.scenario import JobEntry, JobMoment, Scenario, When

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
-from backfill.core.cluster import Job
-from backfill.core.plan import AnswerClaim
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job
+from backfill.core.model.plan import AnswerClaim
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.costs import StepCosts
@@ -15,8 +16,9 @@ from backfill.drivers.simulated.events import SimEvent
 from backfill.drivers.simulated.losses import Deed
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.cycle import Cycle
+from backfill.engine.cycle_driver import CycleDriver
 from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
-from backfill.engine.observe import cluster_changes, host_changes, node_changes
+from backfill.engine.messages import ClusterPicture, HostPicture, NodesPicture, ReadFailed
 from backfill.engine.timekeeping import Timekeeper
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
@@ -24,6 +26,8 @@ from backfill.ports.errors import DriverError
 from backfill.ports.storage import Journal
 from backfill.sim.replay.costs import call_of
 from backfill.sim.replay.deeds import Deeds
+
+_LONGEST_WAIT_S = 3600.0
 
 
 class Rehearsal:
@@ -70,7 +74,7 @@ class Rehearsal:
         by_host = dict.fromkeys(self.sim.provider.hosts, self.sim.provider)
         self._outside = Outside(self.sim.slurm, by_host, self._clock, by_host)
         self._timekeeper = Timekeeper(self._clock, self.cycle, self.journal)
-        self.watch = Watch(0.03)
+        self._driver = CycleDriver(self.cycle, Watch(0.03))
         self.cycle.tick(self.now_s)
         self._timekeeper.recall()
         self.cycle.record("daemon", "cluster", {"event": "start"})
@@ -116,41 +120,39 @@ class Rehearsal:
         """Each source is news by itself, and Slurm, the slowest, comes last."""
         self._tick()
         for host in self._outside.providers:
-            self.cycle.take(host_changes(self.world, observe_host(self._outside, host)))
+            self._driver.take_picture(HostPicture(observe_host(self._outside, host)), self.now_s)
             self._decide()
         self._read_slurm()
         self._decide()
 
     def _read_slurm(self) -> None:
+        picture: ClusterPicture | ReadFailed
         try:
-            self.cycle.take(cluster_changes(self.world, observe_cluster(self._outside)))
+            picture = ClusterPicture(observe_cluster(self._outside))
         except DriverError as error:
-            self.cycle.take([ch.SourceFailed("slurm", self.now_s, str(error))])
+            picture = ReadFailed("slurm", str(error))
+        self._driver.take_picture(picture, self.now_s)
 
     def _read_nodes(self) -> None:
-        names = self.watch.due(self.now_s)
+        names = self._driver.watch.due(self.now_s)
         if not names:
             return
         try:
-            seen = observe_nodes(self._outside, names)
+            picture = NodesPicture(names, observe_nodes(self._outside, names))
         except DriverError as error:
-            self.cycle.take([ch.SourceFailed("slurm", self.now_s, str(error))])
-        else:
-            self.cycle.take(node_changes(self.world, names, seen))
-        self.watch.answered(self.now_s)
+            picture = NodesPicture(names, None, str(error))
+        self._driver.take_picture(picture, self.now_s)
 
     def _decide(self) -> None:
-        plan = self.cycle.decide()
-        now_s = self.now_s
-        self.watch.want(plan.watch | self.watch.leaving(self.world), now_s)
-        wake_s = plan.wake_at_s if plan.wake_at_s is not None else now_s + 3600
-        self._set_timer(min(wake_s, now_s + self.watch.due_in_s(now_s)))
+        self._driver.decide(self.now_s)
+        self._set_timer(self._driver.due_s(self.now_s))
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         life = self._life
-        self._timer = self.sim.at(at_s - self._clock.base_s, lambda: self._wake(life))
+        due_s = min(at_s, self.now_s + _LONGEST_WAIT_S) - self._clock.base_s
+        self._timer = self.sim.at(due_s, lambda: self._wake(life))
 
     def _wake(self, life: int, *, poked: bool = False) -> None:
         if life != self._life or not self.alive:
@@ -188,12 +190,7 @@ class Rehearsal:
         if self._step(f"effect {action.key}"):
             return
         self._tick()
-        now_s = self.now_s
-        body: dict[str, object] = {"key": action.key, "elapsed_s": elapsed_s}
-        self.cycle.record("outcome", action.subject, {**body, "problem": result.problem})
-        done = ch.OperationDone(action.key, now_s, result.problem, result.retry)
-        self.cycle.take([*result.changes, done])
-        self.watch.stir(now_s)
+        self._driver.take_result(replace(result, elapsed_s=elapsed_s), self.now_s)
         self._decide()
         if self.world.doubts:
             self._read_all()
@@ -231,7 +228,7 @@ class Rehearsal:
     def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
         if not self.alive:
             return
-        self.watch.leaves(str(job.raw_id), nodes, self.now_s)
+        self._driver.watch.leaves(str(job.raw_id), nodes, self.now_s)
         life = self._life
         self.sim.at(self.sim.now_s, lambda: self._wake(life, poked=True))
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from backfill.core.cluster import Job
-from backfill.core.lifecycle import Phase
+from backfill.core.model.cluster import Job
+from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.victims import Extent
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.slurm.books import Manners

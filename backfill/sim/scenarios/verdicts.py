@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState
-from backfill.core.fleet import Instance, InstanceState
-from backfill.core.lifecycle import ManagedNode, Phase, Rung
-from backfill.core.records import decode
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model.records import decode
 from backfill.ports.storage import Record
 from backfill.sim.scenarios.scenario import Assertion, Expectation, Scenario
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf, nextafter
 from typing import Protocol
 
-from backfill.core.timeline import Timeline
 from backfill.sim.schedulers.node_sets import first_of, give, having, take
 from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.reservations import Kept
+from backfill.sim.schedulers.timeline import Timeline
 
 # Running jobs by estimated end; the number keeps those of one end in the order of their starts.
 Running = Sequence[tuple[float, int, Request]]

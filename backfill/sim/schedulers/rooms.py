@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
-from backfill.core.timeline import Timeline
 from backfill.sim.schedulers.forecasts import Forecast, NodeForecast, PoolForecast, Running, claim_kept
 from backfill.sim.schedulers.node_sets import busiest, first_of, give, having, take
 from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.reservations import Kept
+from backfill.sim.schedulers.timeline import Timeline
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from backfill.core.quantities import NOTHING, Resources
+from backfill.core.model.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api import naming
 from backfill.drivers.openstack.api.board import Board
 from backfill.drivers.openstack.api.link import ApiLink

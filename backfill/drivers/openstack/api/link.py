@@ -236,8 +236,8 @@ def _usual(cloud: str) -> openstack.config.OpenStackConfig:
     )
 
 
-def _misshapen(content: object, cloud: str) -> str:
-    """Return the reason why `cloud` cannot be found in it; empty if it is there."""
+def _misshapen(content: object, cloud: str) -> str | None:
+    """Return the reason why `cloud` cannot be found in it; None: it is there."""
     clouds = content.get("clouds") if isinstance(content, dict) else None
     if not isinstance(clouds, dict):
         return "it has no mapping `clouds:`"
@@ -246,4 +246,4 @@ def _misshapen(content: object, cloud: str) -> str:
     entry = clouds[cloud]
     if not isinstance(entry, dict) or not isinstance(entry.get("auth", {}), dict):
         return f"what it has below {cloud} is no mapping with `auth:`"
-    return ""
+    return None

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from backfill.core.fleet import Instance, InstanceSpec, InstanceState, Tag
-from backfill.core.quantities import Resources
+from backfill.core.model.fleet import Instance, InstanceSpec, InstanceState, Tag
+from backfill.core.model.quantities import Resources
 from backfill.drivers.openstack.api.shortage import is_no_room
 
 Server = dict[str, Any]
@@ -113,15 +113,15 @@ def state_of(server: Server) -> InstanceState:
     return _STATES.get(str(server.get("status")), InstanceState.UNKNOWN)
 
 
-def _problem_of(server: Server) -> str:
-    """Say why it is not known what became of a server, with the next step, or return ""."""
+def _problem_of(server: Server) -> str | None:
+    """Say why it is not known what became of a server, with the next step, or None."""
     if _generation(server) is None:
         return (
             f"its metadata {_MARK}generation is gone or damaged, so that nobody knows which one "
             f"it is; put it back with `openstack server set --property {_MARK}generation=NUMBER`"
         )
     if state_of(server) is not InstanceState.UNKNOWN:
-        return ""
+        return None
     status, fault = server.get("status"), fault_of(server) or "no reason is given"
     said = f"ERROR ({fault}), which its guest may have survived" if status == "ERROR" else status
     return (
@@ -142,8 +142,8 @@ def instance_of(server: Server, host: str) -> Instance:
         resources=Resources(_number(mark(server, "cpus")), _number(mark(server, "memory_mb"))),
         boot_s=seconds(str(server.get("created", ""))),
         wanted_back=wanted_back(server),
-        no_room=_no_room(server),
-        problem=problem,
+        no_room=_no_room(server) or "",
+        problem=problem or "",
     )
 
 
@@ -162,10 +162,10 @@ def wanted_back(server: Server) -> str:
     return str(server.get("metadata", {}).get(RECLAIM, ""))
 
 
-def _no_room(server: Server) -> str:
-    """Return the fault of a server that was never made for lack of room; empty otherwise."""
+def _no_room(server: Server) -> str | None:
+    """Return the fault of a server that was never made for lack of room; None otherwise."""
     fault = fault_of(server) if server.get("status") == "ERROR" else ""
-    return fault if is_no_room(fault) else ""
+    return fault if is_no_room(fault) else None
 
 
 def fault_of(server: Server) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 
-from backfill.core.readiness import figure
+from backfill.core.model.readiness import figure
 from backfill.drivers.openstack.settings import Guest
 from backfill.ports.errors import BadOutputError, DriverError, RefusedError, UnreachableError
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.states import AWAITS_KEY, Server, mark, state_of
 from backfill.drivers.openstack.guest import command

@@ -6,7 +6,7 @@ import base64
 import json
 import shlex
 
-from backfill.core.fleet import InstanceSpec
+from backfill.core.model.fleet import InstanceSpec
 from backfill.drivers.openstack.settings import Guest
 from backfill.ports.errors import RefusedError
 

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from backfill.core.fleet import CloneMethod, InstanceSpec, InstanceState
+from backfill.core.model.fleet import CloneMethod, InstanceSpec, InstanceState
 from backfill.drivers.openstack.api.cloud import Choice, Cloud, text_of
 from backfill.drivers.openstack.api.errors import FOREIGN, acted_is_unknown, translate
 from backfill.drivers.openstack.api.shortage import is_no_room, is_no_zone, is_quota

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.errors import FOREIGN, acted_is_unknown, status_of, translate
 from backfill.drivers.openstack.api.states import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from backfill.core.fleet import InstanceSpec
+from backfill.core.model.fleet import InstanceSpec
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.errors import FOREIGN, acted_is_unknown, translate
 from backfill.drivers.openstack.api.states import cluster_tag

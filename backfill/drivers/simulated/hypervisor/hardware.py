@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from backfill.core.fleet import IN_MEMORY, CloneParent, Host, Instance, InstanceSpec, InstanceState
-from backfill.core.quantities import Resources
+from backfill.core.model.fleet import IN_MEMORY, CloneParent, Host, Instance, InstanceSpec, InstanceState
+from backfill.core.model.quantities import Resources
 from backfill.drivers.simulated.events import SimEvent
 
 
@@ -15,7 +15,7 @@ class Violation:
     """A broken promise.
 
     `kind`: stale, twice, lost, room, overfull, double-name, double-host; or of what we did to work:
-    destroyed, cancelled, undone, timeout, second (see losses.py).
+    destroyed, cancelled, undone, timeout, second, late (see losses.py).
     """
 
     at_s: float
@@ -71,11 +71,17 @@ class SimMachine:
     answering: bool = False
     stopped_at_s: float = 0.0
     silent_s: float = 0.0  # since when its slurmd cannot be reached, while it cannot
+    unheard_s: float | None = None  # since when it has stood still, or has and not been woken since
     stood_s: float = 0.0  # how long it stood still in all, which its uptime does not count
     lag_s: float = 0.0  # how far its clock is behind
     runs: list[SimRun] = field(default_factory=list)
     kept_mb: int | None = None  # what its balloon leaves it
     throttled: bool = False  # alive, but its share of the CPUs is too small to count
+    frozen: bool = False  # alive, but its guest keeps the jobs in it still
+
+    def stood_in_s(self, now_s: float) -> float:
+        """For how long it has stood still by now without a break."""
+        return 0.0 if self.on else now_s - self.stopped_at_s
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +122,7 @@ class SimInstance:
             rss_mb=self.rss_mb,
             boot_s=self.created_s,
             throttled=self.machine.throttled,
+            frozen=self.machine.frozen,
         )
 
     @property
@@ -189,6 +196,7 @@ class SimHost:
     problem: str = ""
     saves_paused: bool = True
     parents: list[CloneParent] = field(default_factory=list)
+    unproven: str = ""
 
     @property
     def answers(self) -> bool:
@@ -205,6 +213,7 @@ class SimHost:
             problem,
             self.saves_paused,
             parents=tuple(self.parents),
+            unproven=self.unproven,
         )
 
     @property

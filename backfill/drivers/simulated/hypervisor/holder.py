@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
-from backfill.core.fleet import Host, Instance, InstanceState
-from backfill.core.refusals import Reason
-from backfill.core.sentences import sentence
+from backfill.core.model.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
+from backfill.core.model.fleet import Host, Instance, InstanceState
+from backfill.core.model.refusals import Reason
+from backfill.core.model.sentences import sentence
 from backfill.drivers.simulated.hypervisor.hardware import SimHost, SimInstance
 from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError, RefusedError
 
@@ -78,14 +78,14 @@ class SimulatedHolder:
             self.plugged[name] = host
             self._held[name] = replace(self._held[name], plugged=True)
 
-    def room_for(self, host: str, name: str) -> str:
+    def room_for(self, host: str, name: str) -> str | None:
         """Return True if `host` could give it the same."""
         old = self._held.get(name)
         if old is None or old.host == host:
-            return ""
+            return None
         others = [h for h in self._held.values() if h.instance != name]
         given = allocate(_elsewhere(old, host), self.functions, others, Sharing.ANYONE, self._cluster)
-        return sentence(given) if isinstance(given, Reason) else ""
+        return sentence(given) if isinstance(given, Reason) else None
 
     def _shown(self, instance: SimInstance) -> Instance:
         """As anybody sees it, with what it holds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from backfill.core.fleet import Checkpoint, InstanceState
+from backfill.core.model.fleet import Checkpoint, InstanceState
 from backfill.drivers.simulated.hypervisor.hardware import SimHost, SimInstance
 from backfill.drivers.simulated.losses import Losses, runs_in
 from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, NotFoundError

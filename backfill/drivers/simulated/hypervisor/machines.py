@@ -90,9 +90,15 @@ class Machines:
         for run in machine.runs:
             self._follow(run)
 
+    def freeze(self, machine: SimMachine, *, on: bool) -> None:
+        """Let the guest keep its jobs still, or let them go on."""
+        machine.frozen = on
+        for run in machine.runs:
+            self._follow(run)
+
     def set_clock(self, machine: SimMachine) -> float:
         """Correct its clock; returns by how much, s."""
-        lag_s, machine.lag_s = machine.lag_s, 0.0
+        lag_s, machine.lag_s, machine.unheard_s = machine.lag_s, 0.0, None
         return lag_s
 
     def _wake_up(self, machine: SimMachine) -> None:
@@ -104,13 +110,14 @@ class Machines:
             machine.boot_from_s = now_s
             machine.boot = self._events.after(machine.boot_left_s, partial(self._end_boot, machine))
         for run in machine.runs:
-            if run.stale and not run.finished:
+            if run.stale and not run.finished and not machine.frozen:
                 self._watchman.stale_copy(run, machine)
             self._follow(run)
 
     def _stand_still(self, machine: SimMachine) -> None:
         now_s = self._events.now_s
         machine.stopped_at_s = now_s
+        machine.unheard_s = now_s if machine.unheard_s is None else machine.unheard_s
         if machine.boot is not None and machine.boot_left_s is not None:
             machine.boot.cancel()
             machine.boot = None
@@ -182,7 +189,8 @@ class Machines:
     def _follow(self, run: SimRun) -> None:
         may = not (run.stopped or run.finished)
         may = may and all(
-            machine.alive and machine.booted and not machine.throttled for machine in run.machines
+            machine.alive and machine.booted and not (machine.throttled or machine.frozen)
+            for machine in run.machines
         )
         if may and run.since_s is None:
             self._go(run)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from backfill.core.fleet import CloneMethod, CloneParent, Flavour, Instance, InstanceSpec, InstanceState
-from backfill.core.readiness import Fact, GuestReport, Stated
+from backfill.core.model.fleet import CloneMethod, CloneParent, Flavour, Instance, InstanceSpec, InstanceState
+from backfill.core.model.readiness import Fact, GuestReport, Stated
 from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
@@ -52,6 +52,8 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         self.fork_s = 1.2  # instead of that, for an instant clone
         self.ailments: dict[str, tuple[Fact, ...]] = {}  # by instance: what it cannot prove
         self.ailing: tuple[Fact, ...] = ()  # what none can
+        self.announced: dict[int, float] = {}  # by job: when its features say that its room goes
+        self.commands: list[tuple[int, str, tuple[str, ...]]] = []  # run for a job: its number, as whom, what
         self.watch: Callable[[SimInstance], None] = lambda instance: None
         self.woken: Callable[[SimMachine], None] = lambda machine: None
         self._events = events
@@ -150,6 +152,9 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             instance = self._instance(found, name)
             if instance.state is not InstanceState.RUNNING:
                 self._need(instance, InstanceState.PAUSED)
+                machine = instance.machine
+                if self.losses is not None and not machine.frozen:
+                    self.losses.goes_on(machine, machine.stood_in_s(self._events.now_s))
                 self._change(instance, InstanceState.RUNNING)
                 self.watch(instance)
 
@@ -158,6 +163,41 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         with self._call("throttle", host, name) as found:
             self._need(instance := self._instance(found, name), *_IN_MEMORY)
             self._machines.throttle(instance.machine, on=percent is not None)
+
+    def freeze(self, host: str, name: str) -> None:
+        """Its jobs stand still from here on."""
+        with self._call("freeze", host, name) as found:
+            self._need(instance := self._instance(found, name), InstanceState.RUNNING)
+            self._machines.freeze(instance.machine, on=True)
+
+    def release(self, host: str, name: str, now_s: float, ended: Collection[int]) -> float:
+        """Those of `ended` are gone before any goes on."""
+        with self._call("release", host, name) as found:
+            self._need(instance := self._instance(found, name), InstanceState.RUNNING)
+            machine = instance.machine
+            numbers = {str(number) for number in ended}
+            over = [run for run in machine.runs if run.job in numbers]
+            if over and not machine.frozen:
+                raise RefusedError(name, "its jobs were not frozen, so that none can be ended unrun")
+            lag_s = self._machines.set_clock(machine)
+            if self.losses is not None and machine.frozen:
+                self.losses.goes_on(machine, lag_s, over)
+            for run in over:
+                self._machines.kill(run)
+            self._machines.freeze(machine, on=False)
+            return lag_s
+
+    def announce(self, host: str, name: str, job: int, ends_s: float) -> None:
+        """It is written down."""
+        with self._call("announce", host, name) as found:
+            self._need(self._instance(found, name), InstanceState.RUNNING)
+            self.announced[job] = ends_s
+
+    def run_for(self, host: str, name: str, job: int, user: str, command: Sequence[str]) -> None:
+        """It is written down."""
+        with self._call("run_for", host, name) as found:
+            self._need(self._instance(found, name), InstanceState.RUNNING)
+            self.commands.append((job, user, tuple(command)))
 
     def give_memory(self, host: str, name: str, keep_mb: int | None) -> int:
         """The host uses so much less at once."""
@@ -333,13 +373,13 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         with self._call("cancel_parents", host) as found:
             found.parents = [parent for parent in found.parents if parent.made]
 
-    def differs(self, host: str, name: str, stated: Stated) -> str:
+    def differs(self, host: str, name: str, stated: Stated) -> str | None:
         """Nothing does, but for what stands in `unlike`, and where another list was meant."""
         with self._call("differs", host, name) as found:
             self._need(instance := self._instance(found, name), InstanceState.RUNNING)
             if stated.listed != f"{name}.g{instance.spec.tag.generation}":
                 return "its states come to something else now than when it was made"
-            return self.unlike.get(name, "")
+            return self.unlike.get(name)
 
     def job_processes(self, host: str, name: str) -> tuple[int, int]:
         """One process for every job that computes there; none is ever stopped by a signal."""

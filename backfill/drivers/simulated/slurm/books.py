@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from backfill.core.cluster import JobState
+from backfill.core.model.cluster import JobState
 from backfill.drivers.simulated.slurm.model import Partition, SimJob, SimNode
 
 # Jobs with the same wishes fail or fit together: one look per shape and pass is enough.

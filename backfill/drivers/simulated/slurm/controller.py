@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from backfill.core.cluster import JobState
+from backfill.core.model.cluster import JobState
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.hypervisor.hardware import SimMachine, SimRun
 from backfill.drivers.simulated.hypervisor.machines import Machines

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-from backfill.core.cluster import Job, JobState
+from backfill.core.model.cluster import ACTIVE, Job, JobState
 from backfill.drivers.simulated.events import EventQueue, next_round_s
 from backfill.drivers.simulated.hypervisor.machines import Machines
 from backfill.drivers.simulated.slurm.books import Books, PendingQueue
@@ -171,6 +171,16 @@ class JobControl:
         if not job.completing:
             job.nodes = ()
         self.wait(job)
+
+    def end_by_itself(self, job: SimJob, after_s: float) -> None:
+        """It heeds a signal: its processes end of their own accord in a moment."""
+        restart = job.restarts
+
+        def ends() -> None:
+            if job.state in ACTIVE and job.restarts == restart and not job.configuring:
+                self.end(job, JobState.FAILED)
+
+        self._events.after(after_s, ends)
 
     def end(self, job: SimJob, state: JobState) -> None:
         """The job has ended; where its nodes do not answer it hangs in COMPLETING."""

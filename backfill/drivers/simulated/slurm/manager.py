@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
-from backfill.core.cluster import ENDED, OUR_REASON, Job, JobState, Node, SlurmSettings, SlurmVersion
+from backfill.core.model.cluster import ENDED, OUR_REASON, Job, JobState, Node, SlurmSettings, SlurmVersion
 from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
@@ -253,6 +253,17 @@ class SimulatedSlurm:
                 if self.losses is not None:
                     self.losses.job_goes(job, "cancelled")
                 self._jobs.end(job, JobState.CANCELLED)
+
+    def signal_job(self, job_id: str, signal: str) -> None:
+        """A job that heeds signals ends by itself a little later; any other goes on."""
+        check_job_id(job_id)
+        with self._call("signal_job", job_id):
+            job = self._known(job_id)
+            if job.state is not JobState.RUNNING or job.configuring:
+                raise BusyError(f"job {job_id}", "it does not run, so that no signal reaches it now")
+            job.signals.append(signal)
+            if job.heeds_s is not None:
+                self._jobs.end_by_itself(job, job.heeds_s)
 
     def tell(self, job_id: str, text: str, over: str = "", *, aloud: bool = False) -> None:
         """Set AdminComment; what is said aloud is heard while the job waits or runs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.simulated.events import SimEvent
 
 
@@ -76,7 +76,10 @@ class SimJob(Viewed):
     clock_s: float = 0.0  # since when its time limit is counted down
     paid_s: float = 0.0  # run time before that
     admin_comment: str = ""
+    comment: str = ""
     heard: list[str] = field(default_factory=list)  # at its owner's terminal
+    signals: list[str] = field(default_factory=list)  # that were sent to its processes
+    heeds_s: float | None = None  # so long after a signal it ends; None: it does not heed them
     stop_failed: bool = False  # the stop signal could not even be sent
     het: bool = False  # a component of a heterogeneous job: Slurm suspends none
     suspended_by: str = ""  # somebody else; empty: nobody, or we
@@ -128,6 +131,7 @@ class SimJob(Viewed):
             reason=("JobHeldAdmin" if self.held else "Resources") if pending else "None",
             required_nodes=self.required_nodes,
             features=self.features,
+            comment=self.comment,
         )
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from backfill.core.cluster import JobState, NodeBase
+from backfill.core.model.cluster import JobState, NodeBase
 from backfill.ports.errors import DriverError
 from backfill.ports.workload import ClusterObservation
 
@@ -40,8 +40,8 @@ class SlurmHealth:
         return cls(frozenset(nodes), jobs)
 
 
-def lost(before: SlurmHealth, now: ClusterObservation) -> str:
-    """Say what is missing now, in one sentence; empty if nothing is."""
+def lost(before: SlurmHealth, now: ClusterObservation) -> str | None:
+    """Say what is missing now, in one sentence; None: nothing is."""
     for name in sorted(before.nodes):
         node = now.nodes.get(name)
         if node is None:
@@ -54,7 +54,7 @@ def lost(before: SlurmHealth, now: ClusterObservation) -> str:
             return f"job {job_id} is gone"
         if job.state is JobState.NODE_FAIL or job.restarts > restarts:
             return f"job {job_id} lost its node"
-    return ""
+    return None
 
 
 def await_health(
@@ -62,9 +62,9 @@ def await_health(
     before: SlurmHealth,
     expected: Iterable[str],
     within_s: float,
-    effective: Callable[[], str] = lambda: "",
-) -> str:
-    """Look until all is well; after `within_s`, what is not, in one sentence.
+    effective: Callable[[], str | None] = lambda: None,
+) -> str | None:
+    """Look until all is well (None); after `within_s`, what is not, in one sentence.
 
     `expected` are nodes that must be known now; `effective` says which setting is not in force.
     """
@@ -80,8 +80,8 @@ def _look(
     look: Callable[[], ClusterObservation],
     before: SlurmHealth,
     expected: frozenset[str],
-    effective: Callable[[], str],
-) -> str:
+    effective: Callable[[], str | None],
+) -> str | None:
     try:
         seen = look()
         absent = sorted(expected - seen.nodes.keys())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from backfill.core.quantities import parse_hostlist
+from backfill.core.model.quantities import parse_hostlist
 from backfill.drivers.slurm.conf.site import Site
 from backfill.ports.errors import RefusedError
 from backfill.ports.workload import NodeSpec

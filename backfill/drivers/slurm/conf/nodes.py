@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from backfill.core.cluster import OUR_REASON, Node, NodeBase
-from backfill.core.quantities import fold_hostlist
+from backfill.core.model.cluster import OUR_REASON, Node, NodeBase
+from backfill.core.model.quantities import fold_hostlist
 from backfill.drivers.slurm.checks import mismatch
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, named_in, salvage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 
-from backfill.core.cluster import SlurmVersion
+from backfill.core.model.cluster import SlurmVersion
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.managed import Managed
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError
@@ -38,11 +38,11 @@ class Reload:
             )
         return True
 
-    def hint(self, version: SlurmVersion, old: Managed, new: Managed) -> str:
-        """Say what takes effect only later, because a restart is not allowed; empty if nothing does."""
+    def hint(self, version: SlurmVersion, old: Managed, new: Managed) -> str | None:
+        """Say what takes effect only later, because a restart is not allowed; None: nothing does."""
         late = version.major < COUNT_MAY_CHANGE and _at_start(old) != _at_start(new)
         if not late or self.restart:
-            return ""
+            return None
         return (
             f"Slurm {version} begins or ceases to call {' and '.join(sorted(_AT_START))} only when "
             "slurmctld is restarted; do that when it suits you"

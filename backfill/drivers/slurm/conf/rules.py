@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from backfill.core.cluster import Node, NodeBase, SlurmSettings
+from backfill.core.model.cluster import Node, NodeBase, SlurmSettings
 from backfill.drivers.slurm.checks import check_spec
 from backfill.drivers.slurm.conf.managed import LineState, Managed
 from backfill.drivers.slurm.conf.site import Site
@@ -13,8 +13,8 @@ from backfill.ports.errors import BusyError, RefusedError
 from backfill.ports.workload import ClusterObservation
 
 
-def missing_include(site: Site, managed: Path) -> str:
-    """Say what the site must do so that Slurm reads our file; empty if it does."""
+def missing_include(site: Site, managed: Path) -> str | None:
+    """Say what the site must do so that Slurm reads our file; None: it does."""
     if site.include is None:
         return (
             f"{site.conf} does not include {managed.name}; add the line "
@@ -24,7 +24,7 @@ def missing_include(site: Site, managed: Path) -> str:
     if words[-1] != managed.name:
         # slurmctld hands only files without a path to a slurmd that has no slurm.conf of its own.
         return f"{site.include.place}: write 'Include {managed.name}', without a directory"
-    return ""
+    return None
 
 
 def objections(managed: Managed, site: Site) -> list[str]:
@@ -85,8 +85,8 @@ def check(old: Managed, new: Managed, seen: ClusterObservation, leaving: frozens
             raise BusyError(name, "it takes jobs", "drain it first")
 
 
-def not_in_force(pairs: Iterable[tuple[str, str]], settings: SlurmSettings) -> str:
-    """Name the settings that Slurm does not use, in one sentence; empty if it uses all."""
+def not_in_force(pairs: Iterable[tuple[str, str]], settings: SlurmSettings) -> str | None:
+    """Name the settings that Slurm does not use, in one sentence; None: it uses all."""
     for key, value in pairs:
         if key == "PrivateData":
             continue  # newer releases show CLOUD nodes anyway and do not know the word
@@ -95,7 +95,7 @@ def not_in_force(pairs: Iterable[tuple[str, str]], settings: SlurmSettings) -> s
         wanted = set(value.split(","))
         if used and not any(wanted <= set(u.split(" ")[0].split(",")) for u in used):
             return f"Slurm uses {key}={','.join(used)} and not {value}"
-    return ""
+    return None
 
 
 def _touched(old: Managed, new: Managed) -> set[str]:
@@ -124,8 +124,8 @@ def programs_gone(managed: Managed) -> str:
     return ""
 
 
-def lost(text: str, new: Managed) -> str:
-    """Say what a file replaced by force may have had that the new one lacks; empty if nothing."""
+def lost(text: str, new: Managed) -> str | None:
+    """Say what a file replaced by force may have had that the new one lacks; None: nothing."""
     if "# section: hooks" not in text or new.section("hooks"):
-        return ""
+        return None
     return "the hooks stood in the replaced file; run `backfill slurm hooks install`"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from backfill.core.quantities import parse_hostlist
+from backfill.core.model.quantities import parse_hostlist
 
 _INCLUDE = re.compile(r"\s*include\s+(\S+)\s*$", re.IGNORECASE)
 _PAIR = re.compile(r"([A-Za-z]+)\s*=\s*(\"[^\"]*\"|\S*)")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backfill.core.cluster import SlurmSettings
+from backfill.core.model.cluster import SlurmSettings
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf import rules
 from backfill.drivers.slurm.conf.dry import dry_start
@@ -120,6 +120,18 @@ class Transactions:
             told = self._recover()
             return self._apply(change, dry=dry, force=force, told=told)
 
+    def introduce(self) -> str | None:
+        """Make an empty managed file where there is none; return what the site has to do then, if anything.
+
+        It has to be there before slurm.conf may include it: where it does already, nothing is made.
+        """
+        site = self.site()
+        if site.include is not None or read_or_empty(self.place.managed):
+            return None
+        with locked(self.place.state_dir / "lock"):
+            replace_file(self.place.managed, render(EMPTY), like=self.place.conf)
+        return rules.missing_include(site, self.place.managed)
+
     def note_states(self, change: Change) -> None:
         """Write a change that matters only at Slurm's next start; nothing is reloaded."""
         with locked(self.place.state_dir / "lock"):
@@ -160,9 +172,6 @@ class Transactions:
         new = change(old)
         fresh = render(new)
         site = self.site()
-        if not text and site.include is None:
-            # It has to be there before slurm.conf may include it.
-            replace_file(managed, render(EMPTY), like=self.place.conf)
         if missing := rules.missing_include(site, managed):
             raise RefusedError(self.place.name, missing)
         if fresh == text:
@@ -231,16 +240,16 @@ class Transactions:
             return False
         return True
 
-    def _reload(self, restart: bool, *, again: bool = False) -> str:
+    def _reload(self, restart: bool, *, again: bool = False) -> str | None:
         self.at("reload")
         try:
             self.reload.carry_out(self.slurm.commands, restart=restart, revive=again)
         except DriverError as error:
             return str(error)
         self.at("look")
-        return ""
+        return None
 
-    def _unhealthy(self, note: Note, expected: tuple[str, ...]) -> str:
+    def _unhealthy(self, note: Note, expected: tuple[str, ...]) -> str | None:
         wanted = parse(note.new).pairs() if expected or note.direction is Direction.FORWARD else []
         return await_health(
             self.slurm.look,

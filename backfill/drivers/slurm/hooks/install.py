@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backfill.core.cluster import SlurmVersion
+from backfill.core.model.cluster import SlurmVersion
 from backfill.drivers.slurm.conf.files import read_or_empty, remove_file, replace_file
 from backfill.drivers.slurm.conf.managed import CLOUD_SECTION, Managed
 from backfill.drivers.slurm.conf.site import Site
@@ -173,6 +173,7 @@ class Hooks:
             theirs["JobSubmitPlugins"] = site.value("JobSubmitPlugins")
             pairs.append(("JobSubmitPlugins", _with_lua(theirs["JobSubmitPlugins"])))
         replace_file(self._directory / _RECORD, json.dumps(theirs, indent=1) + "\n")
+        (self._directory / _RECORD).chmod(0o644)  # the daemon's user reads it, too
         return tuple(pairs)
 
     def _runner(self, name: str, theirs: str) -> str:

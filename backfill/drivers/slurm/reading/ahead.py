@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from backfill.core.cluster import Job, Node
-from backfill.core.quantities import parse_hostlist
+from backfill.core.model.cluster import Job, Node
+from backfill.core.model.quantities import parse_hostlist
 from backfill.drivers.slurm.access import PREFIX
 from backfill.ports.errors import BadOutputError
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Collection
 from functools import cached_property
 
-from backfill.core.cluster import Job, Node
-from backfill.core.quantities import fold_hostlist
+from backfill.core.model.cluster import Job, Node
+from backfill.core.model.quantities import fold_hostlist
 from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools
 from backfill.drivers.slurm.reading.records import jobs_of, nodes_of, read_document
 from backfill.drivers.slurm.reading.text_path import FEW, TextPath

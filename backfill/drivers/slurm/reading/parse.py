@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
-from backfill.core.cluster import Job, JobState, Node
-from backfill.core.quantities import MOST_NODES, parse_hostlist
+from backfill.core.model.cluster import Job, JobState, Node
+from backfill.core.model.quantities import MOST_NODES, parse_hostlist
 from backfill.drivers.slurm.reading.states import job_state, node_state
 from backfill.ports.errors import BadOutputError
 
@@ -36,7 +36,7 @@ _FIXED = (
     "batchflag",
     "requeue",
 )
-_FREE = ("account", "qos", "reason", "reqnodes", "feature", "name")
+_FREE = ("account", "qos", "reason", "reqnodes", "feature", "comment", "name")
 _UNIT = "\x1f"
 _MOST_TASKS = 4_000_001  # the largest MaxArraySize
 # Of the waiting tasks of an array the first ones stand for all, and so they do of all arrays where
@@ -145,6 +145,7 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
         features=given(free["feature"]),
         deadline_s=_time_s(fixed["deadline"]),
         interactive=fixed["batchflag"] == "0",
+        comment=given(free["comment"]),
         planned_s=_time_s(fixed["starttime"]) if planned else 0.0,
         planned_nodes=planned,
     )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from backfill.core.cluster import Job, Node
+from backfill.core.model.cluster import Job, Node
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, UnreachableError
 
 _LOG = logging.getLogger("backfill.slurm")

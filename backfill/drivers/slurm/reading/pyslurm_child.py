@@ -22,6 +22,7 @@ FIELDS = (
     "partition",
     "qos",
     "account",
+    "comment",
     "user_name",
     "allocated_nodes",
     "required_nodes",

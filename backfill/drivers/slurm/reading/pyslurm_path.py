@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from backfill.core.cluster import Job, JobState, Node
+from backfill.core.model.cluster import Job, JobState, Node
 from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools, meaning_of
 from backfill.drivers.slurm.reading.child import Child
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, tasks
@@ -151,6 +151,7 @@ def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
             required_nodes=asked_hosts(record["required_nodes"] or ""),
             features=given(record["constraints"] or ""),
             deadline_s=_time_s(record["deadline"]),
+            comment=given(record["comment"] or ""),
             planned_s=_time_s(record["start_time"]) if planned else 0.0,
             planned_nodes=planned,
         )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from backfill.core.cluster import Job, Node, NodeBase, SlurmSettings
+from backfill.core.model.cluster import Job, Node, NodeBase, SlurmSettings
 from backfill.drivers.slurm.checks import JOB_ID, NODE_NAME, checked, is_dynamic
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.ahead import SHOW_RESERVATIONS, Ahead, read_reservations

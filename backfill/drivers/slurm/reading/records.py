@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.commands import meaning_of
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, job_memory_mb, tasks
 from backfill.drivers.slurm.reading.states import job_state, node_state
@@ -126,6 +126,7 @@ def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
             features=given(_text(entry["features"])),
             deadline_s=_time_s(entry["deadline"]),
             interactive=not entry["batch_flag"],
+            comment=given(_text(entry["comment"])),
             planned_s=_time_s(entry["start_time"]) if planned else 0.0,
             planned_nodes=planned,
         )

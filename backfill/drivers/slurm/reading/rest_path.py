@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from backfill.core.cluster import Job, Node
+from backfill.core.model.cluster import Job, Node
 from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools
 from backfill.drivers.slurm.reading.paths import BrokenPathError
 from backfill.drivers.slurm.reading.records import jobs_of, read_document

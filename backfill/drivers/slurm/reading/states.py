@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backfill.core.cluster import JobState, NodeBase
+from backfill.core.model.cluster import JobState, NodeBase
 
 # One-character endings of the short form (sinfo(1), NODE STATE CODES).
 _SUFFIXES = {

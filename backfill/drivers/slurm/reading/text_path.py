@@ -7,8 +7,8 @@ import secrets
 import time
 from collections.abc import Collection
 
-from backfill.core.cluster import Job, Node
-from backfill.core.quantities import fold_hostlist
+from backfill.core.model.cluster import Job, Node
+from backfill.core.model.quantities import fold_hostlist
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.parse import JobFormat, Records, read_node_records, read_nodes
 from backfill.ports.errors import DriverError, NotFoundError
