@@ -1,0 +1,45 @@
+"""How two runs of a test suite differ, read from pytest's own reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.conformance.verdicts import Told, Verdict, counted, differences, read, worse
+
+_REPORT = """<?xml version="1.0"?><testsuites><testsuite name="pytest">
+<testcase classname="tests.test_1" name="test_a" time="0.1"/>
+<testcase classname="tests.test_1" name="test_b"><failure message="no nodes&#10;more"/></testcase>
+<testcase classname="tests.test_1" name="test_c"><skipped message="needs auto-config"/></testcase>
+<testcase classname="tests.test_2" name="test_d"><error message="set-up">text</error></testcase>
+<testcase classname="tests.test_2" name="test_e"/>
+<testcase classname="tests.test_2" name="test_e"><error>clearing up
+failed</error></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_report_is_read(tmp_path: Path) -> None:
+    """Errors outside of a test are failures of it, whatever it said itself."""
+    report = tmp_path / "told.xml"
+    report.write_text(_REPORT)
+    assert read(report) == {
+        "tests.test_1::test_a": Told(Verdict.PASSED),
+        "tests.test_1::test_b": Told(Verdict.FAILED, "no nodes"),
+        "tests.test_1::test_c": Told(Verdict.SKIPPED, "needs auto-config"),
+        "tests.test_2::test_d": Told(Verdict.FAILED, "set-up"),
+        "tests.test_2::test_e": Told(Verdict.FAILED, "clearing up"),
+    }
+    assert counted(read(report)) == "1 passed, 3 failed, 1 skipped"
+
+
+def test_only_what_differs_is_told() -> None:
+    """A test that fails on both says nothing of virtual nodes; one that is missing was not run."""
+    passed, failed = Told(Verdict.PASSED), Told(Verdict.FAILED, "why")
+    bare = {"same": failed, "worse": passed, "better": failed, "gone": passed}
+    virtual = {"same": failed, "worse": failed, "better": passed}
+    pairs = differences(bare, virtual)
+    assert pairs == {
+        "worse": (passed, failed),
+        "better": (failed, passed),
+        "gone": (passed, Told(Verdict.SKIPPED, "it was not run")),
+    }
+    assert worse(pairs) == ["worse"]
