@@ -8,10 +8,7 @@ sums stand in requirements.site.lock. Everything that carries a time carries the
 from __future__ import annotations
 
 import argparse
-import hashlib
-import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -22,10 +19,11 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 
-from backfill.lab.cleanroot import clean_root
-from backfill.lab.spec import LabError, cache_root
+from tools import ROOT, BuildError, commit_s, run, tools_python, uv
 
-ROOT = Path(__file__).resolve().parents[1]
+from backfill.lab.cleanroot import clean_root
+from backfill.lab.spec import LabError
+
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 LOCK = ROOT / "requirements.site.lock"
 WHEEL = f"backfill-{VERSION}-py3-none-any.whl"
@@ -45,43 +43,6 @@ DEB13 = (
 RPM = ("rpm", "python3")
 # The pure dependencies that the .rpm brings; the bindings are the system's.
 _RPM_PARTS = ("pyyaml", "rich", "markdown-it-py", "mdurl", "pygments")
-
-
-class BuildError(Exception):
-    """Something could not be built; the text says what and why."""
-
-
-def run(*argv: str | Path, cwd: Path = ROOT) -> str:
-    """Return what a tool prints. Raises BuildError with its last lines where it fails."""
-    environment = os.environ | {"SOURCE_DATE_EPOCH": str(commit_s()), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise BuildError(f"{' '.join(str(part) for part in argv[:4])} ... failed:\n{last}")
-    return done.stdout
-
-
-def commit_s() -> int:
-    """When the last commit was made, epoch seconds: the time of everything that is built."""
-    argv = ("git", "-C", str(ROOT), "log", "-1", "--format=%ct")
-    return int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-
-
-def uv() -> str:
-    """The uv that the set-up installs, where the machine has none of its own."""
-    return shutil.which("uv") or str(cache_root() / "uv/bin/uv")
-
-
-def builder_python() -> Path:
-    """Return the Python of an environment with what builds, made on first use from its lock file."""
-    lock = ROOT / "requirements.package.lock"
-    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
-    home = cache_root() / f"packaging-{digest}"
-    if not (home / "ready").exists():
-        run(uv(), "venv", "--quiet", "--clear", "--python", sys.executable, home)
-        run(uv(), "pip", "sync", "--quiet", "--python", home / "bin/python", "--require-hashes", lock)
-        (home / "ready").touch()
-    return home / "bin/python"
 
 
 # --- for everybody --------------------------------------------------------------------------------
@@ -109,7 +70,7 @@ def build_zipapp(out: Path) -> list[Path]:
         shutil.rmtree(site / "share", ignore_errors=True)
         forget_origin(site)
         run(
-            builder_python(),
+            tools_python("package"),
             "-m",
             "shiv",
             "--site-packages",
@@ -139,7 +100,7 @@ def build_sbom(out: Path) -> list[Path]:
     """The list of parts with their versions and sums, in CycloneDX's form."""
     path = out / f"backfill-{VERSION}.cdx.json"
     run(
-        builder_python(),
+        tools_python("package"),
         "-m",
         "cyclonedx_py",
         "requirements",
@@ -180,7 +141,16 @@ def build_deb12(out: Path) -> list[Path]:
     """The package for Debian 12, with an environment of its own inside."""
     with tempfile.TemporaryDirectory() as folder:
         wheelhouse = Path(folder) / "wheelhouse"
-        fetch = (builder_python(), "-m", "pip", "download", "--quiet", "--no-deps", "--dest", wheelhouse)
+        fetch = (
+            tools_python("package"),
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            wheelhouse,
+        )
         run(*fetch, "--require-hashes", "-r", LOCK)
         shutil.copy2(needed(out, WHEEL), wheelhouse)
         return build_deb(out, "bookworm", DEB12, "deb12", {wheelhouse: "wheelhouse"})
