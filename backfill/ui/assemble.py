@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backfill.config.cloud import GroupPolicy, OpenStackEntry
 from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
-from backfill.core.fleet import InstanceSpec
-from backfill.core.quantities import Resources
+from backfill.core.model.fleet import InstanceSpec
+from backfill.core.model.quantities import Resources
+from backfill.core.policies.access import EVERYBODY, People, Role, Roles
+from backfill.drivers.identity.audit import AuditFiles
+from backfill.drivers.identity.directory import NssDirectory
 from backfill.drivers.munge import MungeCredentials
 from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
+from backfill.engine.gate import Gatekeeper
 from backfill.ports.capabilities import CheckpointKeeper, LeakFinder
 from backfill.ports.provider import InstanceProvider, Provisioner
 from backfill.ports.workload import Credentials
@@ -23,6 +29,7 @@ from backfill.ui import slurm_parts
 if TYPE_CHECKING:
     from backfill.drivers.libvirt.settings import LibvirtConfig
 
+_LOG = logging.getLogger("backfill")
 OnEvent = Callable[[str, str], None]
 
 
@@ -51,9 +58,13 @@ def provisioner(config: Config, on_event: Callable[[str], None] | None = None) -
 
 
 def providers(
-    config: Config, on_event: OnEvent, salt: Provisioner | None = None
+    config: Config, on_event: OnEvent | None, salt: Provisioner | None = None
 ) -> Mapping[str, InstanceProvider]:
-    """One provider for all hosts of a kind, by host. Imports a driver only when a host needs it."""
+    """One provider for all hosts of a kind, by host. Imports a driver only when a host needs it.
+
+    `on_event`: who makes instances hears when something has changed. None: only to look, which lets
+    no host prove itself and leaves nothing there.
+    """
     found: dict[str, InstanceProvider] = {}
     hosts = [h for h in config.hosts if h.provider is Provider.LIBVIRT]
     if hosts and config.libvirt is not None:
@@ -111,6 +122,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             controller=around.controller,
             conf_server=around.conf_server,
             munge_key=around.munge_key,
+            slurm_key=around.slurm_key,
             gateway=around.gateway,
             slurmd_options=slurm_parts.slurmd_options(config, around.slurmd_options),
             no_ops=slurm_parts.no_ops(config, around.no_ops),
@@ -156,6 +168,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             entry.moves.live,
         ),
         await_salt=config.salt is not None and config.salt.gate,
+        clock_offset_s=config.policies.readiness.clock_offset_s,
     )
 
 
@@ -182,3 +195,34 @@ def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntr
         hours_cap=entry.hours_cap,
         patience=Patience(**asdict(entry.limits)),
     )
+
+
+def gate(config: Config, access: Callable[[], Roles]) -> Gatekeeper:
+    """Who may ask and act, by the policy file. RefusedError where a key or the log cannot be used."""
+    tokens = config.daemon.tokens
+    reader = None
+    if tokens.jwt_key or tokens.jwks:
+        from backfill.drivers.identity.tokens import SlurmTokens  # only this needs PyJWT
+
+        key, public = (Path(name) if name else None for name in (tokens.jwt_key, tokens.jwks))
+        reader = SlurmTokens(key, public, tokens.user_claim)
+    audit = AuditFiles(Path(config.daemon.state_dir) / "audit.log")
+    directory = NssDirectory()
+    for sentence in _unknown_people(access(), directory):
+        _LOG.warning("%s: %s", config.source, sentence)
+    return Gatekeeper(access, directory, audit, reader)
+
+
+def _unknown_people(access: Roles, directory: NssDirectory) -> Iterator[str]:
+    """A sentence for each user and group with a role whom this machine does not know."""
+    for role in Role:
+        people: People | None = getattr(access, role.value)
+        if people is None:
+            continue
+        for kind, names, known in (
+            ("user", people.users, directory.knows_user),
+            ("group", people.groups, directory.knows_group),
+        ):
+            for name in names:
+                if name != EVERYBODY and not known(name):
+                    yield f"access.{role}: this machine knows no {kind} {name}; see `getent`"

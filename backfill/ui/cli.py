@@ -18,7 +18,15 @@ from backfill.ui.parser import INTERRUPTED, OK, UNAVAILABLE, USAGE, Parser, be_q
 from backfill.ui.terminal import guarded_streams
 
 # What only some sites need: the package, and the extra that brings it.
-_EXTRAS = {"libvirt": "libvirt", "openstack": "openstack", "keystoneauth1": "openstack"}
+_EXTRAS = {
+    "libvirt": "libvirt",
+    "openstack": "openstack",
+    "keystoneauth1": "openstack",
+    "prometheus_client": "web",
+    "fastapi": "web",
+    "uvicorn": "web",
+    "starlette": "web",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,6 +57,8 @@ def _main(words: list[str]) -> int:
 def _run(words: list[str]) -> int:
     if words[:1] == [COMPLETE]:
         return _complete(words[1:])
+    if words[:1] == ["--url"] and len(words) > 2:  # where one looks: said first, it goes behind the command
+        words = [*words[2:], *words[:2]]
     chosen = command_of(words)
     parser = build_parser([chosen] if chosen else [])
     try:

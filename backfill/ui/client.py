@@ -11,9 +11,9 @@ import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from backfill.core.visible import escaped, visible
+from backfill.core.model.visible import escaped, visible
 from backfill.ui.parser import NO, NO_PERMISSION, OK, UNAVAILABLE, say
 
 DEFAULT_SOCKET = "/run/backfill/daemon.sock"
@@ -30,6 +30,16 @@ class AskError(Exception):
         super().__init__(sentence)
         self.code = code
         self.answer = answer
+
+
+class Asking(Protocol):
+    """A daemon that can be asked, here or elsewhere."""
+
+    def ask(self, question: str, **body: object) -> Answer:
+        """Return the answer with all texts safe to be seen. AskError where there is none."""
+
+    def ask_exactly(self, question: str, **body: object) -> Answer:
+        """Return the same as it came."""
 
 
 class Client:
@@ -114,17 +124,28 @@ def add_socket(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """The options that name the daemon, here or behind its web service."""
+    add_socket(parser)
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        default=os.environ.get("BACKFILL_URL") or "",
+        help="its web service, with the token in $SLURM_JWT (otherwise $BACKFILL_URL)",
+    )
+    parser.add_argument("--ca", type=Path, metavar="FILE", help="with --url: certificates to be trusted")
+
+
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """The options of every command that only looks."""
     parser.add_argument("--json", action="store_true", help="print the daemon's answer as JSON")
-    add_socket(parser)
+    add_place(parser)
 
 
-def guarded(work: Callable[[Client], int], args: argparse.Namespace) -> int:
+def guarded(work: Callable[[Asking], int], args: argparse.Namespace) -> int:
     """Work with the daemon that `args` names; every AskError becomes its sentence and status."""
-    client = Client(str(Path(args.socket).expanduser()))
     try:
-        return work(client)
+        return work(_named(args))
     except AskError as error:
         if getattr(args, "json", False) and error.answer is not None:
             print_json(error.answer)
@@ -133,12 +154,20 @@ def guarded(work: Callable[[Client], int], args: argparse.Namespace) -> int:
         return error.code
 
 
+def _named(args: argparse.Namespace) -> Asking:
+    if getattr(args, "url", ""):
+        from backfill.ui.remote import RemoteClient  # TLS is loaded for those alone who need it
+
+        return RemoteClient(args.url, args.ca)
+    return Client(str(Path(args.socket).expanduser()))
+
+
 def present(
-    args: argparse.Namespace, question: str, show: Callable[[Answer, Client], None], **body: object
+    args: argparse.Namespace, question: str, show: Callable[[Answer, Asking], None], **body: object
 ) -> int:
     """Ask, then print the answer unchanged (`--json`) or let `show` print it for people."""
 
-    def work(client: Client) -> int:
+    def work(client: Asking) -> int:
         if args.json:
             print_json(client.ask_exactly(question, **body))
         else:

@@ -36,16 +36,16 @@ def require_writable(outputs: Iterable[Path | None], inputs: Iterable[Path | Non
         seen.add(whole)
 
 
-def _problem(path: Path) -> str:
+def _problem(path: Path) -> str | None:
     if path.is_dir():
         return "it is a directory; name a file in it"
     if path.exists() and not path.is_file():
-        return "" if os.access(path, os.W_OK) else "permission denied; choose another file"
+        return None if os.access(path, os.W_OK) else "permission denied; choose another file"
     if not path.parent.is_dir():
         return f"there is no directory {path.parent}; make it, or choose another place"
     if not os.access(path.parent, os.W_OK | os.X_OK):
         return f"you may not write in {path.parent}; choose another place"
-    return ""
+    return None
 
 
 def write_text(path: Path, chunks: Iterable[str]) -> None:

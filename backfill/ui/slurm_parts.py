@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
+from backfill.core.model.cluster import SlurmSettings
 from backfill.core.policies.environments import Environments, whose
 from backfill.drivers.slurm.access import Access
 from backfill.drivers.slurm.commands import SlurmTools
@@ -193,6 +194,18 @@ def no_ops(config: Config, named: tuple[str, ...]) -> tuple[str, ...]:
         return named
     ours = (str(Path(entry.directory, name)) for name in programs(entry.place.value))
     return tuple(dict.fromkeys([*named, *ours]))
+
+
+def without_no_ops(config: Config, settings: SlurmSettings) -> list[str]:
+    """Return our nodes that are up, and were perhaps made before our hooks on the hosts were wanted.
+
+    None where Slurm has these hooks already: who came up with them has what stands for them.
+    """
+    ours = no_ops(config, ())
+    if not ours or ours[0] in settings.prolog.split(","):
+        return []
+    seen = SlurmReader(commands(config)).read_nodes(config.policies.instances.names)
+    return sorted(name for name, node in seen.items() if node.slurmd_start_s)
 
 
 def guests_ask(config: Config) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from backfill.core.quantities import counted, fold_hostlist
+from backfill.core.model.quantities import counted, fold_hostlist
 from backfill.ui.parser import did_you_mean
 from backfill.ui.terminal import age, local_time
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from backfill.core.quantities import parse_hostlist
+from backfill.core.model.quantities import parse_hostlist
 from backfill.ui import wording
-from backfill.ui.client import AskError, Client, add_socket, guarded, print_json
+from backfill.ui.client import AskError, Asking, add_place, guarded, print_json
 from backfill.ui.parser import NO, OK
 
 
@@ -21,13 +21,13 @@ def add_evict_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for those who ask later")
     parser.add_argument("--json", action="store_true", help="print the daemon's answers as JSON")
-    add_socket(parser)
+    add_place(parser)
 
 
 def run_evict(args: argparse.Namespace) -> int:
     """Check all names first, so that a mistake in one changes nothing."""
 
-    def work(client: Client) -> int:
+    def work(client: Asking) -> int:
         hosts = {h["name"]: h for h in client.ask("hosts")["hosts"]}
         nodes = {n["name"]: n for n in client.ask("nodes")["nodes"]}
         names = _names(args.subject)
@@ -77,13 +77,13 @@ def add_reclaim_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--undo", action="store_true", help="any number may stay again")
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for those who ask later")
     parser.add_argument("--json", action="store_true", help="print the daemon's answer as JSON")
-    add_socket(parser)
+    add_place(parser)
 
 
 def run_reclaim(args: argparse.Namespace) -> int:
     """Tell the daemon; what goes, goes drained."""
 
-    def work(client: Client) -> int:
+    def work(client: Asking) -> int:
         hosts = {h["name"] for h in client.ask("hosts")["hosts"]}
         if args.host not in hosts:
             raise AskError(wording.unknown("host", args.host, sorted(hosts)), NO)
@@ -111,13 +111,13 @@ def add_retry_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument("node", metavar="NODE", help="a node that is failed or given-up")
     parser.add_argument("--json", action="store_true", help="print the daemon's answer as JSON")
-    add_socket(parser)
+    add_place(parser)
 
 
 def run_retry(args: argparse.Namespace) -> int:
     """Ask the daemon to drop the node's record."""
 
-    def work(client: Client) -> int:
+    def work(client: Asking) -> int:
         phases = {n["name"]: n["phase"] for n in client.ask("nodes")["nodes"]}
         if args.node not in phases:
             failed = [name for name, phase in phases.items() if phase in _TRIED_AGAIN]
@@ -136,13 +136,13 @@ def run_retry(args: argparse.Namespace) -> int:
 
 def add_poke_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    add_socket(parser)
+    add_place(parser)
 
 
 def run_poke(args: argparse.Namespace) -> int:
     """Poke."""
 
-    def work(client: Client) -> int:
+    def work(client: Asking) -> int:
         client.ask("poke")
         print("Slurm and all hosts are being read now")
         return OK

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backfill.core.expiry import by_id, needless
-from backfill.core.fleet import Checkpoint
+from backfill.core.model.fleet import Checkpoint
 from backfill.ports.capabilities import CheckpointKeeper
 from backfill.ports.errors import BadOutputError, DriverError
 from backfill.ui import wording
-from backfill.ui.client import Client, add_socket, guarded, print_json
+from backfill.ui.client import Asking, add_place, guarded, print_json
 from backfill.ui.parser import BAD_DATA, DEFAULT_POLICY, NO, OK, UNAVAILABLE, add_verbs, say
 from backfill.ui.terminal import table
 
@@ -54,9 +54,9 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
         help="also load it into memory there once; it never runs and is thrown away",
     )
     verbs["create"].add_argument("job", metavar="JOB", help="a job that runs on our nodes")
-    add_socket(verbs["create"])
+    add_place(verbs["create"])
     verbs["restore"].add_argument("id", metavar="ID", help="as `list` shows it")
-    add_socket(verbs["restore"])
+    add_place(verbs["restore"])
     for name in ("verify", "delete"):
         verbs[name].add_argument("ids", metavar="ID", nargs="+", help="as `list` shows it")
 
@@ -83,7 +83,7 @@ def _with_keepers(
 
     try:
         config = load(args.config)
-        by_host = providers(config, lambda host, name: None)
+        by_host = providers(config, None)
         return work(args, config, distinct(keepers(by_host).values()))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
@@ -93,7 +93,7 @@ def _with_keepers(
         return BAD_DATA if isinstance(error, BadOutputError) else UNAVAILABLE
 
 
-def _create(args: argparse.Namespace, client: Client) -> int:
+def _create(args: argparse.Namespace, client: Asking) -> int:
     answer = client.ask("checkpoint", job=args.job)
     if args.json:
         print_json(answer)
@@ -160,7 +160,7 @@ def _verify(args: argparse.Namespace, config: Config, found: list[CheckpointKeep
     tried = f", and {args.restore_on} can load it" if args.restore_on else ""
     for identity in args.ids:
         problem = _problem(identity, found, args.restore_on)
-        results.append({"id": identity, "ok": not problem, "problem": problem})
+        results.append({"id": identity, "ok": not problem, "problem": problem or ""})
         if not args.json:
             print(problem or f"{identity}: complete and unchanged{tried}")
     if args.json:
@@ -168,7 +168,7 @@ def _verify(args: argparse.Namespace, config: Config, found: list[CheckpointKeep
     return OK if all(r["ok"] for r in results) else NO
 
 
-def _problem(identity: str, found: list[CheckpointKeeper], host: str) -> str:
+def _problem(identity: str, found: list[CheckpointKeeper], host: str) -> str | None:
     problem = f"{identity}: no provider of this policy file keeps checkpoints"
     for keeper in found:
         try:
@@ -179,7 +179,7 @@ def _problem(identity: str, found: list[CheckpointKeeper], host: str) -> str:
         except DriverError as error:
             problem = str(error)
         else:
-            return ""
+            return None
     return problem
 
 
@@ -191,7 +191,7 @@ def _restore(args: argparse.Namespace, config: Config, found: list[CheckpointKee
         return NO
     parts = [c for c in _all(found) if c.id == args.id]
 
-    def work(client: Client) -> int:
+    def work(client: Asking) -> int:
         generations = {c.name: c.generation for c in parts}
         answer = client.ask(
             "put-back", id=args.id, job=parts[0].job, restarts=parts[0].restarts, parts=generations

@@ -18,12 +18,14 @@ from typing import Any, TextIO
 from backfill.config import Config, ConfigError, conflicts, hints, load
 from backfill.config.catalogue import path_of
 from backfill.core.expiry import Expiry
-from backfill.core.moves import as_then
+from backfill.core.model.clock import as_then
+from backfill.core.model.visible import visible
 from backfill.core.policy import PolicySet
-from backfill.core.visible import visible
+from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.settings import check_settings, slurm_uid
 from backfill.drivers.store.lease import Keeper, Lease, lease_path
+from backfill.drivers.store.prompt import PromptJournal
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.clock import SteadyClock
 from backfill.engine.connection_limiter import Trust
@@ -37,7 +39,17 @@ from backfill.engine.tidy import expire
 from backfill.ports.errors import DriverError, RefusedError
 from backfill.ports.provider import InstanceProvider
 from backfill.ui import slurm_parts
-from backfill.ui.assemble import credentials, distinct, keepers, providers, provisioner, slurm_manager
+from backfill.ui.assemble import (
+    OnEvent,
+    credentials,
+    distinct,
+    gate,
+    keepers,
+    providers,
+    provisioner,
+    slurm_manager,
+)
+from backfill.ui.commands.file_check import check_files
 from backfill.ui.commands.hook_check import check_hooks
 
 _LOG = logging.getLogger("backfill")
@@ -72,22 +84,46 @@ def run_daemon(args: argparse.Namespace) -> int:
     salt = provisioner(config, lambda node: _poke(pokes))
     if salt is not None:
         salt.warm()  # beside everything else
+    hint = None if args.check else lambda host, name: _poke(pokes, host)
     try:
-        by_host = providers(config, lambda host, name: _poke(pokes, host), salt)
-        problems = _against_the_cluster(config, manager, by_host)
-        if salt is not None and args.check:
-            salt.check()
+        with _open_providers(config, hint, salt) as by_host:
+            problems = _against_the_cluster(config, manager, by_host)
+            if salt is not None and args.check:
+                salt.check()
+            if problems:
+                return _refuse("\n".join(f"{args.config}: {p}" for p in problems), BAD_CONFIG)
+            if args.check:
+                return _checked(config, manager)
+            return _begin(config, manager, by_host, salt, pokes, at_once=args.take_over)
     except DriverError as error:
         return _refuse(f"{args.config}: {error}", UNAVAILABLE)
-    if problems:
-        return _refuse("\n".join(f"{args.config}: {p}" for p in problems), BAD_CONFIG)
-    if args.check:
-        return _checked(config, manager)
+
+
+@contextmanager
+def _open_providers(
+    config: Config, hint: OnEvent | None, salt: SaltProvisioner | None
+) -> Iterator[Mapping[str, InstanceProvider]]:
+    """Connect to the hosts; whatever becomes of the start, leave nothing behind on them."""
+    by_host = providers(config, hint, salt)
     try:
-        with (
-            _only_one(Path(config.daemon.state_dir)),
-            _the_only(config, manager, at_once=args.take_over) as right,
-        ):
+        yield by_host
+    finally:
+        for provider in set(by_host.values()):
+            provider.close()
+
+
+def _begin(
+    config: Config,
+    manager: SlurmManager,
+    by_host: Mapping[str, InstanceProvider],
+    salt: SaltProvisioner | None,
+    pokes: list[Daemon],
+    *,
+    at_once: bool,
+) -> int:
+    """Work, if no other daemon does."""
+    try:
+        with _only_one(Path(config.daemon.state_dir)), _the_only(config, manager, at_once=at_once) as right:
             _settle(config, manager)
             outside = Outside(manager, by_host, SteadyClock(), keepers(by_host), credentials(manager), salt)
             return _work(config, manager, outside, pokes, right)
@@ -115,15 +151,16 @@ def _begin_log(level: int) -> None:
 
 
 def _checked(config: Config, manager: SlurmManager) -> int:
-    """The file fits the cluster; does a hook reach us, too?"""
+    """The file fits the cluster; are its files there, and does a hook reach us?"""
     try:
         found = check_hooks(config, manager.settings())
     except (DriverError, ValueError) as error:
         return _refuse(str(error), UNAVAILABLE)
     for sentence in found.proven:
         print(f"{config.source}: {sentence}")
-    if found.problems:
-        return _refuse("\n".join(f"{config.source}: {p}" for p in found.problems), BAD_CONFIG)
+    problems = [*check_files(config), *found.problems]
+    if problems:
+        return _refuse("\n".join(f"{config.source}: {p}" for p in problems), BAD_CONFIG)
     print(f"{config.source}: fits the cluster")
     return OK
 
@@ -168,6 +205,9 @@ def _make_room(config: Config, manager: SlurmManager) -> None:
 
 
 def _settle(config: Config, manager: SlurmManager) -> None:
+    for problem in check_files(config):
+        # No reason to end: what stands still has to come back, whatever new instances would lack.
+        _LOG.warning("%s: %s", config.source, problem)
     for sentence in slurm_parts.settle(config, manager):
         _LOG.warning("%s", sentence)
 
@@ -186,7 +226,7 @@ def _against_the_cluster(
     reachable = {name: provider.observe(name).host for name, provider in by_host.items()}
     for hint in hints(config, settings, nodes, reachable):
         _LOG.warning("%s: %s", config.source, hint)
-    longest_s = config.policies.ladder.longest_stop_s
+    longest_s = config.policies.longest_stop_s
     unfit = check_settings(
         settings, longest_s if longest_s is not None else float("inf"), config.slurm.registration.value
     )
@@ -230,7 +270,9 @@ def _work(
 ) -> int:
     by_host = outside.providers
     settings = config.daemon
-    journal = SqliteJournal(Path(settings.state_dir) / "journal.db")
+    file = Path(settings.state_dir) / "journal.db"
+    journal = SqliteJournal(file)
+    prompt = PromptJournal(journal, str(file))
     pace = Pace(
         settings.poll_s,
         settings.host_poll_s,
@@ -251,13 +293,13 @@ def _work(
     daemon = Daemon(
         config.policies,
         outside,
-        journal,
+        prompt,
         pace,
         tidy=lambda: _tidy(daemon, journal, settings.journal_keep_s, expiry),
         policyfile=policyfile,
         right=right,
     )
-    answer = Queries(daemon).answer
+    answer = Queries(daemon, gate(config, lambda: daemon.cycle.policies.access)).answer
     listener = Listener(daemon.inbox, answer, _HOOK_PATIENCE_S, trust, daemon.refused)
     _on_signals(daemon.inbox)
     try:
@@ -271,11 +313,9 @@ def _work(
         return UNAVAILABLE if right is not None and right.lost else OK
     finally:
         listener.close()
-        for provider in set(outside.providers.values()):
-            provider.close()
         if outside.provisioner is not None:
             outside.provisioner.close()
-        journal.close()
+        prompt.close()
 
 
 def _on_signals(inbox: SimpleQueue[Message]) -> None:

@@ -98,14 +98,14 @@ def run_demo(args: argparse.Namespace) -> int:
     return status
 
 
-def _misuse(args: argparse.Namespace) -> str:
+def _misuse(args: argparse.Namespace) -> str | None:
     if args.against is not None and args.policy is None:
         return "--against needs --policy FILE, the policy that it is compared with"
     if args.policy is not None and getattr(args, "live", False):
         return "--live plays a scenario with its own policy; leave --policy or --live out"
     if args.slurm != INSTALLED and _on_paper(args):
         return "--slurm is for the lab; leave it out where time is simulated"
-    return ""
+    return None
 
 
 def _variants(args: argparse.Namespace) -> dict[str, Scenario]:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import backfill
 import backfill.lab
-from backfill.core.cluster import Job
-from backfill.core.lifecycle import Phase
+from backfill.core.model.cluster import Job
+from backfill.core.model.lifecycle import Phase
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.store.sqlite import JournalReader
@@ -59,8 +59,8 @@ _NAMESPACES = ("unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork
 _LOW, _HIGH = "htc", "batch"
 
 
-def missing(recipe: image.Recipe) -> str:
-    """Say in a few words what this machine lacks for the real demo, or return an empty text."""
+def missing(recipe: image.Recipe) -> str | None:
+    """Say in a few words what this machine lacks for the real demo, or None."""
     if os.geteuid() != 0:
         return "root is missing"
     tools = list(_TOOLS) if image.find(recipe) else [*_TOOLS, *_TO_BUILD]
@@ -71,11 +71,11 @@ def missing(recipe: image.Recipe) -> str:
         return "the Python module libvirt is missing (scripts/setup.sh installs it)"
     if subprocess.run(_NAMESPACES, capture_output=True, check=False).returncode:
         return "the right to make namespaces is missing (try a virtual machine of its own)"
-    return ""
+    return None
 
 
-def unfit(scenario: Scenario) -> str:
-    """Say why a lab cannot be the scenario's cluster, or return an empty text."""
+def unfit(scenario: Scenario) -> str | None:
+    """Say why a lab cannot be the scenario's cluster, or None."""
     names = scenario.host_names
     if names != tuple(f"bm{i}" for i in range(1, len(names) + 1)):
         return "the hosts of a lab are called bm1, bm2 and so on, in this order"
@@ -89,7 +89,7 @@ def unfit(scenario: Scenario) -> str:
     priorities = scenario.policies.priorities
     if not used <= {_LOW, _HIGH} or _LOW in priorities.high or _HIGH in priorities.low:
         return f"a lab has the partitions {_LOW} (low priority) and {_HIGH} (high) only"
-    return ""
+    return None
 
 
 @contextmanager

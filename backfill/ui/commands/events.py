@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from backfill.ui.client import Answer, AskError, Client, add_socket, guarded, print_json
+from backfill.ui.client import Answer, AskError, Asking, add_place, guarded, print_json
 from backfill.ui.parser import OK, UNAVAILABLE, say
 from backfill.ui.terminal import emphasis, local_time
 
@@ -24,7 +24,7 @@ def add_events_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--after", type=_number, metavar="ID", help="only events after this one")
     parser.add_argument("--limit", "-n", type=_positive, default=50, metavar="N", help="at most so many (50)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    add_socket(parser)
+    add_place(parser)
 
 
 def _number(text: str) -> int:
@@ -43,7 +43,7 @@ def _positive(text: str) -> int:
 def run_events(args: argparse.Namespace) -> int:
     """Ask and print; with `--follow` until interrupted."""
 
-    def work(client: Client) -> int:
+    def work(client: Asking) -> int:
         ask = client.ask_exactly if args.json else client.ask
         found, last_id = _asked(ask, args.after or 0, args.limit)
         _print(found, args.json)

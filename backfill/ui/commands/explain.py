@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from backfill.ui import wording
-from backfill.ui.client import Answer, AskError, Client, add_reading, guarded, print_json
+from backfill.ui.client import Answer, AskError, Asking, add_reading, guarded, print_json
 from backfill.ui.explain.node import explain_node
 from backfill.ui.explain.picture import Answers, Explanation, look, story_of, tell
 from backfill.ui.explain.subjects import explain_fleet, explain_host, explain_job
@@ -33,7 +33,7 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 def run_explain(args: argparse.Namespace) -> int:
     """Ask and print."""
 
-    def work(client: Client) -> int:
+    def work(client: Asking) -> int:
         subject = _subject(args.subject)
         if args.json:
             print_json(_ask(client, client.ask_exactly, subject))
@@ -53,7 +53,7 @@ def _subject(words: list[str]) -> str:
     raise AskError(f"one subject at a time: backfill explain {words[0]}", NO)
 
 
-def _ask(client: Client, ask: Callable[..., Answer], subject: str) -> Answer:
+def _ask(client: Asking, ask: Callable[..., Answer], subject: str) -> Answer:
     try:
         return ask("explain", subject=subject)
     except AskError as error:
@@ -66,7 +66,7 @@ def _ask(client: Client, ask: Callable[..., Answer], subject: str) -> Answer:
         raise AskError(f"{error}{hint}", error.code, error.answer) from error
 
 
-def _show(answer: Answer, client: Client, most: int) -> None:
+def _show(answer: Answer, client: Asking, most: int) -> None:
     picture = look(client)
     for made in explanations(answer, picture):
         made.add("hooks", *(wording.unheard(u, picture.now_s) for u in picture.unheard))

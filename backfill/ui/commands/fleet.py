@@ -6,10 +6,10 @@ import argparse
 import time
 from typing import Any
 
-from backfill.core.fleets import FleetState
+from backfill.core.model.fleet import FleetState
 from backfill.core.policies.cloning import Choice
 from backfill.ui import wording
-from backfill.ui.client import AskError, Client, add_reading, guarded, print_json
+from backfill.ui.client import AskError, Asking, add_reading, guarded, print_json
 from backfill.ui.parser import NO, OK, add_verbs, say
 
 _VERBS = {
@@ -40,7 +40,7 @@ def run_fleet(args: argparse.Namespace) -> int:
     return guarded(lambda client: work(client, args), args)
 
 
-def _create(client: Client, args: argparse.Namespace) -> int:
+def _create(client: Asking, args: argparse.Namespace) -> int:
     answer = client.ask("fleet", n=args.n, image=args.image, method=args.method)
     if args.no_wait:
         print_json(answer) if args.json else print(f"{answer['id']} is ordered")
@@ -55,7 +55,7 @@ def _create(client: Client, args: argparse.Namespace) -> int:
     return OK if fleet["state"] == FleetState.READY else NO
 
 
-def _awaited(client: Client, identity: str) -> dict[str, Any]:
+def _awaited(client: Asking, identity: str) -> dict[str, Any]:
     """The order when it is over; what it waits for is said meanwhile, once each."""
     shown = ""
     try:
@@ -71,14 +71,14 @@ def _awaited(client: Client, identity: str) -> dict[str, Any]:
     return fleet
 
 
-def _find(client: Client, identity: str) -> dict[str, Any]:
+def _find(client: Asking, identity: str) -> dict[str, Any]:
     for fleet in client.ask("fleets")["fleets"]:
         if fleet["id"] == identity:
             return dict(fleet)
     raise AskError(f"{identity} was deleted meanwhile", NO)
 
 
-def _list(client: Client, args: argparse.Namespace) -> int:
+def _list(client: Asking, args: argparse.Namespace) -> int:
     answer = (client.ask_exactly if args.json else client.ask)("fleets")
     if args.json:
         print_json(answer)
@@ -90,7 +90,7 @@ def _list(client: Client, args: argparse.Namespace) -> int:
     return OK
 
 
-def _delete(client: Client, args: argparse.Namespace) -> int:
+def _delete(client: Asking, args: argparse.Namespace) -> int:
     answer = client.ask("fleet", delete=args.id)
     if args.json:
         print_json(answer)

@@ -1,87 +1,17 @@
-"""`backfill image` builds the guest image; `backfill images` checks those of a policy file."""
+"""`backfill images` shows and checks the master images of a policy file."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from backfill.config import ConfigError, load
 from backfill.config.images import ImageEntry
 from backfill.config.model import Config
-from backfill.lab import image, roots
-from backfill.lab.spec import LabError
 from backfill.ui.client import print_json
-from backfill.ui.parser import BAD_DATA, NO, OK, add_verbs, say
-
-_IMAGE_VERBS = {
-    "build": "build the image of the present recipe, or find it",
-    "verify": "compare an image with its checksums and with the present recipe",
-}
-
-
-def add_image_arguments(parser: argparse.ArgumentParser) -> None:
-    """Subcommands of `backfill image`."""
-    for verb in add_verbs(parser, _IMAGE_VERBS).values():
-        verb.add_argument(
-            "--slurm",
-            default=roots.INSTALLED,
-            choices=roots.RELEASES,
-            help=f"release of its slurmd ({roots.INSTALLED})",
-        )
-        verb.add_argument("--salt", action="store_true", help="the image with Salt baked in")
-        verb.add_argument("--json", action="store_true", help="print one JSON document")
-
-
-def run_image(args: argparse.Namespace) -> int:
-    """Build or verify."""
-    try:
-        recipe = image.Recipe(args.slurm, args.salt)
-        return _build(args, recipe) if args.verb == "build" else _verify(args, recipe)
-    except LabError as error:
-        say(str(error))
-        return NO
-
-
-def _build(args: argparse.Namespace, recipe: image.Recipe) -> int:
-    built = image.build(_tell, recipe)
-    folder = Path(built.disk).parent
-    if args.json:
-        print(json.dumps({**asdict(built), "recipe": folder.name}))
-    else:
-        print(f"{folder}: kernel, initrd, disk, checksums, packages.lock")
-    return OK
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
-
-
-def _verify(args: argparse.Namespace, recipe: image.Recipe) -> int:
-    found = image.find(recipe)
-    if found is None:
-        which = [
-            *(["--slurm", args.slurm] if args.slurm != roots.INSTALLED else []),
-            *(["--salt"] if args.salt else []),
-        ]
-        raise LabError(
-            "there is no image of the present recipe; build it with: "
-            + " ".join(["backfill image build", *which])
-        )
-    folder = Path(found.disk).parent
-    problems = image.problems(folder)
-    if args.json:
-        print(json.dumps({"folder": str(folder), "problems": problems}))
-    for problem in problems if not args.json else ():
-        print(problem)
-    if not problems and not args.json:
-        print(f"{folder}: every part is as it was built")
-    return BAD_DATA if problems else OK
-
+from backfill.ui.parser import BAD_DATA, NO, OK, add_verbs
 
 _IMAGES_VERBS = {
     "list": "show images, who may ask for them and by which constraint",
@@ -108,7 +38,7 @@ def run_images(args: argparse.Namespace) -> int:
     problems = 0
     for one, entry in zip(shown, (e for _, e in sorted(_images(config).items())), strict=True):
         if args.verb == "check":
-            one["problem"] = _problem(entry)
+            one["problem"] = _problem(entry) or ""
             problems += bool(one["problem"])
     if args.json:
         print_json({"images": shown})
@@ -144,13 +74,13 @@ def _image(config: Config, name: str, entry: ImageEntry) -> dict[str, object]:
     }
 
 
-def _problem(entry: ImageEntry) -> str:
-    """Say what is wrong with the image's files, or return an empty text."""
+def _problem(entry: ImageEntry) -> str | None:
+    """Say what is wrong with the image's files, or None."""
     for path in filter(None, (entry.kernel, entry.initrd, entry.disk, entry.user_data)):
         if not Path(path).is_file():
             return f"{path} is missing"
     if not entry.sha256:
-        return ""
+        return None
     try:
         with open(entry.disk, "rb") as disk:
             found = hashlib.file_digest(disk, "sha256").hexdigest()
@@ -158,7 +88,7 @@ def _problem(entry: ImageEntry) -> str:
         return f"{entry.disk} cannot be read: {error.strerror}"
     if found != entry.sha256.lower():
         return f"{entry.disk} is not what the policy file promises: its SHA-256 is {found}"
-    return ""
+    return None
 
 
 def _line(image: dict[str, object]) -> str:

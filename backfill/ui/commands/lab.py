@@ -12,8 +12,9 @@ from backfill.lab import image, roots
 from backfill.lab.cloud import guests, second
 from backfill.lab.cloud.handle import CloudHandle
 from backfill.lab.cluster import Lab
+from backfill.lab.condor import pilots
 from backfill.lab.policyfile import write_policy
-from backfill.lab.spec import HYPERVISORS, LabError, LabSpec, lab_root
+from backfill.lab.spec import CONDOR_SLURM, HYPERVISORS, JOB_USER, POOL, LabError, LabSpec, lab_root
 from backfill.ui.parser import NO, OK, add_verbs, did_you_mean, say
 from backfill.ui.terminal import table
 
@@ -42,7 +43,7 @@ def add_lab_arguments(parser: argparse.ArgumentParser) -> None:
     _add_shape(verbs["up"])
     _add_cloud_arguments(verbs["cloud"])
     verbs["roots"].add_argument(
-        "releases", metavar="RELEASE", nargs="*", help="such as 24.11 or debian-13; all when left out"
+        "releases", metavar="RELEASE", nargs="*", help="such as 24.11, debian-13 or condor; all when left out"
     )
 
 
@@ -52,9 +53,8 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
     up.add_argument("--memory-mb", type=int, default=2000, metavar="MB", help="memory of each host (2000)")
     up.add_argument(
         "--slurm",
-        default=roots.INSTALLED,
         choices=roots.RELEASES,
-        help=f"release of controller, hosts and guests ({roots.INSTALLED})",
+        help=f"release of controller, hosts and guests ({roots.INSTALLED}; with a pool {CONDOR_SLURM})",
     )
     up.add_argument(
         "--hypervisor",
@@ -65,6 +65,20 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
     )
     for name, what in (("time", "a time server"), ("files", "a file server"), ("salt", "a Salt master")):
         up.add_argument(f"--{name}", action="store_true", help=f"{what} on the controller, used by guests")
+    up.add_argument(
+        "--condor",
+        action="store_true",
+        help="an HTCondor pool beside the cluster, and guests that can be pilots",
+    )
+    up.add_argument(
+        "--ce", action="store_true", help="pool, file server, and a compute element that submits by blahp"
+    )
+    up.add_argument(
+        "--site",
+        action="store_true",
+        help="whole machines: systemd, accounting, control groups, users; nothing of ours",
+    )
+    up.add_argument("--configless", action="store_true", help="with --site: hosts fetch slurm.conf")
     up.add_argument("--no-image", action="store_true", help="no guest image and no policy file: bare Slurm")
 
 
@@ -88,27 +102,34 @@ def run_lab(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    recipe = None if args.no_image else image.Recipe(args.slurm, args.salt)
+    condor = args.condor or args.ce
+    release = args.slurm or (CONDOR_SLURM if condor else roots.INSTALLED)
+    recipe = None if args.no_image or args.site else image.Recipe(release, args.salt, condor)
     spec = LabSpec(
         name=args.name,
         hosts=args.hosts,
         cpus=args.cpus,
         memory_mb=args.memory_mb,
         hypervisor=args.hypervisor,
-        hooks="slurmctld",
-        slurm_version=args.slurm,
+        hooks="none" if args.site else "slurmctld",
+        slurm_version=release,
+        condor=condor,
+        ce=args.ce,
         time=args.time,
-        files=args.files,
+        files=args.files or args.ce,
         salt=args.salt,
+        site=args.site,
+        configless=args.configless,
     )
     lab = Lab.up(roots.equip(spec, _tell), progress=_tell)
     policy = write_policy(lab, image.build(_tell, recipe)) if recipe else None
-    for line in next_steps(lab, policy):
+    pilot = pilots.write_pilot(lab) if condor else None
+    for line in next_steps(lab, policy, pilot):
         print(line)
     return OK
 
 
-def next_steps(lab: Lab, policy: Path | None) -> list[str]:
+def next_steps(lab: Lab, policy: Path | None, pilot: Path | None = None) -> list[str]:
     """Return lines about what a newcomer can do with a lab that has just come up."""
     name = "" if lab.spec.name == "lab" else f" --name {lab.spec.name}"
     steps = [
@@ -119,6 +140,12 @@ def next_steps(lab: Lab, policy: Path | None) -> list[str]:
         steps += [
             f"  backfill lab run{name} ctl -- backfill daemon --config {policy}",
             f"  export BACKFILL_SOCKET={lab.daemon_socket}; backfill status",
+        ]
+    if pilot is not None:
+        sbatch = f"sbatch --uid={JOB_USER} -D /tmp -o /dev/null {pilot}"
+        steps += [
+            f"  backfill lab run{name} ctl -- {sbatch}",
+            f"  backfill lab run{name} {POOL} -- condor_status          the pool's pilots",
         ]
     return [*steps, f"  backfill lab down{name}               end it"]
 

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from backfill.core.quantities import counted, parse_hostlist
+from backfill.core.model.quantities import counted, parse_hostlist
 from backfill.ports.errors import DriverError
 from backfill.ui import wording
-from backfill.ui.client import Answer, AskError, Client, add_reading, guarded, present, print_json
+from backfill.ui.client import Answer, AskError, Asking, add_reading, guarded, present, print_json
 from backfill.ui.parser import BAD_DATA, DEFAULT_POLICY, NO, OK, UNAVAILABLE, USAGE, say
 from backfill.ui.terminal import age, emphasis, local_time, table
 
@@ -28,7 +28,7 @@ def run_status(args: argparse.Namespace) -> int:
     return present(args, "status", _show_status)
 
 
-def _show_status(answer: Answer, client: Client) -> None:
+def _show_status(answer: Answer, client: Asking) -> None:
     now_s = answer["now_s"]
     print(emphasis(f"cluster {answer['cluster']}") + f" at {local_time(now_s)}")
     if answer["clock"]:
@@ -42,8 +42,11 @@ def _show_status(answer: Answer, client: Client) -> None:
     print(f"policy    {_policy(answer['policy'], now_s)}")
     print(f"pictures  {'; '.join(_pictures(answer['sources'], now_s)) or 'nothing was read yet'}")
     _section("hooks", [emphasis(text, "31") for text in _unheard(answer)])
+    _section("work lost", _lost(answer["work_lost"]))
     _section("given away", [_claim(c, now_s) for c in answer["claims"]])
-    _section("under way", [wording.operation(o, now_s) for o in answer["operations"]])
+    operations = answer["operations"]
+    _section("under way", [wording.operation(o, now_s) for o in operations if o["running"]])
+    _section("failed", [wording.operation(o, now_s) for o in operations if not o["running"]])
     refusals = answer["refusals"]
     lines = [wording.refusal(r) for r in refusals[:_MOST_REFUSALS]]
     if len(refusals) > _MOST_REFUSALS:
@@ -59,6 +62,22 @@ def _policy(policy: dict[str, Any], now_s: float) -> str:
     if policy["problems"]:
         text += emphasis(f"; not so what stands there now: {policy['problems'][0]}", "31")
     return text
+
+
+_MOST_LOST = 12
+
+
+def _lost(lines: list[dict[str, Any]]) -> list[str]:
+    """Say how much work came to nothing, by day, workload and cause, and all of it together."""
+    if not lines:
+        return []
+    shown = [
+        f"{line['day']}  {line['core_s'] / 3600:.2f} core h of {counted(line['runs'], 'run')}, "
+        f"by {line['cause']}{' of ' + line['workload'] if line['workload'] else ''}"
+        for line in lines[:_MOST_LOST]
+    ]
+    core_h, runs = sum(line["core_s"] for line in lines) / 3600, sum(line["runs"] for line in lines)
+    return [*shown, f"in all    {core_h:.2f} core h of {counted(runs, 'run')}"]
 
 
 def _section(title: str, lines: list[str]) -> None:
@@ -108,7 +127,7 @@ def run_hosts(args: argparse.Namespace) -> int:
     return present(args, "hosts", _show_hosts)
 
 
-def _show_hosts(answer: Answer, client: Client) -> None:
+def _show_hosts(answer: Answer, client: Asking) -> None:
     hosts = answer["hosts"]
     if not hosts:
         print("no host has been seen yet; `backfill status` tells why")
@@ -140,7 +159,7 @@ def add_nodes_arguments(parser: argparse.ArgumentParser) -> None:
 def run_nodes(args: argparse.Namespace) -> int:
     """Ask and print."""
 
-    def work(client: Client) -> int:
+    def work(client: Asking) -> int:
         answer = (client.ask_exactly if args.json else client.ask)("nodes")
         if args.node:
             answer = chosen(answer, args.node)
@@ -168,7 +187,7 @@ def chosen(answer: Answer, hostlist: str) -> Answer:
     return {**answer, "nodes": [by_name[name] for name in wanted]}
 
 
-def _show_nodes(answer: Answer, client: Client) -> None:
+def _show_nodes(answer: Answer, client: Asking) -> None:
     nodes = answer["nodes"]
     if not nodes:
         print("there is no virtual node now; `backfill plan` tells what would make one")
@@ -239,7 +258,7 @@ def run_instances(args: argparse.Namespace) -> int:
     return present(args, "instances", _show_instances)
 
 
-def _show_instances(answer: Answer, client: Client) -> None:
+def _show_instances(answer: Answer, client: Asking) -> None:
     instances = answer["instances"]
     if not instances:
         print("no host has an instance of ours")
@@ -279,7 +298,7 @@ def show_leaks(args: argparse.Namespace) -> int:
     from backfill.ui.assemble import leak_finders, providers
 
     try:
-        found = leak_finders(providers(load(args.config), lambda host, name: None))
+        found = leak_finders(providers(load(args.config), None))
         leaks = [(finder, leak) for finder in found for leak in finder.leaks(AGE_GUARD_S)]
         if args.remove:
             for finder, leak in leaks:
@@ -314,7 +333,7 @@ def run_plan(args: argparse.Namespace) -> int:
     return present(args, "plan", _show_plan)
 
 
-def _show_plan(answer: Answer, client: Client) -> None:
+def _show_plan(answer: Answer, client: Asking) -> None:
     now_s = client.ask("status")["now_s"]
     for step in answer["actions"]:
         print(f"would {_step(step)}")

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from backfill.ui.client import Client, add_reading, guarded
+from backfill.ui.client import Asking, add_reading, guarded
 from backfill.ui.parser import BAD_DATA, OK, add_verbs
 
 _VERBS = {
@@ -46,7 +46,7 @@ def run_policy(args: argparse.Namespace) -> int:
     return BAD_DATA if problems else OK
 
 
-def _reload(client: Client, *, as_json: bool) -> int:
+def _reload(client: Asking, *, as_json: bool) -> int:
     answer = client.ask("reload")
     problems = answer["problems"]
     if as_json:

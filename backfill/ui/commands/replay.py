@@ -207,8 +207,8 @@ def _given(args: argparse.Namespace) -> list[str]:
     return [name for name in known if getattr(args, name) != fresh.get_default(name)]
 
 
-def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str:
-    """Say which option is missing or would be ignored, or return an empty text."""
+def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str | None:
+    """Say which option is missing or would be ignored, or None."""
     if args.journal is not None:
         if args.policy is None and args.learn is None:
             return "--journal needs --policy FILE, the policy that was in force"
@@ -216,31 +216,32 @@ def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str:
     if args.trace is None:
         return "name a trace to replay, or a daemon's journal by --journal"
     if args.policy is not None:
-        wrong = next((_NOT_WITH_POLICY[name] for name in given if name in _NOT_WITH_POLICY), "")
+        wrong = next((_NOT_WITH_POLICY[name] for name in given if name in _NOT_WITH_POLICY), None)
         wrong = wrong or _contradiction(args, given)
     else:
         why = "needs --policy FILE: without one there are neither nodes nor instances"
         wrong = _surplus([name for name in given if name != "learn"], _BARE, why)
-        wrong = wrong or (_NOT_WITH_POLICY["learn"] if "learn" in given else "")
+        if not wrong and "learn" in given:
+            wrong = _NOT_WITH_POLICY["learn"]
     if not wrong and args.cluster is None and located(args.trace).exists():
         return "a trace needs --cluster NODESxCPUS, for example --cluster 128x1"
     return wrong
 
 
-def _contradiction(args: argparse.Namespace, given: Sequence[str]) -> str:
-    """Say what does not go together with a policy, or an empty text."""
+def _contradiction(args: argparse.Namespace, given: Sequence[str]) -> str | None:
+    """Say what does not go together with a policy, or None."""
     if "save_takes" in given and "saves_every" not in given:
         return "--save-takes needs --saves-every TIME, how often they save themselves"
     if "seeds" in given and "shake" in given:
         return "--seeds and --shake both say how often to repeat; give one, --shake draws anew too"
-    return ""
+    return None
 
 
-def _surplus(given: Sequence[str], known: frozenset[str], why: str) -> str:
+def _surplus(given: Sequence[str], known: frozenset[str], why: str) -> str | None:
     first = next((name for name in given if name not in known), "")
     if first == "trace":
         return "give either --journal or a trace, not both"
-    return f"--{first.replace('_', '-')} {why}" if first else ""
+    return f"--{first.replace('_', '-')} {why}" if first else None
 
 
 _OF_TRACES = "goes with a trace; leave it out: a scenario names its hosts, jobs and costs itself"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from backfill.core.quantities import parse_hostlist
+from backfill.core.model.quantities import parse_hostlist
 from backfill.ports.errors import DriverError, RefusedError
 from backfill.ports.provider import Provisioner, StateRun
 from backfill.ui import wording

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +42,9 @@ def add_slurm_arguments(parser: argparse.ArgumentParser) -> None:
         "--to", type=Path, metavar="COPY", help="one of the dated copies (the newest)"
     )
     hooks = add_verbs(verbs["hooks"], _HOOK_VERBS, dest="hook_verb")
+    hooks["install"].add_argument(
+        "--force", action="store_true", help="install hooks on the hosts although guests are up"
+    )
     for one in (*(verbs[name] for name in ("diff", "apply", "rollback")), *hooks.values()):
         one.add_argument("--config", required=True, metavar="FILE", type=Path, help="the policy file")
         one.add_argument("--json", action="store_true", help="print the answer as JSON")
@@ -87,6 +90,8 @@ def _apply(config: Config, args: argparse.Namespace) -> int:
     from backfill.ui import assemble, slurm_parts
 
     change = slurm_parts.transactions(config)
+    if next_step := change.introduce():
+        return _introduced(config, args, next_step)
     wanted = slurm_parts.wanted(config)
     site = change.site()
     nodes = slurm_parts.registration(config)
@@ -96,6 +101,13 @@ def _apply(config: Config, args: argparse.Namespace) -> int:
     if isinstance(nodes, CloudNodes):
         nodes.secure(assemble.slurm_manager(config), change.slurm.look().nodes)
     return _tell(done, args, f"{config.slurm.include} is as the policy file wants it")
+
+
+def _introduced(config: Config, args: argparse.Namespace, next_step: str) -> int:
+    from backfill.drivers.slurm.conf.transaction import ApplyOutcome
+
+    made = f"{Path(config.slurm.conf).parent / config.slurm.include} is made, and empty"
+    return _tell(ApplyOutcome(notes=(made, next_step)), args, "nothing else was changed")
 
 
 def _rollback(config: Config, args: argparse.Namespace) -> int:
@@ -109,9 +121,22 @@ def _install(config: Config, args: argparse.Namespace) -> int:
     from backfill.ui import slurm_parts
 
     plan = slurm_parts.hook_plan(config)
-    version = slurm_parts.transactions(config).slurm.settings().version
-    done = slurm_parts.hooks(config).install(plan, version)
+    settings = slurm_parts.transactions(config).slurm.settings()
+    if not args.force and (up := slurm_parts.without_no_ops(config, settings)):
+        return _refuse(_guests_are_up(up, plan.directory), NO)
+    done = slurm_parts.hooks(config).install(plan, settings.version)
     return _tell(done, args, "the hooks are installed")
+
+
+def _guests_are_up(names: Sequence[str], directory: Path) -> str:
+    from backfill.core.model.quantities import fold_hostlist
+
+    return (
+        f"{fold_hostlist(names)}: guests that are up may lack the programs in {directory}, which slurm.conf "
+        "would name for every slurmd: Slurm would drain their nodes (Prolog error) and hold their jobs "
+        "(launch failed requeued held); let them go first (`backfill nodes` shows none), or say --force "
+        "where the daemon had slurm.hooks.place: host before they were made; nothing was changed"
+    )
 
 
 def _remove(config: Config, args: argparse.Namespace) -> int:

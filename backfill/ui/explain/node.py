@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backfill.core.quantities import counted
-from backfill.core.refusals import Code
+from backfill.core.model.quantities import counted
+from backfill.core.model.refusals import Code
 from backfill.ui import wording
 from backfill.ui.client import Answer
 from backfill.ui.explain.picture import Answers, Entry, Explanation, refused

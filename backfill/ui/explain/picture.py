@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backfill.ui import wording
-from backfill.ui.client import Answer, AskError, Client
+from backfill.ui.client import Answer, AskError, Asking
 from backfill.ui.terminal import clock_time, emphasis, local_time
 
 Entry = dict[str, Any]
@@ -42,7 +42,7 @@ class Explanation:
         self.lines += [(label, sentence) for sentence in sentences if sentence]
 
 
-def look(client: Client) -> Answers:
+def look(client: Asking) -> Answers:
     """Ask for everything that an explanation may need."""
     status = client.ask("status")
     instances: dict[str, list[Entry]] = {}
@@ -75,7 +75,7 @@ _MOST_OTHERS = 12
 Line = dict[str, Any]
 
 
-def story_of(answer: Answer, picture: Answers, client: Client) -> list[Line]:
+def story_of(answer: Answer, picture: Answers, client: Asking) -> list[Line]:
     """Lines `{"at_s", "text"}`: the subject's own, and those of others that are about it."""
     lines: list[Line] = list(answer["story"])
     told = {(line["at_s"], line["text"]) for line in lines}
@@ -116,7 +116,7 @@ def _phases_since(name: str, since_s: float) -> Callable[[Line], bool]:
     return lambda line: float(line["at_s"]) >= since_s and step.match(line["text"]) is not None
 
 
-def _asked(client: Client, subject: str) -> list[Line]:
+def _asked(client: Asking, subject: str) -> list[Line]:
     try:
         story: list[Line] = client.ask("explain", subject=subject)["story"]
     except AskError as error:

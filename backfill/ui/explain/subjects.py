@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backfill.core.fleets import FleetState
-from backfill.core.quantities import counted
+from backfill.core.model.fleet import FleetState
+from backfill.core.model.quantities import counted
 from backfill.ui import wording
 from backfill.ui.client import Answer
 from backfill.ui.explain.picture import Answers, Entry, Explanation, refused
@@ -85,6 +85,7 @@ def explain_job(answer: Answer, picture: Answers) -> Explanation:
     made.add("why", *_why(job, ours, picture))
     made.add("place", *_places(job, ours))
     made.add("room", *_room(pushed, picture))
+    made.add("charged", *_charged(job, ours, picture))
     claim = picture.claims.get(job["id"])
     if claim is not None and claim["waiting"]:
         hosts, nodes = wording.folded(claim["hosts"]), wording.folded(claim["nodes"])
@@ -124,10 +125,37 @@ def _for(now_s: float, since_s: float) -> str:
 
 def _why(job: Entry, ours: list[Entry], picture: Answers) -> list[str]:
     if job["state"] == "PENDING":
-        return [f"Slurm says: {job['reason']}"] if job["reason"] not in ("", "None") else []
+        said = [f"Slurm says: {job['reason']}"] if job["reason"] not in ("", "None") else []
+        return [*said, *_hold(job)]
     if job["state"] == "SUSPENDED":
         return [f"its node {n['name']} is {n['phase']}: {n['reason']}" for n in ours]
     return []
+
+
+def _hold(job: Entry) -> list[str]:
+    """Say how a job goes on that Slurm holds: we release none, for we cannot know why it is held."""
+    reason = str(job["reason"]).replace("_", " ").casefold()
+    if not reason.startswith(("launch failed", "jobheld")):
+        return []
+    found = [f"Slurm starts it no more until an admin says so: scontrol release {job['id']}"]
+    if reason.startswith("launch failed"):
+        found.insert(
+            0,
+            "its node could not start it, mostly for a Prolog of slurm.conf that the guest lacks: see "
+            "libvirt.surroundings.no_ops, and the reason of the drained node in sinfo -R",
+        )
+    return found
+
+
+def _charged(job: Entry, ours: list[Entry], picture: Answers) -> list[str]:
+    """Say what a stop costs its owner: measured on 22.05 and 24.11, and no setting changes it."""
+    if job["state"] != "SUSPENDED" or not ours:
+        return []
+    still = age(picture.now_s - min(float(node["since_s"]) for node in ours))
+    return [
+        f"where Slurm reckons by fair-share, the {still} for which it has stood still count as if it had "
+        "run; its time limit and its Elapsed leave them out"
+    ]
 
 
 def _places(job: Entry, ours: list[Entry]) -> list[str]:
