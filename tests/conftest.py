@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
 from hypothesis import settings
 
-from backfill.core.plan import Plan
-from backfill.core.planner import plan
+from backfill.core.model.plan import Plan
 from backfill.core.policy import PolicySet
+from backfill.core.reconcile.planner import enact, plan
 from backfill.core.world import World
 
 # The gate tries the same examples every time, wherever it runs; what a search has found stands
@@ -19,6 +20,17 @@ from backfill.core.world import World
 settings.register_profile("gate", derandomize=True, deadline=None)
 settings.register_profile("search", database=None, deadline=None, print_blob=True)
 settings.load_profile("search" if os.environ.get("BACKFILL_SEARCH") else "gate")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what a failed test's lab has said."""
+    report = yield
+    if report.failed and item.get_closest_marker("real"):
+        from tests.real.lab_logs import attach  # only here: most tests have no lab
+
+        attach(report, getattr(item, "funcargs", {}).values())
+    return report
 
 
 class PlanDiffersError(AssertionError):
@@ -38,7 +50,16 @@ def plans_compared(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
         made.append(found)
         return found
 
+    def both_in_force(world: World, policies: PolicySet) -> Plan:
+        anew = plan(world, policies, from_scratch=True)
+        found = enact(world, policies)
+        _compare(found, anew)
+        assert not world.queue.unsettled, f"steps undo one another: {found}"
+        made.append(found)
+        return found
+
     monkeypatch.setattr("backfill.engine.cycle.plan", both)
+    monkeypatch.setattr("backfill.sim.replay.replay_cycle.enact", both_in_force)
     return made
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from statistics import median, quantiles
 from typing import Any
 
-from backfill.core.fleet import CloneMethod
+from backfill.core.model.fleet import CloneMethod
 from backfill.lab.spec import LabSpec
 from tests.bench.join import Story
 from tests.bench.memory import pss_mb

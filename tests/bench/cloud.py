@@ -17,7 +17,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from backfill.core.fleet import InstanceSpec, InstanceState, Tag
+from backfill.core.model.fleet import InstanceSpec, InstanceState, Tag
 from backfill.drivers.openstack.api.states import cluster_tag, metadata_of
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import CloudPlace

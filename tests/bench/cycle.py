@@ -6,6 +6,7 @@ waiting.
 Quiet: nothing has changed but load and time. Busy: since the last cycle 1 % of the jobs have
 started or ended and 1 % of the hosts were given to other jobs. A claim: from a hook's word that one
 host with an instance was given to a job to the begin of its pause; reading Slurm is no part of it.
+Growth: one plan that begins an instance on each of so many idle hosts, with every limit lifted.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from backfill.core import changes as ch
-from backfill.core.actions import DriverAction, PauseInstance
-from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
-from backfill.core.plan import Plan
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import CreateInstance, DriverAction, PauseInstance
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model.plan import Plan
+from backfill.core.model.quantities import Resources
+from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.quantities import Resources
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.parse import JobFormat
@@ -39,6 +42,7 @@ HOSTS, INSTANCES, JOBS, HIGH = 8_000, 2_000, 100_000, 5_000
 TRIALS = 9
 SHARE = 100  # one in so many changes in a busy cycle
 START_S = 1_700_000_000.0
+GROWTH = (400, 800, 1600)  # no more than instances have names
 NODE = (
     "NodeName={name} Arch=x86_64 CoresPerSocket=24 CPUAlloc={used} CPUEfctv={cpus} CPUTot={cpus} "
     "CPULoad={load:.2f} AvailableFeatures={feature} ActiveFeatures={feature} Gres=(null) "
@@ -81,7 +85,7 @@ class Site:
             *("0", "4294901000", str(int(START_S) - 100), str(int(START_S) - 100), begun),
             *("N/A", "1-00:00:00", "0", "(null)", "N/A", "1", "1"),
         )
-        free = ("physics", "normal", "None" if node else "Resources", "", "(null)", "simulate.sh")
+        free = ("physics", "normal", "None" if node else "Resources", "", "(null)", "(null)", "simulate.sh")
         unit, mark, end = "\x1f", f"\x1d{self.format.mark}", f"\x1e{self.format.mark}"
         return f"{unit.join(fixed)}{mark}{mark.join(free)}{end}\n"
 
@@ -210,6 +214,30 @@ def cpu_s(work: Callable[[], object]) -> float:
     return time.process_time() - began_s
 
 
+def growth_s(count: int) -> float:
+    """CPU seconds of the plan for so many waiting jobs and idle hosts of one CPU each."""
+    most, world = 10**6, World()
+    world.apply(ch.Tick(START_S))
+    for number in range(count):
+        name, job = f"n{number}", str(number + 1)
+        world.apply(ch.HostSeen(Host(name, name, Resources(1, 4000)), START_S))
+        world.apply(ch.NodeSeen(Node(name, NodeBase.IDLE, cpus=1), START_S))
+        world.apply(ch.SourceSeen(name, START_S))
+        waits = Job(job, int(job), "htc", JobState.PENDING, reason="Resources")
+        world.apply(ch.JobSeen(waits, START_S))
+    world.apply(ch.SourceSeen("slurm", START_S))
+    free = replace(policies(), hosts=tuple(world.hosts))
+    free = replace(
+        free,
+        instances=replace(free.instances, flavour=Flavour(cpus=1, memory_mb=4000)),
+        limits=Limits(max_instances=most, boots_at_once=most, creates_per_hour=most, max_per_host=most),
+    )
+    found: list[Plan] = []
+    spent_s = cpu_s(lambda: found.append(plan(world, free)))
+    assert sum(isinstance(action, CreateInstance) for action in found[0].actions) == count
+    return spent_s
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         measure(Bench(Path(folder)))
@@ -234,6 +262,7 @@ def measure(bench: Bench) -> None:
         "first_cpu_s": round(first_s, 3),
         "claim_plan_s": round(median(claims), 5),
         "busy_actions": median(begun),
+        **{f"growth_{count}_s": round(median(growth_s(count) for _ in range(3)), 3) for count in GROWTH},
         "nodes": HOSTS + INSTANCES,
         "jobs": JOBS,
         "trials": TRIALS,

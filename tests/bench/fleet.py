@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from backfill.core.fleets import FleetState
+from backfill.core.model.fleet import FleetState
 from backfill.lab import image
 from backfill.lab.cluster import Lab
 from backfill.lab.policyfile import policy as lab_policy

@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model.quantities import Resources
+from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.quantities import Resources
 from backfill.core.world import World
 from backfill.drivers.store.codec import dump, pack
 from backfill.drivers.store.sqlite import SqliteJournal

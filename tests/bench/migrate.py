@@ -17,7 +17,7 @@ from typing import Any
 
 import libvirt
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from tests.bench.pings import Pings
 from tests.bench.rig import result
 from tests.contract.instance_rig import spec

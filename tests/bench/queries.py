@@ -21,9 +21,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from statistics import median, quantiles
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState
-from backfill.core.records import encode
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.records import encode
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.connection_limiter import Turns
 from backfill.engine.listener import Listener

@@ -6,6 +6,8 @@ trace, a saturated one, a year of a million jobs. With the daemon's own plan in 
 (`policy_...`): the trace by itself, the saturated one, and the first part of the trace with a
 backlog that keeps instances on every idle node; jobs of both kinds are counted there. Modules are
 compiled before anything is measured, as they are where the program is installed.
+`policy_backlog_outcome` is a fingerprint of every start, end and eviction of that last one: a change
+that is to make no difference but in speed leaves it as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 import venv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from statistics import median
 
@@ -111,6 +114,15 @@ def with_backlog(trace: Path, work: Path, jobs: int, backlog: int) -> float:
     return (len(rows) + backlog) / median(run(command).cpu_s for _ in range(TRIALS))
 
 
+def backlog_outcome(trace: Path, work: Path, jobs: int, backlog: int) -> str:
+    """Return a fingerprint of what becomes of each job and each instance."""
+    rows = read_trace(trace).fitting(int(NASA_CLUSTER.partition("x")[0]))
+    rows = rows.taken(range(min(jobs, len(rows))), {})
+    told = [work / "outcome.csv", work / "outcome.json"]
+    run([*beside_backlog(rows, work, backlog), "--jobs-csv", told[0], "--perfetto", told[1]])
+    return sha256(b"".join(path.read_bytes() for path in told)).hexdigest()[:16]
+
+
 def backlog_month_s(trace: Path, work: Path) -> float:
     """CPU seconds of a trace's first month with a backlog that keeps every idle node at work."""
     rows = read_trace(trace).fitting(int(NASA_CLUSTER.partition("x")[0]))
@@ -198,6 +210,7 @@ def main() -> None:
         row["sample_jobs_per_cpu_s" if row else "nasa_jobs_per_cpu_s"] = round(rate)
         row["policy_jobs_per_cpu_s"] = round(with_policy(trace, NASA_CLUSTER, work))
         row["policy_backlog_jobs_per_cpu_s"] = round(with_backlog(trace, work, 100, 300), 1)
+        row["policy_backlog_outcome"] = backlog_outcome(trace, work, 100, 300)
         row["backlog_month_s"] = round(backlog_month_s(trace, work), 1)
         tiny = draw(work, "poisson", "--jobs", "10")
         full = draw(work, "lublin", "--jobs", "10000", "--processors", "256", "--load", "1.5")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from backfill.core.cluster import OUR_REASON
+from backfill.core.model.cluster import OUR_REASON
 from backfill.drivers.slurm.conf.managed import Method
 from backfill.drivers.slurm.reading.json_path import JsonPath
 from backfill.drivers.slurm.reading.paths import ReadPath

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
-from backfill.core.fleet import Flavour
+from backfill.core.model.fleet import Flavour
 from backfill.lab.spec import HYPERVISORS
 from tests.bench.rig import result
 from tests.contract.instance_rig import spec

@@ -12,10 +12,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from backfill.core.fleet import Flavour
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Rung
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.saving import daly_s
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Victims

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FrameType
 
 import backfill
-from backfill.core.actions import DriverAction
-from backfill.core.changes import JobSeen
-from backfill.core.cluster import Job, JobState
+from backfill.core.model.actions import DriverAction
+from backfill.core.model.changes import JobSeen
+from backfill.core.model.cluster import Job, JobState
 from backfill.drivers.simulated.hypervisor.provider import SimulatedProvider
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle

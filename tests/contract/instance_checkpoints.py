@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.fleet import Checkpoint, InstanceState
+from backfill.core.model.fleet import Checkpoint, InstanceState
 from backfill.ports.capabilities import CheckpointKeeper
 from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError
 from tests.contract.instance_rig import MOVE, Rig, born, known, state

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.fleet import CloneMethod, InstanceState, Tag
+from backfill.core.model.fleet import CloneMethod, InstanceState, Tag
 from backfill.ports.capabilities import ParentKeeper
 from backfill.ports.errors import RefusedError
 from tests.contract.instance_rig import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.devices import Sharing, Wanted
-from backfill.core.fleet import InstanceState
+from backfill.core.model.devices import Sharing, Wanted
+from backfill.core.model.fleet import InstanceState
 from backfill.engine.execute.devices import holds_devices, move_with_devices, put_in, take_out
 from backfill.ports.capabilities import DeviceHolder
 from backfill.ports.errors import BusyError, DriverError, NoCapacityError, NotFoundError, RefusedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.ports.errors import DriverError, NotFoundError, RefusedError
 from tests.contract.instance_rig import CARRY, MOVE, Rig, born, known, state
 

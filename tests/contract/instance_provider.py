@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.fleet import InstanceSpec, InstanceState, Tag
+from backfill.core.model.fleet import InstanceSpec, InstanceState, Tag
 from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,

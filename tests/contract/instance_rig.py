@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from backfill.core.fleet import Flavour, Instance, InstanceSpec, InstanceState, Tag
+from backfill.core.model.fleet import Flavour, Instance, InstanceSpec, InstanceState, Tag
 from backfill.ports.provider import InstanceProvider
 
 CLUSTER = "contract"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.readiness import Stated
+from backfill.core.model.readiness import Stated
 from backfill.ports.capabilities import StateSeer
 from backfill.ports.errors import BusyError
 from tests.contract.instance_rig import WAKE, Rig, born
@@ -21,7 +21,7 @@ class InstanceSightContract:
         assert isinstance(rig.provider, StateSeer)
         host = born(rig)
         rig.booted("vn1")
-        assert "something else now" in rig.provider.differs(host, "vn1", Stated("0" * 64))
+        assert "something else now" in str(rig.provider.differs(host, "vn1", Stated("0" * 64)))
 
     def test_a_sleeping_guest_cannot_be_seen(self, rig: Rig) -> None:
         """It refuses: that is not the same as all being well."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.ports.capabilities import Throttler
 from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 from tests.contract.instance_rig import THROTTLE, Rig, born, known

@@ -41,6 +41,12 @@ class JournalContract:
         journal.append([])
         assert list(journal.read()) == []
 
+    def test_it_tells_its_size(self, journal: Journal) -> None:
+        """It takes more with what was appended."""
+        before = journal.size_bytes()
+        journal.append([entry(text=f"{i} {i * 7919}" * 40) for i in range(200)])
+        assert journal.size_bytes() > before
+
     def test_an_iterator_can_be_appended(self, journal: Journal) -> None:
         """Records may come from a generator."""
         journal.append(entry(i=i) for i in range(3))

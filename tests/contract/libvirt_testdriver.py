@@ -10,7 +10,7 @@ from typing import Any
 
 import libvirt
 
-from backfill.core.quantities import Resources
+from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.provider import LibvirtProvider
@@ -41,7 +41,7 @@ class Cable:
 
 
 class TestHypervisor(Hypervisor):
-    """The test driver lacks statistics, migrations, paused restores and flags of undefine."""
+    """The test driver lacks statistics, migrations, paused restores, cables and flags of undefine."""
 
     __test__ = False
 
@@ -58,6 +58,10 @@ class TestHypervisor(Hypervisor):
 
     def _throttle(self, domain: Any, percent: int | None) -> None:
         raise RefusedError(domain.name(), "the test driver's machines have no CPU quota")
+
+    def set_link(self, name: str, up: bool) -> None:
+        """The test driver's cards have no cable that could be pulled."""
+        assert self.find(name) is not None, up
 
     def _own_disks(self, domain: Any, name: str) -> None:
         """The test driver's machines have no emulator that could own a disk."""

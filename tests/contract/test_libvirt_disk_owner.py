@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.libvirt.migration.transfer import Carriage
 from backfill.drivers.libvirt.ownership import User
 from backfill.drivers.libvirt.settings import MoveTerms

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import libvirt
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
+from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.ports.errors import AlreadyThereError, BusyError, RefusedError, UnreachableError
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.contract.instance_rig import CLUSTER, born, known, spec, state
@@ -157,6 +159,26 @@ def test_what_was_on_a_host_that_is_off_for_good_can_be_made_elsewhere(rig: Test
     rig.provider.delete("hv2", "vn1")
 
 
+def test_a_host_that_fails_but_answers_is_not_off(rig: TestDriverRig) -> None:
+    """An error without a code is no proof that nobody is there: the instance keeps its files."""
+    host = born(rig)
+    hypervisor = rig.provider._pool.hypervisors[host]
+
+    def fail(name: str) -> None:
+        hypervisor._link.call(name, raise_without_code)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hypervisor, "find", fail)
+        with pytest.raises(UnreachableError, match="virDomainLookupByName"):
+            rig.provider.abandon(host, "vn1")
+    assert Path(rig.config.directory, CLUSTER, "vn1", "claims").read_text() == "hv1\n"
+
+
+def raise_without_code(connection: object) -> None:
+    """What the binding raises when it has lost libvirt's own error."""
+    raise libvirt.libvirtError("virDomainLookupByName() failed")
+
+
 def test_files_stay_while_another_host_has_the_instance(rig: TestDriverRig) -> None:
     """Deleting a left-over definition must not take the disk from under the real one."""
     host = born(rig)
@@ -246,3 +268,13 @@ def test_a_living_old_generation_is_named_in_the_refusal(rig: TestDriverRig) -> 
     with pytest.raises(AlreadyThereError, match=r"generation 1 of it is running.*delete"):
         rig.provider.create(spec(rig, generation=2))
     assert state(rig) is InstanceState.RUNNING
+
+
+def test_who_only_looks_lets_no_host_prove_itself(tmp_path: Path) -> None:
+    """A command that looks leaves nothing behind, neither there nor in the shared directory."""
+    rig = TestDriverRig(tmp_path)
+    looking = LibvirtProvider(rig.config, None, rig._hypervisor)
+    assert looking.observe("hv1").host.unproven == ""
+    assert "just being proven" in rig.provider.observe("hv1").host.unproven
+    looking.close()
+    rig.end()

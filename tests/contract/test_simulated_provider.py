@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from backfill.core.fleet import InstanceSpec, Tag
+from backfill.core.model.fleet import InstanceSpec, Tag
 from backfill.drivers.simulated.hypervisor.provider import SimulatedProvider
 from backfill.drivers.simulated.world import SimulatedWorld
+from tests.contract.instance_fence import InstanceFenceContract
 from tests.contract.instance_provider import CLUSTER, EVERYTHING, SMALL, InstanceProviderContract
 
 
@@ -39,6 +40,12 @@ class SimulatedRig:
     def booted(self, name: str) -> None:
         self.until(lambda: self.world.instance(name).machine.booted)
 
+    def start_job(self, host: str, name: str, job: str) -> None:
+        self.world._machines.launch(job, 0, [name], needed_s=1e6)
+
+    def progress(self, name: str, job: str) -> int:
+        return sum(count.job == job for count in self.world._machines.tally(1.0))
+
     @contextmanager
     def unreachable(self, host: str) -> Iterator[None]:
         self.world.cut_host(host)
@@ -60,7 +67,7 @@ class SimulatedRig:
         del self.world.hosts[host].instances[name]
 
 
-class TestSimulatedProvider(InstanceProviderContract):
+class TestSimulatedProvider(InstanceFenceContract, InstanceProviderContract):
     @pytest.fixture
     def rig(self) -> SimulatedRig:
         return SimulatedRig()

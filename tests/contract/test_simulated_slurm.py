@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from backfill.core.cluster import NodeBase
-from backfill.core.fleet import Flavour, InstanceSpec, Tag
+from backfill.core.model.cluster import NodeBase
+from backfill.core.model.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.simulated.slurm.manager import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.workload import NodeSpec, WorkloadManager
@@ -58,6 +58,7 @@ class SimulatedRig:
             "held": hold,
             "cpus": cpus,
             "required_nodes": (node,),
+            "heeds_s": 0.2,
         }
         if tasks:
             return self.world.submit_array("all", _FOR_EVER_S, tasks, **wishes)  # type: ignore[arg-type]

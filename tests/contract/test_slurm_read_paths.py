@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from backfill.core.cluster import JobState
+from backfill.core.model.cluster import JobState
 from backfill.drivers.slurm.reading.json_path import JsonPath
 from backfill.drivers.slurm.reading.paths import ReadPath
 from backfill.drivers.slurm.reading.rest_path import RestPath

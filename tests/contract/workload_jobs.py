@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.cluster import ENDED, OUR_REASON, JobState
+from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
 from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 from tests.contract.workload_rig import REASON, Rig, await_state, job, running
 
@@ -128,6 +128,18 @@ class JobContract:
         assert job(rig, going).state is JobState.CANCELLED
         rig.manager.cancel_job("99999")
         assert rig.manager.read_jobs(["99999"]) == {}
+
+    def test_a_signal_reaches_a_job_that_runs_and_no_other(self, rig: Rig) -> None:
+        """It ends by that; pending it is BusyError, and unknown NotFoundError."""
+        held = rig.submit(rig.hosts[0], hold=True)
+        with pytest.raises(BusyError):
+            rig.manager.signal_job(held, "TERM")
+        rig.manager.cancel_job(held)
+        going = running(rig, rig.hosts[0])
+        rig.manager.signal_job(going, "TERM")
+        rig.until(lambda: job(rig, going).state in ENDED)
+        with pytest.raises(NotFoundError):
+            rig.manager.signal_job("99999", "TERM")
 
     def test_tell_changes_nothing_but_the_message(self, rig: Rig) -> None:
         """The job is as before; a job that Slurm does not know is an error."""

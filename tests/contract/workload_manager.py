@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from backfill.core.cluster import JobState, NodeBase
+from backfill.core.model.cluster import JobState, NodeBase
 from backfill.ports.errors import UnreachableError
 from backfill.ports.workload import WorkloadManager
 from tests.contract.lacking import lacking

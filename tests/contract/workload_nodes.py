@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.cluster import NOWHERE, JobState, NodeBase
+from backfill.core.model.cluster import NOWHERE, JobState, NodeBase
 from backfill.ports.errors import AlreadyThereError, BusyError, NotFoundError, RefusedError
 from backfill.ports.workload import NodeSpec
 from tests.contract.workload_rig import REASON, Rig, await_state, job, node, running, spec

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from backfill.core.cluster import OUR_REASON, Job, JobState, Node, NodeBase
+from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, NodeBase
 from backfill.ports.workload import NodeSpec, WorkloadManager
 
 REASON = f"{OUR_REASON} the test wants it"

@@ -10,9 +10,10 @@ from functools import partial
 from hypothesis import note
 from hypothesis import strategies as st
 
-from backfill.core.changes import Claimed, HoldSet
-from backfill.core.cluster import ENDED, JobState
-from backfill.core.lifecycle import Phase
+from backfill.core.model.changes import Claimed, HoldSet
+from backfill.core.model.cluster import ENDED, JobState
+from backfill.core.model.fleet import InstanceSpec, Tag
+from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities
 from backfill.drivers.simulated.faults import Odd
@@ -79,9 +80,9 @@ class Accident:
     pick: int
 
 
-def accidents(*, but: Iterable[str] = ()) -> st.SearchStrategy[list[Accident]]:
+def accidents(*, but: Iterable[str] = (), more: Iterable[str] = ()) -> st.SearchStrategy[list[Accident]]:
     """Up to six of them."""
-    kinds = [kind for kind in ACCIDENTS if kind not in but]
+    kinds = [*(kind for kind in ACCIDENTS if kind not in but), *more]
     moments = st.floats(1.0, 90.0).map(lambda s: round(s, 2))
     one = st.builds(Accident, st.sampled_from(kinds), moments, st.integers(0, 5))
     return st.lists(one, max_size=6)
@@ -237,7 +238,8 @@ class Day:
         usual = self._rules
         rungs = usual.ladder.rungs[1:] or usual.ladder.rungs
         self._decide_by(replace(usual, ladder=Ladder(rungs)))
-        self.sim.at(self.sim.now_s + 5.0 * (1 + pick), lambda: self._decide_by(usual))
+        # As they are by then: at the day's end they ask for no idle instance.
+        self.sim.at(self.sim.now_s + 5.0 * (1 + pick), lambda: self._decide_by(self._rules))
 
     def _decide_by(self, rules: PolicySet) -> None:
         self.run.policies = self.run.cycle.policies = rules
@@ -282,7 +284,8 @@ class Day:
         self._refuse("thaw", BusyError("vn", "cannot acquire state change lock"), 60.0 * (1 + pick))
 
     def _guests_silent(self, pick: int) -> None:
-        self._refuse("wake", UnreachableError("vn", "its agent is silent"), 60.0 * (1 + pick))
+        for call in ("wake", "release", "freeze"):
+            self._refuse(call, UnreachableError("vn", "its agent is silent"), 60.0 * (1 + pick))
 
     def _file_server_out(self, pick: int) -> None:
         """For 75 s, the shortest time that was ever too long, or more."""
@@ -367,12 +370,18 @@ class Day:
 
     def _close_host(self, pick: int) -> None:
         subject = (*HOSTS, "vn1", "vn2", "vn3")[pick]
-        self._hold(subject, on=True)
-        self.sim.at(self.sim.now_s + 8.0, lambda: self._hold(subject, on=False))
+        if self.run.alive:
+            self._hold(subject, on=True)
+            self.sim.at(self.sim.now_s + 8.0, lambda: self._open(subject))
+
+    def _open(self, subject: str) -> None:
+        """The admin looks from time to time whether it is open: a restored journal may close it again."""
+        if self.run.alive and {*self.run.world.closed, *self.run.world.off} & {subject}:
+            self._hold(subject, on=False)
+        self.sim.at(self.sim.now_s + 60.0, lambda: self._open(subject))
 
     def _hold(self, subject: str, *, on: bool) -> None:
-        if self.run.alive:
-            self.run.cycle.take([HoldSet(subject, self.run.now_s, on, "a test")])
+        self.run.cycle.take([HoldSet(subject, self.run.now_s, on, "a test")])
 
     def _maintenance(self, pick: int) -> None:
         """Of which one hears some seconds before, or as it begins."""
@@ -382,6 +391,15 @@ class Day:
     def _clock_set(self, pick: int) -> None:
         """The machine's, by a person or its time server; the daemon may be down meanwhile."""
         self.sim.set_clock((21600.0, -21600.0, 70.0, -70.0, 315360000.0, 1.5)[pick])
+
+    def _old_copy(self, pick: int) -> None:
+        """A host's disk comes from a backup: an instance that was removed is there once more."""
+        removed = sorted(self.run.world.removed.items())
+        host = HOSTS[pick % 3]
+        if removed and self.run.alive:
+            name, generation = removed[pick % len(removed)]
+            flavour, tag = self._rules.instances.flavour, Tag(self._rules.cluster, name, generation)
+            self.sim.provider.create(InstanceSpec(name, host, tag, flavour, "default", "10.77.1.99/16"))
 
     def _reboot(self, pick: int) -> None:
         """The controller's machine, which comes back with another time of day."""

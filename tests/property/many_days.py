@@ -18,16 +18,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from backfill.core.lifecycle import Phase, Rung
-from backfill.core.plan import Plan
-from backfill.core.planner import plan
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.plan import Plan
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.liveness import Liveness
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Extent, Victims
+from backfill.core.policies.workloads import AtEnd, WarnBy, Workload, Workloads
 from backfill.core.policy import PolicySet, Proof
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 from backfill.engine import cycle
 from tests.property.days import ACCIDENTS, HOSTILE, Accident, Day, policies
@@ -69,21 +70,60 @@ class Low:
     nodes: int = 1
     limit_s: float = 0.0
     het: bool = False
+    name: str = ""
+    heeds_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A whole day before it is lived."""
+    """A whole day before it is lived. `high_limit`: times their run time, high jobs ask for; 0: no limit."""
 
     rules: PolicySet
     shared: bool
     low: tuple[Low, ...]
     high: tuple[tuple[float, float], ...]
     wrong: tuple[Accident, ...]
+    high_limit: float = 0.0
 
 
 def draw(seed: int, number: int) -> Drawn:
     """The `number`-th day of this seed, always the same."""
+    return _impatient(random.Random(f"{seed}/{number}/patience"), _drawn(seed, number))
+
+
+def _impatient(rng: random.Random, day: Drawn) -> Drawn:
+    """Every third day some of its jobs, or all, cannot stand still for ever."""
+    if rng.random() > 0.35:
+        return day
+    patience_s = rng.choice((15.0, 40.0, 120.0))
+    pause = RungRule(Rung.PAUSE, 1.0, patience_s - 2.0)
+    some = [RungRule(Rung.THROTTLE, 1.0), pause, RungRule(Rung.MIGRATE, 30.0), RungRule(Rung.REQUEUE)]
+    first = 1 if rng.random() < 0.5 or day.rules.proof is Proof.MEMORY else 0
+    ladder = tuple(some[first:2] + (some[2:3] if rng.random() < 0.5 else []) + some[3:])
+    pilots = Workload(
+        "pilots",
+        job_name="pilot*" if rng.random() < 0.7 else "",
+        stand_still_s=patience_s,
+        warn=rng.choice((WarnBy.NOTHING, WarnBy.SIGNAL, WarnBy.FEATURES, WarnBy.COMMAND)),
+        command=("drain-me",),
+        drain_s=rng.choice((0.0, 3.0, 10.0)),
+        at_end=rng.choice((AtEnd.REQUEUE, AtEnd.REQUEUE, AtEnd.CANCEL)),
+        ladder=ladder,
+    )
+    low = tuple(
+        replace(job, name=f"pilot {i}", heeds_s=rng.choice((None, 2.0))) if rng.random() < 0.6 else job
+        for i, job in enumerate(day.low)
+    )
+    rules = replace(day.rules, workloads=Workloads((pilots,)))
+    if rng.random() < 0.3 and rules.ladder.ends:  # two jobs in one instance, with the same patience or not
+        shape = replace(rules.instances, flavour=replace(rules.instances.flavour, cpus=2))
+        rules = replace(rules, instances=shape)
+        # One that is not to start anew beside a stale copy, or may not, waits for a person.
+        low = tuple(replace(job, requeue=True) for job in low)
+    return replace(day, rules=rules, low=low, high_limit=rng.choice((0.0, 1.5, 4.0)))
+
+
+def _drawn(seed: int, number: int) -> Drawn:
     rng = random.Random(f"{seed}/{number}")
     ladder = rng.choice(LADDERS)
     warm = rng.choice((0, 0, 2))
@@ -139,8 +179,13 @@ def lived(drawn: Drawn) -> tuple[list[tuple[str, str]], Day]:
             requeue=job.requeue,
             time_limit_s=limit_s,
             het=job.het,
+            name=job.name,
+            heeds_s=job.heeds_s,
         )
-    day.fill([], list(drawn.high), drawn.wrong)
+    if drawn.high_limit:
+        for run_s, at_s in drawn.high:
+            day.submit_one("batch", run_s, at_s, time_limit_s=run_s * drawn.high_limit + 60.0)
+    day.fill([], [] if drawn.high_limit else list(drawn.high), drawn.wrong)
     try:
         wrong = list(_ended(day))
     except Exception as error:  # noqa: BLE001 - whatever ends a day is a finding, not our end

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState
-from backfill.core.fleet import Flavour
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Rung
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Victims
 from backfill.core.policy import PolicySet, Priorities, Template

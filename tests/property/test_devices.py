@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
+from backfill.core.model.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
 
 HOSTS = ("bm1", "bm2")
 POOL = [VirtualFunction(h, f"0000:0{n}:00.{i}") for n, h in enumerate(HOSTS) for i in range(4)]

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backfill.core import changes as ch
-from backfill.core.fleet import CloneMethod, Flavour
-from backfill.core.fleets import Fleet, FleetState
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Phase
+from backfill.core.model import changes as ch
+from backfill.core.model.fleet import CloneMethod, Flavour, Fleet, FleetState
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.sentences import why
 from backfill.core.policies.cloning import Cloning
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Order, Spread
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.sentences import why
 from backfill.drivers.libvirt.connection.domain_xml import mac_address
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from backfill.core.plan import Plan
+from backfill.core.model.plan import Plan
 from backfill.core.policies.scale import Scale
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.replay.journal import replay_journal
@@ -23,12 +23,14 @@ def played(ladder: int, warm: int, low: Work, high: Work, wrong: list[Accident])
 
 
 # A journal is replayed under one policy.
-WRONG = accidents(but=["change ladder"])
+WRONG = accidents(but=["change ladder"], more=["old copy"])
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, len(LADDERS) - 1), st.integers(0, 2), lows, highs, WRONG)
 @example(0, 1, [(5.0, 0.0)], [(2.0, 5.0)], [Accident("crash instance", 6.0, 0)])  # counted by readings
+@example(0, 0, [(4.0, 0.0)], [], [Accident("old copy", 70.0, 0)])  # destroyed when it was seen for long
+@example(0, 0, [(4.0, 0.0)], [(8.0, 75.0)], [Accident("old copy", 70.0, 1), Accident("kill daemon", 74.0, 2)])
 def test_the_same_changes_give_the_same_plans(
     ladder: int, warm: int, low: Work, high: Work, wrong: list[Accident]
 ) -> None:

@@ -31,6 +31,37 @@ FOUND: tuple[tuple[int, int], ...] = (
     (2681841549, 1381),
     # A node that was closed for a job of another node, with a job on it that an admin had suspended.
     (2681841549, 1568),
+    # A pause that took as long as its rung was over in the moment in which the next rung destroyed.
+    (2681841549, 7404),
+    # The same where the host could not be reached for long after the ladder's end.
+    (2681841549, 4067),
+    # A job on two nodes that an admin had suspended was resumed when both were back.
+    (2681841549, 5280),
+    # A journal was lost while a job stood still that an admin had suspended before.
+    (2681841549, 9915),
+    # One of two jobs in an instance began anew: the other was destroyed with the stale copy.
+    (2681841549, 7423),
+    # A job on two nodes was suspended while Slurm did not show the other one, which stayed open.
+    (2681841549, 9370),
+    # An instance died while its journal was lost: its node stayed in Slurm for ever.
+    (2681841549, 3622),
+    (2681841549, 3960),
+    (2681841549, 9506),
+    # A daemon without a journal was told of no instance on a full host, and made more there.
+    (2681841549, 4475),
+    # The harness put the spares back at the day's end, and left a host closed for ever.
+    (2681841549, 6267),
+    (2681841549, 6366),
+    (2681841549, 6073),
+    (2681841549, 9589),
+    # A return that came to nothing counted as time in which its job had stood still.
+    (6, 4),
+    # A job had just come to a node whose other one could not wait, and was destroyed with it.
+    (6, 86),
+    # Whether a job went on in a guest that answered nobody could not be known: its patience ran on.
+    (8, 261),
+    # A stop that was to end a job that may not start anew climbed its ladder again and again.
+    (5, 41),
 )
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backfill.core import changes as ch
-from backfill.core.fleet import InstanceState
-from backfill.core.measures import Distribution, distribution, job_measures
+from backfill.core.model import changes as ch
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.measures import Distribution, distribution, job_measures
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.replay.policy_replay import Run, reference, run

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState
-from backfill.core.fleet import Flavour
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fleet import Flavour
 from backfill.core.policies.demand import Demand
 from backfill.core.world import World
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from backfill.core.cluster import Job, Node
-from backfill.core.quantities import parse_hostlist
+from backfill.core.model.cluster import Job, Node
+from backfill.core.model.quantities import parse_hostlist
 from backfill.drivers.slurm.checks import one_line, reason_text
 from backfill.drivers.slurm.commands import meaning_of
 from backfill.drivers.slurm.reading.ahead import read_reservations
@@ -96,7 +96,7 @@ def whole(texts: dict[str, str]) -> str:
 @fuzz(75)
 @given(
     texts=st.fixed_dictionaries(
-        dict.fromkeys(("account", "qos", "reason", "required", "features", "name"), TEXTS)
+        dict.fromkeys(("account", "qos", "reason", "required", "features", "comment", "name"), TEXTS)
     )
 )
 @example(texts={"required": "bm1 \n bm2"})

@@ -14,9 +14,11 @@ LIMIT_S = 900.0
 _LOOT = r"""
 look() { echo "== $*"; timeout 30 cat "$@" 2>&1 </dev/null | head -c 3000000; echo; }
 id
-ls -la /dev/vd* /etc/munge 2>&1
+ls -la /dev/vd* /dev/sr* /dev/disk/by-label /etc/munge 2>&1
+echo "== own environment"
+env
 look /etc/munge/munge.key /proc/cmdline /proc/kmsg /proc/kcore
-for file in /dev/vd? /dev/sr? /dev/mem /dev/console /dev/hvc* /dev/ttyS* /dev/vport*; do
+for file in /dev/vd? /dev/sr? /dev/disk/by-label/* /dev/mem /dev/console /dev/hvc* /dev/ttyS* /dev/vport*; do
     [ ! -e "$file" ] || look "$file"
 done
 timeout 30 dmesg 2>&1
@@ -29,17 +31,28 @@ echo "== files"
     printf '\n== %s\n' "all files: $?"
 } | head -c 8000000
 ask() {
-    echo "== metadata $1"
-    exec 9<>"/dev/tcp/$METADATA/8775" || return
-    printf 'GET %s HTTP/1.0\r\nHost: metadata\r\n\r\n' "$1" >&9
-    timeout 20 cat <&9
-    exec 9<&-
+    echo "== metadata $1 $2"
+    timeout 20 bash -c 'exec 9<>"/dev/tcp/$0" || exit
+        printf "GET %s HTTP/1.0\r\nHost: metadata\r\n\r\n" "$1" >&9
+        cat <&9' "$1" "$2"
 }
+# Where clouds answer, and where this one does.
+for path in /openstack/latest/user_data /latest/user-data; do ask 169.254.169.254/80 "$path"; done
 [ -z "$METADATA" ] || for path in /openstack/latest/user_data /openstack/latest/meta_data.json \
         /openstack/latest/vendor_data.json /openstack/latest/network_data.json \
-        /latest/user-data /2009-04-04/user-data /latest/meta-data/; do ask "$path"; done
+        /latest/user-data /2009-04-04/user-data /latest/meta-data/; do ask "$METADATA/8775" "$path"; done
 printf '\n== the %s\n' end
 """
+
+# What it has to have tried, whatever it was answered.
+_TRIED = (
+    rb"^== /dev/vda$",
+    rb"^== /dev/(console|ttyS\d)$",
+    rb"^== /proc/1/environ ",
+    rb"^== /etc/munge/munge\.key /proc/cmdline",
+    rb"^== own environment$",
+    rb"^== metadata 169\.254\.169\.254/80 /openstack/latest/user_data$",
+)
 
 
 def loot(rig: JobsRig, node: str, metadata: str = "") -> bytes:
@@ -56,6 +69,8 @@ def loot(rig: JobsRig, node: str, metadata: str = "") -> bytes:
     assert re.search(rb"\n== all files: [01]\n", found), found[-500:]
     assert found.endswith(b"\n== the end\n"), found[-500:]
     assert b"uid=0(" not in found.splitlines()[0]
+    for tried in _TRIED:
+        assert re.search(tried, found, re.MULTILINE), f"it has not tried {tried!r}"
     return found
 
 

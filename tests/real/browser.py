@@ -65,6 +65,21 @@ class Page:
         self.call("Page.navigate", url=file.resolve().as_uri())
         self._until(lambda: self._loaded > before, f"{file} to be loaded")
 
+    def visit(self, address: str) -> None:
+        """Load what a service of ours has at an address, and wait until that is done."""
+        before = self._loaded
+        self.call("Page.navigate", url=address)
+        self._until(lambda: self._loaded > before, f"{address} to be loaded")
+
+    def await_js(self, text: str) -> Any:
+        """Wait until an expression is worth something, and return that."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            if found := self.js(text):
+                return found
+            self.drawn()
+        raise AssertionError(f"it never came: {text}; the page says {self.js('document.body.innerText')!r}")
+
     def size(self, width: int, height: int, *, dark: bool = False, ratio: float = 1.0) -> None:
         """Give the window a size, and the reader a liking for dark pages."""
         self.call(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from backfill.core.cluster import NodeBase
+from backfill.core.model.cluster import NodeBase
 from backfill.drivers.slurm.conf.files import replace_file
 from backfill.drivers.slurm.conf.managed import EMPTY, Method, WantedNodes, parse, render
 from backfill.drivers.slurm.conf.nodes import CloudNodes, ConfNodes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -15,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -47,6 +46,7 @@ REQUEUE = {"rung": "requeue", "within_s": 60}
 # Nodes without an instance, until somebody says that they shall be tried again.
 _ABSENT = ("failed", "given-up")
 _ROOT = Path(backfill.__file__).parents[1]
+_Rig = TypeVar("_Rig", bound="DaemonRig")
 # What must never stand in a daemon's log, whatever happens to it.
 _DEFECTS = re.compile(
     r"Traceback|defect in the driver|cannot use /|unforeseen|did not settle|InvalidTransition"
@@ -56,17 +56,31 @@ _DEFECTS = re.compile(
 @contextmanager
 def daemon_lab(name: str, **spec: Any) -> Iterator[DaemonRig]:
     """A lab with the hook in place, and a rig on it; at the end nothing of both is left."""
-    made = LabSpec(name=f"{name}-{os.getpid()}", **{"hooks": "slurmctld", **PATIENT, **spec})
-    guest = image.build(recipe=image.Recipe(made.slurm_version, made.salt))
-    lab = Lab.up(roots.equip(made), tied=True)
+    with rig_in_lab(DaemonRig, name, **spec) as rig:
+        yield rig
+
+
+@contextmanager
+def rig_in_lab(
+    kind: type[_Rig], name: str, guest: image.GuestImage | None = None, **spec: Any
+) -> Iterator[_Rig]:
+    """The same with a rig of this kind, and guests of this image where one is given."""
+    made = LabSpec(name=lab_name(name), **{"hooks": "slurmctld", **PATIENT, **spec})
+    guest = guest or image.build(recipe=image.Recipe(made.slurm_version, made.salt, made.condor))
+    lab = Lab.up(made if made.roots else roots.equip(made), tied=True)
     try:
-        rig = DaemonRig(lab, guest)
+        rig = kind(lab, guest)
         yield rig
         rig.clear()
     finally:
         lab.down()
     assert wait_until(lambda: not traces(lab), 60), traces(lab)
     shutil.rmtree(lab.dir)  # a lab that failed keeps its logs
+
+
+def lab_name(name: str) -> str:
+    """The name of a lab that no other test run on this machine has at the same time."""
+    return f"{name}-{os.getpid()}"
 
 
 class DaemonRig(JobsRig):
@@ -260,35 +274,6 @@ class DaemonRig(JobsRig):
                 self.ctl("kill", lock.read_text())
             status = process.wait(LIMIT_S)
         assert status == 0, own_log.read_text()
-
-    def virsh(self, host: str, *argv: str) -> str:
-        """Run virsh on a host."""
-        return self.lab.run(host, ["virsh", "-q", *argv], check=True).stdout.strip()
-
-    def in_guest(self, host: str, name: str, path: str, *argv: str) -> None:
-        """Start a program in a guest, behind the backs of the daemon and of Slurm."""
-        arguments = {"path": path, "arg": list(argv)}
-        request = json.dumps({"execute": "guest-exec", "arguments": arguments})
-        self.virsh(host, "qemu-agent-command", name, request)
-
-    def out_of_guest(self, host: str, name: str, script: str) -> str:
-        """What a shell script writes in a guest, behind the backs of the daemon and of Slurm."""
-        found = f"PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin; {script}"
-        words = {"path": "/bin/sh", "arg": ["-c", found], "capture-output": True}
-        pid = self._ask_agent(host, name, "guest-exec", words)["pid"]
-
-        def ended() -> dict[str, Any]:
-            told = self._ask_agent(host, name, "guest-exec-status", {"pid": pid})
-            return told if told["exited"] else {}
-
-        told = self.until(ended, what=f"the end of {script!r} in {name}")
-        assert told["exitcode"] == 0, told
-        return base64.b64decode(told.get("out-data", "")).decode()
-
-    def _ask_agent(self, host: str, name: str, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        request = json.dumps({"execute": command, "arguments": arguments})
-        answer = json.loads(self.virsh(host, "qemu-agent-command", name, request))
-        return dict(answer["return"])
 
     def domains(self) -> dict[str, list[str]]:
         """The names of all domains, ours or not, by host."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import backfill.lab
 from backfill.drivers.slurm.registration import never_comes
@@ -79,9 +81,9 @@ class JobsRig:
         """sbatch; returns the job's number."""
         return self.user("sbatch", "--parsable", "-o", "/dev/null", "-D", "/tmp", *argv)
 
-    def low(self, *argv: str, start: bool = True) -> str:
+    def low(self, *argv: str, start: bool = True, period_s: float = PERIOD_S) -> str:
         """Submit a low-priority job that counts until `finish`; with `start`, wait for words."""
-        job = self.submit("-p", "htc", *argv, self._counter, "1000000", str(PERIOD_S))
+        job = self.submit("-p", "htc", *argv, self._counter, "1000000", str(period_s))
         if start:
             self.counting(job)
         return job
@@ -147,6 +149,37 @@ class JobsRig:
         lines = self.ctl("scontrol", "-F", "-o", "show", "node").splitlines()
         words = (dict(w.partition("=")[::2] for w in line.split()) for line in lines)
         return {w["NodeName"]: w["State"] for w in words if not never_comes(w["NodeName"])}
+
+    # --- on hosts and in guests, behind the backs of the daemon and of Slurm ----------------------
+
+    def virsh(self, host: str, *argv: str) -> str:
+        """Run virsh on a host."""
+        return self.lab.run(host, ["virsh", "-q", *argv], check=True).stdout.strip()
+
+    def in_guest(self, host: str, name: str, path: str, *argv: str) -> None:
+        """Start a program in a guest, behind the backs of the daemon and of Slurm."""
+        arguments = {"path": path, "arg": list(argv)}
+        request = json.dumps({"execute": "guest-exec", "arguments": arguments})
+        self.virsh(host, "qemu-agent-command", name, request)
+
+    def out_of_guest(self, host: str, name: str, script: str) -> str:
+        """What a shell script writes in a guest, behind the backs of the daemon and of Slurm."""
+        found = f"PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin; {script}"
+        words = {"path": "/bin/sh", "arg": ["-c", found], "capture-output": True}
+        pid = self._ask_agent(host, name, "guest-exec", words)["pid"]
+
+        def ended() -> dict[str, Any]:
+            told = self._ask_agent(host, name, "guest-exec-status", {"pid": pid})
+            return told if told["exited"] else {}
+
+        told = self.until(ended, what=f"the end of {script!r} in {name}")
+        assert told["exitcode"] == 0, told
+        return base64.b64decode(told.get("out-data", "")).decode()
+
+    def _ask_agent(self, host: str, name: str, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        request = json.dumps({"execute": command, "arguments": arguments})
+        answer = json.loads(self.virsh(host, "qemu-agent-command", name, request))
+        return dict(answer["return"])
 
     # --- what the counting jobs said -----------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
-from backfill.core.fleet import Instance, InstanceState
+from backfill.core.model.fleet import Instance, InstanceState
 from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.drivers.libvirt.settings import MoveTerms
 from backfill.ports.errors import BusyError, DriverError

@@ -28,6 +28,7 @@ from tests.contract.instance_rig import BALLOON, CLUSTER, DEVICES, EVERYTHING
 IMAGE = "tiny"
 READY = "BACKFILL-READY"
 COUNT = "COUNT "
+_JOB = "JOB-"
 PATIENCE_S = 600.0  # for what takes seconds on a machine that is not busy
 _POLL_S = 0.005  # some of what is waited for lasts only some hundredths of a second
 _CLONE_NEWNET = 0x40000000
@@ -57,11 +58,11 @@ def network_of(pid: int) -> Iterator[None]:
 
 
 @contextmanager
-def running_lab(name: str, hypervisor: str = HYPERVISORS[0]) -> Iterator[Lab]:
+def running_lab(name: str, hypervisor: str = HYPERVISORS[0], **spec: Any) -> Iterator[Lab]:
     """A lab of two hosts that ends with us; inside, connections are made from its controller."""
     image.build()
-    spec = LabSpec(f"{name}-{os.getpid()}", hosts=2, hypervisor=hypervisor, tally=False)
-    lab = Lab.up(roots.equip(spec), tied=True)
+    wanted = LabSpec(f"{name}-{os.getpid()}", hosts=2, hypervisor=hypervisor, tally=False, **spec)
+    lab = Lab.up(roots.equip(wanted), tied=True)
     try:
         with network_of(lab.status().machines["ctl"].pid):
             yield lab
@@ -137,6 +138,18 @@ class LibvirtRig:
         finally:
             domain.destroy()
             connection.close()
+
+    def start_job(self, host: str, name: str, job: str) -> None:
+        """Let a job's program count that has left its slurmstepd: its environment tells whose it is."""
+        user = "setpriv --reuid=2001 --regid=2001 --clear-groups"
+        count = f"n=0; while :; do n=$((n+1)); echo {_JOB}{job} $n; sleep 0.1; done"
+        script = f"SLURM_JOB_ID={job} {user} sh -c '{count}' >/dev/console 2>&1 </dev/null &"
+        self.in_guest(host, name, script)
+
+    def progress(self, name: str, job: str) -> int:
+        """How far it has counted."""
+        lines = self.console_text(name).replace("\r", "").split("\n")[:-1]
+        return sum(line.startswith(f"{_JOB}{job} ") for line in lines)
 
     # --- beyond the contract ---------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any
 import openstack.config
 from openstack.connection import Connection
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
 from backfill.lab.waiting import wait_until

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from backfill.core.cluster import NodeBase
+from backfill.core.model.cluster import NodeBase
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.reading.paths import ReadPath
@@ -253,11 +253,17 @@ class RealRig:
 
     def remember(self, job_id: str) -> None:
         """Wait until slurmctld has written the job down: killed before, it would forget it."""
+        self._write_down("job_state", f"JobId={job_id}")
+
+    def remember_node(self, name: str) -> None:
+        """The same of a node: killed before, it would be FUTURE again."""
+        self._write_down("node_state", f"NodeName={name}")
+
+    def _write_down(self, file: str, subject: str) -> None:
         asked_s = time.time()
-        self.ctl("scontrol", "update", f"JobId={job_id}", "Comment=write it down")
-        saved = self.lab.dir / "machines/ctl/spool/slurmctld/job_state"
-        # It is absent for a moment while slurmctld puts the new one in its place.
-        until(lambda: _written_s(saved) > asked_s)
+        self.ctl("scontrol", "update", subject, "Comment=write it down")
+        saved = self.lab.dir / "machines/ctl/spool/slurmctld" / file
+        until(lambda: written_s(saved) > asked_s)
 
     def stop_slurmds(self) -> None:
         """End what `register` has started."""
@@ -294,7 +300,8 @@ class RealRig:
         return all(n.responding and n.base.value == "IDLE" and not n.flags for n in nodes)
 
 
-def _written_s(path: Path) -> float:
+def written_s(path: Path) -> float:
+    """When the file was written, epoch seconds; 0 for one that is absent, as between two of slurmctld's."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.devices import Sharing, VirtualFunction, Wanted
+from backfill.core.model.devices import Sharing, VirtualFunction, Wanted
 from backfill.drivers.libvirt.settings import Hardware, LibvirtLimits
 from backfill.lab.cluster import Lab
 from backfill.ports.errors import NoCapacityError

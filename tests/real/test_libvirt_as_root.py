@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import CloneMethod, InstanceState
+from backfill.core.model.fleet import CloneMethod, InstanceState
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import QEMU_USER
 from tests.contract.instance_provider import InstanceProviderContract

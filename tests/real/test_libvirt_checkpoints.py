@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import Checkpoint, InstanceState
+from backfill.core.model.fleet import Checkpoint, InstanceState
 from backfill.ports.errors import BadOutputError
 from tests.real.libvirt_guest import NAME, Guest, counting_guest
 from tests.real.libvirt_rig import LibvirtRig, running_lab

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import CloneMethod, InstanceSpec, InstanceState
+from backfill.core.model.fleet import CloneMethod, InstanceSpec, InstanceState
 from backfill.drivers.libvirt.clones import forking
 from backfill.drivers.libvirt.clones.parents import Parent
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor

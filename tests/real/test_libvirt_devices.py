@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backfill.core.devices import Sharing, Wanted
+from backfill.core.model.devices import Sharing, Wanted
 from backfill.drivers.libvirt.settings import Hardware
 from backfill.engine.execute.devices import move_with_devices
 from backfill.lab.cluster import Lab

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import Instance, InstanceState
+from backfill.core.model.fleet import Instance, InstanceState
 from backfill.ports.errors import (
     BusyError,
     DriverError,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.libvirt.settings import MoveTerms
 from backfill.ports.errors import BusyError, DriverError
 from tests.contract.instance_rig import spec

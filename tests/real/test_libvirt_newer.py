@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backfill.core.fleet import Checkpoint, InstanceState
+from backfill.core.model.fleet import Checkpoint, InstanceState
 from backfill.drivers.libvirt.checkpoints.save_image import read_head
 from backfill.ports.errors import DriverError, NoCapacityError
 from tests.contract.instance_rig import spec

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import CloneMethod, InstanceState
+from backfill.core.model.fleet import CloneMethod, InstanceState
 from backfill.drivers.libvirt.settings import Hardware, MoveTerms
 from backfill.ports.errors import DriverError, RefusedError
 from tests.contract.instance_rig import CLUSTER, spec

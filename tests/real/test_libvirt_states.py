@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.ports.errors import BusyError, DriverError, NotFoundError
 from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest, counting_guest, in_background
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab

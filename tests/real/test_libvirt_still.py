@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from tests.contract.instance_provider import spec
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from tests.real.libvirt_guest import NAME, Guest, counting_guest
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from openstack.connection import Connection
 
-from backfill.core.fleet import CloneMethod, InstanceState
+from backfill.core.model.fleet import CloneMethod, InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import CloudPlace
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError

@@ -10,7 +10,7 @@ from typing import Any
 import libvirt
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.openstack.settings import CloudPlace
 from backfill.lab.cloud import guests, second
 from backfill.lab.cloud.handle import CloudHandle

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.quantities import NOTHING, Resources
+from backfill.core.model.quantities import NOTHING, Resources
 from tests.contract.instance_rig import SMALL
 from tests.real.openstack_rig import connect, nova, wait
 from tests.real.tenant_rig import PATIENT, TenantRig, shaped

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.openstack.api.states import HOST, appliance_name, cluster_tag
 from backfill.ports.errors import BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_rig import CLUSTER, born, spec, state

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.ports.errors import BusyError, NoCapacityError, UnreachableError
 from tests.contract.instance_rig import spec

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backfill.core.fleet import InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.ports.errors import NoCapacityError, RefusedError, UnreachableError
 from tests.contract.instance_rig import spec
 from tests.real.cloud_proxy import KEYSTONE, CloudProxy

@@ -39,6 +39,14 @@ backfill completion bash >/dev/null
 systemd-analyze verify /usr/lib/systemd/system/backfill.service
 find /usr/share/man/man1 -name 'backfill*' | grep -q backfill-evict
 """
+# As `backfill setup` puts the drop-in there; 20 stands for an exposure of 2.0 (systemd-analyze(1)).
+LOCKED_IN = """
+own=/etc/systemd/system/backfill.service.d
+mkdir -p $own
+cp /usr/share/backfill/systemd/slurm-user.conf $own/
+systemd-analyze --no-pager security --offline=yes --threshold=20 backfill.service
+rm -r $own
+"""
 
 
 def build(out: Path) -> dict[str, Path]:
@@ -85,6 +93,8 @@ def test_a_package_is_installed_used_upgraded_removed_and_purged(root: tuple[Cle
     assert "not started: write /etc/backfill/policy.yaml first" in told
     clean.run("".join(f"test -e {path}\n" for path in INSTALLED))
     clean.run(WORKS)
+    assert "User=slurm" in clean.run("cat /usr/share/backfill/systemd/slurm-user.conf").stdout
+    clean.run(LOCKED_IN)
     clean.run(
         "cp /usr/share/backfill/config/policy.yaml /etc/backfill/; test $(stat -c %a /etc/backfill) = 750; "
         "mkdir /var/lib/backfill; echo book >/var/lib/backfill/journal.db"

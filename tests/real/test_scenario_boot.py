@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
+from backfill.lab.policyfile import policy
 from tests.real.daemon_rig import DaemonRig, daemon_lab
 
 pytestmark = pytest.mark.real
@@ -25,7 +25,7 @@ def bed() -> Iterator[DaemonRig]:
 
 def broken(rig: DaemonRig, more: str, **scale: Any) -> dict[str, Any]:
     """Policy changes with an image whose kernel command line stops it."""
-    good = asdict(rig.image)
+    good = policy(rig.lab, rig.image)["libvirt"]["images"]["default"]
     bad = {**good, "cmdline": f"{good['cmdline']} {more}"}
     return {
         "libvirt": {"images": {"default": good, "bad": bad}},

@@ -36,6 +36,7 @@ def bed(cloud: CloudHandle) -> Iterator[DaemonRig]:
     with daemon_lab("burst", hosts=1) as rig:
         lay_cable(rig.lab, cloud)
         yield rig
+        empty(rig, cloud)  # what ends the rig knows of no cloud
 
 
 def lay_cable(lab: Lab, cloud: CloudHandle) -> None:
@@ -95,6 +96,12 @@ def both(rig: DaemonRig, cloud: CloudHandle) -> dict[str, Any]:
     }
 
 
+def empty(rig: DaemonRig, cloud: CloudHandle) -> None:
+    """Let idle instances go from both."""
+    rig.restart(**both(rig, cloud), scale={"idle_s": 0})
+    rig.until(lambda: not rig.nodes(), LIMIT_S, "the removal of all instances")
+
+
 def test_work_moves_from_a_host_into_the_cloud(rig: DaemonRig, cloud: CloudHandle) -> None:
     """Burst while the host is taken, harvest when it is idle, and when it is wanted back: over."""
     rig.restart(**both(rig, cloud))
@@ -135,13 +142,16 @@ def test_a_job_in_the_cloud_finds_no_key(rig: DaemonRig, cloud: CloudHandle) -> 
     assert b"#cloud-config" in found
     assert b"backfill_cluster" in found
     assert b"backfill_awaits_key" not in found
+    assert b"cat: /etc/munge/munge.key: Permission denied" in found
+    assert b"cat: /dev/vda: Permission denied" in found
+    assert b"NODE_NAME=" in found  # it did read the files that are for everybody
+    assert b"SLURM_JOB_ID=" in found
     assert found_in(found, rig.lab.munge_key.read_bytes()) == []
 
 
 def test_nothing_is_left_in_the_cloud(rig: DaemonRig, cloud: CloudHandle) -> None:
     """Idle instances go from both; in the project neither a server nor a port stays."""
-    rig.restart(**both(rig, cloud), scale={"idle_s": 0})
-    rig.until(lambda: not rig.nodes(), LIMIT_S, "the removal of all instances")
+    empty(rig, cloud)
     with cloud.network():
         east = connect(cloud.clouds_yaml, "east")
         assert list(east.compute.servers()) == []

@@ -6,10 +6,11 @@ On every release of Slurm, of which the guests' slurmd is as well.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from backfill.core.cluster import NOWHERE
+from backfill.core.model.cluster import NOWHERE
 from tests.real.daemon_rig import MIGRATE, PAUSE, REQUEUE, SUSPEND, DaemonRig, daemon_lab
 from tests.real.releases import RELEASES
 
@@ -51,6 +52,29 @@ def test_pause_and_return_on_the_same_host(rig: DaemonRig) -> None:
     assert "KickJob" not in asked
     assert asked.index("SetAddress") < asked.index("SuspendJob")
     assert NOWHERE not in rig.lab.run("ctl", ["scontrol", "show", "node", name], check=True).stdout
+
+
+@pytest.mark.parametrize(("rung", "there"), [(BY_PAUSE, "paused"), (BY_SUSPEND, "suspended")])
+def test_a_lost_journal_loses_no_work(rig: DaemonRig, rung: dict[str, Any], there: str) -> None:
+    """Without its book the daemon takes over what stands still, by its tags, and brings it back."""
+    rig.restart(**rung, **ONE)
+    low = rig.low()
+    name, host = rig.where(low)
+    high = rig.high(host)
+    rig.becomes(name, "parked")
+    rig.kill()
+    for file in (rig.lab.dir / "daemon").glob("journal.db*"):
+        file.unlink()
+    changes: dict[str, Any] = {**rung, **ONE}
+    rig.start(**changes)
+    rig.becomes(name, "parked")
+    assert rig.instances()[name] == (host, there)
+    assert rig.state(low) == "SUSPENDED"
+    rig.release(high)
+    rig.counting(low)
+    assert rig.where(low) == (name, host)
+    rig.finish(low)
+    assert rig.show(low)["Restarts"] == "0"
 
 
 def test_the_way_of_the_hook_is_proven_by_a_real_call(rig: DaemonRig) -> None:

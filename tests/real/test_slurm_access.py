@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import JobState, Node, NodeBase
+from backfill.core.model.cluster import JobState, Node, NodeBase
 from backfill.drivers.slurm.access import PREFIX, Access, reservation_of
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import backfill
-from backfill.core.cluster import JobState
+from backfill.core.model.cluster import JobState
 from backfill.drivers.slurm.conf.managed import LineState, Method, NodeLine, WantedNodes, parse
 from backfill.lab.roots import RELEASES
 from backfill.ports.errors import BusyError, DriverError, RefusedError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from backfill.core.cluster import JobState
+from backfill.core.model.cluster import JobState
 from backfill.drivers.slurm.conf.managed import LineState, Method, NodeLine
 from backfill.drivers.slurm.conf.transaction import ApplyOutcome, RolledBackError, Transactions
 from backfill.lab.roots import RELEASES
@@ -103,13 +103,7 @@ _CALLS: dict[str, Callable[[WorkloadManager], object]] = {
 @pytest.mark.parametrize("name", _CALLS)
 def test_slurmctld_dies_in_the_middle_of_a_call(rig: ConfRig, name: str) -> None:
     """The call ends, well or with an error; repeated afterwards, it does what it should."""
-    if name != "create":
-        rig.manager.create_node(spec())
-        _register(rig)
-    if name in ("drain", "undrain"):
-        rig.manager.undrain("vn1")
-    if name == "undrain":
-        rig.manager.drain("vn1", REASON)
+    _prepare(rig, name)
     ended: list[DriverError | None] = []
 
     def call() -> None:
@@ -133,6 +127,19 @@ def test_slurmctld_dies_in_the_middle_of_a_call(rig: ConfRig, name: str) -> None
         assert left == {}
     else:
         assert left["vn1"].drained is (name != "undrain")
+
+
+def _prepare(rig: ConfRig, name: str) -> None:
+    """Bring vn1 to where the call finds something to do, and have slurmctld write that down."""
+    if name == "create":
+        return
+    rig.manager.create_node(spec())
+    _register(rig)
+    if name in ("drain", "undrain"):
+        rig.manager.undrain("vn1")
+    if name == "undrain":
+        rig.manager.drain("vn1", REASON)
+    rig.remember_node("vn1")
 
 
 def _revive(rig: ConfRig) -> None:

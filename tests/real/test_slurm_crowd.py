@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import Job, JobState
+from backfill.core.model.cluster import Job, JobState
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.json_path import JsonPath
 from backfill.drivers.slurm.reading.paths import REST_S, Failover, ReadPath

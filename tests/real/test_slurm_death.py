@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import NOWHERE, OUR_REASON, JobState, NodeBase
+from backfill.core.model.cluster import NOWHERE, OUR_REASON, JobState, NodeBase
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.lab.roots import RELEASES
 from backfill.ports.errors import DriverError

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from backfill.core.cluster import JobState, Node, NodeBase
+from backfill.core.model.cluster import JobState, Node, NodeBase
 from backfill.drivers.slurm.registration import ROOM_NODE, Dynamic
 from backfill.drivers.slurm.settings import check_settings
 from backfill.lab.roots import RELEASES
@@ -93,6 +93,29 @@ def test_a_hup_after_undrain_opens_the_node_at_once(rig: RealRig) -> None:
         rig.lab.kill(f"slurmd@{host}", signal.SIGHUP)
         rig.until(lambda: node(rig, host).responding)
         assert await_state(rig, waiting, JobState.RUNNING).nodes == (host,)
+
+
+@pytest.mark.parametrize("cluster", RELEASES, indirect=True, scope="module")
+def test_a_rebuild_leaves_every_node_in_its_partitions(rig: RealRig) -> None:
+    """After a node has gone and Slurm has read its file anew; nothing of the rebuild stays.
+
+    That 22.05 can lose nodes from partitions then, and has them back, is seen at a site (test_site.py).
+    """
+    for name in ("vn1", "vn2"):
+        rig.manager.create_node(spec(name))
+
+    def of() -> tuple[str, ...]:
+        return node(rig, "vn2").partitions
+
+    before = of()
+    rig.manager.delete_node("vn1")
+    rig.ctl("scontrol", "reconfigure")
+    assert before
+    known = rig.manager.observe().nodes.keys()
+    for _ in range(2):
+        manager_of(rig.lab).rebuild_partitions()
+        assert of() == before
+    assert rig.manager.observe().nodes.keys() == known
 
 
 def test_a_full_node_table_is_no_room(rig: RealRig) -> None:

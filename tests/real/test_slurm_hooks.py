@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import JobState
+from backfill.core.model.cluster import JobState
 from backfill.drivers.slurm.hooks.build import build_hook
 from backfill.lab.layout import user_ids
 from backfill.lab.spec import CONTROLLER_ADDRESS, HOOK_PORT, JOB_USER, host_address

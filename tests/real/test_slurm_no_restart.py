@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from backfill.core.cluster import JobState
+from backfill.core.model.cluster import JobState
 from backfill.lab.cluster import Lab
 from backfill.lab.roots import SUITES
 from tests.contract.workload_rig import job, running, spec

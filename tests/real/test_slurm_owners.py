@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import Job, JobState
+from backfill.core.model.cluster import Job, JobState
 from backfill.drivers.slurm.driver import SlurmManager
 from tests.contract.workload_rig import await_state, job, node, running
 from tests.real.releases import OLDEST_AND_NEWEST

@@ -18,7 +18,7 @@ from tests.unit.policy_files import text
 from tests.unit.replay_files import KILL, LIMITS, SMALL, replayed, written
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
-_AXIS = 22  # height of the axis above the lanes, as in replay.js
+_AXIS = 22  # height of the axis above the lanes, as in timelines.js
 # One row of pixels in the middle of each lane: whether anything there has a colour.
 _ROWS = """((id, lanes) => {
   const c = document.getElementById(id), g = c.getContext("2d");

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backfill.core.devices import Holding, Sharing, VirtualFunction
+from backfill.core.model.devices import Holding, Sharing, VirtualFunction
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.drivers.simulated.world import SimulatedWorld
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.cluster import JobState
-from backfill.core.fleet import Flavour
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.slurm.books import Manners

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from backfill.core import changes as ch
-from backfill.core.cluster import ENDED, Job, JobState
-from backfill.core.records import decode
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import ENDED, Job, JobState
+from backfill.core.model.records import decode
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.ports.storage import Record
 from backfill.sim.replay.learning import learned

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.cluster import JobState
-from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.refusals import Goal
+from backfill.core.model.sentences import why as why_not
 from backfill.core.policies.checkpoints import Checkpoints
 from backfill.core.policies.disk_queue import DiskQueue
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
-from backfill.core.refusals import Goal
-from backfill.core.sentences import why as why_not
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.checkpoint_order import CommandError, checkpoint_order, put_back_order
 from backfill.ports.errors import UnreachableError

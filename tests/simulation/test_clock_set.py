@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.changes import ClockSet
-from backfill.core.cluster import JobState
-from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.changes import ClockSet
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.records import decode
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
-from backfill.core.records import decode
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.replay.journal import replay_journal

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from backfill.core.actions import CreateInstance
-from backfill.core.cluster import JobState, NodeBase
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.actions import CreateInstance
+from backfill.core.model.cluster import JobState, NodeBase
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.quantities import Resources
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Victims
 from backfill.core.policy import PolicySet
-from backfill.core.quantities import Resources
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal

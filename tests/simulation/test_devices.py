@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.devices import Sharing
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.devices import Sharing
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.sentences import why
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
-from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
-from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError
 from tests.simulation.device_cluster import RULES, functions, held, plugged

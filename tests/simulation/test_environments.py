@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from backfill.core.model.refusals import Code
+from backfill.core.model.sentences import why
 from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.environments import Environment, Environments, ImageRule
 from backfill.core.policies.scale import Scale
-from backfill.core.refusals import Code
-from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, one_host, play, policies, running

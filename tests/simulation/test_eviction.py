@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.cluster import JobState
-from backfill.core.fleet import Flavour, InstanceState
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import Flavour, InstanceState
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import UnreachableError
@@ -284,5 +285,21 @@ def test_where_a_paused_instance_cannot_be_saved_it_is_suspended_from_running() 
     assert [i.state for i in run.world.instances_on("east")] == [InstanceState.SUSPENDED]
     run.cycle.take([ch.HoldSet("east", sim.now_s, False, "")])
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 400)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("pause_s", [0.9, 1.0, 1.1, 1.2])
+def test_a_stop_that_works_in_the_last_moment_keeps_its_job_from_the_next_rung(pause_s: float) -> None:
+    """The ladder goes on to requeue after a second: what stands still by then is not destroyed."""
+    sim = cluster(hosts=("bm1",))
+    ladder = Ladder((RungRule(Rung.PAUSE, within_s=1.0), RungRule(Rung.REQUEUE)))
+    rules = replace(policies(ladder), hosts=("bm1",))
+    run = Rehearsal(sim, rules, MemoryJournal(), replace(StepCosts(), pause_s=pause_s))
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: running(run, low), 60)
+    high = sim.submit("batch", 30.0, required_nodes=("bm1",))
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 60)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState
 from backfill.core.expiry import Expiry
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Phase
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.checkpoints import Checkpoints
+from backfill.core.policies.limits import Limits
 from backfill.engine.checkpoint_order import checkpoint_order
 from backfill.engine.looking import Outside
 from backfill.engine.tidy import expire

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.cluster import JobState
-from backfill.core.fleet import Flavour, InstanceState
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import Flavour, InstanceState
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
@@ -48,6 +48,9 @@ def test_a_job_that_left_its_node_is_not_taken_for_one_that_ended() -> None:
     run.cycle.take(node_changes(run.world, ("vn1",), sim.slurm.observe_nodes(["vn1"])))
     run.cycle.decide()
     run.until(lambda: sim.job(high).state is JobState.COMPLETED, 100)
+    run.run(60.0)
+    assert (sim.job(held).state, sim.job(held).restarts) == (JobState.SUSPENDED, 0)
+    sim.requeue_behind(held, delay_s=5.0)
     run.until(lambda: all(sim.job(j).state is JobState.COMPLETED for j in (requeued, held)), 900)
     assert sim.audit() == []
 

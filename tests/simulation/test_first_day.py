@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import JobState
+from backfill.core.model.cluster import JobState
 from backfill.ports.storage import Record
 from backfill.sim.scenarios.player import Outcome, play
 from backfill.sim.scenarios.reader import load_scenario

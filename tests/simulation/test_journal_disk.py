@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from backfill.core.actions import DriverAction
-from backfill.core.cluster import JobState
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.actions import DriverAction
+from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import RungRule
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import RefusedError

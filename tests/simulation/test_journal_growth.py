@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.changes import Claimed
-from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.changes import Claimed
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policy import PolicySet
 from backfill.drivers.store.codec import packed

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backfill.core.adopting import mark
-from backfill.core.cluster import Job, JobState
-from backfill.core.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.scale import Scale
-from backfill.core.sentences import why
+from backfill.core.reconcile.held_jobs import mark
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -160,13 +160,14 @@ def test_a_job_of_another_run_makes_the_copy_stale() -> None:
 
 
 def test_few_words_are_added_to_a_drain() -> None:
-    """None where every job is in its first run, and none where there are too many jobs."""
+    """None where every job is in its first run and nobody else's, and none where there are too many."""
     node = ManagedNode("vn1", "10.0.0.1/8", "bm1", 3, Phase.EVICTING, 1.0, 1.0)
     job = Job("7", 7, "htc", JobState.RUNNING, nodes=("vn1",))
-    assert mark(node, [job]) == ""
+    assert mark(node, [job], ()) == ""
     again = replace(job, id="8_2", restarts=2)
-    assert mark(node, [job, again]) == " [3 holds 8_2:2]"
-    assert mark(node, [again] * 65) == ""
+    assert mark(node, [job, again], ()) == " [3 holds 8_2:2]"
+    assert mark(node, [job, again], ("7",)) == " [3 holds 7:0* 8_2:2]"
+    assert mark(node, [again] * 65, ()) == ""
 
 
 def test_a_job_on_an_instance_that_the_policy_file_does_not_name_is_kept() -> None:

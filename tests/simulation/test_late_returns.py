@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.cluster import JobState
-from backfill.core.fleet import InstanceState
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.readiness import Fact
+from backfill.core.model.refusals import Goal
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
-from backfill.core.readiness import Fact
-from backfill.core.refusals import Goal
-from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal

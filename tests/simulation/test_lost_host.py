@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backfill.core import changes as ch
-from backfill.core.lifecycle import Phase
+from backfill.core.model import changes as ch
+from backfill.core.model.lifecycle import Phase
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, play, policies, running
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.changes import Claimed
-from backfill.core.cluster import JobState
-from backfill.core.fleet import InstanceState
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.changes import Claimed
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.refusals import Goal
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
-from backfill.core.refusals import Goal
-from backfill.core.sentences import why
 from backfill.drivers.simulated.hypervisor.hardware import SimInstance
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.provider import HostObservation

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.cluster import JobState
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import HeldJob, Phase
+from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import HeldJob, Phase
+from backfill.core.model.sentences import why
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
-from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core import actions as act
-from backfill.core import changes as ch
-from backfill.core.fleet import CloneMethod, CloneParent, Flavour, Host
-from backfill.core.guards import Limits
-from backfill.core.plan import AnswerClaim
-from backfill.core.planner import plan
+from backfill.core.model import actions as act
+from backfill.core.model import changes as ch
+from backfill.core.model.fleet import CloneMethod, CloneParent, Flavour, Host
+from backfill.core.model.plan import AnswerClaim
+from backfill.core.model.quantities import Resources
+from backfill.core.model.records import decode
+from backfill.core.model.refusals import Code, Goal
+from backfill.core.model.sentences import why
 from backfill.core.policies.cloning import Choice, Cloning
 from backfill.core.policies.environments import Environments, ImageRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet
-from backfill.core.quantities import Resources
-from backfill.core.records import decode
-from backfill.core.refusals import Code, Goal
-from backfill.core.sentences import why
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import DriverError

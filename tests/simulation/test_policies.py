@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from backfill.core.cluster import JobState
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.sentences import why
 from backfill.core.policies.budgets import Budget, Budgets, Of
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Extent, Prefer, Victims
-from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, ready, running
 

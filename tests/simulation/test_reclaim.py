@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core import changes as ch
-from backfill.core.cluster import JobState
-from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Phase
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.quantities import Resources
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet
-from backfill.core.quantities import Resources
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.sentences import why
 from backfill.core.policies.comeback import Comeback
-from backfill.core.sentences import why
 from tests.simulation.policy_cluster import (
     ended,
     one_host,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.cluster import JobState
-from backfill.core.disk_changes import MemoryWritten
-from backfill.core.lifecycle import Rung
+from backfill.core.model.changes import MemoryWritten
+from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import Rung
+from backfill.core.model.refusals import Goal
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.saving import Saving, daly_s
 from backfill.core.policy import PolicySet
-from backfill.core.refusals import Goal
-from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal

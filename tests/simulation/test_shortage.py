@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core import changes as ch
-from backfill.core.cluster import JobState
-from backfill.core.fleet import InstanceState, Tag
-from backfill.core.lifecycle import Phase
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import InstanceState, Tag
+from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.world import SimulatedWorld

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.actions import ResumeJob
-from backfill.core.cluster import JobState
-from backfill.core.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import ResumeJob
+from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model.refusals import Code, Goal
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
-from backfill.core.refusals import Code, Goal
-from backfill.core.sentences import why
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
@@ -131,6 +132,20 @@ def test_a_job_that_an_admin_resumed_in_time_is_ours_at_the_next_eviction() -> N
     assert sim.audit() == []
 
 
+def test_a_lost_journal_does_not_make_an_admins_suspend_ours() -> None:
+    """The daemon's disk broke while both stood still: what its drain says tells whose stop is whose."""
+    sim, run, theirs, ours, high = stopped_beside_an_admins()
+    run.kill()
+    anew = play(sim, run.policies)
+    anew.until(lambda: ended(sim, high), 100)
+    anew.until(lambda: ended(sim, ours), 900)
+    assert (sim.job(theirs).state, sim.job(theirs).restarts) == (JobState.SUSPENDED, 0)
+    assert resumes(anew) == {ours: 1}
+    sim.slurm.resume_job(theirs)
+    anew.until(lambda: ended(sim, theirs), 900)
+    assert sim.audit() == []
+
+
 # --- a job on two nodes --------------------------------------------------------------------------
 
 
@@ -244,6 +259,40 @@ def test_the_node_that_is_back_is_pushed_aside_again_while_it_waits() -> None:
     highs.append(taken(sim, run, "bm1", 30.0))
     run.until(lambda: ended(sim, *highs), 600)
     run.until(lambda: ended(sim, low), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("second_s", [30.0, 31.0, 60.0])
+def test_a_wide_job_that_an_admin_suspended_stays_so(second_s: float) -> None:
+    """Both of its nodes are pushed aside and come back, at the same instant or one after the other."""
+    sim, run, low = wide()
+    sim.slurm.suspend_job(low)
+    run.run(3.0)
+    pairs = (("bm1", 30.0), ("bm2", second_s))
+    highs = [sim.submit("batch", run_s, required_nodes=(host,)) for host, run_s in pairs]
+    run.until(lambda: ended(sim, *highs), 200)
+    run.until(lambda: len(phases(run, Phase.READY)) == 2, 60)
+    run.run(60.0)
+    assert (sim.job(low).state, resumes(run)) == (JobState.SUSPENDED, {})
+    assert not drained(sim)
+    sim.slurm.resume_job(low)
+    run.until(lambda: ended(sim, low), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_the_other_node_is_closed_also_while_slurm_does_not_show_it() -> None:
+    """A reading lacks all nodes in the moment in which one of two is pushed aside."""
+    sim, run, low = wide()
+    run.world.apply(ch.NodeGone("vn2", run.now_s))
+    others = [sim.submit("htc", 20.0) for _ in range(2)]
+    high = sim.submit("batch", 30.0, required_nodes=(run.world.managed["vn1"].host,))
+    while not ended(sim, high):
+        assert sim.next_s is not None
+        sim.step_to(sim.next_s)
+        assert crowd_of(sim) <= 1
+    run.until(lambda: ended(sim, low, *others), 900)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.cluster import JobState
-from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.store.memory import MemoryJournal

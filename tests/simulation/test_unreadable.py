@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Phase, Rung
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
-from backfill.core.sentences import why
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import ended, one_host, play, policies, running
 

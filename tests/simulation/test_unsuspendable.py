@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.cluster import JobState
-from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Phase, RefusedSuspend, Rung
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Phase, RefusedSuspend, Rung
+from backfill.core.model.refusals import Goal
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.unsuspendable import Unsuspendable, Way
 from backfill.core.policy import PolicySet
-from backfill.core.refusals import Goal
-from backfill.core.sentences import why
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError

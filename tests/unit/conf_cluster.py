@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backfill.core.cluster import Job, JobState, Node, NodeBase, SlurmSettings, SlurmVersion
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine
 from backfill.drivers.slurm.conf.reload import Reload

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from backfill.core.fleet import Flavour
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Rung
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.sim.replay.costs import ReplayCosts

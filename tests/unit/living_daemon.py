@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from queue import SimpleQueue
 
-from backfill.core.cluster import Job
-from backfill.core.fleet import Flavour
-from backfill.core.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model.cluster import Job
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.drivers.identity.directory import NssDirectory
 from backfill.drivers.simulated.provisioner import SimulatedProvisioner
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.daemon import Daemon, Pace, Right
+from backfill.engine.gate import Gatekeeper
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
 from backfill.engine.messages import HookCall, Query, Stop
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.queries import Queries
+from backfill.ports.errors import RefusedError
+from backfill.ports.identity import AuditLog, TokenReader
 from backfill.ports.storage import Clock
 
 HOSTS = ("bm1", "bm2")
+WALL_S = 1_800_000_000.0  # what the clock on the wall says to whoever asks about tokens
 _STEP_S = 0.05
 _PATIENCE_S = 30.0
 
@@ -50,6 +55,27 @@ def policies(give_up_after: int = 3, boot_within_s: float = 1000.0) -> PolicySet
     )
 
 
+class AuditMemory:
+    """An audit log that lives as long as its test."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, object]] = []
+        self.full = False
+
+    def write(self, entry: Mapping[str, object]) -> None:
+        """Store one line, or refuse as a full disk does."""
+        if self.full:
+            raise RefusedError("audit.log", "the audit log cannot be written: No space left on device")
+        self.entries.append(dict(entry))
+
+
+def a_gate(daemon: Daemon, audit: AuditLog | None = None, tokens: TokenReader | None = None) -> Gatekeeper:
+    """The gate of a daemon, by its policies and this machine's users."""
+    return Gatekeeper(
+        lambda: daemon.cycle.policies.access, NssDirectory(), audit or AuditMemory(), tokens, lambda: WALL_S
+    )
+
+
 class LivingDaemon:
     """Simulated time passes only inside `until`, in step with the daemon's own thread."""
 
@@ -60,8 +86,10 @@ class LivingDaemon:
         policyfile: PolicyFile | None = None,
         clock: Callable[[SimulatedWorld], Clock] = attrgetter("clock"),
         right: Right | None = None,
+        tokens: TokenReader | None = None,
     ) -> None:
-        self._right = right
+        self._right, self._tokens = right, tokens
+        self.audit = AuditMemory()
         self._policyfile = policyfile
         self.sim = SimulatedWorld(boot_s=1.0, manners=Manners(hook_timeout_s=3600.0))
         self.sim.add_partition("htc", tier=1, feature="backfill")
@@ -84,7 +112,7 @@ class LivingDaemon:
         self.daemon = Daemon(
             self._policy, outside, self.journal, pace, policyfile=self._policyfile, right=self._right
         )
-        answer = Queries(self.daemon).answer
+        answer = Queries(self.daemon, a_gate(self.daemon, self.audit, self._tokens)).answer
         self._listener = Listener(self.daemon.inbox, answer, 30.0, refused=self.daemon.refused)
         self._listener.listen_unix(self.socket)
         self._thread = threading.Thread(target=self._run, name="daemon")
@@ -140,10 +168,13 @@ class LivingDaemon:
 
 @contextmanager
 def living(
-    directory: Path, policy: PolicySet | None = None, policyfile: PolicyFile | None = None
+    directory: Path,
+    policy: PolicySet | None = None,
+    policyfile: PolicyFile | None = None,
+    tokens: TokenReader | None = None,
 ) -> Iterator[LivingDaemon]:
     """A daemon that ends with the block."""
-    daemon = LivingDaemon(directory, policy, policyfile)
+    daemon = LivingDaemon(directory, policy, policyfile, tokens=tokens)
     try:
         yield daemon
     finally:

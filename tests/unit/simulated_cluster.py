@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backfill.core.cluster import Node
-from backfill.core.fleet import Flavour, InstanceSpec, Tag
+from backfill.core.model.cluster import Node
+from backfill.core.model.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.workload import NodeSpec

@@ -7,10 +7,10 @@ import typing
 
 import pytest
 
-from backfill.core import actions as act
-from backfill.core.devices import Sharing, Wanted
-from backfill.core.fleet import Checkpoint, Flavour, InstanceSpec, Tag
-from backfill.core.records import decode, encode, encode_briefly
+from backfill.core.model import actions as act
+from backfill.core.model.devices import Sharing, Wanted
+from backfill.core.model.fleet import Checkpoint, Flavour, InstanceSpec, Tag
+from backfill.core.model.records import decode, encode, encode_briefly
 from backfill.engine.narrate import sentence
 from backfill.engine.workers import WorkerPool, pool_of
 
@@ -34,6 +34,7 @@ ALL: tuple[tuple[act.DriverAction, str, str, str], ...] = (
     (act.RequeueJob(*HEAD, "7", host="bm1"), ":7", "bm1", ""),
     (act.CancelJob(*HEAD, "7"), ":7", "", ""),
     (act.KickJob(*HEAD, "7"), ":7", "", ""),
+    (act.WarnJob(*HEAD, "7", "bm1", 7, "ann", "", (), 60.0), ":7", "bm1", ""),
     (act.TellJob(*HEAD, "7", "it waits"), ":7", "", ""),
     (act.CreateInstance(*HEAD, SPEC), "", "bm1", "bm1"),
     (act.DeleteInstance(*HEAD, "bm1"), "", "bm1", ""),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.actions import SetAddress
-from backfill.core.cluster import NOWHERE, Node, NodeBase
-from backfill.core.fleet import Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
-from backfill.core.planner import plan
-from backfill.core.quantities import Resources
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import SetAddress
+from backfill.core.model.cluster import NOWHERE, Node, NodeBase
+from backfill.core.model.fleet import Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model.quantities import Resources
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 from tests.unit.living_daemon import policies
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import Checkpoint
+from backfill.core.model.fleet import Checkpoint
 from backfill.core.policies.checkpoints import Checkpoints as Policy
 from backfill.drivers.libvirt.checkpoints import packing
 from backfill.drivers.libvirt.checkpoints.folders import CheckpointFolders, copy_file
@@ -72,6 +72,19 @@ def test_the_level_is_chosen_by_what_it_did_to_a_sample() -> None:
     assert choose([Trial(1, 0.50, 300), Trial(3, 0.30, 5)]).level == 1
     assert choose([Trial(1, 0.97, 300), Trial(3, 0.95, 100)]).level == 0
     assert choose([]).level == 0
+
+
+def test_a_clock_that_is_set_does_not_change_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Speeds are taken by a clock that does not jump: each level took two seconds here."""
+    sample = tmp_path / "memory.save"
+    sample.write_bytes(bytes(4_000_000))
+    ticks, back = iter(range(0, 100, 2)), iter(range(100, 0, -1))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr("time.time", lambda: float(next(back)))
+    monkeypatch.setattr(packing, "_zstd", lambda *_args, **_more: b"packed")
+    assert [trial.mb_s for trial in packing.measure(sample)] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("part", ["memory", "disk"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.plan import AnswerClaim, EndClaim
-from backfill.core.planner import plan
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.plan import AnswerClaim, EndClaim
+from backfill.core.model.quantities import Resources
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.quantities import Resources
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0

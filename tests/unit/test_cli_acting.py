@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from backfill.core.cluster import JobState
-from backfill.core.lifecycle import Phase
+from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import Phase
+from backfill.ports.errors import RefusedError
 from backfill.ui.cli import main
 from backfill.ui.client import refusal_code
 from tests.unit.living_daemon import LivingDaemon, living, policies
@@ -106,6 +107,22 @@ def test_a_given_up_node_is_explained_and_can_be_tried_again(
         assert main(["retry", "vn1", *where]) == 0
         assert "its name is used again" in capsys.readouterr().out
         daemon.until(lambda: bool(daemon.sim.job(job).nodes))
+
+
+def test_what_a_node_failed_at_that_is_over_is_not_under_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its failure stands with the node; nobody repeats the call, so it is not told as one that waits."""
+    with living(tmp_path, policies(give_up_after=1)) as daemon:
+        daemon.sim.faults.fail("create", RefusedError("vn1", "no image"), subject="vn1", times=-1)
+        daemon.sim.submit("htc", 50.0)
+        daemon.until(lambda: daemon.phase("vn1") is Phase.GIVEN_UP)
+        for question in ("status", "plan"):
+            assert main([question, "--socket", str(daemon.socket)]) == 0
+            text = capsys.readouterr().out
+            assert "create instance vn1 failed" not in text, question
+            assert "under way" not in text, question
+            assert "no name is left" not in text, question
 
 
 def test_only_a_failed_node_can_be_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import Job, JobState
-from backfill.core.fleet import Checkpoint
-from backfill.core.lifecycle import Phase
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fleet import Checkpoint
+from backfill.core.model.lifecycle import Phase
 from backfill.drivers.libvirt.checkpoints.folders import CheckpointFolders
 from backfill.drivers.libvirt.store import Store
 from backfill.ui.cli import main

@@ -9,6 +9,8 @@ import pytest
 
 from backfill.ui.cli import main
 from backfill.ui.client import Client
+from backfill.ui.explain.picture import Answers
+from backfill.ui.explain.subjects import explain_job
 from tests.unit.living_daemon import LivingDaemon, living, parked
 
 
@@ -227,3 +229,26 @@ def test_what_is_wrong_with_an_instance_is_told(story: Story, capsys: pytest.Cap
         listed, explained = shown(capsys, "instances"), shown(capsys, "explain", "vn1")
         assert (f"vn1 on bm1: {why}" in listed) is bool(problem)
         assert (f"work as usual: {why}" in explained) is bool(problem)
+
+
+def test_a_job_that_slurm_holds_is_told_how_it_goes_on() -> None:
+    """Nobody but an admin may release it; of one whose start failed, what mostly was the cause."""
+    job = {
+        "id": "7",
+        "name": "",
+        "state": "PENDING",
+        "nodes": [],
+        "flags": [],
+        "restarts": 1,
+        "partition": "htc",
+        "submit_s": 1.0,
+    }
+    for reason, cause in (
+        ("launch failed requeued held", True),
+        ("JobHeldAdmin", False),
+        ("Resources", None),
+    ):
+        told = explain_job({"job": {**job, "reason": reason}, "refusals": []}, Answers(now_s=9.0))
+        text = " ".join(f"{label} {sentence}" for label, sentence in told.lines)
+        assert ("scontrol release 7" in text) is (cause is not None), reason
+        assert ("libvirt.surroundings.no_ops" in text) is bool(cause), reason

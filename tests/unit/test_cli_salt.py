@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backfill.core.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase
 from backfill.ui.cli import main
 from tests.unit import policy_files
 from tests.unit.living_daemon import LivingDaemon, living

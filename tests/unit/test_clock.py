@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.changes import NodeManaged
-from backfill.core.cluster import Job, JobState
-from backfill.core.lifecycle import ManagedNode, NodeProof, Phase, Retry
-from backfill.core.records import encode, remembered
+from backfill.core.model.changes import NodeManaged
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase, Retry
+from backfill.core.model.records import encode, remembered
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.almanac import Almanac
 from backfill.engine.clock import SteadyClock
 from backfill.engine.looking import Outside, guests_now, observe_cluster, observe_host, observe_nodes
 from backfill.engine.queries import Queries
 from backfill.ports.workload import ClusterObservation
-from tests.unit.living_daemon import LivingDaemon, parked
+from tests.unit.living_daemon import LivingDaemon, a_gate, parked
 
 
 class Machine:
@@ -185,7 +185,7 @@ def test_a_daemon_whose_machine_is_set_goes_on_and_says_so(
         daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
         assert daemon.sim.job(low).restarts == 0
         assert daemon.sim.audit() == []
-        questions = Queries(daemon.daemon)
+        questions = Queries(daemon.daemon, a_gate(daemon.daemon))
         told = [
             questions.answer({"ask": "status"}, 0)["clock"],
             questions.answer({"ask": "explain", "subject": "vn1"}, 0)["clock"],

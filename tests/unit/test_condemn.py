@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.actions import CancelJob, DeleteInstance, RequeueJob
-from backfill.core.fleet import InstanceState
-from backfill.core.lifecycle import Cause, Condemned, HeldJob, Phase, Suspicion
-from backfill.core.plan import SetNode
-from backfill.core.plan_builder import PlanBuilder
-from backfill.core.planner import plan
-from backfill.core.records import encode, remembered
-from backfill.core.sentences import why
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, Phase, Suspicion
+from backfill.core.model.plan import SetNode
+from backfill.core.model.records import encode, remembered
+from backfill.core.model.sentences import why
+from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 from tests.unit.test_stops import NOW_S, PARKED, POLICIES, job, world_of
 
@@ -33,17 +33,17 @@ def test_nobody_lets_a_node_go_past_the_door() -> None:
     for path in CORE.rglob("*.py"):
         for call in re.findall(_DOORS, path.read_text()):
             users.setdefault(call, set()).add(path.relative_to(CORE).as_posix())
-    assert users.pop(".remove(node") == {"condemn.py"}
-    # A stale generation, the end of the ladder, and the removal itself, behind the door.
-    doors = {"planner.py", "steps/parked.py", "steps/remove.py", "steps/strangers.py"}
+    assert users.pop(".remove(node") == {"reconcile/condemn.py"}
+    # A stale generation, the end of the ladder or of a job's patience, and the removal itself.
+    doors = {f"reconcile/{name}.py" for name in ("condemn", "orphans", "parked", "ready", "removing")}
     assert set.union(*users.values()) <= doors
-    assert users["CancelJob("] == {"steps/remove.py"}
+    assert users["CancelJob("] == {"reconcile/condemn.py", "reconcile/removing.py"}
 
 
 def test_the_phase_begins_only_there() -> None:
     """A step that forgets the door is a programmer's error, whatever the node holds."""
     builder = PlanBuilder(world_of(PARKED, job("7")), POLICIES)
-    with pytest.raises(AssertionError, match=r"vn1 is removed past core/condemn\.py"):
+    with pytest.raises(AssertionError, match=r"vn1 is removed past core/reconcile/condemn\.py"):
         builder.become(PARKED, Phase.REMOVING, "too late")
 
 
@@ -93,6 +93,18 @@ def test_a_node_whose_end_was_not_confirmed_goes_back() -> None:
     assert (step.node.condemned, step.node.unconfirmed, step.node.fail) == (None, None, False)
 
 
+def test_a_node_that_was_spared_still_knows_who_wanted_its_host() -> None:
+    """Its story tells why it was spared; its reason, which owners read, is what it was before."""
+    condemned = Condemned(Cause.ENDED, NOW_S, before="host bm1 was given to job 4")
+    doomed = replace(PARKED, phase=Phase.REMOVING, condemned=condemned, reason="its job has ended")
+    world = world_of(doomed, job("7"))
+    world.apply(ch.Unconfirmed("vn1", 1, NOW_S + 61, "Slurm shows job 7 on it"))
+    step, *_ = plan(world, POLICIES).actions
+    assert isinstance(step, SetNode)
+    assert step.node.reason == "host bm1 was given to job 4"
+    assert step.reason == "not destroyed: Slurm shows job 7 on it"
+
+
 @pytest.mark.parametrize("cause", [None, *Cause])
 def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(cause: Cause | None) -> None:
     """Not because a ladder, an owner of room, or a mistake let its node go."""
@@ -102,7 +114,7 @@ def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(c
     found = plan(world, POLICIES)
     cancelled = [a for a in found.actions if isinstance(a, CancelJob)]
     assert not [a for a in found.actions if isinstance(a, RequeueJob)]
-    if cause in (None, Cause.LADDER, Cause.RECLAIMED, Cause.STRANGER):
+    if cause in (None, Cause.LADDER, Cause.UNSTOPPED, Cause.RECLAIMED, Cause.STRANGER):
         assert cancelled == []
         assert any("submitted as --no-requeue" in why(r) for r in found.refusals)
     else:

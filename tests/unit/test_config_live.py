@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from backfill.config import Config, conflicts, hints
-from backfill.core.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
-from backfill.core.fleet import Host
-from backfill.core.quantities import Resources
+from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
+from backfill.core.model.fleet import Host
+from backfill.core.model.quantities import Resources
 from tests.unit.policy_files import loaded, text
 
 SETTINGS = SlurmSettings(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from backfill.config import DaemonSettings, DomainType, Provider, load
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import Rung
+from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.ladder import DEFAULT_RUNGS, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
 from backfill.core.policy import Proof
 from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, ROOT, loaded, text
@@ -19,6 +20,19 @@ from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, ROOT, loaded, text
 def test_the_samples_are_valid(name: str) -> None:
     """Both files under config/ can be used as they are."""
     assert load(ROOT / "config" / name).policies.cluster == "mycluster"
+
+
+@pytest.mark.parametrize(("name", "cluster"), [("campus", "campus"), ("htc", "farm"), ("burst", "lab")])
+def test_the_examples_for_sites_are_valid(name: str, cluster: str) -> None:
+    """Those on the page about kinds of sites, with the image catalogue beside the samples."""
+    assert load(ROOT / "config" / "sites" / f"{name}.yaml").policies.cluster == cluster
+
+
+def test_every_example_for_sites_is_on_their_page() -> None:
+    """And none is named there that does not exist."""
+    page = (ROOT / "docs/site-examples.md").read_text()
+    files = {path.name for path in (ROOT / "config/sites").iterdir()}
+    assert set(re.findall(r"\(\.\./config/sites/(\S+)\)", page)) == files
 
 
 def test_the_sample_says_in_comments_the_defaults_that_hold() -> None:

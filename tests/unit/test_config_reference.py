@@ -16,11 +16,11 @@ from backfill.config.reader import Reader, walk
 from backfill.config.reference import reference
 from backfill.config.shapes import OneOf, root, section
 from backfill.config.tree import Entries, parse
-from backfill.core.guards import Limits
-from backfill.core.keys import Option, key
+from backfill.core.model.keys import Option, key
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Spread
 from backfill.core.policy import PolicySet

@@ -113,6 +113,14 @@ LIBVIRTS = [
         text(LIBVIRT.replace("controller: 10.0.0.1", "controller: head"), hosts=LIBVIRT_HOST),
         "libvirt.surroundings.controller is 'head', which is not an IP address",
     ),
+    (
+        text(LIBVIRT.replace(", munge_key: /etc/munge.key", ""), hosts=LIBVIRT_HOST),
+        "libvirt.surroundings.munge_key is missing; name the cluster's munge key, or Slurm's own",
+    ),
+    (
+        text(LIBVIRT.replace("munge_key:", "slurm_key: /k, munge_key:"), hosts=LIBVIRT_HOST),
+        "libvirt.surroundings.slurm_key is set beside munge_key, and Slurm has one of them",
+    ),
     (text(LIBVIRT.replace("default:", "a b:"), hosts=LIBVIRT_HOST), "libvirt.images.'a b' is not a name"),
 ]
 

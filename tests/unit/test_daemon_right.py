@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill.core.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase
 from tests.unit.living_daemon import LivingDaemon
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Node, NodeBase
-from backfill.core.devices import Sharing
-from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.placement import DeviceNeed, candidates, functions_of, need_of, room
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Node, NodeBase
+from backfill.core.model.devices import Sharing
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.quantities import Resources
+from backfill.core.model.refusals import Code, Reason, because
+from backfill.core.model.sentences import sentence
+from backfill.core.placement import DeviceNeed, functions_of, need_of, room, why_not_on
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.quantities import Resources
-from backfill.core.refusals import Code, Reason, because
-from backfill.core.sentences import sentence
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -58,9 +58,15 @@ def add(
     return node
 
 
+def barred(world: World, need: DeviceNeed, policies: PolicySet = POLICIES) -> dict[str, Reason]:
+    """Hosts to which nobody may come who needs that, and why."""
+    found = {host: why_not_on(world, policies, host, 0.0, need) for host in policies.hosts}
+    return {host: why for host, why in found.items() if why is not None}
+
+
 def open_to(world: World, functions: int) -> dict[str, Reason]:
     """Hosts that cannot give so many functions, and why."""
-    return candidates(world, POLICIES, 0.0, need=DeviceNeed(functions))[1]
+    return barred(world, DeviceNeed(functions))
 
 
 def test_functions_are_spoken_for_by_what_is_offered_and_by_what_is_held() -> None:
@@ -83,11 +89,11 @@ def test_what_is_for_one_job_does_not_move_to_where_another_job_has_some() -> No
     need = need_of(world, own, moving)
     assert need == DeviceNeed(region_mb=64, sharing=Sharing.ONE_JOB, job="7")
     add(world, "vn2", ("shm",), devices_of="7", region_mb=64, host="bm2")
-    assert candidates(world, own, 0.0, frozenset({"bm1"}), need)[1] == {}
+    assert "bm2" not in barred(world, need, own)
     add(world, "vn3", ("shm",), host="bm2")
-    (why,) = candidates(world, own, 0.0, frozenset({"bm1"}), need)[1].values()
+    why = barred(world, need, own)["bm2"]
     assert why == because(Code.DEVICES_ONE_JOB, host="bm2", node="vn3")
-    assert candidates(world, own, 0.0, frozenset({"bm1"}), DeviceNeed())[1] == {}
+    assert "bm2" not in barred(world, DeviceNeed(), own)
 
 
 def test_a_node_that_goes_speaks_only_for_what_it_still_holds() -> None:
@@ -116,11 +122,11 @@ def test_a_region_goes_only_where_there_is_memory_for_it() -> None:
     """Beside the instance itself; none more where the job's other instances share it already."""
     world = two_hosts()
     need = DeviceNeed(region_mb=7745, job="7")
-    (why, _) = candidates(world, POLICIES, 0.0, need=need)[1].values()
+    (why, _) = barred(world, need).values()
     assert sentence(why) == "bm1 has 7744 MB left, 7745 MB are to be shared there"
-    assert candidates(world, POLICIES, 0.0, need=replace(need, region_mb=7744))[1] == {}
+    assert barred(world, replace(need, region_mb=7744)) == {}
     add(world, "vn1", devices_of="7", region_mb=64)
-    assert list(candidates(world, POLICIES, 0.0, need=need)[1]) == ["bm2"]
+    assert list(barred(world, need)) == ["bm2"]
 
 
 def test_what_a_node_offers() -> None:

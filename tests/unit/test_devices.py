@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
-from backfill.core.fleet import Flavour, InstanceSpec, Tag
-from backfill.core.refusals import Code, Reason, because
-from backfill.core.sentences import sentence
+from backfill.core.model.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
+from backfill.core.model.fleet import Flavour, InstanceSpec, Tag
+from backfill.core.model.refusals import Code, Reason, because
+from backfill.core.model.sentences import sentence
 from backfill.drivers.libvirt.devices.book import DeviceBook
 from backfill.drivers.libvirt.devices.device_xml import (
     free_port,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from backfill.core.model.quantities import WriteRate
+from backfill.core.model.refusals import Code, because
 from backfill.core.policies.disk_queue import DiskQueue
-from backfill.core.rates import WriteRate
-from backfill.core.refusals import Code, because
 
 
 def test_the_end_of_a_suspend_is_predicted_from_earlier_ones() -> None:

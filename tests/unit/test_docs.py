@@ -21,7 +21,7 @@ import pytest
 
 from backfill.config import load
 from backfill.config.model import DaemonSettings
-from backfill.core.lifecycle import TRANSITIONS, Phase
+from backfill.core.model.lifecycle import TRANSITIONS, Phase
 from backfill.ui.command_line import build_parser, command_of, command_parsers
 
 ROOT = Path(__file__).parents[2]

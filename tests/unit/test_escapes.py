@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.core import changes as ch
-from backfill.core.plan import AnswerClaim
-from backfill.core.records import encode
-from backfill.core.visible import escape, escaped, visible
+from backfill.core.model import changes as ch
+from backfill.core.model.plan import AnswerClaim
+from backfill.core.model.records import encode
+from backfill.core.model.visible import escape, escaped, visible
 from backfill.engine.listener import Listener
 from backfill.engine.messages import Message
 from backfill.engine.queries import Queries
@@ -32,7 +32,7 @@ from backfill.ui.cli import main
 from backfill.ui.client import print_json, shown
 from backfill.ui.commands.daemon import OneLine
 from backfill.ui.terminal import Guarded
-from tests.unit.living_daemon import LivingDaemon, living, parked
+from tests.unit.living_daemon import LivingDaemon, a_gate, living, parked
 from tests.unit.test_hook_desk import NOW_S, Desk
 
 EVIL = (
@@ -116,7 +116,7 @@ class Evil:
 
     def __init__(self, daemon: LivingDaemon, path: Path, job: str) -> None:
         self.path, self.job = path, job
-        self._questions = Queries(daemon.daemon)
+        self._questions = Queries(daemon.daemon, a_gate(daemon.daemon))
         inbox: SimpleQueue[Message] = SimpleQueue()
         self.listener = Listener(inbox, self.answer, 9.0)
         self.listener.listen_unix(path)

@@ -14,7 +14,7 @@ import pytest
 
 from backfill.config import load
 from backfill.config.model import Config
-from backfill.core.cluster import SlurmSettings
+from backfill.core.model.cluster import SlurmSettings
 from backfill.drivers.slurm.hooks.build import build_hook
 from backfill.drivers.slurm.settings import read_settings, slurm_uid
 from backfill.engine.connection_limiter import Refused, Trust

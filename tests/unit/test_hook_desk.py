@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Node, NodeBase
-from backfill.core.fleet import Host
-from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.plan import AnswerClaim
-from backfill.core.quantities import Resources
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Node, NodeBase
+from backfill.core.model.fleet import Host
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.plan import AnswerClaim
+from backfill.core.model.quantities import Resources
 from backfill.core.world import World
 from backfill.engine.hooking import HookDesk
 from backfill.engine.messages import HookCall

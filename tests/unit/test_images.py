@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import Job, JobState
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.refusals import Reason
+from backfill.core.model.sentences import sentence
 from backfill.core.policies.environments import Environment, Environments
-from backfill.core.refusals import Reason
-from backfill.core.sentences import sentence
 from backfill.ui.cli import main
 from backfill.ui.parser import BAD_DATA, NO, OK
 

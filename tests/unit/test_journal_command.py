@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from backfill.config import load
-from backfill.core.changes import HostSeen, JobSeen, NodeSeen, SourceSeen
-from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.core.fleet import Host
-from backfill.core.quantities import Resources
-from backfill.core.records import decode, encode
+from backfill.core.model.changes import HostSeen, JobSeen, NodeSeen, SourceSeen
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Host
+from backfill.core.model.quantities import Resources
+from backfill.core.model.records import decode, encode
 from backfill.core.world import World
 from backfill.drivers.store.sqlite import JournalReader, SqliteJournal
 from backfill.engine.cycle import Cycle

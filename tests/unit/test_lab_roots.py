@@ -59,3 +59,15 @@ def test_a_hosts_libvirtd_has_the_root_of_its_hypervisor(
     cached.mkdir(parents=True)
     assert roots.equip(LabSpec(hypervisor="debian-13")).roots == ()
     assert roots.hypervisor_usr("debian-13") == f"{cached}/usr"
+
+
+def test_a_site_has_a_root_of_its_own_and_no_tools_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machines are inside their root altogether, also with the installed release."""
+    monkeypatch.setenv("BACKFILL_CACHE", str(tmp_path))
+    cached = roots._place("site-22.05")
+    cached.mkdir(parents=True)
+    spec = roots.equip(LabSpec(hosts=1, site=True))
+    assert spec.roots == (("ctl", str(cached)), ("bm1", str(cached)))
+    assert Lab(spec).path == SLURM_TOOLS_PATH

@@ -44,6 +44,14 @@ def test_bad_spec_is_refused(field: str, value: object, told: str) -> None:
         LabSpec(**{field: value})  # type: ignore[arg-type]
 
 
+def test_what_a_site_cannot_have_is_refused() -> None:
+    """Whole machines get nothing of ours from the lab, and only they can do without slurm.conf."""
+    with pytest.raises(LabError, match="install them in it"):
+        LabSpec(site=True, salt=True)
+    with pytest.raises(LabError, match="only the hosts of a site"):
+        LabSpec(configless=True)
+
+
 def test_hosts_may_have_unlike_hypervisors() -> None:
     """One name is all hosts', several are one host's each; no other machine has one."""
     spec = LabSpec(hypervisor="debian-12,debian-13")
@@ -156,3 +164,17 @@ def test_image_is_named_by_its_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert image.Recipe().name == first
     (tmp_path / "wake.c").write_text("int main(void) { return 0; }")
     assert image.Recipe().name != first
+
+
+def test_image_asks_for_its_tools_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Headers are missing, or programs: it says which packages, and nothing is made."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setenv("BACKFILL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(guestroot, "can_compile", lambda: False)
+    with pytest.raises(LabError, match=r"without libc6-dev libmunge-dev: apt-get install libc6-dev"):
+        image.build()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(LabError, match="without mmdebstrap e2fsprogs cpio gcc tar: apt-get install"):
+        image.build()
+    assert not (tmp_path / "cache").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backfill.core.readiness import Stated
+from backfill.core.model.readiness import Stated
 from backfill.drivers.libvirt.guest import agent
 from backfill.drivers.libvirt.guest.agent import AgentSilentError
 from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
@@ -23,6 +24,7 @@ class Agent:
     def __init__(self, output: str, complaint: str = "", code: int = 0, silent: int = 0) -> None:
         self.output, self.complaint, self.code, self.silent = output, complaint, code, silent
         self.commands: list[tuple[str, list[str]]] = []
+        self.given: list[bytes] = []
         self.polls_left = 2
 
     def __call__(self, command: str, arguments: dict[str, Any]) -> Any:
@@ -31,6 +33,7 @@ class Agent:
             raise AgentSilentError
         if command == "guest-exec":
             self.commands.append((arguments["path"], arguments["arg"]))
+            self.given.append(base64.b64decode(arguments.get("input-data", "")))
             return {"pid": 77}
         assert (command, arguments) == ("guest-exec-status", {"pid": 77})
         self.polls_left -= 1
@@ -51,6 +54,20 @@ def test_waking_gives_the_time_and_returns_the_correction() -> None:
     ((path, (moment,)),) = guest.commands
     assert path == agent.WAKE_PROGRAM
     assert 0 <= float(moment) - 1_700_000_000.0 < 5.0
+
+
+def test_a_key_is_never_an_argument() -> None:
+    """Every job in the guest could read it there."""
+    guest = Agent("correction 0.1\nself 1 200 10.0.1.1,\nkey ok 0.001 it is new\nnow 1700000000.0\n")
+    request = agent.ProofRequest(1_700_000_000.0, "", True, key_place="/etc/slurm/slurm.jwks", key=b"secret")
+    report, _ = agent.prove(guest, "vn1", request, 5.0)
+    assert [(fact.name, fact.ok, fact.said) for fact in report.facts] == [("key", True, "it is new")]
+    guest.polls_left = 2
+    agent.give_key(guest, "vn1", "/etc/slurm/slurm.jwks", b"secret", 5.0)
+    assert guest.given == [b"secret", b"secret"]
+    (_, proof), (path, words) = guest.commands
+    assert proof[1:] == ["key=/etc/slurm/slurm.jwks", "register"]
+    assert (path, words) == (agent.KEY_PROGRAM, ["/etc/slurm/slurm.jwks"])
 
 
 def test_a_silent_agent_is_asked_again() -> None:
@@ -92,12 +109,12 @@ def test_nonsense_is_not_taken_for_an_answer(call: Callable[[Agent], Any], outpu
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("ok 7 things are as the states say\n", ""),
+        ("ok 7 things are as the states say\n", None),
         ("/etc/hosts differs\n", "/etc/hosts differs"),
         ("", "it cannot be seen"),
     ],
 )
-def test_only_a_guest_that_says_so_is_as_its_states_say(said: str, told: str) -> None:
+def test_only_a_guest_that_says_so_is_as_its_states_say(said: str, told: str | None) -> None:
     stated = Stated("sum", (("/etc/key", "text", "sum of both"),))
     guest = Agent(said)
     assert agent.differs(guest, "vn1", stated, 5.0) == told
@@ -133,3 +150,56 @@ def test_the_look_compares_list_and_secrets(tmp_path: Path) -> None:
 def test_job_processes_are_counted() -> None:
     """Going and stopped."""
     assert agent.job_processes(Agent("3 1\n"), "vn1", 5.0) == (3, 1)
+
+
+def in_shell(guest: Agent, *moved: tuple[str, Path], path: str = "/usr/bin:/bin") -> str:
+    """What the program that was asked for complains of, run here, with some of its words replaced."""
+    ((program, words),) = guest.commands
+    for old, new in moved:
+        words = [str(new) if word == old else word for word in words]
+    done = subprocess.run([program, *words], env={"PATH": path}, capture_output=True, text=True)
+    return done.stderr
+
+
+def test_the_features_of_a_job_name_its_shutdown(tmp_path: Path) -> None:
+    """In whole seconds, for the job and for the machine; a later time takes the place."""
+    for ends_s in (1_700_000_100.7, 1_700_000_200.0):
+        guest = Agent("")
+        agent.announce(guest, "vn1", 7, ends_s, 5.0)
+        own, all_of_it = tmp_path / "jobs", tmp_path / "machine"
+        in_shell(guest, (agent.JOB_FEATURES, own), (agent.MACHINE_FEATURES, all_of_it))
+        assert (own / "7" / "shutdowntime_job").read_text() == f"{int(ends_s)}\n"
+        assert (all_of_it / "shutdowntime").read_text() == f"{int(ends_s)}\n"
+        assert sorted(p.name for p in all_of_it.iterdir()) == ["shutdowntime"]
+
+
+def test_features_that_cannot_be_written_are_a_complaint(tmp_path: Path) -> None:
+    """A file is where the directory should be."""
+    (tmp_path / "jobs").write_text("")
+    guest = Agent("")
+    agent.announce(guest, "vn1", 7, 1.0, 5.0)
+    said = in_shell(guest, (agent.JOB_FEATURES, tmp_path / "jobs"), (agent.MACHINE_FEATURES, tmp_path / "m"))
+    assert "jobs" in said
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_command_runs_as_the_jobs_user_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    """Whatever is in its words; where there is no such user or program that is said."""
+    told = tmp_path / "told"
+    (tmp_path / "runuser").write_text(
+        f'#!/bin/sh\necho "$SLURM_JOB_ID" "$@" >{told}.new; mv {told}.new {told}\n'
+    )
+    (tmp_path / "runuser").chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    guest = Agent("")
+    agent.run_for(guest, "vn1", 7, "root", ("true", "; touch x"), 5.0)
+    assert in_shell(guest, path=path) == ""
+    while not told.exists():
+        os.sched_yield()
+    assert told.read_text() == "7 -u root -- true ; touch x\n"
+    guest = Agent("")
+    agent.run_for(guest, "vn1", 7, "root", ("no-such-program",), 5.0)
+    assert "there is no program no-such-program" in in_shell(guest, path=path)
+    guest = Agent("")
+    agent.run_for(guest, "vn1", 7, "no-such-user", ("true",), 5.0)
+    assert "no-such-user" in in_shell(guest, path=path)

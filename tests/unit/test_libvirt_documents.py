@@ -7,8 +7,8 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from backfill.core.fleet import Flavour, InstanceSpec, InstanceState, Tag
-from backfill.core.quantities import Resources
+from backfill.core.model.fleet import Flavour, InstanceSpec, InstanceState, Tag
+from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.connection.domain_xml import (
     NAMESPACE,
     DomainFiles,

@@ -116,14 +116,15 @@ def test_a_silent_host_costs_its_limit_once(host: Host) -> None:
 
 
 def test_a_call_that_hangs_is_left_behind(host: Host) -> None:
-    """Its caller goes on, and the connection that it hangs in is given up."""
+    """Its caller goes on, and the connection that it hangs in is given up when it ends."""
     made, release = link(host), threading.Event()
     with pytest.raises(UnreachableError, match=r"did not answer within 0\.05 s"):
         made.call("vn1", lambda connection: release.wait(30), limit_s=SOON_S)
-    assert host.opened[0].closed.wait(60)
     assert made.call("vn1", lambda connection: 7) == 7
     assert len(host.opened) == 2
+    assert not host.opened[0].closed.is_set()
     release.set()
+    assert host.opened[0].closed.wait(60)
 
 
 def test_the_number_of_calls_left_behind_is_limited(host: Host) -> None:
@@ -155,6 +156,32 @@ def test_after_closing_nothing_works(host: Host) -> None:
         made.call("vn1", lambda connection: None)
 
 
+def test_no_connection_is_closed_under_a_call(host: Host) -> None:
+    """The library frees what a call still uses, and fails the connection's other calls."""
+    made = link(host, replace(PATIENT, stuck_calls=3))
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow(connection: Connection) -> bool:
+        begun.set()
+        goes_on.wait(30)
+        return connection.closed.is_set()
+
+    found: list[bool] = []
+    caller = threading.Thread(target=lambda: found.append(made.call("vn1", slow)))
+    caller.start()
+    assert begun.wait(30)
+    with pytest.raises(UnreachableError):
+        made.call("vn2", lambda connection: goes_on.wait(30), limit_s=SOON_S)  # drops the connection
+    made.call("vn3", lambda connection: None)
+    assert len(host.opened) == 2
+    made.close()
+    goes_on.set()
+    caller.join(30)
+    assert found == [False]
+    for connection in host.opened:
+        assert connection.closed.wait(30)
+
+
 def test_driver_errors_pass_through(host: Host) -> None:
     """What the work itself found out is not dressed up."""
 
@@ -181,12 +208,23 @@ def test_driver_errors_pass_through(host: Host) -> None:
         (libvirt.VIR_ERR_INTERNAL_ERROR, 0, "paused due to previous migration", BusyError),
         (libvirt.VIR_ERR_CONFIG_UNSUPPORTED, 0, "", RefusedError),
         (libvirt.VIR_ERR_OPERATION_FAILED, 0, "something else", DriverError),
-        (0, 0, "", DriverError),
+        (0, 0, "virDomainIsActive() failed", UnreachableError),
+        (0, 0, "already exists", UnreachableError),
     ],
 )
 def test_errors_are_typed(code: int, domain: int, text: str, expected: type[DriverError]) -> None:
     """The code decides; where it only says "failed", the layer and the text do."""
     assert kind_of(code, domain, text) is expected
+
+
+def test_an_error_without_a_code_says_nothing_certain(host: Host) -> None:
+    """The binding has lost libvirt's error, as it does when libvirtd dies in the middle of a call."""
+
+    def work(connection: Any) -> None:
+        raise libvirt.libvirtError("virDomainIsActive() failed")
+
+    with pytest.raises(UnreachableError, match=r"^vn1: no answer .* hv1: virDomainIsActive\(\) failed$"):
+        link(host).call("vn1", work)
 
 
 def _answers(made: Link) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import CloneMethod
+from backfill.core.model.fleet import CloneMethod
 from backfill.core.policies.cloning import Choice, Cloning
 from backfill.drivers.libvirt.clones.parents import Parent, newest
 from backfill.drivers.libvirt.settings import ImageFiles

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.fleet import Flavour, InstanceSpec, Tag
+from backfill.core.model.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
 from backfill.drivers.libvirt.guest.seed import ENTROPY_BYTES, Identity, identity_text, seed_tar
 from backfill.drivers.libvirt.settings import ImageFiles

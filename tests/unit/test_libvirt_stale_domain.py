@@ -1,4 +1,4 @@
-"""What libvirtd takes for started although nothing of it runs counts as ended, with a remedy."""
+"""What libvirt tells of a domain that is not so: starts that never end, a quota that it cannot read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libvirt
 import pytest
 
-from backfill.drivers.libvirt.connection.domains import Domain, StaleDomain
+from backfill.drivers.libvirt.connection.domains import Domain, StaleDomain, throttled
 from backfill.drivers.libvirt.connection.states import DomainState, PausedReason, ShutoffReason
 from backfill.ports.errors import BusyError
 
@@ -70,3 +70,21 @@ def test_nothing_else_is_taken_for_it(handle: Handle, error: libvirt.libvirtErro
     stale = StaleDomain("bm1")
     stale.look(handle, "vn1", error)
     assert stale.as_it_is(handle, shown()) == shown()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A domain that is asked for its CPU quota."""
+
+    error: libvirt.libvirtError
+
+    def schedulerParametersFlags(self, _flags: int) -> dict[str, int]:  # noqa: N802 - libvirt's name
+        raise self.error
+
+
+def test_a_quota_that_could_not_be_read_is_not_none() -> None:
+    """Without a control group there is no quota; where libvirt did not answer nobody knows."""
+    assert not throttled(Asked(failed(libvirt.VIR_ERR_OPERATION_INVALID)))
+    for error in (libvirt.libvirtError("a call failed"), failed(libvirt.VIR_ERR_INVALID_CONN)):
+        with pytest.raises(libvirt.libvirtError):
+            throttled(Asked(error))

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.core.quantities import MOST_NODES
+from backfill.core.model.quantities import MOST_NODES
 from backfill.engine.connection_limiter import (
     MOST_FROM_ONE_HOST,
     ConnectionLimiter,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.measures import (
+from backfill.core.model.measures import (
     Eviction,
     Harvest,
     bounded_slowdown,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.changes import ClockRead, ClockSet, FleetSet, HoldSet, NodeManaged
-from backfill.core.fleet import Checkpoint
-from backfill.core.fleets import Fleet, FleetState
-from backfill.core.lifecycle import HeldJob, ManagedNode, Phase, RefusedSuspend, Retry
-from backfill.core.moves import Move, as_now, as_then, moved_s
+from backfill.core.model.changes import ClockRead, ClockSet, FleetSet, HoldSet, NodeManaged
+from backfill.core.model.clock import Move, as_now, as_then, moved_s
+from backfill.core.model.fleet import Checkpoint, Fleet, FleetState
+from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase, RefusedSuspend, Retry
+from backfill.core.model.records import began, encode, remembered
 from backfill.core.policies.checkpoints import Checkpoints
-from backfill.core.records import began, encode, remembered
 from backfill.core.world import World
 
 NOW_S = 1_700_000_000.0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.core.fleet import Host
-from backfill.core.quantities import Resources
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Host
+from backfill.core.model.quantities import Resources
 from backfill.core.world import World
 from backfill.engine.observe import cluster_changes
 from backfill.ports.workload import ClusterObservation

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from keystoneauth1 import exceptions as ka
 
-from backfill.core.fleet import Flavour, InstanceSpec, Tag
+from backfill.core.model.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.link import Answer
 from backfill.drivers.openstack.servers.making import create, delete

@@ -10,8 +10,8 @@ import pytest
 from keystoneauth1 import exceptions as ka
 from openstack import exceptions as sdk
 
-from backfill.core.fleet import Flavour, InstanceSpec, InstanceState, Tag
-from backfill.core.quantities import NOTHING, Resources
+from backfill.core.model.fleet import Flavour, InstanceSpec, InstanceState, Tag
+from backfill.core.model.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api.cloud import CapacityBackoff, choice_of, text_of
 from backfill.drivers.openstack.api.errors import acted_is_unknown, translate
 from backfill.drivers.openstack.api.shortage import is_no_room

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.actions import PauseInstance
-from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import HeldJob, ManagedNode, Phase
-from backfill.core.plan import SetNode
-from backfill.core.planner import plan
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import PauseInstance
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase
+from backfill.core.model.plan import SetNode
+from backfill.core.model.quantities import Resources
+from backfill.core.model.records import encode, remembered
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.quantities import Resources
-from backfill.core.records import encode, remembered
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.actions import CancelJob, DeleteNode, DownNode, DriverAction, RequeueJob, TellJob
-from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase, Rung
-from backfill.core.plan import Plan, SetNode
-from backfill.core.planner import plan
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import CancelJob, DeleteNode, DownNode, DriverAction, RequeueJob, TellJob
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase, Rung
+from backfill.core.model.plan import Plan, SetNode
+from backfill.core.model.quantities import Resources
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.quantities import Resources
-from backfill.core.sentences import why
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.actions import DeleteInstance
-from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import HeldJob, ManagedNode, NodeProof, NodeStop, Phase, Rung
-from backfill.core.plan import AnswerClaim, Plan, SetNode
-from backfill.core.plan_builder import PlanBuilder
-from backfill.core.planner import occupied, plan
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import DeleteInstance
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import HeldJob, ManagedNode, NodeProof, NodeStop, Phase, Rung
+from backfill.core.model.plan import AnswerClaim, Plan, SetNode
+from backfill.core.model.quantities import Resources
+from backfill.core.model.records import decode, encode
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities, Proof, Template
-from backfill.core.quantities import Resources
-from backfill.core.records import decode, encode
-from backfill.core.sentences import why
+from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.reconcile.planner import occupied, plan
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0

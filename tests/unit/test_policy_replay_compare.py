@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.measures import Eviction, Harvest, distribution, eviction_measures, paired_delay
+from backfill.core.model.measures import Eviction, Harvest, distribution, eviction_measures, paired_delay
 from backfill.ui.report.comparison import differences, interval, paired
 from backfill.ui.report.figures import FIGURES, Summary, plain
 from backfill.ui.report.replay_text import told_time
@@ -25,6 +25,7 @@ FIRST = Summary(
     paused_h=1.0,
     steps={"moves": 0},
     refusals={},
+    badput_core_s={},
 )
 
 

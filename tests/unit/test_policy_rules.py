@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState
-from backfill.core.cron import parse_cron
-from backfill.core.fleet import Flavour
-from backfill.core.lifecycle import ManagedNode, Phase
+from backfill.core.model import changes as ch
+from backfill.core.model.clock import parse_cron
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.quantities import NOTHING, Resources
+from backfill.core.model.refusals import Code, because
+from backfill.core.model.sentences import sentence
 from backfill.core.policies.budgets import Budget, Budgets, Of
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.gaps import Gaps, late
@@ -22,9 +25,6 @@ from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.saving import Saving, daly_s
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Candidate, Prefer, Victims
-from backfill.core.quantities import NOTHING, Resources
-from backfill.core.refusals import Code, because
-from backfill.core.sentences import sentence
 from backfill.core.world import World
 
 NOW = 100_000.0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from backfill.core import changes as ch
-from backfill.core.actions import DriverAction, KickJob, ProbeJobs, ResumeJob
-from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import JobCheck, ManagedNode, Phase
-from backfill.core.plan import SetNode
-from backfill.core.planner import plan
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import DriverAction, KickJob, ProbeJobs, ResumeJob
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import JobCheck, ManagedNode, Phase
+from backfill.core.model.plan import SetNode
+from backfill.core.model.quantities import Resources
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.quantities import Resources
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 
 BACK_S = 1_000_000.0  # when it was back at work; its job was suspended two seconds before

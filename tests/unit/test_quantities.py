@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.core.quantities import NOTHING, Resources, fold_hostlist, parse_hostlist
+from backfill.core.model.quantities import NOTHING, Resources, fold_hostlist, parse_hostlist
 
 _PREFIXES = st.sampled_from(["n", "bm", "vn-", "rack1-n", "a.b", "x0y", "login"])
 _NUMBERS = st.one_of(

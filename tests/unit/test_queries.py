@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState
-from backfill.core.records import encode
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.records import encode
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine import stories
 from backfill.engine.asked import Asked

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.breakers import IMAGE, follow, open_breaker, rest_ends_s
-from backfill.core.cluster import Node, NodeBase
-from backfill.core.fleet import Flavour
-from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Node, NodeBase
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model.readiness import Fact, GuestReport, judge_registration, judge_report
+from backfill.core.model.records import decode, encode, remembered
+from backfill.core.model.refusals import Code
+from backfill.core.model.sentences import sentence, why
+from backfill.core.placement import open_breaker, rest_ends_s
 from backfill.core.policies.readiness import Readiness
-from backfill.core.readiness import Fact, GuestReport, judge_registration, judge_report
-from backfill.core.records import decode, encode, remembered
-from backfill.core.refusals import Code
-from backfill.core.sentences import sentence, why
-from backfill.core.world import World
+from backfill.core.world import IMAGE, World, follow
 from tests.unit.living_daemon import LivingDaemon, living, policies
 
 GOOD = GuestReport(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.readiness import Fact
+from backfill.core.model.sentences import why
 from backfill.core.policies.readiness import Readiness
-from backfill.core.readiness import Fact
-from backfill.core.sentences import why
 from backfill.ui.cli import main
 from tests.unit.living_daemon import LivingDaemon, living, policies
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.plan import Plan
-from backfill.core.records import decode, encode, encode_briefly
-from backfill.core.refusals import (
+from backfill.core.model import changes as ch
+from backfill.core.model.plan import Plan
+from backfill.core.model.records import decode, encode, encode_briefly
+from backfill.core.model.refusals import (
     Aside,
     Code,
     Goal,
@@ -24,7 +24,7 @@ from backfill.core.refusals import (
     no_host,
     refusal,
 )
-from backfill.core.sentences import goal, line, sentence, why
+from backfill.core.model.sentences import goal, line, sentence, why
 from backfill.core.world import World
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine import cycle
@@ -122,6 +122,7 @@ EVERYTHING: dict[str, object] = {
     "reasons": (TAKEN,),
     "runs": (TAKEN,),
     "why": TAKEN,
+    "stale": TAKEN,
     "way": "wait",
 }
 
@@ -142,11 +143,12 @@ _AMOUNTS = (
     *("age_s", "readings", "needed_s", "most", "count", "rest_s", "settle_s", "others", "wanted_in_s"),
     *("pays_s", "free", "every", "functions", "left_mb", "region_mb", "left_cpus", "left_memory_mb", "cpus"),
     *("memory_mb", "known", "generation", "restarts", "copied", "within_s", "times", "wait_s", "silent_s"),
-    *("there", "hosts", "size", "places", "failures"),
+    *("there", "hosts", "size", "places", "failures", "patience_s", "soon_s", "late_s", "left_s"),
 )
 _NAMES = (
+    *("again", "fixed"),
     *("source", "said", "key", "host", "node", "state", "holder", "subject", "instance", "job", "check"),
-    *("remedy", "rung", "image", "user", "account", "environment", "allowed", "whose", "device"),
+    *("remedy", "rung", "image", "user", "account", "environment", "allowed", "whose", "device", "workload"),
 )
 
 

@@ -13,7 +13,7 @@ from backfill.lab.saltimage import STATES
 
 
 def test_our_own_tree_asks_for_what_the_master_knows() -> None:
-    assert doubt([str(STATES)]) == ""
+    assert doubt([str(STATES)]) is None
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_what_the_master_knows_is_no_doubt(tmp_path: Path, text: str) -> None:
     (tmp_path / "_modules").mkdir()
     (tmp_path / "_modules/own.py").write_text("__grains__['os']")
     (tmp_path / "gone").symlink_to("/nowhere/at/all")
-    assert doubt([str(tmp_path)]) == ""
+    assert doubt([str(tmp_path)]) is None
 
 
 def test_a_file_that_was_changed_is_read_anew(tmp_path: Path) -> None:
     place = tmp_path / "a.sls"
     place.write_text("a")
-    assert doubt([str(tmp_path)]) == ""
+    assert doubt([str(tmp_path)]) is None
     place.write_text("{{ grains.os }}")
     assert doubt([str(tmp_path)])
 
@@ -72,6 +72,6 @@ def test_a_folder_that_cannot_be_read_is_a_doubt(tmp_path: Path, monkeypatch: py
     def scandir(place: str) -> object:
         raise PermissionError(errno.EACCES, "Permission denied", place)
 
-    assert doubt([str(tmp_path / "nowhere")]) == ""
+    assert doubt([str(tmp_path / "nowhere")]) is None
     monkeypatch.setattr(os, "scandir", scandir)
     assert doubt([str(tmp_path)]) == f"{tmp_path}, which cannot be read here (Permission denied)"

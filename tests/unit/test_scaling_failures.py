@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.core.fleet import Flavour, Host
-from backfill.core.lifecycle import ManagedNode, NodeProof, Phase
-from backfill.core.plan import SetNode
-from backfill.core.planner import plan
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Flavour, Host
+from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model.plan import SetNode
+from backfill.core.model.quantities import Resources
+from backfill.core.model.sentences import sentence
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.quantities import Resources
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -61,6 +62,13 @@ def booting(world: World) -> list[str]:
 def test_no_other_name_jumps_the_back_off() -> None:
     """While the failed boot is cleared away its waiting time is not known yet: nothing begins."""
     assert booting(after_failure()) == []
+
+
+def test_no_name_is_said_to_be_missing() -> None:
+    """What keeps the next boot waiting is told, and not that names are used up."""
+    refused = [f"{r.subject}: {sentence(r.reason)}" for r in plan(after_failure(), POLICIES).refusals]
+    assert "vn1: it did not register" in refused
+    assert not [text for text in refused if "no name" in text]
 
 
 def test_an_instance_that_worked_and_broke_is_replaced_at_once() -> None:

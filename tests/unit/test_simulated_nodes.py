@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.cluster import JobState, NodeBase
+from backfill.core.model.cluster import JobState, NodeBase
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.ports.errors import AlreadyThereError, NotFoundError, RefusedError
 from backfill.ports.workload import NodeSpec

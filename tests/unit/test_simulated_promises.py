@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.cluster import Job, JobState
+from backfill.core.model.cluster import Job, JobState
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from tests.unit.simulated_cluster import busy, cluster, counts, join, spec

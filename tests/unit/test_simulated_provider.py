@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.cluster import JobState
-from backfill.core.fleet import InstanceState, Tag
+from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import InstanceState, Tag
 from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.cluster import JobState, NodeBase
+from backfill.core.model.cluster import JobState, NodeBase
 from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 from backfill.ports.workload import NodeSpec
 from tests.unit.simulated_cluster import busy, cluster, counts, node, spec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import JobState, Node, NodeBase, SlurmVersion
+from backfill.core.model.cluster import JobState, Node, NodeBase, SlurmVersion
 from backfill.drivers.slurm.conf.dry import DryVerdict, judge
 from backfill.drivers.slurm.conf.managed import LineState, Managed, Method, NodeLine, WantedNodes, parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
@@ -246,14 +246,25 @@ def test_an_old_release_needs_a_restart_for_another_number_of_nodes(tmp_path: Pa
     assert changed.reloaded == "reconfigure"
 
 
-def test_without_an_include_line_only_an_empty_file_is_written(tmp_path: Path) -> None:
-    """The file has to exist before slurm.conf may name it; nothing else happens."""
+def test_the_file_is_introduced_once(tmp_path: Path) -> None:
+    """It has to exist before slurm.conf may name it; what comes next is told, and then insisted upon."""
     cluster = ConfCluster(tmp_path)
     cluster.conf.write_text("ClusterName=test\n")
-    with pytest.raises(RefusedError, match=r"add the line 'Include backfill.conf' at its end"):
+    add = "add the line 'Include backfill.conf' at its end"
+    assert add in str(cluster.transactions.introduce())
+    assert names(cluster) == set()
+    assert cluster.transactions.introduce() is None
+    with pytest.raises(RefusedError, match=add):
         cluster.transactions.apply(with_node("vn1"), dry=False)
     assert names(cluster) == set()
     assert cluster.tools.calls == []
+
+
+def test_what_is_included_already_is_not_made(tmp_path: Path) -> None:
+    """The line is there, so `apply` has to write the whole file and let Slurm read it."""
+    cluster = ConfCluster(tmp_path)
+    assert cluster.transactions.introduce() is None
+    assert not cluster.managed.exists()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.cluster import SlurmVersion
+from backfill.core.model.cluster import SlurmVersion
 from backfill.drivers.slurm.conf.managed import parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
 from backfill.drivers.slurm.hooks.build import build_hook

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Node, NodeBase
-from backfill.core.fleet import Host
-from backfill.core.quantities import Resources
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Node, NodeBase
+from backfill.core.model.fleet import Host
+from backfill.core.model.quantities import Resources
 from backfill.core.world import World
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.lookup import Lookup, resolve

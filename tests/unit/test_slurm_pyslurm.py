@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backfill.core.cluster import JobState
+from backfill.core.model.cluster import JobState
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.reading.paths import REST_S, BrokenPathError, Failover
 from backfill.drivers.slurm.reading.pyslurm_path import PyslurmPath
@@ -27,6 +27,7 @@ JOB: dict[str, Any] = {
     "partition": "htc",
     "qos": None,
     "account": None,
+    "comment": None,
     "user_name": "eve",
     "allocated_nodes": "vn[1-2]",
     "required_nodes": None,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backfill.core.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.drivers.slurm.reading.parse import tasks
 from backfill.drivers.slurm.reading.paths import LONGEST_REST_S, REST_S, BrokenPathError, Failover
 from backfill.drivers.slurm.reading.records import jobs_of, nodes_of, read_document
@@ -56,6 +56,7 @@ OLD: dict[str, Any] = {
     "required_nodes": "",
     "features": "virt",
     "batch_flag": True,
+    "comment": "",
 }
 WRAPPED = (
     "array_job_id",

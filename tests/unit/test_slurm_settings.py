@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.cluster import SlurmSettings, SlurmVersion
+from backfill.core.model.cluster import SlurmSettings, SlurmVersion
 from backfill.drivers.slurm.settings import check_settings, read_settings
 from backfill.ports.errors import BadOutputError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.cluster import JobState, NodeBase
+from backfill.core.model.cluster import JobState, NodeBase
 from backfill.drivers.slurm.reading.states import job_state, node_state
 
 

@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from backfill.core.cluster import Node, NodeBase
-from backfill.core.quantities import parse_hostlist
+from backfill.core.model.cluster import Node, NodeBase
+from backfill.core.model.quantities import parse_hostlist
 from backfill.drivers.slurm.registration import ROOM_NODE, UNPROVEN, Dynamic
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.ports.workload import NodeSpec

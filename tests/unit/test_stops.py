@@ -6,18 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.actions import DeleteInstance, DriverAction, MigrateInstance, RequeueJob, ThawInstance
-from backfill.core.cluster import Job, JobState, Node, NodeBase
-from backfill.core.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.lifecycle import Cause, HeldJob, ManagedNode, NodeStop, Phase, Rung
-from backfill.core.plan import AnswerClaim, Plan, SetNode
-from backfill.core.planner import plan
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import (
+    DeleteInstance,
+    DriverAction,
+    MigrateInstance,
+    RequeueJob,
+    ThawInstance,
+)
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, NodeStop, Phase, Rung
+from backfill.core.model.plan import AnswerClaim, Plan, SetNode
+from backfill.core.model.quantities import Resources
+from backfill.core.model.refusals import Code, Goal
+from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.quantities import Resources
-from backfill.core.refusals import Code, Goal
-from backfill.core.sentences import why
+from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -125,9 +131,9 @@ def test_a_guest_that_somebody_started_anew_is_removed_and_its_jobs_start_anew(p
 
 
 def test_a_stale_copy_is_destroyed_also_when_its_host_is_wanted_again() -> None:
-    """It was on its way back when another job came, and one of its own was requeued."""
+    """It was on its way back when another job came, and its own were requeued."""
     returning = replace(PARKED, phase=Phase.RETURNING)
-    world = world_of(returning, job("7", JobState.PENDING, 1), job("8"))
+    world = world_of(returning, job("7", JobState.PENDING, 1), job("8", JobState.PENDING, 1))
     world.apply(ch.Claimed("9", ("bm1",), NOW_S + 60, waiting=False))
     (record,) = records(plan(world, POLICIES))
     assert record.phase is Phase.EVICTING

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.records import encode, remembered
+from backfill.core.model import changes as ch
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.records import encode, remembered
 from backfill.drivers.store import schema
 from backfill.drivers.store.formats import FORMATS, VERSION, fingerprint
 from backfill.drivers.store.sqlite import JournalReader, SqliteJournal

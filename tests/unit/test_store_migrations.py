@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.fleet import Flavour
-from backfill.core.guards import Limits
-from backfill.core.lifecycle import (
+from backfill.core.model import changes as ch
+from backfill.core.model.fleet import Flavour
+from backfill.core.model.lifecycle import (
     Cause,
     CheckpointOrder,
     Condemned,
@@ -26,10 +25,11 @@ from backfill.core.lifecycle import (
     Rung,
     Suspicion,
 )
+from backfill.core.model.records import decode, encode, remembered
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.records import decode, encode, remembered
 from backfill.core.world import World
 from backfill.drivers.store.formats import VERSION
 from backfill.drivers.store.migrations import migrated

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill.core import changes as ch
-from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.records import encode, remembered
+from backfill.core.model import changes as ch
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.records import encode, remembered
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.ports.storage import Record
 from tests.unit.test_store_sqlite import entry

@@ -19,9 +19,9 @@ from backfill.ports.storage import Record
 _WRITE_FOR_EVER = """
 import sys
 from backfill.drivers.store.sqlite import SqliteJournal
-from backfill.core import changes as ch
-from backfill.core.lifecycle import ManagedNode, Phase
-from backfill.core.records import encode, remembered
+from backfill.core.model import changes as ch
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.records import encode, remembered
 from backfill.ports.storage import Record
 journal, i = SqliteJournal(sys.argv[1]), 0
 while True:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from backfill.core.fleet import InstanceState, Tag
-from backfill.core.quantities import Resources
+from backfill.core.model.fleet import InstanceState, Tag
+from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.clones.parents import Parent
 from backfill.drivers.libvirt.connection.domain_xml import Label
 from backfill.drivers.libvirt.connection.domains import Domain

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.fleet import Host
+from backfill.core.model.fleet import Host
+from backfill.core.model.quantities import Resources
 from backfill.core.policies.spread import Order, Spread
-from backfill.core.quantities import Resources
 from backfill.core.world import World
 from backfill.drivers.libvirt.connection.utilisation import CpuMeter
 from backfill.engine.observe import host_changes
@@ -46,9 +46,12 @@ def test_a_little_more_is_no_news(busy: float | None, news: bool) -> None:
 def test_the_least_busy_host_is_chosen() -> None:
     """By tenths; among equals the one with most room; without figures it counts as half busy."""
     rooms = [(name, Resources(cpus, 1000)) for name, cpus in (("a", 4), ("b", 2), ("c", 8))]
-    idle = Spread(Order.IDLE)
-    assert idle.choose(rooms, {"a": 0.9, "b": 0.1, "c": 0.7}) == "b"
-    assert idle.choose(rooms, {"a": 0.11, "b": 0.09, "c": 0.7}) == "a"
-    assert idle.choose(rooms, {"a": 0.9}) == "c"
-    assert idle.choose(rooms) == "c"
-    assert Spread(Order.SPREAD).choose(rooms, {"a": 0.0}) == "c"
+
+    def best(order: Order, **busy: float) -> str:
+        return min(rooms, key=lambda room: Spread(order).rank(room[1], busy.get(room[0])))[0]
+
+    assert best(Order.IDLE, a=0.9, b=0.1, c=0.7) == "b"
+    assert best(Order.IDLE, a=0.11, b=0.09, c=0.7) == "a"
+    assert best(Order.IDLE, a=0.9) == "c"
+    assert best(Order.IDLE) == "c"
+    assert best(Order.SPREAD, a=0.0) == "c"

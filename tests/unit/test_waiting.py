@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from backfill.core import changes as ch
-from backfill.core.actions import TellJob
-from backfill.core.cluster import Job, JobState
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import TellJob
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.refusals import Code, Goal, Refusal, because, limit, refusal
+from backfill.core.model.sentences import sentence
 from backfill.core.policies.notice import Notice
 from backfill.core.policy import PolicySet
-from backfill.core.refusals import Code, Goal, Refusal, because, limit, refusal
-from backfill.core.sentences import sentence
-from backfill.core.waiting import Told, tell_waiting
+from backfill.core.reconcile.waiting import Told, tell_waiting
 from backfill.core.world import World
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle

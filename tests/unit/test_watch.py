@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core import changes as ch
-from backfill.core.cluster import Job, JobState
-from backfill.core.fleet import Host
-from backfill.core.quantities import Resources
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fleet import Host
+from backfill.core.model.quantities import Resources
 from backfill.core.world import World
 from backfill.engine.watch import Watch
 

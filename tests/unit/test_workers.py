@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backfill.core.actions import (
+from backfill.core.model.actions import (
     DeleteInstance,
     DrainNode,
     DriverAction,

@@ -10,9 +10,8 @@ import pytest
 
 from backfill.config import ConfigError, load
 from backfill.config.zones import zone
-from backfill.core.cron import parse_cron
+from backfill.core.model.clock import UTC_ZONE, parse_cron
 from backfill.core.policies.budgets import Budget, Budgets, Of
-from backfill.core.zones import UTC_ZONE
 from tests.unit.policy_files import text
 
 BERLIN, NEW_YORK, TOKYO = "Europe/Berlin", "America/New_York", "Asia/Tokyo"

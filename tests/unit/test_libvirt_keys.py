@@ -1,0 +1,170 @@
+"""Slurm's own key in guests: read as it is now, put where Slurm looks for it, handed on when it changes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import backfill.lab
+from backfill.core.model.fleet import Instance, InstanceState, Tag
+from backfill.core.model.quantities import Resources
+from backfill.drivers.libvirt.guest.keys import KeyHandover, key_place, read_key
+from backfill.drivers.libvirt.settings import Surroundings
+from backfill.ports.errors import RefusedError, UnreachableError
+
+RUNNING = Instance("vn1", "bm1", InstanceState.RUNNING, Tag("grete", "vn1", 1), Resources(1, 256))
+
+
+def around(key: Path) -> Surroundings:
+    return Surroundings("10.0.0.1", "10.0.0.1:6817", "", slurm_key=str(key))
+
+
+class Guests:
+    """Guests that are given keys; `deaf` ones do not answer."""
+
+    def __init__(self, key: Path) -> None:
+        self.had: list[tuple[str, str, bytes]] = []
+        self.deaf = False
+        self.now_s = 0.0
+        self.handover = KeyHandover(lambda: read_key(around(key)), self.give, lambda: self.now_s)
+
+    def give(self, host: str, name: str, key: bytes) -> None:
+        if self.deaf:
+            raise UnreachableError(name, "its guest agent did not answer")
+        self.had.append((host, name, key))
+
+    def look(self, *instances: Instance) -> None:
+        """Look, and wait for what that began."""
+        self.now_s += 60
+        self.handover.look("bm1", instances)
+        for thread in threading.enumerate():
+            if thread.name.startswith("key-"):
+                thread.join()
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "slurm.jwks"
+    path.write_bytes(b"one")
+    return path
+
+
+def test_each_kind_of_key_has_its_place() -> None:
+    """Slurm knows a set of keys by the file's name."""
+    assert key_place(Surroundings("", "", "/etc/munge/munge.key")) == "/etc/munge/munge.key"
+    assert key_place(around(Path("/srv/keys/cluster.jwks"))) == "/etc/slurm/slurm.jwks"
+    assert key_place(around(Path("/etc/slurm/slurm.key"))) == "/etc/slurm/slurm.key"
+
+
+def test_a_key_that_cannot_be_is_refused(key: Path) -> None:
+    key.write_bytes(b"")
+    with pytest.raises(RefusedError, match="Slurm's key is empty"):
+        read_key(around(key))
+    key.unlink()
+    with pytest.raises(RefusedError, match="cannot read Slurm's key: No such file"):
+        read_key(around(key))
+
+
+def test_a_guest_is_given_each_key_once(key: Path) -> None:
+    guests = Guests(key)
+    guests.look(RUNNING)
+    guests.look(RUNNING)
+    assert guests.had == [("bm1", "vn1", b"one")]
+    key.write_bytes(b"two")
+    guests.look(RUNNING)
+    assert guests.had[1:] == [("bm1", "vn1", b"two")]
+
+
+def test_one_that_stands_still_is_left_in_peace(key: Path) -> None:
+    """It gets the key with the first question that is asked of it when it is back."""
+    guests = Guests(key)
+    guests.look(replace(RUNNING, state=InstanceState.PAUSED))
+    assert guests.had == []
+
+
+def test_another_guest_of_the_name_is_another_guest(key: Path) -> None:
+    guests = Guests(key)
+    guests.look(RUNNING)
+    guests.look(replace(RUNNING, tag=Tag("grete", "vn1", 2)))
+    assert len(guests.had) == 2
+
+
+def test_one_that_does_not_answer_is_tried_again(key: Path) -> None:
+    """Later: it may boot still."""
+    guests = Guests(key)
+    guests.deaf = True
+    guests.look(RUNNING)
+    guests.deaf = False
+    guests.now_s -= 60
+    guests.look(RUNNING)
+    assert guests.had == []
+    guests.look(RUNNING)
+    assert guests.had == [("bm1", "vn1", b"one")]
+
+
+def test_without_a_key_nobody_is_given_one(key: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told once."""
+    guests = Guests(key)
+    key.unlink()
+    guests.look(RUNNING)
+    guests.look(RUNNING)
+    assert guests.had == []
+    assert len(caplog.records) == 1
+
+
+@pytest.fixture(scope="module")
+def prove(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The guest's proving program without its munge, and without setting this machine's clock."""
+    folder = tmp_path_factory.mktemp("prove")
+    text = (Path(backfill.lab.__file__).parent / "guest/prove.c").read_text()
+    text = text.replace("#include <munge.h>", "")
+    start, end = text.index("static int munge_in("), text.index("static int files(")
+    text = text[:start] + "static int munge_in(const char *c) { (void)c; return 1; }\n" + text[end:]
+    text = text.replace("munge_out", "munge_in").replace(
+        "clock_settime(CLOCK_REALTIME, &t)", "(t.tv_sec < 0)"
+    )
+    (folder / "prove.c").write_text(text)
+    argv = ["gcc", "-Wall", "-Werror", "-o", str(folder / "prove"), str(folder / "prove.c"), "-lm"]
+    subprocess.run(argv, check=True)
+    return folder / "prove"
+
+
+def proven(prove: Path, place: Path, key: bytes) -> str:
+    """What the program says of the key."""
+    argv = [str(prove), "1700000000.0", f"key={place}"]
+    said = subprocess.run(argv, input=key, capture_output=True, check=True).stdout.decode()
+    (line,) = [line for line in said.splitlines() if line.startswith("key ")]
+    return re.sub(r" \d+\.\d+ ?", " ", line).strip()
+
+
+def test_a_guest_that_comes_back_has_the_key_of_now(prove: Path, tmp_path: Path) -> None:
+    """Before anything else is asked of it; one that it has already is left as it is."""
+    place = tmp_path / "slurm.jwks"
+    assert proven(prove, place, b"one") == "key ok it is new"
+    assert (place.read_bytes(), place.stat().st_mode & 0o777) == (b"one", 0o400)
+    before = place.stat()
+    assert proven(prove, place, b"one") == "key ok"
+    assert place.stat().st_ino == before.st_ino
+    assert proven(prove, place, b"two" * 5000) == "key ok it is new"
+    assert place.read_bytes() == b"two" * 5000
+    assert proven(prove, tmp_path / "none/slurm.jwks", b"one") == "key no No such file or directory"
+    assert proven(prove, place, b"") == "key no No data available"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["slurm.jwks"]
+
+
+def test_the_key_program_puts_slurms_key_where_it_is_told(tmp_path: Path) -> None:
+    """Twice is fine, and nothing of it is for others."""
+    program = Path(backfill.lab.__file__).parent / "guest/backfill-key"
+    place = tmp_path / "slurm.jwks"
+    script = program.read_text().replace("/run/slurmd.pid", str(tmp_path / "none"))
+    for key in (b"one", b"one", b"two"):
+        subprocess.run(["sh", "-c", script, "sh", str(place)], input=key, check=True)
+        assert (place.read_bytes(), place.stat().st_mode & 0o777) == (key, 0o400)
+    done = subprocess.run(["sh", "-c", script, "sh", str(place)], input=b"", capture_output=True, check=False)
+    assert (done.returncode, place.read_bytes()) == (1, b"two")
+    assert [path.name for path in tmp_path.iterdir()] == ["slurm.jwks"]

@@ -1,0 +1,43 @@
+"""What the controller's munge says of a credential, and what is no word about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backfill.drivers.munge import MungeCredentials
+from backfill.ports.errors import DriverError
+
+
+def unmunge(folder: Path, status: int, said: str) -> MungeCredentials:
+    """A munge whose decoding ends like this."""
+    program = folder / "unmunge"
+    tell = f"echo 'unmunge: {said}' >&2\n" if said else ""
+    program.write_text(f"#!/bin/sh\ncat >/dev/null\n{tell}exit {status}\n")
+    program.chmod(0o755)
+    return MungeCredentials(unmunge=str(program))
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "verdict"),
+    [
+        (0, "", ""),
+        (17, "Error: Replayed credential", ""),
+        (8, "Error: Invalid credential format", "Error: Invalid credential format"),
+        (15, "Error: Expired credential", "Error: Expired credential"),
+        (18, "", "the controller's munge refuses it"),
+    ],
+)
+def test_a_verdict(tmp_path: Path, status: int, said: str, verdict: str) -> None:
+    """The guest made it, so a bad one is the guest's; one that was seen before is a good one."""
+    assert unmunge(tmp_path, status, said).check("MUNGE:x:") == verdict
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(6, "Error: Failed to access /run/munge"), (1, "snafu"), (7, "")]
+)
+def test_no_verdict(tmp_path: Path, status: int, said: str) -> None:
+    """A munged of the controller that does not answer is not held against the guest."""
+    with pytest.raises(DriverError, match=f"{said or 'ended with 7'}.*munged runs on the controller"):
+        unmunge(tmp_path, status, said).check("MUNGE:x:")

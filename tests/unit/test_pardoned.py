@@ -1,0 +1,96 @@
+"""Jobs that were to start anew, and need not: Slurm said no, or their host is free again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import RequeueJob
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.lifecycle import Cause, Condemned, NodeStop, Phase, Rung
+from backfill.core.model.plan import SetNode
+from backfill.core.policies.budgets import Budget, Budgets
+from backfill.core.policies.comeback import Comeback
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policy import PolicySet
+from backfill.core.reconcile.planner import plan
+from backfill.core.world import World
+from tests.unit.test_stops import NOW_S, PARKED, POLICIES, calls, job, records, world_of
+
+ENDED = replace(POLICIES, ladder=Ladder((RungRule(Rung.PAUSE, for_s=1.0), RungRule(Rung.REQUEUE))))
+DOOMED = replace(PARKED, condemned=Condemned(Cause.LADDER, NOW_S), stop=NodeStop(NOW_S, rung=1))
+HIGH = Job("9", 9, "batch", JobState.RUNNING, nodes=("bm1",))
+
+
+def given(*jobs: Job, taken: bool = False, unconfirmed: str | None = None) -> World:
+    """Its jobs are about to be given back to the queue."""
+    return world_of(replace(DOOMED, unconfirmed=unconfirmed), *jobs, *((HIGH,) if taken else ()))
+
+
+def requeued(world: World, policies: PolicySet = ENDED) -> set[str]:
+    return {a.job_id for a in calls(plan(world, policies)) if isinstance(a, RequeueJob)}
+
+
+def test_its_host_is_taken_and_they_start_anew() -> None:
+    """What was decided is carried out."""
+    assert requeued(given(job("7"), job("8"), taken=True)) == {"7", "8"}
+
+
+def test_its_host_is_free_again_and_they_go_on() -> None:
+    """Nothing was done yet, so nothing is lost."""
+    world = given(job("7"), job("8"))
+    found = plan(world, ENDED)
+    assert [r.condemned for r in records(found)][:1] == [None]
+    assert not requeued(world)
+    for record in records(found):
+        world.apply(ch.NodeManaged(record))
+    assert world.managed["vn1"].phase is Phase.RETURNING
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_slurm_said_no_and_that_is_what_its_reason_says(taken: bool) -> None:
+    """Asked directly before, it did not show the run that was meant."""
+    world = given(job("7"), job("8"), taken=taken, unconfirmed="Slurm does not show that run of job 7")
+    (told, *_) = [a for a in plan(world, ENDED).actions if isinstance(a, SetNode)]
+    assert (told.node.condemned, told.node.unconfirmed) == (None, None)
+    assert told.reason == "not given back to the queue: Slurm does not show that run of job 7"
+
+
+def test_one_that_shares_memory_with_a_stale_copy_is_not_pardoned() -> None:
+    """Its host is free, and it can never go on there: to start anew is all that is left."""
+    world = given(job("7"), job("8", JobState.PENDING, 1))
+    (record,) = records(plan(world, ENDED))
+    assert record.condemned == DOOMED.condemned
+    world.apply(ch.NodeManaged(record))
+    assert requeued(world) == {"7"}
+
+
+def test_a_host_that_is_free_but_not_for_it_pardons_nobody() -> None:
+    """It was closed by hand."""
+    world = given(job("7"), job("8"))
+    world.apply(ch.HoldSet("vn1", NOW_S + 60, True, "a leak"))
+    assert requeued(world) == {"7", "8"}
+
+
+def test_a_host_that_is_free_but_not_for_long_pardons_them_too() -> None:
+    """They wait until it has settled: nothing starts anew meanwhile."""
+    world = given(job("7"), job("8"))
+    settling = replace(ENDED, comeback=Comeback(settle_s=600.0))
+    found = plan(world, settling)
+    assert [(r.phase, r.condemned) for r in records(found)] == [(Phase.PARKED, None)]
+    world.apply(ch.NodeManaged(records(found)[0]))
+    assert not requeued(world, settling)
+
+
+def test_a_full_budget_pardons_nobody() -> None:
+    """Its host is free, and so many instances may not be at work: nobody knows when it could be."""
+    assert requeued(given(job("7"), job("8")), replace(ENDED, budgets=Budgets((Budget("0"),)))) == {"7", "8"}
+
+
+def test_what_is_under_way_is_waited_for() -> None:
+    """A call about it has begun: what comes of that decides."""
+    world = given(job("7"), job("8"), unconfirmed="Slurm does not show that run of job 7")
+    world.apply(ch.OperationStarted("SuspendInstance:vn1:1", NOW_S + 60, "bm1"))
+    assert records(plan(world, ENDED)) == []

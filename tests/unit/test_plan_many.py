@@ -1,0 +1,140 @@
+"""Plans for many at once: as wide as they are, and with no look at everything for each of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from backfill.core import placement
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import CreateInstance, PauseInstance
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
+from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model.quantities import Resources
+from backfill.core.placement import find_host
+from backfill.core.policies.limits import Limits
+from backfill.core.policies.spread import Order, Spread
+from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.reconcile.planner import plan
+from backfill.core.world import World
+
+NOW_S = 1_000_000.0
+EVERY = 10**6
+
+
+def policies(count: int, hosts: int) -> PolicySet:
+    """Nothing limits the instances but the room."""
+    numbers = range(count)
+    return PolicySet(
+        cluster="c",
+        priorities=Priorities(low=("htc",), high=("batch",)),
+        instances=Template(
+            tuple(f"v{i}" for i in numbers),
+            tuple(f"10.77.{i >> 8}.{i & 255}/16" for i in numbers),
+            Flavour(cpus=1, memory_mb=256),
+        ),
+        hosts=tuple(f"n{i}" for i in range(hosts)),
+        limits=Limits(max_instances=EVERY, boots_at_once=EVERY, creates_per_hour=EVERY, max_per_host=EVERY),
+    )
+
+
+def fleet_of_hosts(hosts: int) -> World:
+    """Idle hosts of one CPU, just read."""
+    world = World()
+    world.apply(ch.Tick(NOW_S))
+    for number in range(hosts):
+        name = f"n{number}"
+        world.apply(ch.HostSeen(Host(name, name, Resources(1, 256)), NOW_S))
+        world.apply(ch.NodeSeen(Node(name, NodeBase.IDLE, cpus=1), NOW_S))
+        world.apply(ch.SourceSeen(name, NOW_S))
+    world.apply(ch.SourceSeen("slurm", NOW_S))
+    return world
+
+
+@pytest.mark.parametrize("count", [50, 100])
+def test_each_of_many_new_instances_costs_looks_at_its_own_host(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the work grows with the number of instances, not with its square."""
+    world, rules, looked = fleet_of_hosts(count), policies(count, count), 0
+    for number in range(1, count + 1):
+        job = Job(
+            str(number), number, "htc", JobState.PENDING, reason="Resources", time_limit_s=60.0 * number
+        )
+        world.apply(ch.JobSeen(job, NOW_S))
+    look, wants = placement._look, 0
+
+    def counted(*arguments: object) -> placement.Look:
+        nonlocal looked
+        looked += 1
+        return look(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(placement, "_look", counted)
+    waiting = World.kinds_pending
+
+    def asked(*arguments: object) -> object:
+        nonlocal wants
+        wants += 1
+        return waiting(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(World, "kinds_pending", asked)
+    found = plan(world, rules)
+    made = [action.spec.host for action in found.actions if isinstance(action, CreateInstance)]
+    assert made == [f"n{i}" for i in range(count)]
+    assert looked <= 3 * count
+    assert wants <= 2
+
+
+def test_a_job_on_very_many_hosts_is_no_sign_that_steps_undo_one_another() -> None:
+    """Its claim is looked at again after each step of each instance there."""
+    count = 150
+    world, rules = fleet_of_hosts(count), policies(count, count)
+    for number in range(count):
+        name, host = f"v{number}", f"n{number}"
+        proof = NodeProof(NOW_S)
+        record = ManagedNode(name, "10.77.0.1/16", host, 1, Phase.READY, NOW_S, NOW_S, proof=proof)
+        world.apply(ch.NodeManaged(record))
+        seen = Instance(name, host, InstanceState.RUNNING, Tag("c", name, 1), Resources(1, 256))
+        world.apply(ch.InstanceSeen(seen, NOW_S))
+        world.apply(ch.NodeSeen(Node(name, NodeBase.IDLE, cpus=1, slurmd_start_s=NOW_S), NOW_S))
+    plan(world, rules)
+    world.apply(ch.Claimed("900", rules.hosts, NOW_S, waiting=True))
+    found = plan(world, rules)
+    assert len([action for action in found.actions if isinstance(action, PauseInstance)]) == count
+    assert not world.queue.unsettled
+    assert not [refusal for refusal in found.refusals if refusal.code.name == "UNSETTLED"]
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_the_host_that_is_found_is_that_of_a_look_at_all(order: Order) -> None:
+    """Whatever has changed since: room, load, who has the host."""
+    chance = random.Random(7)
+    rules = replace(policies(9, 9), placement=Spread(order))
+    world = fleet_of_hosts(9)
+    for turn in range(200):
+        name = chance.choice(rules.hosts)
+        room, busy = Resources(chance.randrange(4), 512), chance.choice([None, 0.1, 0.5, 0.52, 0.9])
+        seen_s = NOW_S + turn
+        world.apply(ch.HostSeen(Host(name, name, room, busy=busy), seen_s))
+        base = chance.choice([NodeBase.IDLE, NodeBase.IDLE, NodeBase.ALLOCATED])
+        world.apply(ch.NodeSeen(Node(chance.choice(rules.hosts), base, cpus=1), seen_s))
+        pays_s, skip = chance.choice([0.0, 60.0]), chance.choice(["", "n3"])
+        found = find_host(world, rules, pays_s, skip=skip)
+        kept, world.queue.rooms = world.queue.rooms, None
+        assert find_host(world, rules, pays_s, skip=skip) == found
+        world.queue.rooms = kept
+
+
+def test_a_requeued_job_leaves_its_node_when_it_has_completed_there() -> None:
+    """It waits before and after that alike: the queue does not change, the node does."""
+    world = World()
+    waits = Job("7", 7, "htc", JobState.PENDING)
+    world.apply(ch.JobSeen(replace(waits, nodes=("v1",), flags=frozenset({"COMPLETING"})), NOW_S))
+    changes = world.waiting_changes
+    assert [job.id for job in world.jobs_on("v1")] == ["7"]
+    world.apply(ch.JobSeen(waits, NOW_S + 1))
+    assert world.jobs_on("v1") == []
+    assert world.waiting_changes == changes
