@@ -4,7 +4,7 @@ PY := .venv/bin/python
 UV := $(or $(shell command -v uv),$(or $(BACKFILL_CACHE),/var/cache/backfill)/uv/bin/uv)
 # The real tests and the demo need root and apt; what needs neither uses this smaller set-up.
 .PHONY: help demo test check unit sim real bench lab setup setup-browser venv lock format docs clean soak search
-.PHONY: days packages
+.PHONY: days packages pages conformance
 
 help:
 	@echo "make demo            the whole story on real parts (simulated where that is impossible)"
@@ -16,8 +16,9 @@ help:
 	@echo "make soak            long tests: a real pause of twenty minutes and the like, random input"
 	@echo "make days DAYS=...   so many random simulated days full of accidents; SEED=... lives the same again"
 	@echo "make bench NAME=...  one benchmark: $(notdir $(basename $(filter-out %/rig.py,$(wildcard tests/bench/*.py))))"
+	@echo "make conformance SUITE=DIR   Slurm's own test suite, from a checkout of yours, on bare and virtual nodes"
 	@echo "make packages        wheel, zipapp, .deb, .rpm and the list of parts, into dist/"
-	@echo "make docs            write the pages that are generated from the code"
+	@echo "make docs            the documentation site into dist/docs, its generated pages written anew"
 
 demo:
 	@scripts/setup.sh; code=$$?; \
@@ -78,22 +79,36 @@ bench: setup
 	@test -f "tests/bench/$(NAME).py" || { echo "make bench NAME=...: no benchmark '$(NAME)' in tests/bench" >&2; exit 2; }
 	@$(PY) -m tests.bench.$(NAME)
 
+# Slurm's own test suite on bare and on virtual nodes: docs/conformance.md. Some of it: ONLY=tests/test_102_1.py
+conformance: setup
+	@test -n "$(SUITE)" || { echo "make conformance SUITE=DIR: name a checkout of Slurm's sources" >&2; exit 2; }
+	@$(PY) -m tests.conformance $(SUITE) $(if $(SLURM),--slurm $(SLURM)) $(if $(ONLY),--only $(ONLY))
+
 # What people install, into dist/. Some of it: WHAT="wheel deb12"
 packages: setup
 	@$(PY) packaging/build.py $(WHAT)
 
-docs: venv
+docs: pages
+	@scripts/setup.sh --docs
+	@$(PY) packaging/pages.py
+
+# The pages alone that are generated from the code.
+pages: venv
 	$(PY) -m backfill.config.reference >docs/policy.md
 	$(PY) -m backfill.ui.reference >docs/cli.md
 	$(PY) -m tests.real.soak_list
 
 lock:
-	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --group dev --generate-hashes --no-header \
+	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --extra web --group dev --generate-hashes --no-header \
 		--no-annotate --python-version 3.11 -o requirements.lock
-	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --generate-hashes --no-header \
+	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --extra web --generate-hashes --no-header \
 		--no-annotate --python-version 3.11 -c requirements.lock -o requirements.site.lock
 	$(UV) pip compile -q --group package --generate-hashes --no-header --no-annotate --python-version 3.11 \
 		-o requirements.package.lock
+	$(UV) pip compile -q --group docs --generate-hashes --no-header --no-annotate --python-version 3.11 \
+		-o requirements.docs.lock
+	$(UV) pip compile -q --group conformance --generate-hashes --no-header --no-annotate --python-version 3.11 \
+		-o requirements.conformance.lock
 	$(UV) pip compile -q --group salt --generate-hashes --no-header --no-annotate --python-version 3.11 \
 		-o requirements.salt.lock
 

@@ -17,7 +17,9 @@ COMPLETIONS = {
     "fish": "share/fish/vendor_completions.d/backfill.fish",
 }
 SAMPLES = ("policy.yaml", "policy.minimal.yaml", "images.yaml")
-UNIT = "backfill.service"
+MONITORING = ("backfill.rules.yaml", "backfill.dashboard.json")
+UNITS = ("backfill.service", "backfill-web.service")
+DROP_IN = "slurm-user.conf"  # for a daemon that runs as SlurmUser
 
 
 class SiteFiles(BuildHookInterface):  # type: ignore[type-arg]  # hatchling does not say of what
@@ -36,7 +38,11 @@ class SiteFiles(BuildHookInterface):  # type: ignore[type-arg]  # hatchling does
             data[str(made / shell)] = place
         for name in SAMPLES:
             data[str(root / "config" / name)] = f"share/backfill/config/{name}"
-        data[str(root / "config" / UNIT)] = f"share/backfill/systemd/{UNIT}"
+        for name in MONITORING:
+            data[str(root / "config/monitoring" / name)] = f"share/backfill/monitoring/{name}"
+        for unit in UNITS:
+            data[str(root / "config" / unit)] = f"share/backfill/systemd/{unit}"
+        data[str(root / "backfill/ui/setup" / DROP_IN)] = f"share/backfill/systemd/{DROP_IN}"
         data[str(root / "salt_states")] = "share/backfill/salt_states"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

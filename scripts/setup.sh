@@ -2,6 +2,7 @@
 # Sets up everything that the demo, the lab and the tests need on a bare Debian 12; quick when done.
 # Exit status 3 with one sentence on standard error: this machine cannot be set up (no root or apt).
 # --python makes the Python environment alone: for checks, unit tests and the simulated demo.
+# --docs installs besides what draws the diagrams of the documentation site, and no guest image.
 # --browser installs a browser besides, in which the tests look at reports: nobody else needs it.
 set -eu
 cd "$(dirname "$0")/.."
@@ -10,15 +11,18 @@ packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libvirt-dev
     qemu-system-x86 qemu-utils zstd mmdebstrap busybox-static cpio genisoimage iproute2 util-linux e2fsprogs
     mariadb-server-core mariadb-client-core
-    chrony nfs-ganesha nfs-ganesha-vfs
+    chrony nfs-ganesha nfs-ganesha-vfs prometheus
     gcc libc6-dev libmunge-dev pkg-config python3 python3-dev python3-venv ca-certificates"
 
 cannot() { echo "setup: $1" >&2; exit 3; }
 say() { echo "setup: $1" >&2; }
 
-only_python=
-[ "${1:-}" = --browser ] && packages="$packages chromium fonts-dejavu-core"
-[ "${1:-}" = --python ] && only_python=yes
+only_python= docs=
+case ${1:-} in
+    --browser) packages="$packages chromium fonts-dejavu-core" ;;
+    --python) only_python=yes ;;
+    --docs) docs=yes packages=graphviz ;;
+esac
 if [ -n "$only_python" ] && [ ! -w "$(dirname "$cache")" ] && [ ! -w "$cache" ]; then
     cache=${XDG_CACHE_HOME:-$HOME/.cache}/backfill
 fi
@@ -68,7 +72,7 @@ stamp=.venv/.backfill-lock
 # libvirt's bindings are compiled against its headers; without those everything else still works.
 lock=requirements.lock
 if ! pkg-config --exists libvirt 2>/dev/null || ! command -v gcc >/dev/null; then
-    [ -n "$only_python" ] || cannot "libvirt's headers or gcc are missing although they were installed."
+    [ -n "$only_python$docs" ] || cannot "libvirt's headers or gcc are missing although they were installed."
     lock=$cache/requirements.without-libvirt
     awk '/^[a-z]/ {skip = /^libvirt-python==/} !skip' requirements.lock >"$lock"
 fi
@@ -95,7 +99,7 @@ if [ ! -x .venv/bin/python ] || [ "$(cat $stamp 2>/dev/null || true)" != "$wante
     echo "$wanted" >$stamp
 fi
 
-[ -z "$only_python" ] || exit 0
+[ -z "$only_python$docs" ] || exit 0
 
 # --- guest image ------------------------------------------------------------------------------------
 .venv/bin/python -m backfill.lab.image >/dev/null
