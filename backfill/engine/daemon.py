@@ -42,6 +42,7 @@ from backfill.engine.metering import Meter
 from backfill.engine.notify import notify
 from backfill.engine.partitions import PartitionWatch
 from backfill.engine.policyfile import PolicyFile
+from backfill.engine.privacy import Privacy
 from backfill.engine.rounds import Rounds
 from backfill.engine.summary import summary
 from backfill.engine.timekeeping import Timekeeper
@@ -55,6 +56,7 @@ _LONGEST_WAIT_S = 1.0
 _SUMMARY_EVERY_S = 60.0
 _TIDY_EVERY_S = 3600.0
 _SIZE_EVERY_S = 60.0
+_PRIVACY_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Daemon:
         self.journal = journal
         self.meter = Meter(self.world)
         self.losses = LossBook()
+        self.privacy = Privacy(outside.manager.settings)
         self.cycle = Cycle(
             self.world,
             policies,
@@ -175,6 +178,7 @@ class Daemon:
         self._rounds.add(_TIDY_EVERY_S, self._tidy, slow=True)
         self._rounds.add(_SIZE_EVERY_S, self._look_at_size, slow=True)
         self._rounds.once(self._look_at_size)
+        self._rounds.add(_PRIVACY_EVERY_S, self.privacy.read, slow=True)
         if self._pace.policy_s > 0:
             self._rounds.add(self._pace.policy_s, self.reread, slow=True)
         self._rounds.start()

@@ -28,6 +28,7 @@ from backfill.engine.gauges import gauges
 from backfill.engine.messages import Query
 from backfill.engine.mine import jobs_of
 from backfill.engine.narrate import clock_told, sentence
+from backfill.engine.privacy import Veil, never_seen
 from backfill.engine.repeats import Repeats
 from backfill.engine.sight import look
 from backfill.engine.stories import Stories
@@ -93,11 +94,15 @@ class Queries:
             own = name == "mine"
             if not caller.how if own else (name not in _OPEN and caller.how != "socket"):
                 self._gate.need(caller, Role.READER, name)
+            veil = Veil(caller.user, self._daemon.privacy.hidden_from(caller), self._world.jobs.get)
+            if veil.hidden:
+                veil.require(name, body)
         except GateError as error:
             return {"error": str(error), "kind": error.kind}
         try:
             with self._turns[trusted(uid)].taken(_ANSWER_WITHIN_S):
-                return self._told(name, {**body, "user": caller.user} if own else body)
+                answer = self._told(name, {**body, "user": caller.user} if own else body)
+                return veil.over(name, answer) if veil.hidden else answer
         except CrowdedError:
             return {"error": TOO_MANY, "kind": "busy"}
 
@@ -137,7 +142,7 @@ class Queries:
             case "logout":
                 return self._gate.log_out(body, caller)
             case _:
-                return who(caller)
+                return {**who(caller), "hidden": sorted(self._daemon.privacy.hidden_from(caller))}
 
     def _told(self, name: str, body: Body) -> Body:
         """The answer to somebody who only asks."""
@@ -337,8 +342,7 @@ class Queries:
         subject = str(answer.get("subject", ""))
         story = self._story(subject)
         if not answer.pop("known", True) and not story:
-            error = f"'{subject[:80]}' is no node, host, job or fleet that was ever seen"
-            return {"error": error, "kind": "unknown"}
+            return {"error": never_seen(subject), "kind": "unknown"}
         return {**answer, "story": story}
 
     def _fleets(self, body: Body) -> Slices:

@@ -87,11 +87,12 @@ class LivingDaemon:
         clock: Callable[[SimulatedWorld], Clock] = attrgetter("clock"),
         right: Right | None = None,
         tokens: TokenReader | None = None,
+        private: str = "none",
     ) -> None:
         self._right, self._tokens = right, tokens
         self.audit = AuditMemory()
         self._policyfile = policyfile
-        self.sim = SimulatedWorld(boot_s=1.0, manners=Manners(hook_timeout_s=3600.0))
+        self.sim = SimulatedWorld(boot_s=1.0, manners=Manners(hook_timeout_s=3600.0, private=private))
         self.sim.add_partition("htc", tier=1, feature="backfill")
         self.sim.add_partition("batch", tier=10, feature="metal")
         for host in HOSTS:
@@ -112,6 +113,7 @@ class LivingDaemon:
         self.daemon = Daemon(
             self._policy, outside, self.journal, pace, policyfile=self._policyfile, right=self._right
         )
+        self.daemon.privacy.read()
         answer = Queries(self.daemon, a_gate(self.daemon, self.audit, self._tokens)).answer
         self._listener = Listener(self.daemon.inbox, answer, 30.0, refused=self.daemon.refused)
         self._listener.listen_unix(self.socket)
@@ -172,21 +174,22 @@ def living(
     policy: PolicySet | None = None,
     policyfile: PolicyFile | None = None,
     tokens: TokenReader | None = None,
+    private: str = "none",
 ) -> Iterator[LivingDaemon]:
-    """A daemon that ends with the block."""
-    daemon = LivingDaemon(directory, policy, policyfile, tokens=tokens)
+    """A daemon that ends with the block. `private`: Slurm's PrivateData."""
+    daemon = LivingDaemon(directory, policy, policyfile, tokens=tokens, private=private)
     try:
         yield daemon
     finally:
         daemon.stop()
 
 
-def parked(daemon: LivingDaemon) -> tuple[str, str]:
+def parked(daemon: LivingDaemon, low_user: str = "", high_user: str = "") -> tuple[str, str]:
     """Bring about the main job: vn1 on bm1 paused for a high-priority job. Ids: low, high."""
     blocker = daemon.sim.submit("batch", 5000.0, required_nodes=("bm2",), name="blocker")
     daemon.until(lambda: daemon.sim.job(blocker).nodes == ("bm2",))
-    low = daemon.sim.submit("htc", 5000.0, name="counting")
+    low = daemon.sim.submit("htc", 5000.0, name="counting", user=low_user)
     daemon.until(lambda: daemon.phase("vn1") is Phase.READY and bool(daemon.sim.job(low).nodes))
-    high = daemon.sim.submit("batch", 5000.0, required_nodes=("bm1",), name="urgent")
+    high = daemon.sim.submit("batch", 5000.0, required_nodes=("bm1",), name="urgent", user=high_user)
     daemon.until(lambda: daemon.phase("vn1") is Phase.PARKED)
     return low, high

@@ -229,7 +229,7 @@ def test_an_answer_that_is_kept_is_for_those_who_may_read(web: httpx.Client) -> 
 
 def test_everybody_is_told_who_they_are(web: httpx.Client) -> None:
     found = web.get("/api/v1/me", headers=bearer(BO)).json()
-    assert found == {"user": "bo", "role": "operator", "by": "token"}
+    assert found == {"user": "bo", "role": "operator", "by": "token", "hidden": []}
     assert web.get("/api/v1/me").status_code == 401
 
 

@@ -197,6 +197,17 @@ class SlurmSettings:
     prolog: str = ""
     raw: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def private(self) -> frozenset[str]:
+        """What PrivateData keeps from users, such as `jobs`; `cloud` is another matter there."""
+        words = frozenset(self.raw.get("PrivateData", "").lower().split(","))
+        return _ALL_PRIVATE if "all" in words else words & _ALL_PRIVATE
+
+
+_ALL_PRIVATE = frozenset(
+    {"accounts", "events", "jobs", "nodes", "partitions", "reservations", "usage", "users"}
+)
+
 
 def end_s(job: Job) -> float | None:
     """When a job that runs ends at the latest by its time limit; None: unknown."""

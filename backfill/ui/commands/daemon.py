@@ -299,6 +299,7 @@ def _work(
         policyfile=policyfile,
         right=right,
     )
+    daemon.privacy.read()  # before anybody asks
     answer = Queries(daemon, gate(config, lambda: daemon.cycle.policies.access)).answer
     listener = Listener(daemon.inbox, answer, _HOOK_PATIENCE_S, trust, daemon.refused)
     _on_signals(daemon.inbox)

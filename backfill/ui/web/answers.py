@@ -42,6 +42,12 @@ class CallerAnswer(_Exact):
     by: str
 
 
+class MeAnswer(CallerAnswer):
+    """And what of others Slurm's PrivateData keeps from them: `jobs`, `nodes`."""
+
+    hidden: list[str]
+
+
 class SessionAnswer(CallerAnswer):
     """A session that has begun: `csrf` is to be sent as X-CSRF-Token with each act."""
 

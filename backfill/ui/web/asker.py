@@ -47,9 +47,16 @@ class Asker:
         """Return an answer that others may have asked for, a second old at most, if they may read."""
         found = await self.gateway.known(self.shown, self.address)
         if not found["role"]:
-            why = f"'{question}' takes the role reader, which {found['user']} does not have"
-            raise AskError(why, NO_PERMISSION, {"error": why, "kind": "forbidden"})
-        return await self.gateway.shared(question, self.shown, self.address, **body)
+            raise _forbidden(f"'{question}' takes the role reader, which {found['user']} does not have")
+        whose = found["user"] if found["hidden"] else ""  # theirs is another answer than everybody's
+        return await self.gateway.shared(question, self.shown, self.address, whose, **body)
+
+    async def need_all(self, question: str) -> None:
+        """AskError unless nothing is hidden from this client: what follows is the same for everybody."""
+        found = await self.gateway.known(self.shown, self.address)
+        if found["hidden"]:
+            hidden = ", ".join(found["hidden"])
+            raise _forbidden(f"'{question}' takes the role operator, as Slurm's PrivateData hides {hidden}")
 
 
 def _asker(
@@ -64,6 +71,10 @@ def _asker(
     token = bearer.credentials if bearer is not None else slurm
     shown = {"token": token} if token else {"session": session or "", "csrf": csrf or ""}
     return Asker(gateway, {key: text[:_MOST_TOKEN] for key, text in shown.items()}, address)
+
+
+def _forbidden(why: str) -> AskError:
+    return AskError(why, NO_PERMISSION, {"error": why, "kind": "forbidden"})
 
 
 Asks = Annotated[Asker, Depends(_asker)]

@@ -18,7 +18,8 @@ from backfill.ui.parser import UNAVAILABLE
 _THREADS = 4
 _MOST_WAITING = 64
 # So long an answer is given again to who asks the same: a flood of equal questions costs the daemon few.
-_KEPT_S, _MOST_ANSWERS = 1.0, 16
+# Those that are one user's alone do not push everybody's out.
+_KEPT_S, _MOST_ANSWERS, _MOST_OWN = 1.0, 16, 8
 # And so long who somebody is: a role that is taken away holds so much longer for reading.
 _KNOWN_S, _MOST_KNOWN = 5.0, 512
 # Kinds of refusals that are about who asks, not about what is asked.
@@ -80,6 +81,7 @@ class Gateway:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ask")
         self._waiting = 0
         self._answers = _Kept(_KEPT_S, _MOST_ANSWERS, monotonic)
+        self._own = _Kept(_KEPT_S, _MOST_OWN, monotonic)
         self._known = _Kept(_KNOWN_S, _MOST_KNOWN, monotonic)
 
     def close(self) -> None:
@@ -91,18 +93,22 @@ class Gateway:
         key = sha256(json.dumps([shown.get("token"), shown.get("session")]).encode()).hexdigest()
         return await self._known.get(key, partial(self.ask, "whoami", **{"as": shown}, address=address))
 
-    async def shared(self, question: str, shown: dict[str, str], address: str, **body: object) -> Answer:
+    async def shared(
+        self, question: str, shown: dict[str, str], address: str, whose: str = "", **body: object
+    ) -> Answer:
         """Return an answer that may be a second old, to somebody who is known to be allowed to read it.
 
-        AskError where there is none.
+        `whose`: the user whose own answer it is, where Slurm keeps others' jobs from them; empty:
+        everybody's. AskError where there is none.
         """
-        key = json.dumps([question, body], sort_keys=True)
+        key = json.dumps([question, body, whose], sort_keys=True)
         ask = partial(self.ask, question, **body, **{"as": shown}, address=address)
-        return await self._answers.get(key, ask)
+        return await (self._own if whose else self._answers).get(key, ask)
 
     def forget(self) -> None:
         """Somebody has acted: what was told before is not told again."""
         self._answers.forget()
+        self._own.forget()
 
     async def ask(self, question: str, **body: object) -> Answer:
         """Ask now. AskError where there is no answer, or where it is an error."""

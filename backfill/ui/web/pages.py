@@ -45,6 +45,7 @@ async def part(name: str) -> Response:
 @api.get("/api/v1/timeline", response_model=answers.TimelineAnswer, tags=["reading"])
 async def timeline(request: Request, asker: Asks) -> Response:
     """Tell the latest hours as stretches of time: five numbers each (lane, begin, length, look, name)."""
+    await asker.need_all("timeline")
     history: History = request.app.state.history
     return told(await history.told(asker))
 

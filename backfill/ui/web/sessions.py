@@ -12,7 +12,7 @@ from backfill.ui.web.replies import HEADERS, TROUBLE, told
 api = APIRouter(prefix="/api/v1", tags=["session"], responses=TROUBLE)
 
 
-@api.get("/me", response_model=answers.CallerAnswer)
+@api.get("/me", response_model=answers.MeAnswer)
 async def me(asker: Asks) -> Response:
     """Tell who asks, and what they may."""
     return told(await asker.ask("whoami"))

@@ -30,6 +30,7 @@ class Manners:
     return_to_service: int = 2
     stale_s: float = 13.0  # a stale copy lives this long after its node answers again
     job_age_s: float = 300.0  # MinJobAge: how long an ended job is remembered
+    private: str = "none"  # PrivateData
 
 
 class Books:

@@ -75,6 +75,7 @@ class SimulatedSlurm:
                 select_type="select/cons_tres",
                 partitions=tuple(self._books.partitions),
                 prolog_slurmctld="simulated" if self._jobs.on_allocated is not None else "",
+                raw={"PrivateData": self._books.manners.private},
             )
 
     def observe(self) -> ClusterObservation:
