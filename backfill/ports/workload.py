@@ -95,6 +95,31 @@ class WorkloadManager(Protocol):
     def cancel_job(self, job_id: str) -> None:
         """End the job."""
 
+    def hold_job(self, job_id: str) -> None:
+        """Let a pending job wait for `release_job`; its owner cannot undo that.
+
+        Of a heterogeneous job all components. BusyError: it has begun. NotFoundError: it has ended.
+        """
+
+    def pin_job(self, job_id: str, nodes: Sequence[str]) -> None:
+        """Let a pending job start on these nodes alone, and no other job there, whatever it asks for.
+
+        Ends with `unpin_job`, or for each node when that is deleted; the job's end changes nothing.
+        Other nodes than before take their place. NotFoundError: no such job or node.
+        """
+
+    def unpin_job(self, job_id: str) -> None:
+        """Open the nodes to others again, and the job, while it waits, to other nodes.
+
+        The nodes are to be drained or gone first. BusyError: the job runs there.
+        """
+
+    def release_job(self, job_id: str) -> None:
+        """Let a job that is held start. NotFoundError: it has ended."""
+
+    def revoke_job(self, job_id: str, why: str) -> None:
+        """End a job that waits and can never run; its owner is told `why`. BusyError: it has begun."""
+
     def signal_job(self, job_id: str, signal: str) -> None:
         """Send the signal of this name, such as TERM, to all processes of a job, its script's too.
 
@@ -105,7 +130,8 @@ class WorkloadManager(Protocol):
         """Tell the job's owner in AdminComment. RefusedError: something of others is there.
 
         `over`: only while this sentence stands there; an empty text takes it away. `aloud`: first
-        at the terminal of the job's salloc or srun, while it waits or runs.
+        at the terminal of the job's salloc or srun, while it waits or runs. The word for machines
+        of its own stays there behind the text, unless that brings one itself.
         """
 
 

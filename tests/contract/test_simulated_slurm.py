@@ -56,6 +56,7 @@ class SimulatedRig:
             "name": name,
             "requeue": requeue,
             "held": hold,
+            "held_by_owner": hold,
             "cpus": cpus,
             "required_nodes": (node,),
             "heeds_s": 0.2,
@@ -66,6 +67,12 @@ class SimulatedRig:
 
     def finish(self, job_id: str) -> None:
         self.world.finish_job(job_id)
+
+    def ask_for_machines(self, job_id: str, word: str) -> None:
+        self.world.owner_comments(job_id, word)
+
+    def release_as_owner(self, job_id: str) -> None:
+        self.world.owner_releases(job_id)
 
     def register(self, spec: NodeSpec) -> None:
         tag = Tag("sim", spec.name, 1)

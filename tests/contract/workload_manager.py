@@ -11,6 +11,7 @@ from backfill.ports.errors import UnreachableError
 from backfill.ports.workload import WorkloadManager
 from tests.contract.lacking import lacking
 from tests.contract.workload_jobs import JobContract
+from tests.contract.workload_machines import OwnMachinesContract
 from tests.contract.workload_nodes import NodeContract
 from tests.contract.workload_rig import CUT, REASON, STRANGE, TASKS, TEXT, Rig, job, node, running, spec
 
@@ -126,6 +127,11 @@ class FailureContract:
             lambda m: m.requeue_job("1"),
             lambda m: m.cancel_job("1"),
             lambda m: m.tell("1", "hello"),
+            lambda m: m.hold_job("1"),
+            lambda m: m.release_job("1"),
+            lambda m: m.pin_job("1", rig.hosts[:1]),
+            lambda m: m.unpin_job("1"),
+            lambda m: m.revoke_job("1", "it is too big"),
         ]
         with rig.cut() as manager:
             for call in calls:
@@ -133,5 +139,7 @@ class FailureContract:
                     call(manager)
 
 
-class WorkloadManagerContract(ReadingContract, NodeContract, JobContract, FailureContract):
+class WorkloadManagerContract(
+    ReadingContract, NodeContract, JobContract, OwnMachinesContract, FailureContract
+):
     """All of it."""

@@ -57,6 +57,12 @@ class Rig(Protocol):
     def finish(self, job_id: str) -> None:
         """Let a running job come to its own end."""
 
+    def ask_for_machines(self, job_id: str, word: str) -> None:
+        """Write this as its owner into the comment of the job."""
+
+    def release_as_owner(self, job_id: str) -> None:
+        """Let the owner of a held job try to release it."""
+
     def register(self, spec: NodeSpec) -> None:
         """Start the slurmd of a node that was created with this `spec`."""
 

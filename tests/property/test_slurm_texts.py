@@ -96,7 +96,9 @@ def whole(texts: dict[str, str]) -> str:
 @fuzz(75)
 @given(
     texts=st.fixed_dictionaries(
-        dict.fromkeys(("account", "qos", "reason", "required", "features", "comment", "name"), TEXTS)
+        dict.fromkeys(
+            ("account", "qos", "reason", "required", "features", "comment", "admin_comment", "name"), TEXTS
+        )
     )
 )
 @example(texts={"required": "bm1 \n bm2"})

@@ -175,6 +175,12 @@ class RealRig:
     def finish(self, job_id: str) -> None:
         (self.done / job_id).touch()
 
+    def ask_for_machines(self, job_id: str, word: str) -> None:
+        self.user("scontrol", "update", f"JobId={job_id}", f"Comment={word}")
+
+    def release_as_owner(self, job_id: str) -> None:
+        self.lab.run("ctl", ["scontrol", "release", job_id], user=JOB_USER)
+
     def register(self, spec: NodeSpec) -> None:
         pidfile = self.lab.shared / f"{spec.name}.pid"
         script = _SLURMD.format(

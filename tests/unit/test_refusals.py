@@ -149,6 +149,7 @@ _NAMES = (
     *("again", "fixed"),
     *("source", "said", "key", "host", "node", "state", "holder", "subject", "instance", "job", "check"),
     *("remedy", "rung", "image", "user", "account", "environment", "allowed", "whose", "device", "workload"),
+    *("keys", "value"),
 )
 
 

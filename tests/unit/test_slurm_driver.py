@@ -98,7 +98,7 @@ def test_a_node_with_a_suspended_job_is_not_deleted(tools: FakeTools, manager: S
         "1",
     ]
     mark = mark_of(manager)
-    free = "".join(f"\x1d{mark}{text}" for text in ("", "", "None", "", "", "", "job"))
+    free = "".join(f"\x1d{mark}{text}" for text in ("", "", "None", "", "", "", "", "job"))
     tools.answer("squeue", "\x1f".join(fixed) + free + f"\x1e{mark}\n")
     with pytest.raises(BusyError, match="job 7 holds it"):
         manager.delete_node("vn1")

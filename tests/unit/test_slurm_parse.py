@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.machine_request import MachineRequest
 from backfill.drivers.slurm.reading.ahead import Ahead, SlurmReservation, read_reservations
 from backfill.drivers.slurm.reading.parse import MOST_OF_AN_ARRAY, JobFormat, read_nodes
 from backfill.ports.errors import BadOutputError
@@ -46,6 +47,7 @@ _FREE = {
     "required": "bm2",
     "features": "(null)",
     "comment": "(null)",
+    "admin_comment": "(null)",
     "name": "job",
 }
 
@@ -355,3 +357,12 @@ def test_nodes_are_told_of_the_first_that_comes() -> None:
     assert (told["bm1"].planned_s, told["bm1"].maintenance_s) == (now_s + 300, 0.0)
     assert (told["bm2"].planned_s, told["bm2"].maintenance_s) == (0.0, now_s + 900)
     assert told["bm3"] == nodes["bm3"]
+
+
+def test_the_word_for_machines_of_its_own() -> None:
+    """AdminComment, which only an admin writes, counts before the owner's comment."""
+    (job,) = read(record(comment="backfill-vm:cpus=9", admin_comment="backfill: made backfill-vm:cpus=2"))
+    assert job.machines == MachineRequest(cpus=2)
+    (job,) = read(record(comment="backfill-vm:cpus=many"))
+    assert job.machines is None
+    assert job.machines_fault is not None

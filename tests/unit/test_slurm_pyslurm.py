@@ -28,6 +28,7 @@ JOB: dict[str, Any] = {
     "qos": None,
     "account": None,
     "comment": None,
+    "admin_comment": None,
     "user_name": "eve",
     "allocated_nodes": "vn[1-2]",
     "required_nodes": None,

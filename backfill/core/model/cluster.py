@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
 
+from backfill.core.model.machine_request import MachineRequest
+from backfill.core.model.refusals import Reason
+
 
 class NodeBase(StrEnum):
     """Base state of a node; everything else Slurm shows is a flag (slurm.h, NODE_STATE_*)."""
@@ -152,6 +155,8 @@ class Job:
     deadline_s: float = 0.0  # it must have ended by then (sbatch --deadline); 0: none
     interactive: bool = False  # no batch script: salloc or srun waits at somebody's terminal
     comment: str = ""
+    machines: MachineRequest | None = None  # of its own; None: it asks for none
+    machines_fault: Reason | None = None  # why what it asks for as such cannot be read
     # Where and when Slurm expects a pending job to start. It changes all the time and is no news.
     planned_s: float = field(default=0.0, compare=False)
     planned_nodes: tuple[str, ...] = field(default=(), compare=False)

@@ -188,6 +188,10 @@ class Code(Enum):
     NO_DEVICES_YET = "no_devices_yet"
     DEVICES_HELD = "devices_held"
     SHARED_OTHERWISE = "shared_otherwise"
+    # A job's word for machines of its own.
+    MACHINES_KEY = "machines_key"
+    MACHINES_VALUE = "machines_value"
+    MACHINES_TWICE = "machines_twice"
     # What is asked directly before something is destroyed.
     ANOTHER_LIFE = "another_life"
     SHOWN_AS = "shown_as"

@@ -290,6 +290,17 @@ class SimulatedWorld:
         self._books.nodes[node].drain = reason or None
         self._books.refresh(self._books.nodes[node])
 
+    def owner_releases(self, job_id: str) -> None:
+        """The job's owner releases it; that an admin holds it he cannot undo."""
+        job = self._books.known[job_id]
+        if job.held_by_owner:
+            job.held = job.held_by_owner = False
+            self._jobs.wait(job)
+
+    def owner_comments(self, job_id: str, text: str) -> None:
+        """The job's owner changes its comment."""
+        self._books.known[job_id].comment = text
+
     def add_stranger(self, spec: InstanceSpec) -> None:
         """Somebody else's instance, with a tag of another cluster, on a host of ours."""
         machine = SimMachine(spec.tag.node, spec.host, metal=False, cpus=spec.flavour.cpus)

@@ -30,7 +30,7 @@ class Access:
     accounts: tuple[str, ...] = ()
 
 
-class Tools(Protocol):
+class ReservationTools(Protocol):
     """The calls of the driver that this needs."""
 
     def scontrol(self, subject: str, *argv: str) -> None:
@@ -38,6 +38,9 @@ class Tools(Protocol):
 
     def reservations(self) -> list[str]:
         """Return the names of all reservations."""
+
+    def reservation_lines(self) -> list[str]:
+        """Return all reservations as scontrol prints them, one a line."""
 
     def version(self) -> tuple[int, int]:
         """Return Slurm's release, such as (24, 11)."""
@@ -54,7 +57,7 @@ class AccessRules:
         offered = set(features)
         return next((rule for rule in self._rules if rule.feature in offered), None)
 
-    def keep(self, tools: Tools, name: str, features: Iterable[str]) -> None:
+    def keep(self, tools: ReservationTools, name: str, features: Iterable[str]) -> None:
         """Keep the node for those who may have it, before it is opened to jobs.
 
         RefusedError: Slurm does not do so, and the node must stay closed.
@@ -75,7 +78,7 @@ class AccessRules:
         if self._rules:
             release(tools, name, kept)  # it may have been another image's
 
-    def release(self, tools: Tools, name: str) -> None:
+    def release(self, tools: ReservationTools, name: str) -> None:
         """Take the node's reservation away, which would outlive it on 22.05."""
         if self._rules:
             release(tools, name)
@@ -86,7 +89,7 @@ def reservation_of(feature: str, name: str) -> str:
     return f"{PREFIX}{feature}-{name}"
 
 
-def release(tools: Tools, name: str, kept: Collection[str] = ()) -> bool:
+def release(tools: ReservationTools, name: str, kept: Collection[str] = ()) -> bool:
     """Take away all reservations of ours that the node has, but for those `kept`; True: any.
 
     BusyError while a job of it is there.
@@ -99,7 +102,7 @@ def release(tools: Tools, name: str, kept: Collection[str] = ()) -> bool:
     return bool(found)
 
 
-def _reserve(tools: Tools, name: str, reservation: str, who: str) -> None:
+def _reserve(tools: ReservationTools, name: str, reservation: str, who: str) -> None:
     """Let the reservation name those who may now; make it where there is none."""
     named = (f"ReservationName={reservation}", who, f"Nodes={name}")
     try:
@@ -109,15 +112,26 @@ def _reserve(tools: Tools, name: str, reservation: str, who: str) -> None:
         _run(tools, name, "create", "reservation", *named, "StartTime=now", "Duration=UNLIMITED", flags)
 
 
-def _run(tools: Tools, name: str, *argv: str) -> None:
+def reservation_call(tools: ReservationTools, subject: str, *argv: str) -> None:
+    """Change a reservation. NotFoundError: there is none; BusyError: a job of it is there."""
     try:
-        tools.scontrol(name, *argv)
+        tools.scontrol(subject, *argv)
     except DriverError as error:
         said = str(error)
         if "eservation is invalid" in said:
-            raise NotFoundError(name, "Slurm has no such reservation") from error
+            raise NotFoundError(subject, "Slurm has no such reservation") from error
         if "eservation is in use" in said or "eservation is being used" in said:
-            raise BusyError(name, "a job of its reservation is still there") from error
+            raise BusyError(subject, "a job of its reservation is still there") from error
+        raise
+
+
+def _run(tools: ReservationTools, name: str, *argv: str) -> None:
+    try:
+        reservation_call(tools, name, *argv)
+    except (NotFoundError, BusyError):
+        raise
+    except DriverError as error:
+        said = str(error)
         if argv[0] != "delete" and ("Invalid" in said or "Unspecified" in said):
             what = f"Slurm does not keep it for those who alone may have it ({error})"
             remedy = "see that slurmctld's machine knows the users of its environment, and Slurm the accounts"

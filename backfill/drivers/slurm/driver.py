@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import ceil
 
 from backfill.core.model.cluster import ACTIVE, ENDED, NOWHERE, OUR_REASON, Job, JobState, Node, NodeBase
+from backfill.core.model.machine_request import without_word, word_of
 from backfill.drivers.slurm.access import Access, AccessRules, release
 from backfill.drivers.slurm.checks import (
     JOB_ID,
@@ -21,6 +22,7 @@ from backfill.drivers.slurm.checks import (
     reason_text,
 )
 from backfill.drivers.slurm.commands import SlurmTools
+from backfill.drivers.slurm.job_pins import release_node, release_pin, reserve
 from backfill.drivers.slurm.lookup import Lookup, Resolve, resolve
 from backfill.drivers.slurm.reading.ahead import SHOW_RESERVATIONS
 from backfill.drivers.slurm.reading.paths import ReadPath
@@ -74,8 +76,9 @@ class SlurmManager(SlurmReader):
         try:
             self._registration.delete(self, name)
         except BusyError:
-            # A node of a reservation counts as busy: one of ours whose rule the policy has lost?
-            if self.busy([name]) or not release(self, name):
+            # A node of a reservation counts as busy: one of ours whose rule the policy has lost, or
+            # one that is a job's own?
+            if self.busy([name]) or not (release(self, name) | release_node(self, name)):
                 raise
             self._registration.delete(self, name)
 
@@ -304,6 +307,51 @@ class SlurmManager(SlurmReader):
         except NotFoundError:
             return
 
+    def hold_job(self, job_id: str) -> None:
+        """See WorkloadManager; held by root or SlurmUser it is JobHeldAdmin."""
+        self._pending(job_id)
+        self._on_job(job_id, ["scontrol", "hold"], lambda _: False, _whole(job_id))
+
+    def pin_job(self, job_id: str, nodes: Sequence[str]) -> None:
+        """See WorkloadManager."""
+        job = self._pending(job_id)
+        for name in nodes:
+            self._node(checked(name, NODE_NAME, "node name"))
+        self._update_job(job_id, f"ReservationName={reserve(self, job, nodes)}")
+
+    def unpin_job(self, job_id: str) -> None:
+        """See WorkloadManager."""
+        checked(job_id, JOB_ID, "job id")
+        with contextlib.suppress(NotFoundError):
+            if self._job(job_id).state is JobState.PENDING:
+                self._update_job(job_id, "ReservationName=")
+        release_pin(self, job_id)
+
+    def release_job(self, job_id: str) -> None:
+        """See WorkloadManager."""
+        if self._job(job_id).state in ENDED:
+            raise NotFoundError(f"job {job_id}", "it has ended")
+        self._on_job(job_id, ["scontrol", "release"], lambda j: j.state in ACTIVE, _whole(job_id))
+
+    def revoke_job(self, job_id: str, why: str) -> None:
+        """See WorkloadManager; one that begins in this moment is left alone."""
+        self._pending(job_id)
+        with contextlib.suppress(RefusedError):  # somebody else's AdminComment
+            self.tell(job_id, f"{OUR_REASON} {why}", aloud=True)
+        target = checked(job_id, JOB_ID, "job id")
+        self._commands.run(["scancel", "--state=PENDING", target], f"job {job_id}")
+        if self._job(job_id).state in ACTIVE:
+            raise BusyError(f"job {job_id}", "it has begun in this moment")
+
+    def _pending(self, job_id: str) -> Job:
+        """Return the job, which must be waiting."""
+        job = self._job(job_id)
+        if job.state in ENDED:
+            raise NotFoundError(f"job {job_id}", f"it has ended ({job.state.value})")
+        if job.state is not JobState.PENDING:
+            raise BusyError(f"job {job_id}", f"it is {job.state.value}")
+        return job
+
     def signal_job(self, job_id: str, signal: str) -> None:
         """See WorkloadManager; --full: of a batch job its script, too, and all that it has started."""
         if not re.fullmatch(r"[A-Z][A-Z0-9]{1,5}", signal):
@@ -372,9 +420,13 @@ class SlurmManager(SlurmReader):
 
     def reservations(self) -> list[str]:
         """Return the names of all reservations."""
-        lines = self._commands.run(SHOW_RESERVATIONS).split("\n")
-        words = (line.split(" ", 1)[0] for line in lines if line.startswith("ReservationName="))
+        words = (line.split(" ", 1)[0] for line in self.reservation_lines())
         return [word.partition("=")[2] for word in words]
+
+    def reservation_lines(self) -> list[str]:
+        """Return all reservations as scontrol prints them, one a line."""
+        lines = self._commands.run(SHOW_RESERVATIONS).split("\n")
+        return [line for line in lines if line.startswith("ReservationName=")]
 
     def version(self) -> tuple[int, int]:
         """Return Slurm's release, such as (24, 11)."""
@@ -402,10 +454,12 @@ def tell_owner(commands: SlurmTools, job_id: str, text: str, over: str, aloud: b
     asked = ["squeue", "-h", "-j", target, "-O", "admin_comment:"]
     # One line for each record: an array has several once a task has begun.
     lines = {line.strip() for line in commands.run(asked, subject).split("\n")} - {"", "(null)"}
-    if over and lines != {one_line(over)}:
+    said = {plain for line in lines if (plain := without_word(line))}
+    if over and said != {one_line(over)}:
         return  # something else has been said since
-    theirs = sorted(line for line in lines if not line.startswith(OUR_REASON))
+    theirs = sorted(line for line in said if not line.startswith(OUR_REASON))
     if theirs:
         raise RefusedError(subject, f"its AdminComment is somebody else's: {theirs[0][:100]}")
-    comment = f"AdminComment={one_line(text)}"
+    words = () if word_of(text) else sorted({word_of(line) for line in lines} - {""})[:1]
+    comment = f"AdminComment={' '.join(filter(None, (one_line(text), *words)))}"
     commands.run(["scontrol", "update", f"JobId={target}", comment], subject)

@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "3e37cd8a22124ab3"),
+    (3, "5c96662440b2ae43"),
 )
 VERSION = FORMATS[-1][0]
 

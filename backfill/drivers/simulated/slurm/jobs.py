@@ -165,7 +165,8 @@ class JobControl:
     def requeue(self, job: SimJob, delay_s: float, *, held: bool = False) -> None:
         """Back to PENDING; eligible after `delay_s`, or never while held."""
         self._give_up(job)
-        job.state, job.configuring, job.held = JobState.PENDING, False, held
+        job.state, job.configuring = JobState.PENDING, False
+        job.held, job.held_by_owner = held, False
         job.restarts += 1
         job.eligible_s = self._events.now_s + delay_s
         if not job.completing:
@@ -255,6 +256,8 @@ def _fits(job: SimJob, node: SimNode, now_s: float) -> bool:
     if node.reservations and node.kept_before(now_s + limit_s):
         return False
     if job.required_nodes and node.name not in job.required_nodes:
+        return False
+    if node.pinned not in ("", job.id) or (job.pins and node.name not in job.pins):
         return False
     if job.features and not set(job.features.replace("&", ",").split(",")) <= set(node.features):
         return False

@@ -6,10 +6,11 @@ import ipaddress
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
 from backfill.core.model.cluster import ENDED, OUR_REASON, Job, JobState, Node, SlurmSettings, SlurmVersion
+from backfill.core.model.machine_request import without_word, word_of
 from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
@@ -255,6 +256,78 @@ class SimulatedSlurm:
                     self.losses.job_goes(job, "cancelled")
                 self._jobs.end(job, JobState.CANCELLED)
 
+    def hold_job(self, job_id: str) -> None:
+        """Hold as an admin; of a heterogeneous job all components."""
+        with self._call("hold_job", job_id):
+            self._pending(job_id)
+            for job in self._whole(job_id):
+                job.held, job.held_by_owner = True, False
+
+    def release_job(self, job_id: str) -> None:
+        """Let it wait for room like any other."""
+        with self._call("release_job", job_id):
+            if self._known(job_id).state in ENDED:
+                raise NotFoundError(f"job {job_id}", f"has ended: {self._known(job_id).state}")
+            for job in self._whole(job_id):
+                job.held = job.held_by_owner = False
+                self._jobs.wait(job)
+
+    def pin_job(self, job_id: str, nodes: Sequence[str]) -> None:
+        """Keep the nodes for it, and it for the nodes."""
+        with self._call("pin_job", job_id):
+            job = self._pending(job_id)
+            chosen = [self._node(name) for name in nodes]
+            self._open(job)
+            job.pins = tuple(nodes)
+            for node in chosen:
+                node.pinned = job_id
+            self._jobs.wait(job)
+
+    def unpin_job(self, job_id: str) -> None:
+        """Open the nodes to others, and the job to other nodes."""
+        check_job_id(job_id)
+        with self._call("unpin_job", job_id):
+            job = self._books.known.get(job_id)
+            pinned = [node for node in self._books.nodes.values() if node.pinned == job_id]
+            if any(node.jobs for node in pinned):
+                raise BusyError(f"job {job_id}", "is still there")
+            if job is not None:
+                self._open(job)
+                self._jobs.wait(job)
+            for node in pinned:
+                node.pinned = ""
+                self._books.refresh(node)
+
+    def _open(self, job: SimJob) -> None:
+        for name in job.pins:
+            node = self._books.nodes.get(name)
+            if node is not None:
+                node.pinned = ""
+                self._books.refresh(node)
+        job.pins = ()
+
+    def revoke_job(self, job_id: str, why: str) -> None:
+        """Tell its owner, and end it."""
+        with self._call("revoke_job", job_id):
+            job = self._pending(job_id)
+            job.heard.append(f"{OUR_REASON} {why}")
+            with suppress(RefusedError):
+                self._comment(job, f"{OUR_REASON} {why}")
+            self._jobs.end(job, JobState.CANCELLED)
+
+    def _whole(self, job_id: str) -> list[SimJob]:
+        """Return the job; of a component of a heterogeneous one all of that."""
+        leader = job_id.partition("+")[0]
+        return [job for job in self._books.known.values() if job.id.partition("+")[0] == leader]
+
+    def _pending(self, job_id: str) -> SimJob:
+        job = self._known(job_id)
+        if job.state in ENDED:
+            raise NotFoundError(f"job {job_id}", f"has ended: {job.state}")
+        if job.state is not JobState.PENDING:
+            raise BusyError(f"job {job_id}", f"is {job.state}")
+        return job
+
     def signal_job(self, job_id: str, signal: str) -> None:
         """A job that heeds signals ends by itself a little later; any other goes on."""
         check_job_id(job_id)
@@ -272,11 +345,16 @@ class SimulatedSlurm:
             job = self._known(job_id)
             if aloud and job.state in (JobState.PENDING, JobState.RUNNING):
                 job.heard.append(text)
-            if over and job.admin_comment != over:
+            if over and without_word(job.admin_comment) != over:
                 return
-            if job.admin_comment and not job.admin_comment.startswith(OUR_REASON):
-                raise RefusedError(f"job {job_id}", "its AdminComment is somebody else's")
-            job.admin_comment = text
+            self._comment(job, text)
+
+    def _comment(self, job: SimJob, text: str) -> None:
+        said = without_word(job.admin_comment)
+        if said and not said.startswith(OUR_REASON):
+            raise RefusedError(f"job {job.id}", "its AdminComment is somebody else's")
+        word = "" if word_of(text) else word_of(job.admin_comment)
+        job.admin_comment = f"{text} {word}".strip()
 
     def heard(self, job_id: str) -> tuple[str, ...]:
         """Return the lines at the terminal of the job's salloc or srun."""

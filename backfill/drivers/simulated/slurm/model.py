@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.machine_request import asked
 from backfill.drivers.simulated.events import SimEvent
 
 
@@ -69,6 +70,8 @@ class SimJob(Viewed):
     completing: tuple[str, ...] = ()  # nodes that have not confirmed the end
     configuring: bool = False
     held: bool = False
+    held_by_owner: bool = False  # who alone can then release it, but for an admin
+    pins: tuple[str, ...] = ()  # nodes of which it may have no others
     restarts: int = 0
     eligible_s: float = 0.0
     start_s: float = 0.0
@@ -106,6 +109,8 @@ class SimJob(Viewed):
         if self.completing:
             flags.add("COMPLETING")
         pending = self.state is JobState.PENDING
+        holder = "JobHeldUser" if self.held_by_owner else "JobHeldAdmin"
+        machines, fault = asked(self.admin_comment, self.comment)
         return Job(
             id=self.id,
             raw_id=self.raw_id,
@@ -128,10 +133,12 @@ class SimJob(Viewed):
             interactive=self.interactive,
             restarts=self.restarts,
             requeue=self.requeue,
-            reason=("JobHeldAdmin" if self.held else "Resources") if pending else "None",
+            reason=(holder if self.held else "Resources") if pending else "None",
             required_nodes=self.required_nodes,
             features=self.features,
             comment=self.comment,
+            machines=machines,
+            machines_fault=fault,
         )
 
 
@@ -159,6 +166,7 @@ class SimNode(Viewed):
     maintenance_s: float = 0.0
     reservations: tuple[SimReservation, ...] = ()  # that are not over
     kept: str = ""  # the flag of the one that has begun
+    pinned: str = ""  # the job that alone may start here
     cpus_used: int = 0
     memory_used_mb: int = 0
     jobs: dict[str, SimJob] = field(default_factory=dict)

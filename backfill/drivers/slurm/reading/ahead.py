@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from backfill.core.model.cluster import Job, Node
 from backfill.core.model.quantities import parse_hostlist
 from backfill.drivers.slurm.access import PREFIX
+from backfill.drivers.slurm.job_pins import PIN_PREFIX
 from backfill.ports.errors import BadOutputError
 
 # Reservations are made by people: they are read again only after this time.
 EVERY_S = 15.0
 SHOW_RESERVATIONS = ("scontrol", "-a", "-o", "show", "reservation")
+_OURS = tuple(f"ReservationName={start}" for start in (PREFIX, PIN_PREFIX))
 _FIELD = re.compile(r"(?:^| )(StartTime|EndTime|Nodes|Flags|State)=(\S*)")
 
 
@@ -37,8 +39,8 @@ def read_reservations(output: str) -> list[SlurmReservation]:
             continue  # "No reservations in the system", or a further line of a comment
         # The comment stands last and may look like fields: the first of a name is Slurm's own.
         values = dict(reversed(_FIELD.findall(line)))
-        if line.startswith(f"ReservationName={PREFIX}"):
-            continue  # ours: who may have a node, not when
+        if line.startswith(_OURS):
+            continue  # who may have a node, not when
         try:
             found.append(
                 SlurmReservation(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from backfill.core.model.cluster import Job, JobState, Node
+from backfill.core.model.machine_request import asked
 from backfill.core.model.quantities import MOST_NODES, parse_hostlist
 from backfill.drivers.slurm.reading.states import job_state, node_state
 from backfill.ports.errors import BadOutputError
@@ -36,7 +37,7 @@ _FIXED = (
     "batchflag",
     "requeue",
 )
-_FREE = ("account", "qos", "reason", "reqnodes", "feature", "comment", "name")
+_FREE = ("account", "qos", "reason", "reqnodes", "feature", "comment", "admin_comment", "name")
 _UNIT = "\x1f"
 _MOST_TASKS = 4_000_001  # the largest MaxArraySize
 # Of the waiting tasks of an array the first ones stand for all, and so they do of all arrays where
@@ -118,6 +119,7 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
     state, flags = job_state(fixed["state"], ended)
     num_nodes = int(fixed["numnodes"])
     planned = hosts(fixed["schednodes"]) if state is JobState.PENDING else ()
+    machines, fault = asked(free["admin_comment"], free["comment"])
     return Job(
         id=fixed["jobarrayid"],
         raw_id=int(fixed["jobid"]),
@@ -146,6 +148,8 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
         deadline_s=_time_s(fixed["deadline"]),
         interactive=fixed["batchflag"] == "0",
         comment=given(free["comment"]),
+        machines=machines,
+        machines_fault=fault,
         planned_s=_time_s(fixed["starttime"]) if planned else 0.0,
         planned_nodes=planned,
     )

@@ -23,6 +23,7 @@ FIELDS = (
     "qos",
     "account",
     "comment",
+    "admin_comment",
     "user_name",
     "allocated_nodes",
     "required_nodes",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from backfill.core.model.cluster import Job, JobState, Node
+from backfill.core.model.machine_request import asked
 from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools, meaning_of
 from backfill.drivers.slurm.reading.child import Child
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, tasks
@@ -125,6 +126,7 @@ def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
     cpus = int(record["cpus"] or 0)
     limit_min = record["time_limit"]
     planned = hosts(record["scheduled_nodes"] or "") if state is JobState.PENDING else ()
+    machines, fault = asked(record["admin_comment"] or "", record["comment"] or "")
     return [
         Job(
             id=job_id,
@@ -152,6 +154,8 @@ def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
             features=given(record["constraints"] or ""),
             deadline_s=_time_s(record["deadline"]),
             comment=given(record["comment"] or ""),
+            machines=machines,
+            machines_fault=fault,
             planned_s=_time_s(record["start_time"]) if planned else 0.0,
             planned_nodes=planned,
         )

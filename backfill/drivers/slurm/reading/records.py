@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.machine_request import asked
 from backfill.drivers.slurm.commands import meaning_of
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, job_memory_mb, tasks
 from backfill.drivers.slurm.reading.states import job_state, node_state
@@ -97,6 +98,9 @@ def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
     # 22.05 does not say where it expects a job to start.
     expected = _text(entry.get("scheduled_nodes"))
     planned = hosts(expected) if state is JobState.PENDING else ()
+    # 22.05 has no --extra.
+    texts = (_text(entry.get(name)) for name in ("admin_comment", "extra", "comment"))
+    machines, fault = asked(*texts)
     for job_id in _ids(entry):
         yield Job(
             id=job_id,
@@ -127,6 +131,8 @@ def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
             deadline_s=_time_s(entry["deadline"]),
             interactive=not entry["batch_flag"],
             comment=given(_text(entry["comment"])),
+            machines=machines,
+            machines_fault=fault,
             planned_s=_time_s(entry["start_time"]) if planned else 0.0,
             planned_nodes=planned,
         )

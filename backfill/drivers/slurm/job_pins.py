@@ -1,0 +1,73 @@
+"""Nodes that are one job's own: a reservation that keeps every other job off, whatever it asks for.
+
+A feature alone guarantees nothing: whoever asks for it may come first. The reservation names the
+job's owner, and the job names the reservation. A node in it cannot be deleted, and once it is taken
+out the next job may have it at once: so it is taken out only by the call that deletes the node, or when
+it is drained.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from backfill.core.model.cluster import Job
+from backfill.core.model.quantities import fold_hostlist, parse_hostlist
+from backfill.drivers.slurm.access import ReservationTools, reservation_call
+from backfill.ports.errors import BusyError, NotFoundError
+
+PIN_PREFIX = "backfill-job-"
+_NAMED = re.compile(r"^ReservationName=(\S+) .*?\bNodes=(\S*)")
+
+
+def pin_of(job_id: str) -> str:
+    """Return the name of a job's reservation; scontrol takes no `+` in it."""
+    return PIN_PREFIX + job_id.replace("+", ".")
+
+
+def reserve(tools: ReservationTools, job: Job, nodes: Sequence[str]) -> str:
+    """Keep the nodes for the job; the name of the reservation that it has to bear."""
+    name, listed = pin_of(job.id), f"Nodes={fold_hostlist(nodes)}"
+    subject = f"job {job.id}"
+    try:
+        reservation_call(tools, subject, "update", f"ReservationName={name}", listed)
+    except NotFoundError:
+        flags = "Flags=IGNORE_JOBS,OVERLAP"
+        who = (f"ReservationName={name}", f"Users={job.user}", listed)
+        ever = ("StartTime=now", "Duration=UNLIMITED", flags)
+        reservation_call(tools, subject, "create", "reservation", *who, *ever)
+    return name
+
+
+def release_pin(tools: ReservationTools, job_id: str) -> None:
+    """Take the job's reservation away; BusyError while the job is there."""
+    if pin_of(job_id) in _pins(tools):
+        _delete(tools, f"job {job_id}", pin_of(job_id))
+
+
+def release_node(tools: ReservationTools, name: str) -> bool:
+    """Take the node out of the reservation of a job; True: it was in one."""
+    for pin, nodes in _pins(tools).items():
+        if name not in nodes:
+            continue
+        if len(nodes) == 1:
+            _delete(tools, name, pin)
+        else:
+            rest = fold_hostlist(other for other in nodes if other != name)
+            reservation_call(tools, name, "update", f"ReservationName={pin}", f"Nodes={rest}")
+        return True
+    return False
+
+
+def _delete(tools: ReservationTools, subject: str, pin: str) -> None:
+    try:
+        reservation_call(tools, subject, "delete", f"ReservationName={pin}")
+    except NotFoundError:
+        return
+    except BusyError as error:
+        raise BusyError(subject, f"a job of its reservation {pin} is still there") from error
+
+
+def _pins(tools: ReservationTools) -> dict[str, tuple[str, ...]]:
+    found = filter(None, map(_NAMED.match, tools.reservation_lines()))
+    return {one[1]: parse_hostlist(one[2]) for one in found if one[1].startswith(PIN_PREFIX)}
