@@ -2,7 +2,8 @@
 
 BACKFILL_CRASH is three words: `before` or `after` the record is stored; its kind (intent, outcome,
 phase); the action's or phase's name, such as `after intent PauseInstance`. `before outcome` is the
-moment at which an effect has happened and nobody knows of it yet.
+moment at which an effect has happened and nobody knows of it yet. Several moments stand with commas
+between them, and the first to come counts: an effect may be seen before its call is back.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from backfill.ports.storage import Record
 from backfill.ui.cli import main
 from backfill.ui.commands import daemon as daemon_command
 
-_WHEN, _KIND, _NAME = os.environ["BACKFILL_CRASH"].split()
+_MOMENTS = [tuple(moment.split()) for moment in os.environ["BACKFILL_CRASH"].split(",")]
 
 
 class CrashingJournal(SqliteJournal):
@@ -26,12 +27,14 @@ class CrashingJournal(SqliteJournal):
     def append(self, records: Iterable[Record]) -> None:
         """Store all of them, or none."""
         ours = list(records)
-        hit = any(r.kind == _KIND and _name_of(r) == _NAME for r in ours)
-        if hit and _WHEN == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
+        _end_at("before", ours)
         super().append(ours)
-        if hit:
-            os.kill(os.getpid(), signal.SIGKILL)
+        _end_at("after", ours)
+
+
+def _end_at(when: str, records: Iterable[Record]) -> None:
+    if any((when, record.kind, _name_of(record)) in _MOMENTS for record in records):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _name_of(record: Record) -> str:

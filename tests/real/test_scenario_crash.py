@@ -45,11 +45,12 @@ BOOT = (
     "before outcome WakeInstance",
     "before outcome UndrainNode",
 )
+# On a busy machine an effect is seen before its call is back, and the next step begins.
 REMOVAL = (
-    "before outcome DrainNode",
+    "before outcome DrainNode,before phase removing",
     "after phase removing",
     "after intent DeleteInstance",
-    "before outcome DeleteInstance",
+    "before outcome DeleteInstance,before intent DeleteNode",
     "after intent DeleteNode",
     "before outcome DeleteNode",
 )
