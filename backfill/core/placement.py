@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nextafter
 
 from backfill.core.model.cluster import Job, Node, NodeBase, end_s
@@ -34,7 +34,7 @@ _KEPT = _HOLDING | {Phase.PARKED}
 _MAY_BE_FREE = (Phase.FAILED, Phase.GIVEN_UP, Phase.REMOVING)
 
 
-_MOST_PAYS = 3  # so many different demands on a host's time are kept
+_MOST_ASKS = 6  # so many different demands on a host are kept
 
 
 def closed(world: World, host: str, limits: Limits) -> Reason | None:
@@ -91,11 +91,11 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
     left = Resources(policies.placement.cpus(whole.cpus), whole.memory_mb) - Resources(
         limits.keep_cpus, limits.keep_memory_mb
     )
-    shape = policies.instances.flavour.resources
     for _ in range(world.parents_starting(host)):
-        left = left - shape
+        left = left - policies.instances.flavour.resources
     holding = _KEPT if kept else _HOLDING
     for node in world.managed_on(host):
+        shape = policies.instances.flavour_of(node).resources
         if host == node.target or node.phase in holding:
             left = left - shape
         else:
@@ -120,11 +120,12 @@ def functions_of(world: World, policies: PolicySet, host: str, node: ManagedNode
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNeed:
+class NodeNeed:
     """What a host must be able to give to one more node, and to whom else it may give some.
 
-    `job`: nodes that have devices for this one are no others. `owner`: the only user who wants
-    them, where that is known. `region_mb`: memory that the instances of the job share there.
+    `shape`: what it takes itself, None: as much as all. `job`: nodes that have devices for this one
+    are no others. `owner`: the only user who wants them, where that is known. `region_mb`: memory
+    that the instances of the job share there.
     """
 
     functions: int = 0
@@ -132,25 +133,32 @@ class DeviceNeed:
     sharing: Sharing = Sharing.ANYONE
     job: str = ""
     owner: str = ""
+    shape: Resources | None = None
+
+    @property
+    def wants_devices(self) -> bool:
+        """Return True if room alone is not enough."""
+        return replace(self, shape=None) != NodeNeed()
 
 
-NO_DEVICES = DeviceNeed()
+NOTHING_MORE = NodeNeed()
 
 
-def need_of(world: World, policies: PolicySet, node: ManagedNode) -> DeviceNeed:
+def need_of(world: World, policies: PolicySet, node: ManagedNode) -> NodeNeed:
     """What a node that moves takes along."""
     instance = world.instances.get((node.host, node.name))
     owners = {job.user for job in world.jobs_on(node.name)}
-    return DeviceNeed(
+    return NodeNeed(
         functions_of(world, policies, node.host, node),
         0 if instance is None else instance.region_mb,
         policies.devices.sharing(node.devices),
         "" if instance is None else instance.devices_of,
         owners.pop() if len(owners) == 1 else "",
+        None if node.flavour is None else node.flavour.resources,
     )
 
 
-def _forbidden(world: World, policies: PolicySet, host: str, need: DeviceNeed) -> Reason | None:
+def _forbidden(world: World, policies: PolicySet, host: str, need: NodeNeed) -> Reason | None:
     """Return why the host may not lend devices to one more node, if it may not."""
     few = _too_few(world, policies, host, need.functions)
     if few or need.sharing is Sharing.ANYONE:
@@ -197,7 +205,7 @@ def _there(instance: Instance, shape: Resources) -> Resources:
 
 def crowded(world: World, node: ManagedNode, instance: Instance | None, policies: PolicySet) -> Reason | None:
     """Return that others have taken the room of a stopped node meanwhile, if they have."""
-    shape = policies.instances.flavour.resources
+    shape = policies.instances.flavour_of(node).resources
     left = room(world, node.host, policies, kept=False)
     # The memory of one that is paused is its own already, however little is left.
     has_memory = instance is not None and instance.occupies_memory
@@ -242,6 +250,7 @@ def _enough(world: World, host: str, policies: PolicySet) -> Reason | None:
 
 
 Room = tuple[str, Resources]  # a host and what is left on it
+Ask = tuple[float, Resources]  # for how long a host must not be wanted, and what an instance takes
 Look = tuple[Resources | Reason, float]  # what is left on a host or why nobody may come; until when
 Rank = tuple[float, int, int]  # what the policy goes by, the lowest first; and the host's place in the file
 
@@ -252,7 +261,7 @@ def find_host(
     pays_s: float,
     *,
     skip: str = "",
-    need: DeviceNeed = NO_DEVICES,
+    need: NodeNeed = NOTHING_MORE,
     slow: Callable[[str], Reason | None] | None = None,
 ) -> tuple[str | None, dict[str, Reason]]:
     """Return the host that the policy prefers for one more instance; or None, and why, for each host.
@@ -260,7 +269,7 @@ def find_host(
     `pays_s`: for so long the host must not be wanted again, as far as that is known. `skip` is no
     candidate. `slow` says why a host with room has to wait all the same, if it has.
     """
-    rooms = rooms_of(world, policies)
+    rooms, ask = rooms_of(world, policies), _ask(policies, pays_s, need)
     barred: dict[str, Reason] = {}
 
     def is_open(found: Room) -> bool:
@@ -275,39 +284,45 @@ def find_host(
         return bar is None
 
     if policies.placement.order is Order.RANDOM:
-        every = [found for found in rooms.open(world, pays_s) if is_open(found)]
+        every = [found for found in rooms.open(world, ask) if is_open(found)]
         host = policies.placement.draw(every) if every else None
     else:
-        host = next((name for name, left in rooms.preferred(world, pays_s) if is_open((name, left))), None)
+        host = next((name for name, left in rooms.preferred(world, ask) if is_open((name, left))), None)
     if host is not None:
         return host, {}
-    closed_ = rooms.closed(world, pays_s)
+    closed_ = rooms.closed(world, ask)
     return None, {
         **{name: why for name, why in closed_.items() if name != skip},
         **{name: barred[name] for name in policies.hosts if name in barred},
     }
 
 
-def open_hosts(world: World, policies: PolicySet, pays_s: float) -> tuple[list[Room], dict[str, Reason]]:
+def _ask(policies: PolicySet, pays_s: float, need: NodeNeed) -> Ask:
+    return pays_s, need.shape or policies.instances.flavour.resources
+
+
+def open_hosts(
+    world: World, policies: PolicySet, pays_s: float, need: NodeNeed = NOTHING_MORE
+) -> tuple[list[Room], dict[str, Reason]]:
     """Return all hosts with room in the order of the policy file, and for every other host why not."""
-    rooms = rooms_of(world, policies)
-    return rooms.open(world, pays_s), rooms.closed(world, pays_s)
+    rooms, ask = rooms_of(world, policies), _ask(policies, pays_s, need)
+    return rooms.open(world, ask), rooms.closed(world, ask)
 
 
 def why_not_on(
-    world: World, policies: PolicySet, host: str, pays_s: float, need: DeviceNeed = NO_DEVICES
+    world: World, policies: PolicySet, host: str, pays_s: float, need: NodeNeed = NOTHING_MORE
 ) -> Reason | None:
     """Return why no further instance may come to the host, if none may."""
-    found = rooms_of(world, policies).looks(world, pays_s)[host][0]
+    found = rooms_of(world, policies).looks(world, _ask(policies, pays_s, need))[host][0]
     return found if isinstance(found, Reason) else _lacks(world, policies, (host, found), need)
 
 
-def _lacks(world: World, policies: PolicySet, found: Room, need: DeviceNeed) -> Reason | None:
+def _lacks(world: World, policies: PolicySet, found: Room, need: NodeNeed) -> Reason | None:
     """Return what a host with room cannot give, if there is anything."""
-    if need == NO_DEVICES:
+    if not need.wants_devices:
         return None
     host, left = found
-    beside = left - policies.instances.flavour.resources
+    beside = left - (need.shape or policies.instances.flavour.resources)
     few = _forbidden(world, policies, host, need)
     return few or no_memory(world, host, need.job, need.region_mb, beside)
 
@@ -347,41 +362,41 @@ class Rooms:
         self.until_s = inf  # until then time changes nothing
         self._place = {host: place for place, host in enumerate(policies.hosts)}
         self._news = False  # since somebody asked
-        self._looks: dict[float, dict[str, Look]] = {}  # by what a host has to pay
-        self._ranks: dict[float, dict[str, Rank]] = {}  # of hosts with room
-        self._sorted: dict[float, list[Rank]] = {}  # the same, the best first
+        self._looks: dict[Ask, dict[str, Look]] = {}  # by what is asked of a host
+        self._ranks: dict[Ask, dict[str, Rank]] = {}  # of hosts with room
+        self._sorted: dict[Ask, list[Rank]] = {}  # the same, the best first
 
     def forget(self) -> None:
         """Anything may have changed."""
         self.hosts.touched.update(self.policies.hosts)
 
-    def looks(self, world: World, pays_s: float) -> dict[str, Look]:
+    def looks(self, world: World, ask: Ask) -> dict[str, Look]:
         """Return what was found on each host, in the order of the policy file."""
         self._refresh(world)
-        if pays_s not in self._looks:
-            for old in list(self._looks)[:-_MOST_PAYS]:
+        if ask not in self._looks:
+            for old in list(self._looks)[:-_MOST_ASKS]:
                 del self._looks[old], self._ranks[old], self._sorted[old]
-            looks = {host: _look(self.policies, pays_s, host, world) for host in self.policies.hosts}
+            looks = {host: _look(self.policies, ask, host, world) for host in self.policies.hosts}
             ranks = {host: rank for host in looks if (rank := self._rank(world, host, looks[host]))}
-            self._looks[pays_s], self._ranks[pays_s] = looks, ranks
-            self._sorted[pays_s] = sorted(ranks.values())
+            self._looks[ask], self._ranks[ask] = looks, ranks
+            self._sorted[ask] = sorted(ranks.values())
             self.until_s = min(self.until_s, *(until_s for _, until_s in looks.values()), inf)
-        return self._looks[pays_s]
+        return self._looks[ask]
 
-    def open(self, world: World, pays_s: float) -> list[Room]:
+    def open(self, world: World, ask: Ask) -> list[Room]:
         """Return hosts with room, in the order of the policy file."""
-        looks = self.looks(world, pays_s)
+        looks = self.looks(world, ask)
         return [(host, found) for host, (found, _) in looks.items() if not isinstance(found, Reason)]
 
-    def closed(self, world: World, pays_s: float) -> dict[str, Reason]:
+    def closed(self, world: World, ask: Ask) -> dict[str, Reason]:
         """Return why no instance may come to the others."""
-        looks = self.looks(world, pays_s)
+        looks = self.looks(world, ask)
         return {host: found for host, (found, _) in looks.items() if isinstance(found, Reason)}
 
-    def preferred(self, world: World, pays_s: float) -> Iterator[Room]:
+    def preferred(self, world: World, ask: Ask) -> Iterator[Room]:
         """Yield hosts with room, those first that the policy prefers."""
-        looks, hosts = self.looks(world, pays_s), self.policies.hosts
-        for *_, place in self._sorted[pays_s]:
+        looks, hosts = self.looks(world, ask), self.policies.hosts
+        for *_, place in self._sorted[ask]:
             left = looks[hosts[place]][0]
             assert isinstance(left, Resources)
             yield hosts[place], left
@@ -397,13 +412,13 @@ class Rooms:
         if not self.hosts.touched:
             return
         hosts = self.hosts.taken()
-        for pays_s, looks in self._looks.items():
+        for ask, looks in self._looks.items():
             for host in hosts & looks.keys():
-                old, new = looks[host], _look(self.policies, pays_s, host, world)
+                old, new = looks[host], _look(self.policies, ask, host, world)
                 looks[host] = new
                 self._news = self._news or old[0] != new[0]
                 self.until_s = min(self.until_s, new[1])
-                self._sort(pays_s, host, self._rank(world, host, new))
+                self._sort(ask, host, self._rank(world, host, new))
 
     def _rank(self, world: World, host: str, look: Look) -> Rank | None:
         left = look[0]
@@ -411,8 +426,8 @@ class Rooms:
             return None
         return (*self.policies.placement.rank(left, world.hosts[host].busy), self._place[host])
 
-    def _sort(self, pays_s: float, host: str, new: Rank | None) -> None:
-        ranks, every = self._ranks[pays_s], self._sorted[pays_s]
+    def _sort(self, ask: Ask, host: str, new: Rank | None) -> None:
+        ranks, every = self._ranks[ask], self._sorted[ask]
         old = ranks.pop(host, None)
         if new is not None:
             ranks[host] = new
@@ -493,11 +508,12 @@ def rooms_of(world: World, policies: PolicySet) -> Rooms:
     return rooms
 
 
-def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Look:
+def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
     """What is left on the host, or why no instance may come to it; and until when that holds."""
     reason = closed(world, host, policies.limits) or _unproven(world, host)
     if reason:
         return reason, inf
+    pays_s, shape = ask
     until_s = _known_until_s(world, host, policies, pays_s)
     reason = too_short(world, host, policies, pays_s)
     if reason:
@@ -506,7 +522,7 @@ def _look(policies: PolicySet, pays_s: float, host: str, world: World) -> Look:
     reason = reason or _enough(world, host, policies)
     if reason:
         return reason, until_s
-    shape, left = policies.instances.flavour.resources, room(world, host, policies)
+    left = room(world, host, policies)
     return left if shape.fits(left) else _no_room(host, left, shape), until_s
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from backfill.core.model.fleet import Flavour
 from backfill.core.model.keys import Option, about, key
+from backfill.core.model.lifecycle import ManagedNode
 from backfill.core.policies.access import Roles
 from backfill.core.policies.budgets import Budgets
 from backfill.core.policies.checkpoints import Checkpoints
@@ -50,6 +51,10 @@ class Template:
     features: tuple[str, ...] = key(
         ("backfill",), "Features of our nodes in Slurm; partitions select them by a NodeSet.", form="name"
     )
+
+    def flavour_of(self, node: ManagedNode) -> Flavour:
+        """Return the shape of a node's instance: its own, or that of all."""
+        return node.flavour or self.flavour
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,7 +335,10 @@ def _sorted(names: Collection[str]) -> Iterable[str]:
 
 
 def _kind_made(node: ManagedNode | None) -> Making | None:
-    return (node.image, node.devices) if node is not None and node.phase is Phase.BOOTING else None
+    """Return what is being made, if it is for whoever comes."""
+    if node is None or node.phase is not Phase.BOOTING or node.job:
+        return None
+    return node.image, node.devices
 
 
 def _numbers(held: Iterable[HeldJob]) -> set[str]:
@@ -375,9 +378,9 @@ class ReadyIndex:
         """A node looks like this now; tells whether that makes a difference here."""
         ready = ours is not None and ours.phase is Phase.READY
         idle = ready and ours is not None and ours.idle_since_s is not None and not ours.fleet
-        takes = ready and seen is not None and not seen.drained
+        takes = ready and seen is not None and not seen.drained and ours is not None and not ours.job
         allocated = None
-        if takes and seen is not None and ours is not None:
+        if takes and ours is not None and seen is not None:
             allocated = (ours.image, ours.devices, seen.cpus_allocated)
         before = self._allocated.get(name)
         if idle == (name in self._idle) and allocated == before:

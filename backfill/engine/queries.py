@@ -248,7 +248,7 @@ class Queries:
     def _checks(self, node: ManagedNode) -> tuple[Check, ...]:
         """Judge its slurmd by Slurm's knowledge, and its last report by the present rules."""
         policies = self._daemon.cycle.policies
-        flavour, rules = policies.instances.flavour, policies.readiness
+        flavour, rules = policies.instances.flavour_of(node), policies.readiness
         cpus, memory_mb = flavour.cpus, flavour.node_memory_mb
         seen = self._world.nodes.get(node.name)
         slurmd = () if seen is None else (judge_registration(seen, cpus, memory_mb),)

@@ -12,7 +12,7 @@ from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import DeviceNeed, functions_of, need_of, room, why_not_on
+from backfill.core.placement import NodeNeed, functions_of, need_of, room, why_not_on
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.world import World
@@ -58,7 +58,7 @@ def add(
     return node
 
 
-def barred(world: World, need: DeviceNeed, policies: PolicySet = POLICIES) -> dict[str, Reason]:
+def barred(world: World, need: NodeNeed, policies: PolicySet = POLICIES) -> dict[str, Reason]:
     """Hosts to which nobody may come who needs that, and why."""
     found = {host: why_not_on(world, policies, host, 0.0, need) for host in policies.hosts}
     return {host: why for host, why in found.items() if why is not None}
@@ -66,7 +66,7 @@ def barred(world: World, need: DeviceNeed, policies: PolicySet = POLICIES) -> di
 
 def open_to(world: World, functions: int) -> dict[str, Reason]:
     """Hosts that cannot give so many functions, and why."""
-    return barred(world, DeviceNeed(functions))
+    return barred(world, NodeNeed(functions))
 
 
 def test_functions_are_spoken_for_by_what_is_offered_and_by_what_is_held() -> None:
@@ -87,13 +87,13 @@ def test_what_is_for_one_job_does_not_move_to_where_another_job_has_some() -> No
     world = two_hosts()
     moving = add(world, "vn1", ("shm",), devices_of="7", region_mb=64)
     need = need_of(world, own, moving)
-    assert need == DeviceNeed(region_mb=64, sharing=Sharing.ONE_JOB, job="7")
+    assert need == NodeNeed(region_mb=64, sharing=Sharing.ONE_JOB, job="7")
     add(world, "vn2", ("shm",), devices_of="7", region_mb=64, host="bm2")
     assert "bm2" not in barred(world, need, own)
     add(world, "vn3", ("shm",), host="bm2")
     why = barred(world, need, own)["bm2"]
     assert why == because(Code.DEVICES_ONE_JOB, host="bm2", node="vn3")
-    assert "bm2" not in barred(world, DeviceNeed(), own)
+    assert "bm2" not in barred(world, NodeNeed(), own)
 
 
 def test_a_node_that_goes_speaks_only_for_what_it_still_holds() -> None:
@@ -121,7 +121,7 @@ def test_a_region_takes_memory_of_its_host_once() -> None:
 def test_a_region_goes_only_where_there_is_memory_for_it() -> None:
     """Beside the instance itself; none more where the job's other instances share it already."""
     world = two_hosts()
-    need = DeviceNeed(region_mb=7745, job="7")
+    need = NodeNeed(region_mb=7745, job="7")
     (why, _) = barred(world, need).values()
     assert sentence(why) == "bm1 has 7744 MB left, 7745 MB are to be shared there"
     assert barred(world, replace(need, region_mb=7744)) == {}

@@ -219,8 +219,8 @@ class FleetState(StrEnum):
 class Fleet:
     """One order for `size` instances. Times in epoch seconds, 0 for what has not happened.
 
-    `image` and `method` are empty for what the policy file says. `members` are the names that were
-    given to it so far.
+    `image`, `method` and `flavour` are empty for what the policy file says. `job`: whose own machines
+    these are, and nobody else's; empty: everybody's. `members`: the names that it was given so far.
     """
 
     id: str
@@ -229,6 +229,8 @@ class Fleet:
     ordered_s: float
     image: str = ""
     method: CloneMethod | None = None
+    flavour: Flavour | None = None
+    job: str = ""
     members: tuple[str, ...] = ()
     begun_s: float | None = None  # its first member was begun
     all_begun_s: float | None = None  # its last member was begun for the first time

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from backfill.core.model.fleet import Flavour
 from backfill.core.model.readiness import GuestReport
 
 
@@ -265,6 +266,8 @@ class ManagedNode:
     fleet: str = ""  # id of the order of which it is a member
     image: str = ""  # master image; empty: that of the policy file
     devices: tuple[str, ...] = ()  # what it offers of that of which its host has few
+    flavour: Flavour | None = None  # its own shape; None: that of the policy file
+    job: str = ""  # whose own machine it is, and nobody else's; empty: everybody's
     stood: tuple[Stood, ...] = ()  # of its jobs that do not wait for ever
 
     @property

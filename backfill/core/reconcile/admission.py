@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from backfill.core.model.cluster import Job, Node
+from backfill.core.model.fleet import Flavour
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
-from backfill.core.model.quantities import Resources
+from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.refusals import Code, Reason, because, limit
-from backfill.core.placement import NO_DEVICES, DeviceNeed, find_host, names_of, open_breaker, rest_ends_s
+from backfill.core.placement import NOTHING_MORE, NodeNeed, find_host, names_of, open_breaker, rest_ends_s
 from backfill.core.policies.demand import Need
 from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet
@@ -197,16 +198,21 @@ def hour_over_s(builder: PlanBuilder) -> float:
     return 0.0 if first_s is None else first_s + _HOUR_S
 
 
-def full(builder: PlanBuilder, image: str, more: int = 1) -> Reason | None:
-    """Return which limit of the image so many more instances would break, if they would."""
-    policies = builder.policies
-    rule, shape = policies.environments.rule(image), policies.instances.flavour.resources
+def full(builder: PlanBuilder, image: str, more: int = 1, flavour: Flavour | None = None) -> Reason | None:
+    """Return which limit of the image so many more instances would break, if they would.
+
+    `flavour`: of each of them, if it is not that of all.
+    """
+    policies, template = builder.policies, builder.policies.instances
+    rule, shape = policies.environments.rule(image), (flavour or template.flavour).resources
     if not rule.most_cpus and not rule.most_memory_mb:
         return None
-    there = sum(
-        1 for m in builder.world.managed.values() if image_of(policies, m) == image and m.phase not in ABSENT
-    )
-    taken = Resources((there + more) * shape.cpus, (there + more) * shape.memory_mb)
+    nodes = [
+        m for m in builder.world.managed.values() if image_of(policies, m) == image and m.phase not in ABSENT
+    ]
+    there = len(nodes)
+    taken = sum((template.flavour_of(m).resources for m in nodes), NOTHING)
+    taken = taken + Resources(more * shape.cpus, more * shape.memory_mb)
     if rule.most_cpus and taken.cpus > rule.most_cpus:
         return because(Code.IMAGE_CPUS, image=image, most=rule.most_cpus, there=there)
     if rule.most_memory_mb and taken.memory_mb > rule.most_memory_mb:
@@ -233,7 +239,7 @@ def _too_fast(builder: PlanBuilder, what: str, most: int) -> bool:
 
 
 def find_open_host(
-    builder: PlanBuilder, shortest_s: float = 0.0, need: DeviceNeed = NO_DEVICES
+    builder: PlanBuilder, shortest_s: float = 0.0, need: NodeNeed = NOTHING_MORE
 ) -> tuple[str | None, dict[str, Reason]]:
     """Return the host for one more instance that may be begun now; or None, and why, for each host.
 

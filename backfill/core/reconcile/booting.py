@@ -49,7 +49,7 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
         builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} not proven yet"))
     if seen is None or seen.slurmd_start_s <= 0 or not seen.responding:
         return
-    flavour = builder.policies.instances.flavour
+    flavour = builder.policies.instances.flavour_of(node)
     registered = judge_registration(seen, flavour.cpus, flavour.node_memory_mb)
     if not registered.ok:
         _fail(builder, node, sentence(not_proven(registered)))
@@ -119,14 +119,14 @@ def _parent_first(builder: PlanBuilder, spec: InstanceSpec) -> MakeParent | None
 
 def create_node(builder: PlanBuilder, node: ManagedNode) -> CreateNode:
     """The action that makes the node known to Slurm."""
-    template = builder.policies.instances
+    flavour = builder.policies.instances.flavour_of(node)
     return CreateNode(
         node.name,
         node.generation,
         node.reason,
         node.address.split("/")[0],
-        template.flavour.cpus,
-        template.flavour.node_memory_mb,
+        flavour.cpus,
+        flavour.node_memory_mb,
         _features(builder, node),
     )
 
@@ -141,7 +141,7 @@ def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
         node.name,
         node.host,
         tag,
-        template.flavour,
+        template.flavour_of(node),
         image,
         node.address,
         _features(builder, node),

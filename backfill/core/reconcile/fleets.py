@@ -11,7 +11,7 @@ from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, NodeStop, P
 from backfill.core.model.plan import SetFleet, SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import names_of, open_hosts, room, why_not_on
+from backfill.core.placement import NodeNeed, names_of, open_hosts, room, why_not_on
 from backfill.core.policies.cloning import Choice
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
@@ -104,24 +104,31 @@ def _image(builder: PlanBuilder, fleet: Fleet) -> str:
 def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
     """Return what is missing now to make all of it, if anything."""
     size, image = fleet.size, _image(builder, fleet)
-    limit = full(builder, image, size)
+    limit = full(builder, image, size, fleet.flavour)
     if limit:
         return limit
     names = sum(1 for _ in _free_names(builder, image))
     if names < size:
         return because(Code.FEW_NAMES, names=names, size=size)
     builder.awaits(Topic.ROOM)
-    rooms, why_not = open_hosts(builder.world, builder.policies, builder.policies.gaps.boot_pays_s)
-    places = sum(_places(builder, host) for host, _ in rooms)
+    pays_s = builder.policies.gaps.boot_pays_s
+    rooms, why_not = open_hosts(builder.world, builder.policies, pays_s, _need(fleet))
+    places = sum(_places(builder, fleet, host) for host, _ in rooms)
     if places < size:
         few = because(Code.FEW_PLACES, places=places, size=size)
         return few.plus(why=no_host(why_not.values())) if why_not else few
     return None
 
 
-def _places(builder: PlanBuilder, host: str) -> int:
-    """How many instances of ours fit on a host that has room."""
-    left, shape = room(builder.world, host, builder.policies), builder.policies.instances.flavour
+def _need(fleet: Fleet) -> NodeNeed:
+    """What each of its members takes of a host."""
+    return NodeNeed(shape=None if fleet.flavour is None else fleet.flavour.resources)
+
+
+def _places(builder: PlanBuilder, fleet: Fleet, host: str) -> int:
+    """How many of its members fit on a host that has room."""
+    left = room(builder.world, host, builder.policies)
+    shape = fleet.flavour or builder.policies.instances.flavour
     by_room = min(left.cpus // shape.cpus, left.memory_mb // shape.memory_mb)
     there = sum(1 for m in builder.world.managed_on(host) if m.phase not in ABSENT)
     return min(by_room, builder.policies.limits.max_per_host - there)
@@ -133,7 +140,7 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
     limit = may_create(builder.world, builder.policies.limits) or unplaced(builder)
     limit = limit or too_soon(builder, image)
     builder.wake_at(hour_over_s(builder))
-    host, why_not = find_open_host(builder)
+    host, why_not = find_open_host(builder, need=_need(fleet))
     if limit or host is None:
         builder.refuse(fleet.id, Goal.FURTHER_MEMBER, limit or no_host(why_not.values()))
         return
@@ -190,6 +197,8 @@ def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: st
         retry=Retry(failures),
         fleet=fleet.id,
         image=own_image(builder.policies, _image(builder, fleet)),
+        flavour=fleet.flavour,
+        job=fleet.job,
     )
     builder.add(SetNode(node, reason))
 

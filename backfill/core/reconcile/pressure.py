@@ -56,8 +56,7 @@ def leavers(world: World, policies: PolicySet, host: str) -> frozenset[str] | No
     if wanted is None:
         return None if _waited_enough(world, policies, host) else frozenset()
     staying = [m for m in world.managed_on(host) if m.phase in _STEADY]
-    shape = policies.instances.flavour.resources
-    used = sum((shape for _ in staying), NOTHING)
+    used = sum((policies.instances.flavour_of(m).resources for m in staying), NOTHING)
     room = capacity(world.hosts[host], policies.limits) - wanted
     excess = used - room
     need = Resources(max(0, excess.cpus), max(0, excess.memory_mb))
@@ -128,7 +127,7 @@ def candidate(world: World, policies: PolicySet, node: ManagedNode) -> Candidate
     """One managed node as a possible victim."""
     jobs = [j for j in world.jobs_on(node.name) if j.active]
     instance = world.instances.get((node.host, node.name))
-    shape = policies.instances.flavour.resources
+    shape = policies.instances.flavour_of(node).resources
     memory_mb = instance.rss_mb if instance is not None else None
     ends = [end_s(j) for j in jobs]
     first = policies.ladder.rule(0).rung

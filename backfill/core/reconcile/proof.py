@@ -20,7 +20,7 @@ def checks_of(builder: PlanBuilder, node: ManagedNode) -> tuple[Check, ...]:
     report = node.proof.report
     if report is None:
         return ()
-    flavour, rules = builder.policies.instances.flavour, builder.policies.readiness
+    flavour, rules = builder.policies.instances.flavour_of(node), builder.policies.readiness
     return judge_report(report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s)
 
 

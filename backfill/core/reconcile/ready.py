@@ -306,7 +306,9 @@ def save_in_time(builder: PlanBuilder, node: ManagedNode) -> None:
 def _cost_s(builder: PlanBuilder, node: ManagedNode) -> float:
     """How long one stops the job: memory is written, and read again."""
     rate = builder.world.rates.get(node.host)
-    written_s = None if rate is None else rate.predict_s(builder.policies.instances.flavour.memory_mb)
+    written_s = (
+        None if rate is None else rate.predict_s(builder.policies.instances.flavour_of(node).memory_mb)
+    )
     return builder.policies.saving.cost_s if written_s is None else 2.0 * written_s
 
 

@@ -9,7 +9,7 @@ from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
-from backfill.core.placement import DeviceNeed, count_on, names_of, room
+from backfill.core.placement import NodeNeed, count_on, names_of, room
 from backfill.core.policies.demand import Need
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.admission import (
@@ -137,7 +137,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     # The instances of a job over several nodes may share a host.
     sharing = policies.devices.sharing(device if want.need.nodes <= 1 else ())
     functions, region_mb = policies.devices.functions(device), policies.devices.region_mb(device[0])
-    needed = DeviceNeed(functions, region_mb, sharing, owner=want.owner)
+    needed = NodeNeed(functions, region_mb, sharing, owner=want.owner)
     bar = not_admitted(builder, image) or _ramp(builder)
     if bar:
         builder.refuse("cluster", what, bar, about)
