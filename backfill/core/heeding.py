@@ -155,7 +155,7 @@ class Heed:
             name in world.managed
             or world.host_of_node(name) is not None
             or name in self._names
-            or bool(world.instances_called(name))
+            or bool(world.fleet.places_of(name))
         )
 
     def _matters_now(self, name: str, policies: PolicySet) -> Iterator[ch.Change]:
@@ -218,10 +218,12 @@ class Heed:
     def _doubtful(self, policies: PolicySet) -> set[str]:
         """Hosts of which each reading may decide what becomes of an instance, or of its node."""
         world = self._world
-        doubtful = [world.managed[name] for name in (*world.suspected, *world.in_phase(Phase.REMOVING))]
+        doubtful = [
+            world.managed[name] for name in (*world.fleet.suspected, *world.fleet.in_phase(Phase.REMOVING))
+        ]
         each = {host for node in doubtful for host in node.hosts}
         for name in world.queue.awaiting_readings():
-            node, copies = world.managed.get(name), world.instances_called(name)
+            node, copies = world.managed.get(name), world.fleet.places_of(name)
             each.update(c.host for c in copies if node is None or c.tag.generation != node.generation)
             if node is None and not copies:
                 each.update(policies.hosts)  # what is left over may turn up on any of them

@@ -94,7 +94,7 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
     for _ in range(world.parents_starting(host)):
         left = left - policies.instances.flavour.resources
     holding = _KEPT if kept else _HOLDING
-    for node in world.managed_on(host):
+    for node in world.fleet.managed_on(host):
         shape = policies.instances.flavour_of(node).resources
         if host == node.target or node.phase in holding:
             left = left - shape
@@ -102,7 +102,7 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
             instance = world.instances.get((host, node.name))
             left = left - (NOTHING if instance is None else _there(instance, shape))
     regions: dict[str, int] = {}
-    for instance in world.instances_on(host):
+    for instance in world.fleet.instances_on(host):
         regions[instance.devices_of] = instance.region_mb
         known = world.managed.get(instance.name)
         booked = known is not None and host in known.hosts
@@ -163,7 +163,7 @@ def _forbidden(world: World, policies: PolicySet, host: str, need: NodeNeed) -> 
     few = _too_few(world, policies, host, need.functions)
     if few or need.sharing is Sharing.ANYONE:
         return few
-    for node in world.managed_on(host):
+    for node in world.fleet.managed_on(host):
         instance = world.instances.get((host, node.name))
         held_for = "" if instance is None else instance.devices_of
         offers = node.devices and node.phase not in ABSENT
@@ -180,7 +180,7 @@ def no_memory(world: World, host: str, job: str, region_mb: int, left: Resources
     """Return why the host has no memory for what a job is to share there, if it has none."""
     if not region_mb or region_mb <= left.memory_mb:
         return None
-    if job and any(i.devices_of == job and i.region_mb for i in world.instances_on(host)):
+    if job and any(i.devices_of == job and i.region_mb for i in world.fleet.instances_on(host)):
         return None  # it has its fellows' already
     left_mb = max(0, left.memory_mb)
     return because(Code.SHARED_MEMORY, host=host, left_mb=left_mb, region_mb=region_mb)
@@ -189,7 +189,7 @@ def no_memory(world: World, host: str, job: str, region_mb: int, left: Resources
 def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> Reason | None:
     """Return why the host cannot give so many more virtual functions, if it cannot."""
     every = world.hosts[host].functions
-    used = sum(functions_of(world, policies, host, node) for node in world.managed_on(host))
+    used = sum(functions_of(world, policies, host, node) for node in world.fleet.managed_on(host))
     if functions <= every - used:
         return None
     free = max(0, every - used)
@@ -227,12 +227,12 @@ def _no_room(host: str, left: Resources, shape: Resources) -> Reason:
 
 def count_on(world: World, host: str) -> int:
     """Number of our nodes that are on a host or on their way to it."""
-    return sum(1 for m in world.managed_on(host) if m.phase not in ABSENT)
+    return sum(1 for m in world.fleet.managed_on(host) if m.phase not in ABSENT)
 
 
 def booting_on(world: World, host: str) -> int:
     """Number of our nodes that are being made on a host."""
-    return sum(1 for m in world.managed_on(host) if m.phase is Phase.BOOTING)
+    return sum(1 for m in world.fleet.managed_on(host) if m.phase is Phase.BOOTING)
 
 
 def _enough(world: World, host: str, policies: PolicySet) -> Reason | None:

@@ -288,13 +288,13 @@ class WorkQueue:
 
     def mark_name(self, name: str) -> None:
         """The node or instances of this name."""
-        if name in self._world.managed or name in self.names or self._world.instances_called(name):
+        if name in self._world.managed or name in self.names or self._world.fleet.places_of(name):
             self._mark_node(name)
         self._mark_if_silent(name)
 
     def _mark_node(self, name: str) -> None:
         self.mark(self._of_node(name))
-        for job_id in self._world.claim_ids_at(name):
+        for job_id in self._world.claim_index.at(name):
             self.mark(Entity(Kind.CLAIM, job_id))
 
     def _mark_if_silent(self, name: str = "") -> None:
@@ -318,8 +318,8 @@ class WorkQueue:
     def host_moved(self, host: str) -> None:
         """Something about a host, or on it, is different: that concerns all who use its room."""
         world = self._world
-        self.mark_nodes(world.names_on(host))
-        self.mark_nodes(world.instance_names_on(host))
+        self.mark_nodes(world.fleet.names_on(host))
+        self.mark_nodes(world.fleet.instance_names_on(host))
         self._mark_claims(host, waiting=True)
         known = world.hosts.get(host)
         if known is not None and known.parents is not None and (self.cloning or world.fleets):
@@ -331,7 +331,7 @@ class WorkQueue:
 
     def _mark_claims(self, host: str, *, waiting: bool = False) -> None:
         """Claims on the host; or those that wait for its room: no others ask what of ours is there."""
-        for job_id in self._world.claim_ids_on(host):
+        for job_id in self._world.claim_index.on(host):
             if not waiting or self._world.claims[job_id].waiting:
                 self.mark(Entity(Kind.CLAIM, job_id))
 
@@ -350,7 +350,7 @@ class WorkQueue:
         node = self._world.managed.get(name)
         if node is not None:
             self.companions_moved(node)
-        if node is None or node.generation == 0 or not self._world.instances_called(name):
+        if node is None or node.generation == 0 or not self._world.fleet.places_of(name):
             self.mark(SCALE)
             self._mark_fleets()
 
@@ -362,7 +362,7 @@ class WorkQueue:
         nodes = {name for one in (before, after) if one is not None for name in one.nodes}
         for name in nodes:
             self._jobs_moved_on(name)
-        self.mark_nodes(world.holders(job.id))
+        self.mark_nodes(world.fleet.holders(job.id))
         for job_id in {job.id, str(job.raw_id)}:
             if job_id in world.claims:
                 self.mark(Entity(Kind.CLAIM, job_id))
@@ -375,7 +375,7 @@ class WorkQueue:
     def _jobs_moved_on(self, name: str) -> None:
         """Other jobs than before are on a node, or they look different."""
         node, host = self._world.managed.get(name), self._world.host_of_node(name)
-        if node is not None or name in self.names or self._world.instances_called(name):
+        if node is not None or name in self.names or self._world.fleet.places_of(name):
             self._mark_node(name)
         if node is not None:
             self.host_moved(node.host)
@@ -426,7 +426,7 @@ class WorkQueue:
             if len(job.nodes) > 1:
                 self.mark_nodes(name for name in job.nodes if name in world.managed)
         for held in node.held:
-            self.mark_nodes(world.holders(held.id))
+            self.mark_nodes(world.fleet.holders(held.id))
 
     def call_moved(self, kind: str, name: str, host: str) -> None:
         """A call about a node, or a host, was begun or is over."""

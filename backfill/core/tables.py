@@ -1,12 +1,16 @@
-"""The picture of the world as everybody may read it, and its tables, found by more than one key."""
+"""The picture of the world as everybody may read it, and its tables, found by more than one key.
+
+What steps of ours change stands in tables that can be put back: a plan tries its steps on the world.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import Job, JobState, Node
@@ -21,7 +25,100 @@ from backfill.core.model.operations import (
     UncertainOutcome,
 )
 from backfill.core.model.quantities import WriteRate
-from backfill.core.model.undo import Bag, Table, UndoLog
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+_MISSING: Any = object()
+
+
+class UndoLog:
+    """Remembers how to take back every change of the tables that share it, while that is wanted."""
+
+    __slots__ = ("_undo", "on")
+
+    def __init__(self) -> None:
+        self.on = False
+        self._undo: list[Callable[[], object]] = []
+
+    def note(self, undo: Callable[[], object]) -> None:
+        """Remember how to take back what is just done."""
+        self._undo.append(undo)
+
+    def keep(self) -> None:
+        """Let what was changed so far stay as it is."""
+        self._undo.clear()
+
+    @contextmanager
+    def tentatively(self) -> Iterator[None]:
+        """Take back at the end whatever is changed meanwhile."""
+        if self.on:
+            raise AssertionError("a plan is made while another one is")
+        self.on = True
+        try:
+            yield
+        finally:
+            self.on = False
+            while self._undo:
+                self._undo.pop()()
+
+
+class Table(dict[K, V]):
+    """A dict that can be put back. Its values must not be changed in place."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: UndoLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if self._log.on:
+            self._log.note(partial(self._put_back, key, dict.get(self, key, _MISSING)))
+        dict.__setitem__(self, key, value)
+
+    def __delitem__(self, key: K) -> None:
+        if self._log.on:
+            self._log.note(partial(self._put_back, key, dict.get(self, key, _MISSING)))
+        dict.__delitem__(self, key)
+
+    def pop(self, key: K, default: Any = None) -> Any:
+        """Take out a key; unlike a dict's, never raise."""
+        if self._log.on and key in self:
+            self._log.note(partial(self._put_back, key, self[key]))
+        return dict.pop(self, key, default)
+
+    def _put_back(self, key: K, value: V) -> None:
+        if value is _MISSING:
+            dict.pop(self, key, None)
+        else:
+            dict.__setitem__(self, key, value)
+
+
+class Bag(set[K]):
+    """A set that can be put back; only `add` and `discard` may change it."""
+
+    def __init__(self, log: UndoLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def add(self, key: K) -> None:
+        """Put in a key."""
+        if self._log.on and key not in self:
+            self._log.note(partial(set.discard, self, key))
+        set.add(self, key)
+
+    def discard(self, key: object) -> None:
+        """Take out a key, if it is there."""
+        if self._log.on and key in self:
+            self._log.note(partial(self._add_back, key))
+        set.discard(self, key)
+
+    def _add_back(self, key: Any) -> None:
+        set.add(self, key)
+
 
 _TOMBSTONE_S = 120.0
 
@@ -129,9 +226,6 @@ _REMEMBERED = 10_000  # creations
 _NOBODY: frozenset[str] = frozenset()
 
 
-T = TypeVar("T")
-
-
 # Image of an instance that is being made, and the devices that it will offer.
 Making = tuple[str, tuple[str, ...]]
 
@@ -200,11 +294,11 @@ class FleetIndex:
         at = bisect_right(self._created, since_s)
         return self._created[at] if at < len(self._created) else None
 
-    def in_phase(self, phases: Iterable[Phase]) -> set[str]:
+    def in_phase(self, *phases: Phase) -> set[str]:
         """Names of the managed nodes in any of these phases."""
         return set().union(*(self._phases[phase] for phase in phases))
 
-    def count_in(self, phases: Iterable[Phase]) -> int:
+    def count_in(self, *phases: Phase) -> int:
         """How many managed nodes are in any of these phases."""
         return sum(len(self._phases[phase]) for phase in phases)
 
@@ -556,19 +650,19 @@ class Picture:
         self.undo = UndoLog()
         self.nodes: dict[str, Node] = {}
         self.silent: dict[str, float] = {}  # nodes that do not answer Slurm, and since when
-        self._queue = JobIndex()
-        self.jobs: Mapping[str, Job] = self._queue.jobs
+        self.job_index = JobIndex()
+        self.jobs: Mapping[str, Job] = self.job_index.jobs
         self.hosts: dict[str, Host] = {}
-        self._fleet = FleetIndex(self.undo)
+        self.fleet = FleetIndex(self.undo)
         # By (host, name).
-        self.instances: Mapping[tuple[str, str], Instance] = self._fleet.instances
-        self.managed: Mapping[str, ManagedNode] = self._fleet.managed
+        self.instances: Mapping[tuple[str, str], Instance] = self.fleet.instances
+        self.managed: Mapping[str, ManagedNode] = self.fleet.managed
         self.ready = ReadyIndex(self.undo)
         self.burst: set[str] = set()  # hosts that are no Slurm nodes
-        self._claims = ClaimIndex(self.undo)
-        self.claims: Mapping[str, HostAllocation] = self._claims.claims
-        self._calls = CallIndex(self.undo)
-        self.operations: Mapping[str, Operation] = self._calls.operations
+        self.claim_index = ClaimIndex(self.undo)
+        self.claims: Mapping[str, HostAllocation] = self.claim_index.claims
+        self.calls = CallIndex(self.undo)
+        self.operations: Mapping[str, Operation] = self.calls.operations
         self.sources: dict[str, Source] = {}
         self.odd: set[str] = set()  # sources that show what is not believed
         self.barred: dict[str, str] = {}  # by what we are kept from acting, and why
@@ -596,7 +690,7 @@ class Picture:
 
     def jobs_on(self, node: str) -> list[Job]:
         """Jobs that Slurm shows on a node, in order of their ids."""
-        return self._queue.on(node)
+        return self.job_index.on(node)
 
     def deleted(self, name: str, generation: int) -> bool:
         """Whether a call of ours has deleted the node of this generation from Slurm."""
@@ -606,47 +700,9 @@ class Picture:
         """Jobs that were on a node of ours and of which Slurm shows nothing any more."""
         return tuple(self._vanished.get(node, {}).values())
 
-    @property
-    def partitions_waiting(self) -> set[str]:
-        """Partitions in which jobs wait."""
-        return self._queue.partitions_waiting()
-
-    @property
-    def waiting_changes(self) -> int:
-        """So often what waits in the queue has changed."""
-        return self._queue.waiting_changes
-
-    def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
-        """Pending jobs of these partitions, in no order."""
-        return self._queue.pending(partitions)
-
-    def kinds_pending(self, partitions: Iterable[str]) -> Iterator[tuple[Job, Collection[str]]]:
-        """One of each kind of these that demand counts alike, and the ids of all of that kind."""
-        return self._queue.kinds_pending(partitions)
-
-    def instances_on(self, host: str) -> list[Instance]:
-        """Our instances on a host, in order of their names."""
-        return self._fleet.instances_on(host)
-
     def places_of(self, name: str) -> list[Instance]:
         """Every host's view of one instance; more than one only while it moves."""
-        return [place for place in self._fleet.places_of(name) if place.host in self.hosts]
-
-    def managed_on(self, host: str) -> list[ManagedNode]:
-        """Managed nodes that are on a host or on their way to it, in order of their names."""
-        return self._fleet.managed_on(host)
-
-    def names_on(self, host: str) -> frozenset[str]:
-        """Their names."""
-        return self._fleet.names_on(host)
-
-    def instance_names_on(self, host: str) -> Iterable[str]:
-        """Names of our instances on a host, in no order."""
-        return self._fleet.instance_names_on(host)
-
-    def holders(self, job_id: str) -> frozenset[str]:
-        """Names of the managed nodes whose records name the job, or a component of it."""
-        return self._fleet.holders(job_id)
+        return [place for place in self.fleet.places_of(name) if place.host in self.hosts]
 
     def host_of_node(self, node: str) -> str | None:
         """The host whose own Slurm node this is."""
@@ -656,7 +712,7 @@ class Picture:
         """Whether there are any of these."""
         known = self.hosts.get(host)
         node = None if known is None else known.node
-        return host in self.closed or self._queue.any_on(node) or self._claims.any_on(host)
+        return host in self.closed or self.job_index.any_on(node) or self.claim_index.any_on(host)
 
     def takers(self, host: str) -> tuple[str, ...]:
         """Ids of the jobs that have, or were just given, the host's own node."""
@@ -667,22 +723,14 @@ class Picture:
         found = {j.id for j in holders}
         # A hook knows an array task by its raw number only: 14 and 12_3 are one job.
         known = found | {str(j.raw_id) for j in holders}
-        found.update(job_id for job_id in self._claims.on(host) if job_id not in known)
+        found.update(job_id for job_id in self.claim_index.on(host) if job_id not in known)
         if host in self.closed:
             found.add("of the operator")
         return tuple(sorted(found))
 
     def claims_on(self, host: str) -> list[HostAllocation]:
         """Claims on the host."""
-        return [self.claims[job_id] for job_id in self._claims.on(host)]
-
-    def claim_ids_on(self, host: str) -> Iterable[str]:
-        """Ids of the jobs that claim the host."""
-        return self._claims.on(host)
-
-    def claim_ids_at(self, node: str) -> Iterable[str]:
-        """Ids of the jobs of claims that begin on this node of ours."""
-        return self._claims.at(node)
+        return [self.claims[job_id] for job_id in self.claim_index.on(host)]
 
     def running(self, key: str) -> bool:
         """Whether the operation is in flight."""
@@ -692,32 +740,24 @@ class Picture:
     def arriving(self, host: str) -> bool:
         """Whether an operation in flight, or one that failed and may yet have acted, may bring an
         instance onto this host's CPUs."""
-        return self._calls.arriving(host) or any(host in d.hosts for d in self.doubts.values())
+        return self.calls.arriving(host) or any(host in d.hosts for d in self.doubts.values())
 
     def alone(self, hosts: Iterable[str]) -> bool:
         """Whether nothing of ours is on these hosts or on its way to any of them."""
         if self.doubts:
             return False
-        of_ours, arriving = self._fleet.any_on, self._calls.arriving
+        of_ours, arriving = self.fleet.any_on, self.calls.arriving
         return not any(of_ours(h) or arriving(h) or self.parents_starting(h) for h in hosts)
 
     def parents_starting(self, host: str) -> int:
         """How many guests run there, or are just being started, to become parents of clones."""
-        known, calls = self.hosts.get(host), self._calls.of(host)
+        known, calls = self.hosts.get(host), self.calls.of(host)
         running = [key for key in calls if key.startswith("MakeParent") and self.running(key)]
         return max(len(running), len(known.parents_starting) if known is not None and known.parents else 0)
 
     def busy(self, name: str) -> bool:
         """Whether an operation of this node is in flight, or may have acted although it failed."""
-        return self._calls.busy(name) or name in self.doubts
-
-    def under_way(self, kind: str) -> frozenset[str]:
-        """Keys of operations in flight of a kind that is counted: suspends and requeues."""
-        return self._calls.under_way(kind)
-
-    def in_doubt(self, name: str) -> bool:
-        """Whether it is unknown where the node's instance is after a call that failed."""
-        return name in self.doubts
+        return self.calls.busy(name) or name in self.doubts
 
     def seen_s(self, kind: str, name: str) -> float:
         """When the subject was last read; 0 if never. Kinds: node, job, host, instance."""
@@ -732,37 +772,10 @@ class Picture:
         slurm = self.sources.get("slurm")
         return max(self._node_read.get(name, 0.0), slurm.seen_s if slurm else 0.0)
 
-    def first_seen_s(self, host: str, name: str) -> float:
-        """When an instance was first seen on a host by this daemon; 0 if it is not there."""
-        return self._fleet.first_seen_s(host, name)
-
-    def in_phase(self, *phases: Phase) -> set[str]:
-        """Names of the managed nodes in any of these phases."""
-        return self._fleet.in_phase(phases)
-
-    @property
-    def booting(self) -> Mapping[Making, int]:
-        """How many instances are being made of each image with such devices."""
-        return self._fleet.booting
-
-    @property
-    def suspected(self) -> Iterable[str]:
-        """Names of the managed nodes against whose work something was found."""
-        return self._fleet.suspected
-
-    def count_in(self, *phases: Phase) -> int:
-        """How many managed nodes are in any of these phases."""
-        return self._fleet.count_in(phases)
-
     def operations_of(self, name: str) -> list[Operation]:
         """Operations of one node, in flight or failed, oldest first."""
-        found = [self.operations[key] for key in self._calls.of(name)]
+        found = [self.operations[key] for key in self.calls.of(name)]
         return sorted(found, key=lambda operation: (operation.since_s, operation.key))
-
-    @property
-    def fleet(self) -> FleetIndex:
-        """What was begun and what left lately, for ramps."""
-        return self._fleet
 
     @property
     def clock_s(self) -> float:
@@ -771,28 +784,16 @@ class Picture:
 
     def created_lately(self, within_s: float) -> int:
         """How many instances we began to make less than so long ago."""
-        return self._fleet.created_since(self.now_s - within_s)
-
-    def created_after_s(self, since_s: float) -> float | None:
-        """When we began to make the first of those after `since_s`."""
-        return self._fleet.created_after_s(since_s)
+        return self.fleet.created_since(self.now_s - within_s)
 
     def destroyed_lately(self, within_s: float) -> int:
         """The work on how many instances was given up less than so long ago."""
-        return self._fleet.destroyed_since(self.now_s - within_s)
-
-    def destroyed_after_s(self, since_s: float) -> float | None:
-        """When that was done for the first time after `since_s`."""
-        return self._fleet.destroyed_after_s(since_s)
+        return self.fleet.destroyed_since(self.now_s - within_s)
 
     def source_read_s(self, source: str) -> float:
         """When the latest complete reading of Slurm, or of a host, began; 0: never."""
         known = self.sources.get(source)
         return 0.0 if known is None else known.seen_s
-
-    def instances_called(self, name: str) -> list[Instance]:
-        """Every host's view of one instance, hosts that were never seen included."""
-        return self._fleet.places_of(name)
 
     def fresh(self, source: str, stale_after_s: float) -> bool:
         """Whether the source was read, and not longer ago than that."""

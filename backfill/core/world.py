@@ -111,7 +111,7 @@ class World(Picture):
             if (change.from_s or change.seen_s) - old.seen_s > _GAP_S:
                 self.sighted_since_s = max(self.now_s, change.seen_s)
                 self.queue.everything()
-            for job_id in self._queue.bury(change.seen_s):
+            for job_id in self.job_index.bury(change.seen_s):
                 self._seen.pop(("job", job_id), None)
         elif old.seen_s == 0.0:
             self.queue.host_seen(change.source)
@@ -182,10 +182,10 @@ class World(Picture):
                     self._found_again(change.job.id)
                 elif known.active and change.job.state in ENDED and not self._on_ours(known):
                     self._learn(known, change.seen_s)
-                self._queue.put(change.job)
+                self.job_index.put(change.job)
                 self.queue.job_moved(known, change.job)
             else:
-                self._queue.put(change.job)
+                self.job_index.put(change.job)
 
     def _learn(self, job: Job, ended_s: float) -> None:
         """A job has ended that says how much of a time limit its owner uses."""
@@ -200,7 +200,7 @@ class World(Picture):
             known = self.jobs.get(change.id)
             if known is not None and known.active:
                 self._vanish(known)
-            self._queue.drop(change.id, change.seen_s)
+            self.job_index.drop(change.id, change.seen_s)
             if known is not None:
                 self.queue.job_moved(known, None)
 
@@ -223,7 +223,7 @@ class World(Picture):
     def _instance_seen(self, change: ch.InstanceSeen) -> None:
         instance = change.instance
         if self._newer("instance", f"{instance.host}/{instance.name}", change.seen_s):
-            self._fleet.put(instance, change.seen_s)
+            self.fleet.put(instance, change.seen_s)
             self._remember_generation(instance.name, instance.tag.generation)
             self._instance_moved(instance.host, instance.name)
 
@@ -231,12 +231,12 @@ class World(Picture):
         host, name = change.host, change.name
         known = self.instances.get((host, name))
         if known is not None and self._newer("instance", f"{host}/{name}", change.seen_s):
-            self._fleet.instances[host, name] = replace(known, state=InstanceState.PAUSED)
+            self.fleet.instances[host, name] = replace(known, state=InstanceState.PAUSED)
             self._instance_moved(host, name)
 
     def _instance_gone(self, change: ch.InstanceGone) -> None:
         if self._newer("instance", f"{change.host}/{change.name}", change.seen_s):
-            self._fleet.drop(change.host, change.name)
+            self.fleet.drop(change.host, change.name)
             self._instance_moved(change.host, change.name)
 
     def _instance_moved(self, host: str, name: str) -> None:
@@ -245,16 +245,16 @@ class World(Picture):
     def _claimed(self, change: ch.Claimed) -> None:
         known = self.claims.get(change.job_id)
         claim = HostAllocation(change.job_id, change.hosts, change.at_s, change.waiting, change.nodes)
-        self._claims.put(claim)
+        self.claim_index.put(claim)
         self.queue.claim_moved(change.job_id, {*claim.hosts, *(() if known is None else known.hosts)})
 
     def _claim_answered(self, change: ch.ClaimAnswered) -> None:
-        self._claims.answered(change.job_id)
+        self.claim_index.answered(change.job_id)
         self.queue.claim_moved(change.job_id, ())
 
     def _claim_ended(self, change: ch.ClaimEnded) -> None:
         known = self.claims.get(change.job_id)
-        self._claims.drop(change.job_id)
+        self.claim_index.drop(change.job_id)
         self.queue.claim_moved(change.job_id, () if known is None else known.hosts)
 
     def _node_managed(self, change: ch.NodeManaged) -> None:
@@ -263,24 +263,24 @@ class World(Picture):
             if known.generation == change.node.generation:
                 check_transition(known, change.node.phase)
             if _tries_anew(known, change.node):
-                self._calls.forget(known.name)
+                self.calls.forget(known.name)
         self._count_destroyed(change.node)
         for name in follow(self.streaks, known, change.node, self.now_s):
             if name:
                 self.queue.host_moved(name)
-        self._fleet.manage(inherit(change.node, known))
+        self.fleet.manage(inherit(change.node, known))
         self._remember_generation(change.node.name, change.node.generation)
         self._look_ready(change.node.name)
         self.queue.record_moved(known, change.node)
 
     def _node_forgotten(self, change: ch.NodeForgotten) -> None:
         known = self.managed.get(change.name)
-        self._fleet.forget(change.name)
+        self.fleet.forget(change.name)
         self._vanished.pop(change.name)
         self._deleted.discard((change.name, change.generation))
         self.removed[change.name] = max(change.generation, self.removed.get(change.name, 0))
         self._look_ready(change.name)
-        self._calls.forget(change.name)
+        self.calls.forget(change.name)
         doubt = self.doubts.pop(change.name)
         self._remember_generation(change.name, change.generation)
         self.queue.mark_name(change.name)
@@ -300,13 +300,13 @@ class World(Picture):
         self.queue.fleet_moved(change.fleet.members)
 
     def _operation_started(self, change: ch.OperationStarted) -> None:
-        self._calls.started(change)
+        self.calls.started(change)
         kind, name, _ = change.key.split(":", 2)
         self.queue.call_moved(kind, name, change.host)
 
     def _operation_done(self, change: ch.OperationDone) -> None:
         known = self.operations.get(change.key)
-        self._calls.done(change)
+        self.calls.done(change)
         kind, name, rest = change.key.split(":", 2)
         if known is not None and known.host and change.problem and change.begun:
             self._doubt(name, known.host, change.at_s)
@@ -395,7 +395,7 @@ class World(Picture):
         known = self.managed.get(name)
         if known is not None and known.generation == generation:
             node = change(known)
-            self._fleet.note(node)
+            self.fleet.note(node)
             self.queue.record_moved(known, node)
 
     # --- what is destroyed, and what was not --------------------------------------------------
@@ -419,10 +419,10 @@ class World(Picture):
 
     def _count_destroyed(self, node: ManagedNode) -> None:
         if node.condemned is not None:
-            self._fleet.destroyed(node.name, node.generation, node.condemned.since_s)
+            self.fleet.destroyed(node.name, node.generation, node.condemned.since_s)
 
     def _destroyed(self, change: ch.Destroyed) -> None:
-        self._fleet.destroyed(change.name, change.generation, change.at_s)
+        self.fleet.destroyed(change.name, change.generation, change.at_s)
 
     def _unconfirmed(self, change: ch.Unconfirmed) -> None:
         self._renew(change.name, change.generation, lambda node: unconfirmed(node, change.reason))

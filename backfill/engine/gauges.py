@@ -59,10 +59,10 @@ def gauges(daemon: Daemon) -> Generator[None, None, list[Body]]:
     """Tell all of it; made in slices, between which the daemon's thread may do better things."""
     world, policies = daemon.world, daemon.cycle.policies
     claims = world.claims.values()
-    kinds = world.kinds_pending(policies.priorities.low)
+    kinds = world.job_index.kinds_pending(policies.priorities.low)
     found = [
         INFO.gauges({(policies.cluster,): 1.0}),
-        NODES.gauges({(phase.value,): float(world.count_in(phase)) for phase in Phase}),
+        NODES.gauges({(phase.value,): float(world.fleet.count_in(phase)) for phase in Phase}),
         BARRED.gauges({(by,): float(by in world.barred) for by in ("journal", "lease")}),
         INBOX.gauges({(): float(daemon.inbox.qsize())}),
         POLICY.gauges({(): float(not daemon.policyfile.problems)}),

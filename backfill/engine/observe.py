@@ -152,7 +152,7 @@ def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
     ]
     found += [
         ch.InstanceGone(host.name, known.name, at_s)
-        for known in world.instances_on(host.name)
+        for known in world.fleet.instances_on(host.name)
         if known.name not in seen.instances
     ]
     found.append(ch.SourceSeen(host.name, at_s))
@@ -166,7 +166,7 @@ def _odd_host(world: World, seen: HostObservation) -> Reason | None:
     that was restarted without its state, or another one that answers in its place.
     """
     host = seen.host.name
-    known = [i for i in world.instances_on(host) if not _may_go(world, host, i.name)]
+    known = [i for i in world.fleet.instances_on(host) if not _may_go(world, host, i.name)]
     if not known or any(i.name in seen.instances for i in known):
         return None
     if _for_long(world, host, seen.seen_s):

@@ -183,7 +183,7 @@ class Queries:
         phases: dict[str, int] = {p.value: 0 for p in Phase}
         for node in world.managed.values():
             phases[node.phase.value] += 1
-        kinds = world.kinds_pending(policies.priorities.low)
+        kinds = world.job_index.kinds_pending(policies.priorities.low)
         told = {
             "cluster": policies.cluster,
             "policy": self._daemon.policyfile.told(),
@@ -274,7 +274,7 @@ class Queries:
             "busy": host.busy,
             "parents": [asdict(parent) for parent in host.parents or ()],
             "given_to": list(world.takers(host.name)),
-            "instances": [i.name for i in world.instances_on(host.name)],
+            "instances": [i.name for i in world.fleet.instances_on(host.name)],
             "closed": world.closed.get(host.name, ""),
         }
 

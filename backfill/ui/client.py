@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from backfill.core.model.visible import escaped, visible
+from backfill.core.model.sentences import escaped, visible
 from backfill.ui.parser import NO, NO_PERMISSION, OK, UNAVAILABLE, say
 
 DEFAULT_SOCKET = "/run/backfill/daemon.sock"

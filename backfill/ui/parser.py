@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from backfill.core.model.visible import visible
+from backfill.core.model.sentences import visible
 
 OK = 0
 NO = 1  # the answer is no, or what was asked for failed

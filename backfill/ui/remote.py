@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import Any, cast
 
-from backfill.core.model.visible import visible
+from backfill.core.model.sentences import visible
 from backfill.ui.client import Answer, AskError, shown
 from backfill.ui.parser import NO, NO_PERMISSION, UNAVAILABLE
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
-from backfill.core.model.machine_request import MachineRequest
+from backfill.core.model.cluster import ENDED, OUR_REASON, JobState, MachineRequest
 from backfill.core.model.sentences import sentence
 from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 from tests.contract.workload_rig import REASON, Rig, await_state, job, node, running, spec

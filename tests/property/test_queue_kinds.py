@@ -44,13 +44,13 @@ def test_kinds_add_up_to_the_same(news: list[Job | int], demand: Demand) -> None
         else:
             world.apply(ch.JobGone(str(one), float(turn)))
         known = [job for job in world.jobs.values() if job.state is JobState.PENDING]
-        assert world.partitions_waiting == {job.partition for job in known}
+        assert world.job_index.partitions_waiting() == {job.partition for job in known}
         for partitions in (("htc",), ("htc", "other"), ("none",)):
             there = [job for job in known if job.partition in partitions]
-            assert sorted(world.pending(partitions), key=_id) == sorted(there, key=_id)
-            found = demand.need_of(world.kinds_pending(partitions), FLAVOUR, 100.0)
+            assert sorted(world.job_index.pending(partitions), key=_id) == sorted(there, key=_id)
+            found = demand.need_of(world.job_index.kinds_pending(partitions), FLAVOUR, 100.0)
             assert found == demand.need(there, FLAVOUR, 100.0)
-            qos = [(job.qos, id_) for job, ids in world.kinds_pending(partitions) for id_ in ids]
+            qos = [(job.qos, id_) for job, ids in world.job_index.kinds_pending(partitions) for id_ in ids]
             assert sorted(qos) == sorted((job.qos, job.id) for job in there)
 
 
@@ -65,4 +65,4 @@ def test_whatever_else_a_job_says_makes_no_other_kind() -> None:
     for number in range(1, 20):
         other = replace(one, id=str(number), raw_id=number, user=f"u{number}", submit_s=number)
         world.apply(ch.JobSeen(other, 1.0))
-    assert len(list(world.kinds_pending(("htc",)))) == 1
+    assert len(list(world.job_index.kinds_pending(("htc",)))) == 1

@@ -36,7 +36,7 @@ def parked(
     run.until(lambda: all(_runs(sim, job) for job in lows), 120.0)
     for host in HOSTS:
         sim.submit("batch", 3000.0, required_nodes=(host,))
-    run.until(lambda: run.world.count_in(Phase.PARKED) == 6, 120.0)
+    run.until(lambda: run.world.fleet.count_in(Phase.PARKED) == 6, 120.0)
     return sim, run, lows
 
 
@@ -47,7 +47,7 @@ def _runs(sim: SimulatedWorld, job: str) -> bool:
 
 def intact(sim: SimulatedWorld, run: Rehearsal, lows: list[str]) -> None:
     """Nothing was lost, and all goes on where it stopped."""
-    assert run.world.count_in(Phase.PARKED) == 6
+    assert run.world.fleet.count_in(Phase.PARKED) == 6
     assert [sim.job(job).restarts for job in lows] == [0] * 6
     run.until(lambda: all(sim.job(job).state is JobState.COMPLETED for job in lows), 6000.0)
     assert [sim.job(job).restarts for job in lows] == [0] * 6
@@ -133,9 +133,9 @@ def test_budgets_go_by_the_clock_on_the_wall() -> None:
     run.until(lambda: _runs(sim, job), 60.0)
     sim.set_clock(12 * HOUR_S)
     run.run(60.0)
-    assert run.world.count_in(Phase.READY) == 0
+    assert run.world.fleet.count_in(Phase.READY) == 0
     sim.set_clock(-12 * HOUR_S)
-    run.until(lambda: run.world.count_in(Phase.READY) == 1, 120.0)
+    run.until(lambda: run.world.fleet.count_in(Phase.READY) == 1, 120.0)
     run.run(HOUR_S)
-    assert run.world.count_in(Phase.READY) == 1
+    assert run.world.fleet.count_in(Phase.READY) == 1
     assert sim.audit() == []

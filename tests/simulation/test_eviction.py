@@ -282,7 +282,7 @@ def test_where_a_paused_instance_cannot_be_saved_it_is_suspended_from_running() 
     run.until(lambda: running(run, low), 30)
     run.cycle.take([ch.HoldSet("east", sim.now_s, True, "its owner wants it")])
     run.until(lambda: sim.job(low).state is JobState.SUSPENDED, 60)
-    assert [i.state for i in run.world.instances_on("east")] == [InstanceState.SUSPENDED]
+    assert [i.state for i in run.world.fleet.instances_on("east")] == [InstanceState.SUSPENDED]
     run.cycle.take([ch.HoldSet("east", sim.now_s, False, "")])
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 400)
     assert sim.job(low).restarts == 0

@@ -34,11 +34,11 @@ def test_a_host_is_clear_when_its_maintenance_begins() -> None:
     run = play(sim, policies(gaps=Gaps(boot_pays_s=0.0, clear_before_s=120.0)))
     jobs = [sim.submit("htc", 400.0) for _ in range(8)]
     run.until(lambda: running(sim, *jobs), 100)
-    assert run.world.instances_on("bm1")
+    assert run.world.fleet.instances_on("bm1")
     run.run(begin_s - 119.0 - sim.now_s)
-    assert [i.name for i in run.world.instances_on("bm1") if i.occupies_cpu] == []
+    assert [i.name for i in run.world.fleet.instances_on("bm1") if i.occupies_cpu] == []
     run.run(400)
-    assert [i.name for i in run.world.instances_on("bm1") if i.occupies_cpu] == []
+    assert [i.name for i in run.world.fleet.instances_on("bm1") if i.occupies_cpu] == []
     sim.slurm.announce("bm1")
     run.until(lambda: ended(sim, *jobs), 900)
     assert {sim.job(j).restarts for j in jobs} == {0}

@@ -8,8 +8,7 @@ import pytest
 
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase, Rung
-from backfill.core.model.readiness import Fact
+from backfill.core.model.lifecycle import Fact, Phase, Rung
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule

@@ -39,9 +39,9 @@ def test_a_smaller_quota_is_obeyed_with_patience_and_no_job_is_lost() -> None:
     run.until(lambda: any(m.phase is Phase.DRAINING for m in run.world.managed.values()), 20)
     assert sum(m.doomed for m in run.world.managed.values()) == 2
     assert running(run, *ids)
-    run.until(lambda: len(run.world.instances_on("east")) == 2, 60)
+    run.until(lambda: len(run.world.fleet.instances_on("east")) == 2, 60)
     run.until(lambda: all(sim.job(j).state is JobState.COMPLETED for j in ids), 900)
-    assert len(run.world.instances_on("east")) <= 2
+    assert len(run.world.fleet.instances_on("east")) <= 2
     assert sorted(sim.job(j).restarts for j in ids) == [0, 0, 1, 1]
     assert sim.audit() == []
 
@@ -59,11 +59,11 @@ def test_an_owner_names_how_many_may_stay_and_a_restart_remembers_it() -> None:
     """`backfill reclaim`: idle and young ones go first; nothing grows until it is undone."""
     sim, run, ids = full()
     run.cycle.take([ch.HoldSet("east", sim.now_s, True, "maintenance", keep=1)])
-    run.until(lambda: len(run.world.instances_on("east")) == 1, 120)
+    run.until(lambda: len(run.world.fleet.instances_on("east")) == 1, 120)
     run.kill()
     run.start()
     run.run(60)
-    assert len(run.world.instances_on("east")) == 1
+    assert len(run.world.fleet.instances_on("east")) == 1
     assert run.world.kept == {"east": (1, "maintenance")}
     run.cycle.take([ch.HoldSet("east", sim.now_s, False, "over", keep=1)])
     run.until(lambda: all(sim.job(j).state is JobState.COMPLETED for j in ids), 900)
@@ -94,7 +94,7 @@ def test_harvest_and_burst_in_one_policy() -> None:
     assert {m.host for m in run.world.managed.values()} == {"bm1", "east"}
     high = sim.submit("batch", 60.0, cpus=2)
     run.until(lambda: running(run, high), 30)
-    assert not any(i.occupies_cpu for i in run.world.instances_on("bm1"))
-    assert {i.state for i in run.world.instances_on("east")} == {InstanceState.RUNNING}
+    assert not any(i.occupies_cpu for i in run.world.fleet.instances_on("bm1"))
+    assert {i.state for i in run.world.fleet.instances_on("east")} == {InstanceState.RUNNING}
     run.until(lambda: all(sim.job(j).state is JobState.COMPLETED for j in [*low, high]), 2000)
     assert sim.audit() == []

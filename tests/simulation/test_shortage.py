@@ -56,7 +56,7 @@ def test_a_server_that_found_no_room_after_all_is_begun_anew_at_once() -> None:
     seen: set[Tag] = set()
     while len(seen) < 6:
         run.until(lambda: bool(tags(run) - seen), 20)
-        (instance,) = run.world.instances_on("east")
+        (instance,) = run.world.fleet.instances_on("east")
         seen.add(instance.tag)
         sim.crash_instance(instance.name)
         lost = replace(instance, state=InstanceState.CRASHED, no_room="No valid host was found")
@@ -66,4 +66,4 @@ def test_a_server_that_found_no_room_after_all_is_begun_anew_at_once() -> None:
 
 
 def tags(run: Rehearsal) -> set[Tag]:
-    return {instance.tag for instance in run.world.instances_on("east")}
+    return {instance.tag for instance in run.world.fleet.instances_on("east")}

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from backfill.core.model import changes as ch
 from backfill.core.model.plan import AnswerClaim
 from backfill.core.model.records import encode
-from backfill.core.model.visible import escape, escaped, visible
+from backfill.core.model.sentences import escaped, visible
 from backfill.engine.listener import Listener
 from backfill.engine.messages import Message
 from backfill.engine.queries import Queries
@@ -31,6 +31,7 @@ from backfill.ports.storage import Record
 from backfill.ui.cli import main
 from backfill.ui.client import print_json, shown
 from backfill.ui.commands.daemon import OneLine
+from backfill.ui.report.style import escape
 from backfill.ui.terminal import Guarded
 from tests.unit.living_daemon import LivingDaemon, a_gate, living, parked
 from tests.unit.test_hook_desk import NOW_S, Desk

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.core.model.machine_request import MachineRequest, asked, parse, render, without_word, word_of
+from backfill.core.model.cluster import MachineRequest
+from backfill.core.model.machine_request import asked, parse, render, without_word, word_of
 from backfill.core.model.refusals import Reason
 from backfill.core.model.sentences import sentence
 

@@ -19,6 +19,7 @@ from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order, Spread
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.reconcile.planner import plan
+from backfill.core.tables import JobIndex
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -73,14 +74,14 @@ def test_each_of_many_new_instances_costs_looks_at_its_own_host(
         return look(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(placement, "_look", counted)
-    waiting = World.kinds_pending
+    waiting = JobIndex.kinds_pending
 
     def asked(*arguments: object) -> object:
         nonlocal wants
         wants += 1
         return waiting(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(World, "kinds_pending", asked)
+    monkeypatch.setattr(JobIndex, "kinds_pending", asked)
     found = plan(world, rules)
     made = [action.spec.host for action in found.actions if isinstance(action, CreateInstance)]
     assert made == [f"n{i}" for i in range(count)]
@@ -133,8 +134,8 @@ def test_a_requeued_job_leaves_its_node_when_it_has_completed_there() -> None:
     world = World()
     waits = Job("7", 7, "htc", JobState.PENDING)
     world.apply(ch.JobSeen(replace(waits, nodes=("v1",), flags=frozenset({"COMPLETING"})), NOW_S))
-    changes = world.waiting_changes
+    changes = world.job_index.waiting_changes
     assert [job.id for job in world.jobs_on("v1")] == ["7"]
     world.apply(ch.JobSeen(waits, NOW_S + 1))
     assert world.jobs_on("v1") == []
-    assert world.waiting_changes == changes
+    assert world.job_index.waiting_changes == changes

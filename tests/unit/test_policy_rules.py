@@ -48,7 +48,7 @@ def test_the_nodes_of_a_host_come_in_order_of_their_names() -> None:
     for name in reversed(names):
         node = ManagedNode(name, "10.0.0.1/8", "bm1", 1, Phase.BOOTING, NOW, NOW)
         world.apply(ch.NodeManaged(node))
-    assert [node.name for node in world.managed_on("bm1")] == names
+    assert [node.name for node in world.fleet.managed_on("bm1")] == names
 
 
 def test_the_idle_go_before_the_lowly_and_these_before_the_young() -> None:

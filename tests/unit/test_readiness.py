@@ -14,8 +14,8 @@ import pytest
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.fleet import Flavour
-from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
-from backfill.core.model.readiness import Fact, GuestReport, judge_registration, judge_report
+from backfill.core.model.lifecycle import Fact, GuestReport, ManagedNode, NodeProof, Phase
+from backfill.core.model.readiness import judge_registration, judge_report
 from backfill.core.model.records import decode, encode, remembered
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import sentence, why

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.machine_request import MachineRequest
+from backfill.core.model.cluster import Job, JobState, MachineRequest, Node, NodeBase
 from backfill.drivers.slurm.reading.ahead import Ahead, SlurmReservation, read_reservations
 from backfill.drivers.slurm.reading.parse import MOST_OF_AN_ARRAY, JobFormat, read_nodes
 from backfill.ports.errors import BadOutputError

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
 
-from backfill.core.model.machine_request import MachineRequest
 from backfill.core.model.refusals import Reason
 
 
@@ -123,6 +122,27 @@ class Node:
     def state_text(self) -> str:
         """The state as Slurm writes it, base first: `IDLE+DRAIN`."""
         return "+".join([self.base.value, *sorted(self.flags)])
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRequest:
+    """A job's own machines. None: as the job says, or as the policy file says for all.
+
+    `per_node`: how many machines stand for one node of the job; the other values are of each.
+    `sriov`: virtual functions, `regions`: memory shared with its fellows on the host, MB each.
+    """
+
+    per_node: int = 1
+    cpus: int | None = None
+    memory_mb: int | None = None
+    disk_gb: float | None = None
+    image: str | None = None
+    network: str | None = None
+    sriov: int = 0
+    regions: tuple[int, ...] = ()
+    # job_submit.lua holds it until the daemon does: that it is held by its user (JobHeldUser) is
+    # then no wish of his. A job that he holds himself is left alone until he releases it.
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from backfill.core.model.fleet import Flavour
-from backfill.core.model.readiness import GuestReport
 
 
 class Phase(StrEnum):
@@ -206,6 +205,37 @@ class JobCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class Fact:
+    """One finding that needs no policy to be judged. `said`: the figure, or what is wrong.
+
+    `name` is a check, with the part of it after a colon: `munge:to the guest`, `files:/home`.
+    """
+
+    name: str
+    ok: bool
+    said: str = ""
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GuestReport:
+    """What one call into a guest found out, after its clock was set.
+
+    `offset_s`: the controller's clock minus the guest's; None when it could not be measured.
+    `bound_s`: how far that may be wrong. `source`: what it was measured against.
+    """
+
+    correction_s: float
+    offset_s: float | None
+    bound_s: float
+    source: str
+    cpus: int
+    memory_mb: int
+    addresses: tuple[str, ...]
+    facts: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeProof:
     """What a node has shown of itself since it was made."""
 
@@ -330,6 +360,11 @@ def with_report(node: ManagedNode, report: GuestReport | None) -> ManagedNode:
 def woken(node: ManagedNode, at_s: float) -> ManagedNode:
     """The record after its guest's clock was set and its slurmd told to register."""
     return replace(node, proof=replace(node.proof, woken_s=at_s))
+
+
+def unwoken(node: ManagedNode) -> NodeProof:
+    """Its proof when it is to be woken once more."""
+    return replace(node.proof, woken_s=None)
 
 
 def reported(node: ManagedNode, at_s: float, report: GuestReport) -> ManagedNode:

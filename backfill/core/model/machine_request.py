@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from backfill.core.model.cluster import MachineRequest
 from backfill.core.model.refusals import Code, Reason, because
 
 WORD = "backfill-vm"
@@ -23,27 +24,6 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _SIZE = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[KMGTkmgt]?)[Bb]?")
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True)
-class MachineRequest:
-    """A job's own machines. None: as the job says, or as the policy file says for all.
-
-    `per_node`: how many machines stand for one node of the job; the other values are of each.
-    `sriov`: virtual functions, `regions`: memory shared with its fellows on the host, MB each.
-    """
-
-    per_node: int = 1
-    cpus: int | None = None
-    memory_mb: int | None = None
-    disk_gb: float | None = None
-    image: str | None = None
-    network: str | None = None
-    sriov: int = 0
-    regions: tuple[int, ...] = ()
-    # job_submit.lua holds it until the daemon does: that it is held by its user (JobHeldUser) is
-    # then no wish of his. A job that he holds himself is left alone until he releases it.
-    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def _free(world: World, policies: PolicySet) -> Counter[Offer]:
 
 def _booting(world: World, policies: PolicySet, each: int) -> Counter[Offer]:
     found: Counter[Offer] = Counter()
-    for (image, devices), nodes in world.booting.items():
+    for (image, devices), nodes in world.fleet.booting.items():
         found[image or policies.instances.image, devices] += nodes * each
     return found
 
@@ -140,9 +140,9 @@ def may_create(world: World, limits: Limits, parents_starting: int = 0) -> Reaso
 
     `parents_starting`: the number of parents that are being made; each is a boot as well.
     """
-    if world.count_in(*_PRESENT) >= limits.max_instances:
+    if world.fleet.count_in(*_PRESENT) >= limits.max_instances:
         return limit("limits.max_instances", limits.max_instances)
-    if world.count_in(Phase.BOOTING) + parents_starting >= limits.boots_at_once:
+    if world.fleet.count_in(Phase.BOOTING) + parents_starting >= limits.boots_at_once:
         return limit("limits.boots_at_once", limits.boots_at_once)
     if world.created_lately(3600.0) >= limits.creates_per_hour:
         return limit("limits.creates_per_hour", limits.creates_per_hour)
@@ -172,7 +172,7 @@ def left_over(builder: PlanBuilder, seen: Node) -> bool:
     world, name = builder.world, seen.name
     dynamic = any(flag.startswith("DYNAMIC") for flag in seen.flags)
     ours = dynamic and name in world.queue.names and world.host_of_node(name) is None
-    return ours and name not in world.managed and not world.instances_called(name)
+    return ours and name not in world.managed and not world.fleet.places_of(name)
 
 
 MINUTE_S = 60.0
@@ -194,7 +194,7 @@ def not_admitted(builder: PlanBuilder, image: str) -> Reason | None:
 
 def hour_over_s(builder: PlanBuilder) -> float:
     """Return when limits.creates_per_hour may allow one more."""
-    first_s = builder.world.created_after_s(builder.now_s - _HOUR_S)
+    first_s = builder.world.fleet.created_after_s(builder.now_s - _HOUR_S)
     return 0.0 if first_s is None else first_s + _HOUR_S
 
 

@@ -1,7 +1,7 @@
 """A plan in the making: collects actions, and knows which are in flight or have failed.
 
-What each step may ask is here as well: whose turn it is on a host, what the budgets leave, and the
-words that owners of jobs read.
+What each step may ask is here as well: whose turn it is on a host, what the budgets leave, whose
+memory is written to disk, and the words that owners of jobs read.
 """
 
 from __future__ import annotations
@@ -11,13 +11,23 @@ from dataclasses import replace
 from enum import Enum, auto
 from math import inf
 
-from backfill.core.model.actions import DriverAction, TellJob
+from backfill.core.model.actions import DriverAction, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
 from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, Rung, check_transition
 from backfill.core.model.operations import Operation
 from backfill.core.model.plan import Action, ForgetNode, Plan, SetNode, effect_of
-from backfill.core.model.refusals import Code, Goal, Reason, Refusal, Words, because, call_failed, refusal
+from backfill.core.model.refusals import (
+    Aside,
+    Code,
+    Goal,
+    Reason,
+    Refusal,
+    Words,
+    because,
+    call_failed,
+    refusal,
+)
 from backfill.core.policies.budgets import Of
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet
@@ -133,7 +143,7 @@ class PlanBuilder:
 
     def under_way(self, kind: str, but: str) -> set[str]:
         """Nodes, other than `but`, with an action of this kind in flight, where these are counted."""
-        return {key.split(":")[1] for key in self.world.under_way(kind)} - {but}
+        return {key.split(":")[1] for key in self.world.calls.under_way(kind)} - {but}
 
     def operation(self, action: DriverAction) -> Operation | None:
         """What is known of an action that was begun before and has not succeeded yet."""
@@ -394,4 +404,61 @@ def _whole(policies: PolicySet) -> int:
 
 def on_cpu(world: World) -> int:
     """How many instances are at work, or about to be."""
-    return world.count_in(*ON_CPU)
+    return world.fleet.count_in(*ON_CPU)
+
+
+# --- memory to disk, in turns ---------------------------------------------------------------------
+
+_KIND = SuspendInstance.__name__
+
+
+def kept_in_memory(instance: Instance | None) -> Reason | None:
+    """Return why an instance that stands still can neither be saved nor moved, if it cannot.
+
+    To let go of devices its guest would have to run, on a host that others were given.
+    """
+    if instance is None or instance.state is not InstanceState.PAUSED or not instance.plugged:
+        return None
+    return because(Code.HOLDS_DEVICES, job=instance.devices_of)
+
+
+def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
+    """Write the instance's memory to disk when it is its turn."""
+    kept = kept_in_memory(builder.instance(node))
+    if kept:
+        builder.refuse(node.name, Goal.SUSPEND, kept)
+        return Progress.FINAL
+    world, queue = builder.world, builder.policies.disk_queue
+    expected_s = _expected_s(builder, node)
+    action = SuspendInstance(node.name, node.generation, reason, node.host, expected_s)
+    if world.running(action.key):
+        return Progress.RUNNING
+    writing = {name: _used_mb(builder, name) for name in builder.under_way(_KIND, but=node.name)}
+    here_mb = sum(mb for name, mb in writing.items() if _is_on(builder, name, node.host))
+    refusal = queue.refusal(_used_mb(builder, node.name), here_mb, sum(writing.values()))
+    if refusal:
+        builder.awaits(Topic.DISK)
+        others = Aside(tuple(sorted(writing)))
+        builder.refuse(node.name, Goal.SUSPEND, refusal.plus(others=others))
+        return Progress.WAITING
+    return builder.do(action)
+
+
+def _is_on(builder: PlanBuilder, name: str, host: str) -> bool:
+    node = builder.world.managed.get(name)
+    return node is not None and node.host == host
+
+
+def _used_mb(builder: PlanBuilder, name: str) -> int:
+    """How much of its memory there is to write, as far as the hypervisor tells."""
+    node = builder.world.managed.get(name)
+    instance = None if node is None else builder.instance(node)
+    if instance is None:
+        return 0
+    return min(instance.rss_mb or instance.resources.memory_mb, instance.resources.memory_mb)
+
+
+def _expected_s(builder: PlanBuilder, node: ManagedNode) -> float:
+    """By what this host did before; 0 when it has not been learned."""
+    rate = builder.world.rates.get(node.host)
+    return (rate.predict_s(_used_mb(builder, node.name)) or 0.0) if rate is not None else 0.0

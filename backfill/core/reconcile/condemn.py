@@ -179,7 +179,7 @@ def _needed_s(builder: PlanBuilder, node: ManagedNode, cause: Cause) -> float:
             long = off and bool(node.held)
         case Cause.VANISHED:
             # A hypervisor that shows nothing at all may only have lost sight of its guests.
-            alone = not world.instances_on(node.host)
+            alone = not world.fleet.instances_on(node.host)
             long = alone and node.name not in world.silent and bool(work_on(builder, node))
         case _:
             long = False
@@ -190,7 +190,7 @@ def old_copy(builder: PlanBuilder, instance: Instance) -> Reason | None:
     """Return why a copy of an earlier generation is not destroyed yet, if it is not."""
     world, limits = builder.world, builder.policies.limits
     builder.awaits(Topic.READING)
-    first_s = world.first_seen_s(instance.host, instance.name)
+    first_s = world.fleet.first_seen_s(instance.host, instance.name)
     if world.source_read_s(instance.host) < first_s + limits.sure_after_s:
         return because(Code.SEEN_LONGER, host=instance.host, needed_s=limits.sure_after_s)
     return None
@@ -208,7 +208,7 @@ def _full(builder: PlanBuilder) -> Reason | None:
     )
     for key, most, within_s in windows:
         if world.destroyed_lately(within_s) >= most:
-            first_s = world.destroyed_after_s(builder.now_s - within_s)
+            first_s = world.fleet.destroyed_after_s(builder.now_s - within_s)
             if first_s is not None:
                 builder.wake_at(first_s + within_s)
             return limit(key, most)
@@ -218,7 +218,7 @@ def _full(builder: PlanBuilder) -> Reason | None:
 def _many(builder: PlanBuilder) -> Reason | None:
     """Return the same of instances without work."""
     most = builder.policies.limits.removals_at_once
-    if builder.world.count_in(Phase.REMOVING) >= most:
+    if builder.world.fleet.count_in(Phase.REMOVING) >= most:
         builder.awaits(Topic.REMOVALS)
         return limit("limits.removals_at_once", most)
     return None

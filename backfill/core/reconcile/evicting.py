@@ -11,14 +11,14 @@ from backfill.core.model.actions import CancelMove, MigrateInstance, PauseInstan
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, Phase, Rung
+from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, Phase, Rung, unwoken
 from backfill.core.model.operations import Operation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import closed, find_host, need_of
 from backfill.core.policies.workloads import WarnBy, Workload
 from backfill.core.queue import Topic
-from backfill.core.reconcile.builder import PlanBuilder, Progress, tell
+from backfill.core.reconcile.builder import PlanBuilder, Progress, suspend, tell
 from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
 from backfill.core.reconcile.devices import unplug_first
 from backfill.core.reconcile.held_jobs import PAUSED, drained, holding, suspend_jobs, tell_stopped
@@ -34,8 +34,6 @@ from backfill.core.reconcile.pressure import (
     unsafe,
     why_taken,
 )
-from backfill.core.reconcile.proof import unwoken
-from backfill.core.reconcile.to_disk import suspend
 
 _PUT_OFF = "still paused, because its node did not come back well; it is tried again by itself"
 
@@ -43,7 +41,7 @@ _PUT_OFF = "still paused, because its node did not come back well; it is tried a
 def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
     """Stop the instance by the present rung, then make Slurm's picture agree."""
     instance = builder.instance(node)
-    if instance is None or builder.world.in_doubt(node.name):
+    if instance is None or node.name in builder.world.doubts:
         # After a call that failed it may be elsewhere: its hosts are just being read.
         _without_instance(builder, node)
         return

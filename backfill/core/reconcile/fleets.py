@@ -130,7 +130,7 @@ def _places(builder: PlanBuilder, fleet: Fleet, host: str) -> int:
     left = room(builder.world, host, builder.policies)
     shape = fleet.flavour or builder.policies.instances.flavour
     by_room = min(left.cpus // shape.cpus, left.memory_mb // shape.memory_mb)
-    there = sum(1 for m in builder.world.managed_on(host) if m.phase not in ABSENT)
+    there = sum(1 for m in builder.world.fleet.managed_on(host) if m.phase not in ABSENT)
     return min(by_room, builder.policies.limits.max_per_host - there)
 
 

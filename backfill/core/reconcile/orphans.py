@@ -35,7 +35,7 @@ def step_orphans(builder: PlanBuilder, name: str) -> None:
     was taken over in the step of its node.
     """
     node = builder.world.managed.get(name)
-    for instance in builder.world.instances_called(name):
+    for instance in builder.world.fleet.places_of(name):
         if builder.blind:
             _stop_orphan(builder, node, instance)
             continue
@@ -108,7 +108,7 @@ def catch_up(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> Non
 
 def adopt(builder: PlanBuilder, instance: Instance) -> None:
     """No record of it exists: our journal was lost, or is older than the instance's name."""
-    first_s = builder.world.first_seen_s(instance.host, instance.name)
+    first_s = builder.world.fleet.first_seen_s(instance.host, instance.name)
     if builder.now_s < first_s + _ORPHAN_AGE_S and not _alone_and_wanted(builder, instance):
         builder.wake_at(first_s + _ORPHAN_AGE_S)
         stop_where_wanted(builder, instance)
@@ -157,7 +157,7 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
 
 def _let_go(builder: PlanBuilder, node: ManagedNode, unknown: Reason) -> None:
     """Nobody knows its node: it goes when that has been so for long, and no job may be on it."""
-    due_s = builder.world.first_seen_s(node.host, node.name) + builder.policies.limits.missing_s
+    due_s = builder.world.fleet.first_seen_s(node.host, node.name) + builder.policies.limits.missing_s
     builder.wake_at(due_s)
     if builder.now_s < due_s:
         builder.refuse(node.name, Goal.TAKE_OVER, unknown)

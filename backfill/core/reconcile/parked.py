@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from backfill.core.model.actions import DrainNode, MigrateInstance, PutBackCheckpoint, RequeueJob
+from backfill.core.model.actions import (
+    DrainNode,
+    KeepCheckpoint,
+    MigrateInstance,
+    PutBackCheckpoint,
+    RequeueJob,
+)
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.model.fence import Verdict, judge, unsure
-from backfill.core.model.fleet import Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, CheckpointOrder, HeldJob, ManagedNode, Phase, Rung
+from backfill.core.model.fleet import Checkpoint, Instance, InstanceState
+from backfill.core.model.lifecycle import Cause, CheckpointOrder, HeldJob, ManagedNode, Phase, Rung, unwoken
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import (
@@ -26,7 +32,7 @@ from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.unsuspendable import Way
 from backfill.core.queue import Topic
-from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, tell
+from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, ladder_of, suspend, tell
 from backfill.core.reconcile.condemn import condemn, end_overdue, kept_apart, lost, over, permit, stale
 from backfill.core.reconcile.held_jobs import (
     await_patience,
@@ -37,8 +43,6 @@ from backfill.core.reconcile.held_jobs import (
     way,
 )
 from backfill.core.reconcile.pressure import climb, in_vain, next_rung, only_claimed, rule_after, unsafe
-from backfill.core.reconcile.proof import unwoken
-from backfill.core.reconcile.to_disk import keep_checkpoint, kept_in_memory, suspend
 
 
 def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -347,7 +351,7 @@ def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
     action = MigrateInstance(node.name, node.generation, f"{target} has room", node.host, target)
     if _too_slow(builder, node):
         return
-    if builder.world.running(_key(builder, action)) or builder.world.in_doubt(node.name):
+    if builder.world.running(_key(builder, action)) or node.name in builder.world.doubts:
         return
     at = {i.host: i for i in places if i.state is not InstanceState.MIGRATING}
     if target in at and node.host not in at:
@@ -493,3 +497,82 @@ def _give_up(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, wh
         condemn(builder, node, Cause.HALF, f"half a checkpoint is none: {why}", fail=True)
     else:
         builder.note(node, f"checkpoint {order.id} is not put back: {why}", order=None)
+
+
+# --- the order of a checkpoint --------------------------------------------------------------------
+
+_STILL = (InstanceState.PAUSED, InstanceState.SUSPENDED)
+
+
+def keep_checkpoint(
+    builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, instance: Instance
+) -> None:
+    """The order of a checkpoint: all members stand still, then memory to disk, then keep it."""
+    members = _members(builder, order)
+    ordered_s = node.since_s if node.ordered_s is None else node.ordered_s
+    drained = [s for m in members if (s := m.stopping.drained_s) is not None]
+    late_s = max(drained, default=ordered_s) - ordered_s
+    window_s = builder.policies.checkpoints.window_s
+    stopped = all(_stopped(builder, m) for m in members)
+    if late_s > window_s or (not stopped and builder.now_s >= ordered_s + window_s):
+        _no_checkpoint(builder, node, order, f"its nodes did not all stop within {window_s:g} s")
+        return
+    if not stopped:
+        builder.wake_at(ordered_s + window_s)
+        return
+    if instance.state is InstanceState.PAUSED:
+        if suspend(builder, node, f"for checkpoint {order.id}") is Progress.FINAL:
+            kept = kept_in_memory(instance)
+            why = sentence(kept) if kept else "its memory could not be written"
+            _no_checkpoint(builder, node, order, why)
+        return
+    if builder.busy_with(node):
+        return  # it is seen on disk before the call that wrote it is back, which keeps it until then
+    action = KeepCheckpoint(
+        node.name,
+        node.generation,
+        f"checkpoint {order.id} was ordered",
+        node.host,
+        _wanted(builder, node, order, members),
+        builder.policies.checkpoints.quota_mb,
+    )
+    operation = builder.operation(action)
+    if operation is not None and operation.problem and not operation.running:
+        _no_checkpoint(builder, node, order, operation.problem)
+        return
+    builder.do(action)
+
+
+def _members(builder: PlanBuilder, order: CheckpointOrder) -> list[ManagedNode]:
+    """All nodes of the order that have not got theirs yet."""
+    managed = builder.world.managed.values()
+    return [m for m in managed if m.order is not None and m.order.id == order.id]
+
+
+def _stopped(builder: PlanBuilder, node: ManagedNode) -> bool:
+    instance = builder.instance(node)
+    still = instance is not None and instance.state in _STILL
+    return still and node.phase is Phase.PARKED
+
+
+def _wanted(
+    builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, members: list[ManagedNode]
+) -> Checkpoint:
+    held, policies = judge(node.name, node.held, builder.world.jobs).keep[0], builder.policies
+    names = sorted({*order.members, *(m.name for m in members)})
+    return Checkpoint(
+        id=order.id,
+        name=node.name,
+        job=held.id,
+        restarts=held.restarts,
+        generation=node.generation,
+        host=node.host,
+        members=tuple(names),
+        created_s=float(builder.now_s),
+        expires_s=builder.now_s + policies.saving.kept_s(order.id, policies.checkpoints.keep_s),
+    )
+
+
+def _no_checkpoint(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, why: str) -> None:
+    """It is given up and the instance goes back to work; the story tells why."""
+    builder.note(node, f"no checkpoint {order.id}: {why}", order=None)

@@ -192,7 +192,7 @@ def _node(builder: PlanBuilder, name: str) -> None:
         step_left_over(builder, name)
         return
     # As nearly always: what there is of that name is what the books say.
-    booked = all(place.tag.generation == node.generation for place in world.instances_called(name))
+    booked = all(place.tag.generation == node.generation for place in world.fleet.places_of(name))
     _step(builder, node, booked=booked)
     if not booked or node.phase in OVER:
         step_orphans(builder, name)
@@ -348,7 +348,7 @@ def occupied(builder: PlanBuilder, host: str) -> Reason | None:
         return unsure
     if builder.world.parents_starting(host):
         return because(Code.PARENT_IN_MAKING, host=host)
-    for instance in builder.world.instances_on(host):
+    for instance in builder.world.fleet.instances_on(host):
         if instance.state is InstanceState.UNKNOWN and instance.occupies_memory:
             said = Words(instance.problem)
             return because(Code.MAY_RUN, instance=instance.name, host=host, said=said)
@@ -363,11 +363,11 @@ def _unsure(builder: PlanBuilder, host: str) -> Reason | None:
     """Return why it cannot be known what is on the host, if it cannot."""
     if builder.world.arriving(host):
         return because(Code.ARRIVING, host=host)
-    for instance in builder.world.instances_on(host):
+    for instance in builder.world.fleet.instances_on(host):
         if instance.state is InstanceState.MIGRATING:
             # By a call of an earlier daemon.
             return because(Code.COMING, instance=instance.name, host=host)
-    for node in builder.world.managed_on(host):
+    for node in builder.world.fleet.managed_on(host):
         at_work = node.phase in _AT_WORK and node.proof.proven_s is not None and node.host == host
         if at_work and not builder.world.places_of(node.name):
             return because(Code.NOT_SHOWN, node=node.name, host=host)
@@ -380,5 +380,5 @@ def _unsure(builder: PlanBuilder, host: str) -> Reason | None:
 def _may_carry(world: World, host: str) -> bool:
     """Whether an instance was seen there, or is there by our books."""
     # One that is being removed may still be there; one whose removal has ended is not.
-    ours = (m for m in world.managed_on(host) if m.phase not in OVER)
-    return bool(world.instances_on(host)) or any(ours)
+    ours = (m for m in world.fleet.managed_on(host) if m.phase not in OVER)
+    return bool(world.fleet.instances_on(host)) or any(ours)

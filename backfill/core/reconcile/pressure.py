@@ -49,13 +49,13 @@ def leavers(world: World, policies: PolicySet, host: str) -> frozenset[str] | No
 
     Empty while a job's hook has spoken and Slurm has not shown yet how much the job got.
     """
-    names = frozenset(m.name for m in world.managed_on(host) if m.phase in _STEADY)
+    names = frozenset(m.name for m in world.fleet.managed_on(host) if m.phase in _STEADY)
     if policies.victims.extent is Extent.HOST or not names:
         return None
     wanted = wanted_on(world, host)
     if wanted is None:
         return None if _waited_enough(world, policies, host) else frozenset()
-    staying = [m for m in world.managed_on(host) if m.phase in _STEADY]
+    staying = [m for m in world.fleet.managed_on(host) if m.phase in _STEADY]
     used = sum((policies.instances.flavour_of(m).resources for m in staying), NOTHING)
     room = capacity(world.hosts[host], policies.limits) - wanted
     excess = used - room
@@ -95,7 +95,7 @@ def fits_beside(world: World, policies: PolicySet, host: str) -> bool:
     wanted = wanted_on(world, host)
     if wanted is None:
         return False
-    there = world.instances_on(host)
+    there = world.fleet.instances_on(host)
     cpus = sum(i.resources.cpus for i in there if i.occupies_cpu)
     memory_mb = 0
     if policies.proof is Proof.MEMORY:
@@ -165,7 +165,7 @@ def most_disruptions(world: World, policies: PolicySet) -> int | None:
     """How many may be on their way out of our own accord; None: the budgets do not say."""
     if not policies.budgets.windows:
         return None
-    present = world.count_in(*(phase for phase in Phase if phase not in ABSENT))
+    present = world.fleet.count_in(*(phase for phase in Phase if phase not in ABSENT))
     clock_s = world.clock_s
     return policies.budgets.ceiling(Of.DISRUPTIONS, present, clock_s)
 
@@ -483,7 +483,7 @@ def _room_beside(builder: PlanBuilder, host: str) -> bool:
     wanted = wanted_on(world, host)
     if wanted is None or not wanted.memory_mb:
         return True  # a pause would keep as much
-    held_mb = sum(i.resources.memory_mb for i in world.instances_on(host) if i.occupies_memory)
+    held_mb = sum(i.resources.memory_mb for i in world.fleet.instances_on(host) if i.occupies_memory)
     return held_mb <= (capacity(world.hosts[host], policies.limits) - wanted).memory_mb
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from backfill.core.model.actions import WakeInstance
 from backfill.core.model.fence import judge
-from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.readiness import Check, judge_report
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed
 from backfill.core.reconcile.builder import PlanBuilder, Progress
@@ -57,11 +55,6 @@ def read_since_woken(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if Slurm's picture of the node is of after its clock and slurmd were set right."""
     woken_s = node.proof.woken_s
     return woken_s is None or builder.world.node_read_s(node.name) >= woken_s
-
-
-def unwoken(node: ManagedNode) -> NodeProof:
-    """Its proof when it is to be woken once more."""
-    return replace(node.proof, woken_s=None)
 
 
 def ask_on(builder: PlanBuilder, node: ManagedNode) -> None:

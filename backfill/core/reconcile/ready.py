@@ -16,7 +16,15 @@ from backfill.core.model.actions import (
     WakeInstance,
 )
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, end_s
-from backfill.core.model.lifecycle import Cause, CheckpointOrder, HeldJob, JobCheck, ManagedNode, Phase
+from backfill.core.model.lifecycle import (
+    Cause,
+    CheckpointOrder,
+    HeldJob,
+    JobCheck,
+    ManagedNode,
+    Phase,
+    unwoken,
+)
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
 from backfill.core.model.sentences import sentence
 from backfill.core.queue import Topic
@@ -26,7 +34,6 @@ from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, wo
 from backfill.core.reconcile.devices import see_to_devices
 from backfill.core.reconcile.held_jobs import go_on_together, show, waits_for
 from backfill.core.reconcile.pressure import begin_eviction, first_rung, give_cpus, must_leave
-from backfill.core.reconcile.proof import unwoken
 
 # The stop signal of a `scontrol suspend` that was sent to a paused guest is delivered when that is
 # thawed, as long as slurmctld's connection attempt lives (MessageTimeout, 10 s by default, and a

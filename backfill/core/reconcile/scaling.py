@@ -62,7 +62,7 @@ def _wanted(builder: PlanBuilder) -> list[Want]:
 
 def _need_of_all(policies: PolicySet, world: World) -> tuple[Need, float]:
     """What the queue could use where nobody is left out, and until when if no job comes or goes."""
-    queue, version = world.queue, world.waiting_changes
+    queue, version = world.queue, world.job_index.waiting_changes
     if queue.need is not None and queue.need[0] == version and world.now_s < queue.need[1]:
         return queue.need[2], queue.need[1]
     flavour = policies.instances.flavour
@@ -80,20 +80,20 @@ def _next_begin_s(policies: PolicySet, world: World) -> float:
 def _kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
     """Pending jobs that count as low, a whole kind at a time: the queue may be very long."""
     priorities = policies.priorities
-    yield from world.kinds_pending(priorities.low)
+    yield from world.job_index.kinds_pending(priorities.low)
     if priorities.low_qos:
-        others = sorted(world.partitions_waiting - {*priorities.low, *priorities.high})
-        kinds = world.kinds_pending(others)
+        others = sorted(world.job_index.partitions_waiting() - {*priorities.low, *priorities.high})
+        kinds = world.job_index.kinds_pending(others)
         yield from (kind for kind in kinds if kind[0].qos in priorities.low_qos)
 
 
 def waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
     """Pending jobs that count as low: by their partition, or by their QOS."""
     priorities = policies.priorities
-    yield from world.pending(priorities.low)
+    yield from world.job_index.pending(priorities.low)
     if priorities.low_qos:
-        others = world.partitions_waiting - {*priorities.low, *priorities.high}
-        yield from (j for j in world.pending(sorted(others)) if j.qos in priorities.low_qos)
+        others = world.job_index.partitions_waiting() - {*priorities.low, *priorities.high}
+        yield from (j for j in world.job_index.pending(sorted(others)) if j.qos in priorities.low_qos)
 
 
 def _admitted(builder: PlanBuilder) -> Iterable[Job]:
@@ -120,7 +120,7 @@ def _idle(builder: PlanBuilder) -> list[ManagedNode]:
 
 
 def _idle_count(builder: PlanBuilder) -> int:
-    return builder.world.ready.idle_count + builder.world.count_in(Phase.BOOTING)
+    return builder.world.ready.idle_count + builder.world.fleet.count_in(Phase.BOOTING)
 
 
 def _grow(builder: PlanBuilder, want: Want) -> bool:
@@ -240,7 +240,7 @@ def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> N
     awaited = [want for want in wanted if want.need.cpus > 0]
     if any(not (want.image or want.device) for want in awaited):
         return  # jobs that take any
-    removing = builder.world.count_in(Phase.DRAINING, Phase.REMOVING)
+    removing = builder.world.fleet.count_in(Phase.DRAINING, Phase.REMOVING)
     most = most_disruptions(builder.world, builder.policies)
     leaving = builder.world.fleet.left_since(builder.now_s - MINUTE_S) if scale.shrink_per_min else 0
     policies = builder.policies
@@ -282,7 +282,7 @@ def plan_reclaim(builder: PlanBuilder) -> None:
 
 
 def _fit(builder: PlanBuilder, host: str) -> None:
-    nodes = builder.world.managed_on(host)
+    nodes = builder.world.fleet.managed_on(host)
     leaving = sum(1 for m in nodes if m.phase in _LEAVING)
     named = {m.name: why for m in nodes if (why := _named(builder, m))}
     too_many, why = _too_many(builder, host)

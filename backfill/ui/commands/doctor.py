@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from backfill.config import ConfigError, load
-from backfill.core.model.visible import visible
+from backfill.core.model.sentences import visible
 from backfill.ui.client import print_json
 from backfill.ui.doctor.examination import Diagnosis, examine
 from backfill.ui.doctor.facts import Facts

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backfill.config import ConfigError, load
-from backfill.core.model.visible import visible
+from backfill.core.model.sentences import visible
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.dry import dry_start
 from backfill.drivers.slurm.conf.managed import EMPTY, render

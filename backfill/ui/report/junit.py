@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from backfill.core.model.visible import escape
 from backfill.sim.scenarios.player import Outcome
 from backfill.sim.scenarios.verdicts import ScenarioVerdict
+from backfill.ui.report.style import escape
 
 _ALLOWED = "\t\n\r"
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from backfill.core.model.visible import escape
 from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports.errors import DriverError
 from backfill.ui.commands.version import release
 from backfill.ui.outfile import OutputError, write_text
 from backfill.ui.parser import BAD_DATA, OK, USAGE
 from backfill.ui.report.builder import timeline_of
-from backfill.ui.report.style import PAGE, PICTURE, VARIABLES
+from backfill.ui.report.style import PAGE, PICTURE, VARIABLES, escape
 from backfill.ui.report.svg import (
     Mark,
     boot_bars,

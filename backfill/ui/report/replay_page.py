@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from backfill.core.model.visible import escape
 from backfill.sim.replay.policy_replay import Setting
 from backfill.sim.replay.trace_cluster import START_S
 from backfill.ui.report.comparison import difference, worth_telling
@@ -14,6 +13,7 @@ from backfill.ui.report.figures import FIGURES, Figure
 from backfill.ui.report.gantt import Look
 from backfill.ui.report.replay_exports import spans_of
 from backfill.ui.report.replay_text import Played, told_differences, told_time
+from backfill.ui.report.style import escape
 
 # After Okabe and Ito, as in the report of the demo, and a pattern of replay.css and timelines.js, so that
 # colour is never the only difference. The order is that of timelines.js: jobs first.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+
+from backfill.core.model.sentences import visible
 from backfill.ui.report.timeline import StretchKind
 
 # After Okabe and Ito. Text on the two solid ones is white, on all others dark.
@@ -143,3 +146,8 @@ code { font: .92em ui-monospace, "DejaVu Sans Mono", monospace; }
   tr { break-inside: avoid; }
 }
 """
+
+
+def escape(text: str) -> str:
+    """Return `visible` text for a page or a picture: XML cannot even hold most control characters."""
+    return html.escape(visible(text))

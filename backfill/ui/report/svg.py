@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from backfill.core.model.visible import escape
-from backfill.ui.report.style import DEFINITIONS, PATTERNS, PICTURE, SOLID, VARIABLES
+from backfill.ui.report.style import DEFINITIONS, PATTERNS, PICTURE, SOLID, VARIABLES, escape
 from backfill.ui.report.timeline import MEANINGS, Boot, Chart, EvictionMark, Row, Step, Stretch, StretchKind
 from backfill.ui.terminal import age
 

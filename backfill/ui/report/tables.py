@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from backfill.core.model.visible import escape
+from backfill.ui.report.style import escape
 from backfill.ui.report.svg import ms
 from backfill.ui.report.timeline import Boot, Chart, Event, EvictionMark
 
