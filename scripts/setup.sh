@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 cache=${BACKFILL_CACHE:-/var/cache/backfill}
 packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libvirt-dev
-    qemu-system-x86 qemu-utils zstd mmdebstrap busybox-static cpio genisoimage iproute2 util-linux e2fsprogs
+    qemu-system-x86 qemu-utils zstd mmdebstrap busybox-static cpio genisoimage iproute2 iptables util-linux e2fsprogs
     mariadb-server-core mariadb-client-core
     chrony nfs-ganesha nfs-ganesha-vfs prometheus
     gcc libc6-dev libmunge-dev pkg-config python3 python3-dev python3-venv ca-certificates"

@@ -20,6 +20,7 @@ ALLOWED = {
     "path": "an absolute path",
     "ip": "an IP address, such as 10.0.0.1",
     "endpoint": "an IP address with a port, such as 10.0.0.1:6817",
+    "network": "an IPv4 address or network, such as 10.0.2.0/24",
     "mount": "four words as in fstab, such as '10.0.0.1:/home /home nfs4 rw,hard'",
     "uri": "a libvirt address, such as qemu+tcp://10.0.0.11/system",
     "share": "a whole number, or a share such as 20%",
@@ -56,6 +57,14 @@ def _is_endpoint(text: str) -> bool:
     host, _, port = text.rpartition(":")
     number = int(port) if re.fullmatch(r"[0-9]{1,5}", port) else 0
     return 0 < number < 65536 and address_in(host.strip("[]")) is not None
+
+
+def network_in(text: str) -> str | None:
+    """The IPv4 network, in CIDR notation, that `text` is; None when it is none."""
+    try:
+        return str(ipaddress.IPv4Network(text))
+    except ValueError:
+        return None
 
 
 def _is_mount(text: str) -> bool:
@@ -101,6 +110,7 @@ _WRONG: dict[str, Callable[[str], str | None]] = {
     "path": _unless(lambda text: text.startswith("/"), "is not an absolute path"),
     "ip": _unless(lambda text: address_in(text), "is not an IP address"),
     "endpoint": _unless(_is_endpoint, "is not an address with a port"),
+    "network": _unless(network_in, "is not an IPv4 address or network"),
     "mount": _unless(_is_mount, "is not a line of fstab"),
     "uri": _unless(_is_uri, "is not a libvirt address"),
     "share": _unless(_SHARE.fullmatch, "is no share"),

@@ -259,6 +259,23 @@ class HardwareEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestNetworkEntry:
+    """Whom guests may talk to."""
+
+    closed: bool = key(
+        False,
+        "Let guests reach only the controller, each other, and the time and file servers of surroundings, "
+        "and be reached by them alone: the hosts' libvirt filters their cards (`virsh nwfilter-list`).",
+    )
+    also: tuple[str, ...] = key(
+        (),
+        "Addresses and networks that closed guests may reach besides, such as those of directory servers "
+        "and of machines on which users type srun.",
+        form="network",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class CallLimits:
     """How long one call to libvirt may take before its outcome counts as unknown."""
 
@@ -316,6 +333,9 @@ class LibvirtEntry:
     )
     catalogue: str = key(
         "", "The same in a file of its own, with the one key images; beside this file unless absolute."
+    )
+    guest_network: GuestNetworkEntry = field(
+        default_factory=GuestNetworkEntry, metadata=about("Whom guests may talk to.")
     )
     hardware: HardwareEntry = field(default_factory=HardwareEntry, metadata=about("The virtual machine."))
     limits: CallLimits = field(default_factory=CallLimits, metadata=about("Patience."))

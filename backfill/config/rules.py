@@ -17,6 +17,7 @@ from backfill.config.model import (
     ReadKind,
     SlurmSettingsFile,
 )
+from backfill.config.reach import unreachable
 from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.access import EVERYBODY, People, Role, Roles
 from backfill.core.policies.devices import Devices
@@ -268,6 +269,21 @@ def _keys(libvirt: LibvirtEntry | None) -> Iterator[BrokenRule]:
         )
 
 
+def _guest_network(libvirt: LibvirtEntry | None, instances: Template) -> Iterator[BrokenRule]:
+    if libvirt is None:
+        return
+    if libvirt.guest_network.closed:
+        for path, text in unreachable(libvirt, instances):
+            what = f"names {text}, and closed guests reach IPv4 addresses only"
+            yield BrokenRule(
+                path, what, "write its IPv4 address, or set libvirt.guest_network.closed to false"
+            )
+    elif libvirt.guest_network.also:
+        what = "is set, but guests may reach everything"
+        remedy = "set libvirt.guest_network.closed to true, or leave it out"
+        yield BrokenRule("libvirt.guest_network.also", what, remedy)
+
+
 def _addresses(
     hosts: Sequence[HostEntry],
     instances: Template,
@@ -350,6 +366,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[BrokenRule]], tuple[str, ...]], ...] 
     (_libvirt, ("hosts", "libvirt", "instances")),
     (_images, ("libvirt", "instances")),
     (_keys, ("libvirt",)),
+    (_guest_network, ("libvirt", "instances")),
     (_openstack, ("hosts", "openstack")),
     (_names, ("hosts", "instances")),
     (_addresses, ("hosts", "instances", "libvirt", "openstack", "daemon")),

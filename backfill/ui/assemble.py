@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from backfill.config.cloud import GroupPolicy, OpenStackEntry
 from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
+from backfill.config.reach import reach
 from backfill.core.model.fleet import InstanceSpec
 from backfill.core.model.quantities import Resources
 from backfill.core.policies.access import EVERYBODY, People, Role, Roles
@@ -167,6 +168,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             entry.moves.turn_s,
             entry.moves.live,
         ),
+        reach=reach(entry, config.policies.instances),
         await_salt=config.salt is not None and config.salt.gate,
         clock_offset_s=config.policies.readiness.clock_offset_s,
     )

@@ -17,7 +17,18 @@ T = TypeVar("T")
 
 # The kinds of text that have a form of their own.
 Form = Literal[
-    "name", "path", "ip", "endpoint", "mount", "uri", "share", "schedule", "zone", "hostlist", "addresses"
+    "name",
+    "path",
+    "ip",
+    "endpoint",
+    "network",
+    "mount",
+    "uri",
+    "share",
+    "schedule",
+    "zone",
+    "hostlist",
+    "addresses",
 ]
 
 

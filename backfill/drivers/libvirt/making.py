@@ -154,8 +154,11 @@ def _fork(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware)
 def _document(
     pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware, memory: Memory | None
 ) -> str:
-    files = pool.store_on(spec.host).files(spec.name)
-    return domain_xml(spec, image, files, hardware, pool.config.bridge, time.time(), memory)
+    files, behind = pool.store_on(spec.host).files(spec.name), pool.config.guest_filter
+    filtered_by = "" if behind is None else behind.name
+    return domain_xml(
+        spec, image, files, hardware, pool.config.bridge, time.time(), memory, filtered_by=filtered_by
+    )
 
 
 def _parent_seed(pool: Pool, spec: InstanceSpec, canary: bool) -> bytes:

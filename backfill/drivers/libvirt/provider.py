@@ -73,7 +73,8 @@ class LibvirtProvider:
             self._keys = KeyHandover(lambda: read_key(config.surroundings), self._give_key)
 
     def _prove(self, host: str) -> str:
-        terms = HostTerms(self._pool.store_on(host).root, self._config.clock_offset_s)
+        root, offset_s = self._pool.store_on(host).root, self._config.clock_offset_s
+        terms = HostTerms(root, offset_s, self._config.guest_filter)
         return self._pool.on(host).aside(lambda connection: prove(connection, host, terms))
 
     def _give_key(self, host: str, name: str, key: bytes) -> None:

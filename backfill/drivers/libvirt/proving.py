@@ -1,4 +1,4 @@
-"""The proof of a host, before instances are made on it: its clock, and the directory it shares with us.
+"""The proof of a host, before instances are made on it: its clock, the directory we share, its filter.
 
 It runs beside everything else, on a connection of its own: a directory that hangs on the host, or
 here, keeps no reading and no eviction waiting. Nothing is destroyed for it, and what is there stays.
@@ -21,6 +21,7 @@ import libvirt
 
 from backfill.drivers.libvirt.connection.storage import as_pool
 from backfill.drivers.libvirt.errors import lost
+from backfill.drivers.libvirt.filtering import GuestFilter
 from backfill.ports.errors import DriverError
 
 # A proven host may lose its mount, and its clock its source.
@@ -40,10 +41,12 @@ class HostTerms:
     """What a host has to show. `root`: the directory that it shares with the daemon's machine.
 
     `clock_offset_s`: how far its clock may be off the daemon's, the error of measuring included.
+    `guest_filter`: what it has to know before it is given a guest that refers to it.
     """
 
     root: Path
     clock_offset_s: float
+    guest_filter: GuestFilter | None = None
 
 
 def prove(connection: Any, host: str, terms: HostTerms, now: Callable[[], float] = time.time) -> str:
@@ -51,7 +54,10 @@ def prove(connection: Any, host: str, terms: HostTerms, now: Callable[[], float]
 
     Raises libvirtError where it does not answer.
     """
-    return _clock(connection, host, terms, now) or _directory(connection, host, terms.root)
+    problem = _clock(connection, host, terms, now) or _directory(connection, host, terms.root)
+    if problem or terms.guest_filter is None:
+        return problem
+    return _filter(connection, host, terms.guest_filter)
 
 
 def _clock(connection: Any, host: str, terms: HostTerms, now: Callable[[], float]) -> str:
@@ -112,6 +118,26 @@ def _directory(connection: Any, host: str, root: Path) -> str:
         f"{root} there is not the directory of that name on the daemon's machine: what libvirtd "
         f"writes there is not seen here; mount the shared directory at both, or give {host} its own"
     )
+
+
+def _filter(connection: Any, host: str, wanted: GuestFilter) -> str:
+    """Make the filter known there as it is wanted; guests that run there follow a changed one at once."""
+    try:
+        connection.nwfilterDefineXML(wanted.document())
+    except libvirt.libvirtError as error:
+        if lost(error):
+            raise
+        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
+            return (
+                "libvirt has no driver for network filters there, and libvirt.guest_network.closed needs it; "
+                f"install it on {host} (libvirt-daemon-driver-nwfilter)"
+            )
+        said = " ".join(str(error).split())
+        return (
+            f"the filter {wanted.name} for guests' cards cannot be made there: {said}; "
+            f"see `virsh nwfilter-list` on {host}"
+        )
+    return ""
 
 
 def _sweep(root: Path) -> None:

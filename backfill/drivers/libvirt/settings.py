@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from backfill.core.model.quantities import NOTHING, Resources
+from backfill.drivers.libvirt.filtering import GuestFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ class LibvirtConfig:
     equal ones share it. Of `directory` such hosts need to see nothing. `uris`: libvirt address of
     each host as seen from here and, for migration, from each other. `nodes`: the host's own Slurm
     node, absent for a host that is none. `reserve`: what a host keeps for itself. `images`: by the
-    name that instances ask for.
+    name that instances ask for. `reach`: the networks, in CIDR notation, beyond which no guest gets;
+    None: no guest's card is filtered.
     """
 
     cluster: str
@@ -138,6 +140,12 @@ class LibvirtConfig:
     await_salt: bool = False
     # How far a host's own clock may be off the daemon's.
     clock_offset_s: float = 1.0
+    reach: tuple[str, ...] | None = None
+
+    @property
+    def guest_filter(self) -> GuestFilter | None:
+        """Return the filter of all guests' cards; None: there is none."""
+        return None if self.reach is None else GuestFilter(self.cluster, self.reach)
 
     @property
     def moves_live(self) -> bool:

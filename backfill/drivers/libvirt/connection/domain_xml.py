@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, r
 
 from backfill.core.model.fleet import InstanceSpec, Tag
 from backfill.core.model.quantities import Resources
+from backfill.drivers.libvirt.filtering import refer
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.ports.errors import BusyError
 
@@ -86,8 +87,12 @@ def domain_xml(
     created_s: float,
     memory: Memory | None = None,
     marked: bool = True,
+    filtered_by: str = "",
 ) -> str:
-    """The whole document for libvirt's define call. Without our mark it is nobody's instance."""
+    """The whole document for libvirt's define call. Without our mark it is nobody's instance.
+
+    `filtered_by`: the filter that its card is behind; empty: none.
+    """
     domain = Element("domain", {"type": hardware.domain_type})
     _text(domain, "name", spec.name)
     _text(domain, "uuid", domain_uuid(spec.tag, spec.name))
@@ -116,6 +121,9 @@ def domain_xml(
     # A balloon in a guest that shares memory with its parent corrupts its siblings (measured).
     balloon = hardware.balloon and memory is None
     _devices(domain, spec, files, hardware, bridge, balloon)
+    card = domain.find("devices/interface")
+    if filtered_by and card is not None:
+        refer(card, filtered_by, spec.address)
     if memory is not None:
         _memory(domain, spec.flavour.memory_mb, memory)
     return tostring(domain, encoding="unicode")
