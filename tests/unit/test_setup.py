@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from backfill.ui.setup.host_script import host_script
 from backfill.ui.setup.plan import Places, catalogue, policy, texts
 from backfill.ui.setup.slurm_lines import BEGIN, Needs, with_cgroups, with_our_lines
 from backfill.ui.setup.steps import MakeFolder, Owner, RunCommand, Step, StepError, UndoRecord, WriteFile
-from backfill.ui.setup.survey import HostSurvey, Survey
+from backfill.ui.setup.survey import HostSurvey, Survey, mounts_in
 from backfill.ui.setup.wishes import WishError, Wishes, image_in, suggested
 
 NEEDS = Needs("htc", "backfill", 20, 3.5)
@@ -119,7 +120,41 @@ def test_what_is_not_said_is_suggested_by_the_cluster(folder: Path) -> None:
         emulated=True,
         user="slurm",
         hosts=("bm1", "bm2"),
+        mounts=(),
     )
+
+
+FSTAB = """# the machines' own
+UUID=1 / ext4 defaults 0 1
+10.0.0.6:/home /home nfs4 rw,hard,vers=4.1,_netdev,x-systemd.automount 0 0
+fs2:/soft /opt/soft nfs nofail
+10.0.0.6:/old /old nfs noauto,users 0 0
+10.0.0.6:/backfill /srv/shared/backfill nfs4 rw,hard 0 0
+#10.0.0.6:/never /never nfs rw 0 0
+"""
+
+
+def test_guests_mount_what_this_machine_mounts(folder: Path) -> None:
+    """From its fstab, without what is about a machine's boot; never the directory of instances."""
+    found = replace(_survey(), mounts=mounts_in(FSTAB))
+    wishes = Wishes(addresses="10.0.1.1/16", image=str(folder))
+    homes = ("10.0.0.6:/home /home nfs4 rw,hard,vers=4.1", "fs2:/soft /opt/soft nfs defaults")
+    assert suggested(found, wishes, None).mounts == homes
+    assert suggested(found, replace(wishes, mounts=()), None).mounts == ()
+    own = ("10.0.0.7:/home /home nfs4 rw",)
+    assert suggested(found, replace(wishes, mounts=own), None).mounts == own
+
+
+def test_guests_are_closed_in_where_that_is_wished(folder: Path) -> None:
+    """What makes no sense in it is left to the reader of policy files to tell."""
+    found = _survey()
+    wishes = suggested(found, Wishes(addresses="10.0.1.1/16", image=str(folder)), None)
+    places = Places(Path("/etc/slurm/slurm.conf"))
+    assert "guest_network" not in policy(found, wishes, places)["libvirt"]
+    made = policy(found, replace(wishes, closed=True, also=("10.0.0.53",)), places)["libvirt"]
+    assert made["guest_network"] == {"closed": True, "also": ["10.0.0.53"]}
+    made = policy(found, replace(wishes, also=("10.0.0.53",)), places)["libvirt"]
+    assert made["guest_network"] == {"closed": False, "also": ["10.0.0.53"]}
 
 
 def test_what_nobody_can_know_is_asked_for(folder: Path) -> None:

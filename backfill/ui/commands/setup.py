@@ -51,6 +51,12 @@ def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
     text("--user", default="", metavar="NAME", help="the daemon's user (SlurmUser)")
     text("--emulated", action="store_true", help="guests without KVM")
     text("--cpu-feature", action="append", default=[], metavar="NAME", help="for guests, such as rdrand")
+    text("--mount", action="append", metavar="LINE", help="for guests, as in fstab (NFS of this one's fstab)")
+    text("--no-mounts", action="store_const", const=[], dest="mount", help="none for guests")
+    text(
+        "--closed", action="store_true", help="guests reach the controller, file servers and each other only"
+    )
+    text("--also", action="append", default=[], metavar="NETWORK", help="with --closed: and this network")
     text("--slurm-conf", default="/etc/slurm/slurm.conf", metavar="FILE", type=Path, help="slurm.conf")
     text("--restart", default=_RESTART, metavar="COMMAND", help=f"restarts slurmctld ({_RESTART})")
 
@@ -118,6 +124,9 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         emulated=args.emulated,
         user=args.user,
         cpu_features=tuple(args.cpu_feature),
+        mounts=None if args.mount is None else tuple(args.mount),
+        closed=args.closed,
+        also=tuple(args.also),
     )
 
 

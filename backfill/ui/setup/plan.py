@@ -82,7 +82,13 @@ def policy(survey: Survey, wishes: Wishes, places: Places) -> dict[str, Any]:
                 "conf_server": f"{survey.controller}:{survey.port}",
                 **_key(survey, wishes, places),
                 **({"gateway": wishes.gateway} if wishes.gateway else {}),
+                **({"mounts": list(wishes.mounts)} if wishes.mounts else {}),
             },
+            **(
+                {"guest_network": {"closed": wishes.closed, "also": list(wishes.also)}}
+                if wishes.closed or wishes.also
+                else {}
+            ),
             "catalogue": "images.yaml",
             "hardware": {
                 "domain_type": "qemu" if wishes.emulated else "kvm",

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _PORT = 6817
 _NETWORK_FILES = ("nfs", "nfs4", "ceph", "lustre", "gpfs", "beegfs", "fuse.glusterfs")
 _OF_LIBVIRT = "virbr"
+_FSTAB = Path("/etc/fstab")
+# What of fstab's options says when and by whom to mount; in a guest that is settled.
+_NOT_FOR_GUESTS = re.compile(r"x-.*|auto|_netdev|nofail|bg|user|users|comment=.*")
 URI = "qemu+tcp://{address}/system"
 
 
@@ -37,7 +40,10 @@ class HostSurvey:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The cluster. `controller`: slurmctld's address; `shared`: file systems of a network, as mounted."""
+    """The cluster. `controller`: slurmctld's address; `shared`: file systems of a network, as mounted.
+
+    `mounts`: those of them that this machine's fstab has, each a line as a guest can have it.
+    """
 
     settings: SlurmSettings
     controller: str
@@ -46,6 +52,7 @@ class Survey:
     hosts: tuple[HostSurvey, ...] = ()
     shared: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[str, ...] = ()
 
     @property
     def bridge(self) -> str:
@@ -88,6 +95,7 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
         tuple(_host(node, uri, conf) for node in sorted(chosen, key=lambda node: node.name)),
         _shared(Path("/proc/mounts").read_text()),
         texts,
+        mounts_in(_FSTAB.read_text()) if _FSTAB.exists() else (),
     )
 
 
@@ -117,3 +125,16 @@ def _host(node: Node, pattern: str, conf: Path) -> HostSurvey:
 def _shared(mounts: str) -> tuple[str, ...]:
     lines = (line.split() for line in mounts.splitlines())
     return tuple(words[1] for words in lines if len(words) > 2 and words[2] in _NETWORK_FILES)
+
+
+def mounts_in(fstab: str) -> tuple[str, ...]:
+    """Return fstab's NFS lines, as guests can have them; what is not to be mounted by itself is left out."""
+    found = []
+    for line in fstab.splitlines():
+        words = line.split()
+        if len(words) < 4 or line.lstrip().startswith("#") or not words[2].startswith("nfs"):
+            continue
+        options = [word for word in words[3].split(",") if not _NOT_FOR_GUESTS.fullmatch(word)]
+        if "noauto" not in options and ":/" in words[0]:
+            found.append(" ".join([*words[:3], ",".join(options) or "defaults"]))
+    return tuple(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backfill.ui.setup.survey import Survey
@@ -22,7 +22,10 @@ class WishError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The answers. An empty text or 0 means: as the cluster suggests, or asked for."""
+    """The answers. An empty text or 0 means: as the cluster suggests, or asked for.
+
+    `mounts`: what guests mount; None: as the cluster suggests. `also`: whom closed guests reach besides.
+    """
 
     partition: str = "htc"
     names: str = ""
@@ -37,6 +40,9 @@ class Wishes:
     user: str = ""
     hosts: tuple[str, ...] = ()
     cpu_features: tuple[str, ...] = field(default_factory=tuple)
+    mounts: tuple[str, ...] | None = None
+    closed: bool = False
+    also: tuple[str, ...] = ()
 
 
 def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
@@ -56,7 +62,7 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
         return _told(option, said, proposal, ask)
 
     names = told("--names", wishes.names, f"vn[1-{2 * len(live)}]")
-    return Wishes(
+    made = Wishes(
         partition=wishes.partition,
         names=names,
         addresses=told("--addresses", wishes.addresses, ""),
@@ -70,7 +76,11 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
         user=wishes.user or survey.user,
         hosts=tuple(host.node.name for host in live),
         cpu_features=wishes.cpu_features,
+        mounts=wishes.mounts,
+        closed=wishes.closed,
+        also=wishes.also,
     )
+    return made if made.mounts is not None else replace(made, mounts=_mounts(survey, made.directory))
 
 
 def _told(option: str, said: str, proposal: str, ask: Ask | None) -> str:
@@ -91,6 +101,12 @@ _QUESTIONS = {
     "--bridge": "The hosts' network bridge",
     "--image": "The folder of the guest image (`backfill image build` makes one), in a place that hosts see",
 }
+
+
+def _mounts(survey: Survey, directory: str) -> tuple[str, ...]:
+    """What guests need as the hosts do; not the directory of instances, which is none of their business."""
+    places = {line: line.split()[1] for line in survey.mounts}
+    return tuple(line for line, place in places.items() if not Path(directory).is_relative_to(place))
 
 
 def _directory(survey: Survey) -> str:
