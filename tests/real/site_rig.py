@@ -35,6 +35,8 @@ _DEFECTS = re.compile(r"Traceback|defect in the driver|unforeseen|did not settle
 # A daemon that is not root has a copy of its own.
 _MUNGE_KEY, _OWN_KEY = "/etc/munge/munge.key", "/etc/backfill/munge.key"
 _Rig = TypeVar("_Rig", bound="SiteRig")
+# Lines that the lab's slurm.conf has for us, and a site's has not.
+_OURS = "MaxNodeCount|TreeWidth|ReturnToService|SlurmctldParameters|NodeSet|PartitionName=htc|SlurmdTimeout"
 _PROGRAM = """#!/opt/backfill/bin/python
 import sys
 from backfill.ui.cli import main
@@ -74,6 +76,8 @@ def rig_at_site(
 class SiteRig(JobsRig):
     """An admin of the site and its users."""
 
+    program = "/opt/backfill/bin/backfill"
+
     def __init__(self, lab: Lab, guest: image.GuestImage) -> None:
         super().__init__(lab)
         self._guest = guest
@@ -93,7 +97,7 @@ class SiteRig(JobsRig):
 
     def backfill(self, *argv: str, user: str = "root") -> str:
         """Run a command of ours on the controller; its output."""
-        done = self.try_("ctl", "/opt/backfill/bin/backfill", *argv, user=user)
+        done = self.try_("ctl", self.program, *argv, user=user)
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}\n{self.picture()}"
         return done.stdout
 
@@ -106,6 +110,17 @@ class SiteRig(JobsRig):
         self.copy_conf()
         self.sh("ctl", "systemctl enable --now backfill")
         self.until(self.sees_all, what="the daemon's first picture")
+
+    def make_plain(self) -> None:
+        """Make it a site in which nobody has thought of us: all machines have the same slurm.conf."""
+        self.sh("ctl", f"sed -i -E '/^({_OURS})/d' /etc/slurm/slurm.conf; systemctl restart slurmctld")
+        self.sh("ctl", "sed -i /IgnoreSystemd/d /etc/slurm/cgroup.conf")
+        for name in ("slurm.conf", "cgroup.conf"):
+            text = self.sh("ctl", f"cat /etc/slurm/{name}") + "\n"
+            for host in self.lab.hosts:
+                self.write(f"/etc/slurm/{name}", text, machine=host)
+        for host in self.lab.hosts:
+            self.sh(host, "systemctl restart slurmd")
 
     def install_files(self, user: str = "root", **changes: Any) -> None:
         """Install program, unit and policy file; nothing starts, and Slurm is as it was."""

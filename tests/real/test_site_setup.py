@@ -16,23 +16,7 @@ from backfill.lab.spec import SLURM_USER
 from tests.real.site_rig import SiteRig, site
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
-# Lines that the lab's slurm.conf has for us, and a site's has not.
-_OURS = "MaxNodeCount|TreeWidth|ReturnToService|SlurmctldParameters|NodeSet|PartitionName=htc|SlurmdTimeout"
 _FILES = ("/etc/slurm", "/etc/backfill", "/etc/systemd/system/backfill.service.d", "/usr/local/lib/backfill")
-
-
-def _plain(rig: SiteRig) -> None:
-    """Make it a site in which nobody has thought of us: all machines have the same slurm.conf."""
-    rig.install_files()
-    rig.sh("ctl", "rm -r /etc/backfill")
-    rig.sh("ctl", f"sed -i -E '/^({_OURS})/d' /etc/slurm/slurm.conf; systemctl restart slurmctld")
-    rig.sh("ctl", "sed -i /IgnoreSystemdOnFailure/d /etc/slurm/cgroup.conf")
-    for name in ("slurm.conf", "cgroup.conf"):
-        text = rig.sh("ctl", f"cat /etc/slurm/{name}") + "\n"
-        for host in rig.lab.hosts:
-            rig.write(f"/etc/slurm/{name}", text, machine=host)
-    for host in rig.lab.hosts:
-        rig.sh(host, "systemctl restart slurmd")
 
 
 def _picture(rig: SiteRig, machine: str) -> str:
@@ -64,7 +48,9 @@ def before() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def rig(before: dict[str, str]) -> Iterator[SiteRig]:
     with site("setup", roots.INSTALLED) as made:
-        _plain(made)
+        made.install_files()
+        made.sh("ctl", "rm -r /etc/backfill")
+        made.make_plain()
         for machine in ("ctl", *made.lab.hosts):
             before[machine] = _picture(made, machine)
         yield made
