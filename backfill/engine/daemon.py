@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -20,6 +20,8 @@ from backfill.engine.asked import Asked
 from backfill.engine.connection_limiter import Refused
 from backfill.engine.cycle import Cycle
 from backfill.engine.cycle_driver import CycleDriver
+from backfill.engine.harvest_book import EVERY_S as HARVEST_EVERY_S
+from backfill.engine.harvest_book import HarvestBook
 from backfill.engine.hooking import HookDesk
 from backfill.engine.looking import Outside
 from backfill.engine.loss_book import LossBook
@@ -49,7 +51,7 @@ from backfill.engine.timekeeping import Timekeeper
 from backfill.engine.waiting import WaitingRoom
 from backfill.engine.watch import Watch
 from backfill.engine.workers import Workers
-from backfill.ports.storage import Journal
+from backfill.ports.storage import Journal, Record
 
 _LOG = logging.getLogger("backfill.daemon")
 _LONGEST_WAIT_S = 1.0
@@ -109,6 +111,7 @@ class Daemon:
         self.journal = journal
         self.meter = Meter(self.world)
         self.losses = LossBook()
+        self.harvest = HarvestBook(self.world, self.meter)
         self.privacy = Privacy(outside.manager.settings)
         self.cycle = Cycle(
             self.world,
@@ -151,6 +154,7 @@ class Daemon:
     def recall(self) -> int:
         """Take from the journal what only we know; returns the number of managed nodes."""
         self.losses.recall(self.journal)
+        self.harvest.recall(self.journal)
         return self._timekeeper.recall()
 
     def run(self) -> str:
@@ -178,6 +182,8 @@ class Daemon:
         self._rounds.add(_TIDY_EVERY_S, self._tidy, slow=True)
         self._rounds.add(_SIZE_EVERY_S, self._look_at_size, slow=True)
         self._rounds.once(self._look_at_size)
+        self._rounds.add(HARVEST_EVERY_S, self._look_at_harvest)
+        self._look_at_harvest()
         self._rounds.add(_PRIVACY_EVERY_S, self.privacy.read, slow=True)
         if self._pace.policy_s > 0:
             self._rounds.add(self._pace.policy_s, self.reread, slow=True)
@@ -186,6 +192,16 @@ class Daemon:
     def _look_at_size(self) -> None:
         """Beside our thread: its disk may hang."""
         self.journal_bytes = self.journal.size_bytes()
+
+    def _look_at_harvest(self) -> None:
+        self.inbox.put(Query(self._book_harvest))
+
+    def _book_harvest(self) -> Generator[None, None, None]:
+        self._write((yield from self.harvest.look()))
+
+    def _write(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.cycle.record(record.kind, record.subject, record.body)
 
     def poke(self, *sources: str) -> None:
         """Read these sources (all, if none is named) now; callable from any thread."""
@@ -206,6 +222,7 @@ class Daemon:
             began_s = time.perf_counter()
             stop = next((m for m in messages if isinstance(m, Stop)), None)
             if stop is not None:
+                self._write(self.harvest.rest())
                 self.cycle.record("daemon", "cluster", {"event": "stop", "why": stop.why})
                 return stop.why
             doubt = self._right.doubt()

@@ -169,6 +169,11 @@ class Meter:
         """Runs of jobs that came to nothing and that nobody has taken note of yet."""
         return self._work.lost
 
+    @property
+    def harvested(self) -> tuple[float, float]:
+        """Core seconds that jobs have worked on instances until now, and those of them that were lost."""
+        return self._work.totals
+
     # --- what happens ----------------------------------------------------------------------------
 
     def took(self, change: ch.Change, before: ManagedNode | None) -> None:

@@ -174,7 +174,7 @@ def story_line(record: Record) -> str:
             return sentence(decode(record.body))
         case "outcome":
             return _outcome(record)
-        case "plan":
+        case "plan" | "harvest":
             return ""
         case "refusal":
             refusal = decode(record.body)

@@ -73,6 +73,7 @@ class Queries:
             "explain": self._explain,
             "metrics": self._metrics,
             "ready": self._ready,
+            "harvest": self._harvest,
             "mine": self._mine,
         }
         # These read the journal, which may be long, so a hook must not wait for them: they run in
@@ -362,6 +363,10 @@ class Queries:
         """Return whether we may act, and know Slurm as it is."""
         problem = barred(self._world) or stale(self._world, "slurm", self._daemon.cycle.policies.limits)
         return {"ready": problem is None, "why": "" if problem is None else told(problem)}
+
+    def _harvest(self, body: Body) -> Body:
+        """Return core seconds by hours, of the latest days."""
+        return {"now_s": self._world.now_s, "hours": self._daemon.harvest.told()}
 
     def _metrics(self, body: Body) -> Slices:
         """Return what is counted and what is so now, as families of samples."""

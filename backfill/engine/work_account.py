@@ -79,6 +79,7 @@ class WorkAccount:
         self._harvested: dict[str, _Work] = {}  # by partition, so that nobody who asks adds up runs
         self._lost = Counts(LOST, MOST_PARTITIONS)
         self.lost: list[LostRun] = []  # that nobody has taken note of yet
+        self._lost_core_s = 0.0
 
     def job(self, job: Job) -> None:
         """Slurm shows a job as it is now."""
@@ -108,6 +109,12 @@ class WorkAccount:
         for name in names:
             for job in self._world.jobs_on(name):
                 self.job(job)
+
+    @property
+    def totals(self) -> tuple[float, float]:
+        """All core seconds that were worked until now, and those of them that were lost."""
+        now_s = self._world.now_s
+        return sum(work.turn(now_s) for work in self._harvested.values()), self._lost_core_s
 
     def told(self) -> list[Body]:
         """Return both counters, up to now."""
@@ -141,6 +148,7 @@ class WorkAccount:
         del self._runs[job_id]
         if in_vain and run.work.core_s:
             self._lost.add(run.partition, by=run.work.core_s)
+            self._lost_core_s += run.work.core_s
             self.lost.append(LostRun(run.job, self._cause(run.job), run.work.core_s))
 
     def _cause(self, job: Job) -> str:

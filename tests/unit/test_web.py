@@ -52,6 +52,7 @@ SHAPES: list[tuple[str, type[BaseModel]]] = [
     ("timeline", answers.TimelineAnswer),
     ("operations", answers.OperationsAnswer),
     ("mine", answers.MineAnswer),
+    ("harvest", answers.HarvestAnswer),
     ("explain/vn1", answers.ExplainAnswer),
     ("explain/bm1", answers.ExplainAnswer),
 ]

@@ -251,6 +251,23 @@ class OperationsAnswer(_Page):
     operations: list[CallTold]
 
 
+class HarvestHourTold(_Exact):
+    """Core seconds of one hour."""
+
+    from_s: float
+    room: float = Field(description="Of all hosts that answered.")
+    metal: float = Field(description="Of the room, given to jobs on the hosts' own nodes.")
+    worked: float = Field(description="By jobs on instances.")
+    lost: float = Field(description="Work on instances that came to nothing in this hour.")
+
+
+class HarvestAnswer(_Exact):
+    """The harvest of the latest eight days, the oldest hour first; a minute old at most."""
+
+    now_s: float
+    hours: list[HarvestHourTold]
+
+
 class FleetTold(_Open):
     """One order for instances that are made all or not at all."""
 

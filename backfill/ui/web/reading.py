@@ -63,6 +63,12 @@ async def plan(asker: Asks, known: Known = "") -> Response:
     return told(await asker.shared("plan"), known)
 
 
+@api.get("/harvest", response_model=answers.HarvestAnswer)
+async def harvest(asker: Asks, known: Known = "") -> Response:
+    """Tell by hours what hosts had, what their own jobs took of it, and what instances worked and lost."""
+    return told(await asker.shared("harvest"), known)
+
+
 @api.get("/fleets", response_model=answers.FleetsAnswer)
 async def fleets(asker: Asks, known: Known = "") -> Response:
     """List the orders for fleets, the oldest first."""
