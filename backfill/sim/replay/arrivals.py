@@ -13,8 +13,8 @@ class Arrivals:
     """Comes by itself as an event, or is asked by the fast-forward, which knows when it is due."""
 
     def __init__(self, sim: TraceCluster, trace: JobTrace) -> None:
-        self.next_s = START_S  # when the next job is due; infinite: none is left
         self._sim, self._trace = sim, trace
+        self.next_s = self._due_s(0)  # of the next job; infinite: none is left
         self._number = 0  # of the next job
         self._asked = -1  # for which an event waits
         self._ticket = 0
@@ -26,15 +26,21 @@ class Arrivals:
     def submit(self) -> None:
         """All that is due."""
         trace, number, now_s = self._trace, self._number, self._sim.now_s
-        ticks, first, count = trace.ticks_per_s, trace.submit[0], len(trace)
+        ticks = trace.ticks_per_s
         while self.next_s <= now_s:
             self._sim.add_high(
                 number, trace.run[number] / ticks, trace.estimate[number] / ticks, trace.processors[number]
             )
             number += 1
-            self.next_s = START_S + (trace.submit[number] - first) / ticks if number < count else inf
+            self.next_s = self._due_s(number)
         self._number = number
         self._ticket = self._sim.ticket(early=self._sim.shape.tie == "eventwise")
+
+    def _due_s(self, number: int) -> float:
+        trace = self._trace
+        if number >= len(trace):
+            return inf
+        return START_S + (trace.submit[number] - trace.begin) / trace.ticks_per_s
 
     def go_on(self) -> None:
         """Come by itself from now on."""

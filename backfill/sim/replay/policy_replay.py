@@ -65,6 +65,7 @@ class Setting:
     kept: tuple[ReservationEntry, ...] = ()  # times count from the first submission
     scheduler: SchedulerName = "easy"
     tie: Tie = "batch"  # on bare metal
+    whole: bool = False  # observe until the end, also when no high-priority job is left
 
 
 class Watcher(Protocol):
@@ -184,7 +185,7 @@ class _Replay:
     def _feed_low(self) -> None:
         trace, number, now_s = self.setting.low, self._next_low, self.sim.now_s
         while trace is not None and number < len(trace) and not self._closed:
-            at_s = START_S + (trace.submit[number] - trace.submit[0]) / trace.ticks_per_s
+            at_s = START_S + (trace.submit[number] - trace.begin) / trace.ticks_per_s
             if self._waiting >= self.setting.depth:
                 break
             if at_s > now_s:
@@ -206,7 +207,7 @@ class _Replay:
 
     def run(self) -> Run:
         window = self.ledger.window
-        while self._arrivals.next_s < inf or self.sim.active_high:
+        while self.setting.whole or self._arrivals.next_s < inf or self.sim.active_high:
             self._step(_CHUNK_S, window.end_s)
             if self.sim.now_s >= window.end_s:
                 break

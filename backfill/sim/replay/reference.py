@@ -39,7 +39,7 @@ class BareReplay:
         self._eventwise = tie == "eventwise"
         self._running: list[tuple[float, int, Request]] = []  # a heap: by end, then in queue order
         self._now_s = START_S
-        first, ticks = trace.submit[0], trace.ticks_per_s
+        first, ticks = trace.begin, trace.ticks_per_s
         self._arrivals = [*(START_S + (at - first) / ticks for at in trace.submit), inf]
         self._number = 0  # of the next job
 

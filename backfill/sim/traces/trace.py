@@ -45,6 +45,12 @@ class JobTrace:
     labels: tuple[str, ...] | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     noted: Mapping[str, int] = field(default_factory=dict)
+    origin: int | None = None  # the tick from which a replay counts; None: the first submission
+
+    @property
+    def begin(self) -> int:
+        """The tick at which a replay of it begins."""
+        return self.submit[0] if self.origin is None else self.origin
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -78,6 +84,7 @@ class JobTrace:
             None if self.labels is None else tuple(map(self.labels.__getitem__, indices)),
             left_out,
             self.noted,
+            self.origin,
         )
 
 

@@ -20,13 +20,15 @@ from backfill.ui.parser import BAD_DATA, OK, USAGE, Parser
 from backfill.ui.report.bare_text import as_json, measure, text_lines
 
 # What each way of replaying understands; anything else that is given would be ignored.
-_JOURNAL = frozenset({"journal", "policy", "learn", "json"})
+_JOURNAL = frozenset({"journal", "policy", "learn", "json", "last"})
+_DAY = frozenset({"journal", "policy", "against", "json", "last"})
 _BARE = frozenset(
     {"trace", "cluster", "scheduler", "tie", "format", "no_instances", "reservations", "jobs_csv", "json"}
 )
 _NOT_WITH_POLICY = {
     "no_instances": "--no-instances contradicts --policy; leave one of them out",
     "learn": "--learn needs --journal FILE, a daemon's journal to learn from",
+    "last": "--last needs --journal FILE, a daemon's journal",
 }
 
 
@@ -62,6 +64,13 @@ def _add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="OUT",
         help="with --journal: write what its calls took, as a file for --costs, and do no more",
+    )
+    parser.add_argument(
+        "--last",
+        type=values.duration,
+        default=0.0,
+        metavar="TIME",
+        help="with --journal: what --policy, and --against, would have made of its latest hours (24h)",
     )
     parser.add_argument(
         "--cluster",
@@ -150,9 +159,10 @@ def run_replay(args: argparse.Namespace) -> int:
         return USAGE
     if args.journal is not None:
         # Imported here: a bare replay is to start at once.
+        from backfill.ui.commands.replay_day import run_day
         from backfill.ui.commands.replay_journal import run_journal
 
-        return run_journal(args)
+        return run_day(args) if args.last else run_journal(args)
     if not located(args.trace).exists():
         what = "there is no such file, and no trace or scenario of ours is called so"
         sys.stderr.write(f"backfill: {args.trace}: {what}; {remedy(args.trace)}\n")
@@ -212,7 +222,8 @@ def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str | None:
     if args.journal is not None:
         if args.policy is None and args.learn is None:
             return "--journal needs --policy FILE, the policy that was in force"
-        return _surplus(given, _JOURNAL, "says nothing with --journal; leave it out")
+        known, why = (_DAY, "--journal and --last") if args.last else (_JOURNAL, "--journal")
+        return _surplus(given, known, f"says nothing with {why}; leave it out")
     if args.trace is None:
         return "name a trace to replay, or a daemon's journal by --journal"
     if args.policy is not None:

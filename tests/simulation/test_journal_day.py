@@ -1,0 +1,72 @@
+"""A day out of a journal: what was done is counted, and its replay under the same policy comes to the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from backfill.core.policies.ladder import Ladder
+from backfill.sim.replay.costs import ReplayCosts
+from backfill.sim.replay.day import EmptyDayError, JournalDay, journal_day
+from backfill.sim.replay.day_replay import day_figures
+from tests.property.days import Day
+from tests.property.test_queue import LADDERS, rules
+
+LOW, HIGH = [(40.0, 1.0), (60.0, 2.0), (50.0, 3.0)], [(20.0, 30.0), (10.0, 90.0)]
+START_S = 1_700_000_000.0
+
+
+def lived(ladder: int = 0) -> tuple[Day, JournalDay]:
+    """Three low-priority jobs; a high-priority one takes a host meanwhile, another one later."""
+    day = Day(rules(LADDERS[ladder], 0))
+    day.fill(LOW, HIGH, [], odd=False)
+    day.run.run(400.0)
+    records = list(day.run.journal.read())
+    return day, journal_day(records, day.run.policies, START_S, START_S + 400.0)
+
+
+def test_what_was_done_is_counted() -> None:
+    """Work is that of Slurm's clock: what stands still does not work."""
+    _, day = lived()
+    done = day.figures
+    assert done.low_completed == 3
+    assert done.worked_core_h * 3600 == pytest.approx(150.0, abs=6.0)
+    assert done.metal_core_h * 3600 == pytest.approx(30.0, abs=3.0)
+    assert done.lost_core_h == 0.0
+    assert done.evictions >= 1
+    assert done.room_worst_s is not None
+
+
+def test_the_same_policy_comes_to_the_same() -> None:
+    """The measure of how far the comparison may be trusted stands beside it."""
+    run, day = lived()
+    done, again = day.figures, day_figures(day, run.run.policies, ReplayCosts())
+    assert again.low_completed == done.low_completed
+    assert again.worked_core_h == pytest.approx(done.worked_core_h, rel=0.1)
+    assert again.metal_core_h == pytest.approx(done.metal_core_h, rel=0.1)
+    assert again.steps["instances made"] == done.steps["instances made"]
+
+
+def test_another_ladder_shows_what_it_would_have_cost() -> None:
+    """A policy that requeues at once loses work that the one in force has kept."""
+    run, day = lived()
+    harsh = replace(run.run.policies, ladder=Ladder(LADDERS[3]))
+    kept, lost = (day_figures(day, one, ReplayCosts()) for one in (run.run.policies, harsh))
+    assert kept.lost_core_h == 0.0
+    assert lost.lost_core_h > 0.0
+    assert lost.steps["requeues"] > kept.steps["requeues"]
+
+
+def test_only_what_is_of_the_day_counts() -> None:
+    """The second half of the same journal: what ran into it counts from its beginning."""
+    run, whole = lived()
+    records = list(run.run.journal.read())
+    half = journal_day(records, run.run.policies, START_S + 40.0, START_S + 400.0)
+    assert half.figures.worked_core_h < whole.figures.worked_core_h
+    assert half.figures.low_completed == 3
+
+
+def test_a_journal_without_hosts_says_so() -> None:
+    with pytest.raises(EmptyDayError, match="let the daemon run for a while first"):
+        journal_day([], rules(LADDERS[0], 0), 0.0, 86_400.0)
