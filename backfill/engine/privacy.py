@@ -25,7 +25,7 @@ KINDS = frozenset({JOBS, NODES})
 # Questions that tell of everybody's jobs all along: there is nothing left of them without those.
 _OF_ALL_JOBS = frozenset({"events", "plan"})
 # Questions that tell neither of a node nor of other people's jobs.
-_HARMLESS = frozenset({"mine", "metrics", "ready", "harvest"})
+_HARMLESS = frozenset({"mine", "metrics", "ready", "harvest", "previewed"})
 # `job 12, 13`, and any other number that is not part of a name, an address or a fraction.
 _A_JOB = re.compile(r"\bjobs? (?P<ids>\d[\d_+]*(?:, \d[\d_+]*)*)|(?<![\w.-])\d+(?:[_+]\d+)?(?!\w|\.\d)")
 _SOMEBODYS = "another's job"

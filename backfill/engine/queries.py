@@ -28,6 +28,7 @@ from backfill.engine.gauges import gauges
 from backfill.engine.messages import Query
 from backfill.engine.mine import jobs_of
 from backfill.engine.narrate import clock_told, sentence
+from backfill.engine.previews import Previews
 from backfill.engine.privacy import Veil, never_seen
 from backfill.engine.repeats import Repeats
 from backfill.engine.sight import look
@@ -55,7 +56,8 @@ _SLICE = 32  # nodes, hosts or the like: a millisecond or less
 class Queries:
     """Answers `{"ask": NAME, …}`; runs in the listener's threads, reads in the daemon's own."""
 
-    def __init__(self, daemon: Daemon, gate: Gatekeeper) -> None:
+    def __init__(self, daemon: Daemon, gate: Gatekeeper, previews: Previews | None = None) -> None:
+        """`previews`: who plays policy files on the journal; None: nobody does."""
         self._daemon = daemon
         self._gate = gate
         self._repeats = Repeats()
@@ -81,6 +83,9 @@ class Queries:
         self._tellers: dict[str, Callable[[Body], Body]] = {"events": stories.events}
         # Likewise, and for those alone who may act: they read files, or take guests' time.
         self._apart = {"reload": self._reload, "look": self._look}
+        if previews is not None:
+            self._apart["preview"] = previews.begin
+            self._tellers["previewed"] = previews.told
         self._writers = {**Commands(daemon).known, **self._apart}
 
     def answer(self, body: Body, uid: int) -> Body:

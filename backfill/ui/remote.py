@@ -26,6 +26,7 @@ _ORDERS = {
     "poke": "poke",
     "checkpoint": "checkpoints",
     "reload": "policy/reload",
+    "preview": "policy/previews",
 }
 _CODES = {401: NO_PERMISSION, 403: NO_PERMISSION, 429: UNAVAILABLE, 503: UNAVAILABLE}
 
@@ -63,6 +64,8 @@ class RemoteClient:
             return self._call("GET", f"events?{urllib.parse.urlencode(body)}")
         if question == "explain":
             return self._call("GET", f"explain/{urllib.parse.quote(str(body['subject']), safe='')}")
+        if question == "previewed":
+            return self._call("GET", f"policy/previews/{urllib.parse.quote(str(body['id']), safe='')}")
         if question == "fleet":
             return self._fleet(body)
         if question in _ORDERS:

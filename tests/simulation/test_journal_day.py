@@ -1,15 +1,19 @@
-"""A day out of a journal: what was done is counted, and its replay under the same policy comes to the same."""
+"""A day out of a journal: what was done is counted, and a replay under the same policy comes to the same."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from backfill.core.policies.ladder import Ladder
+from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.day import EmptyDayError, JournalDay, journal_day
 from backfill.sim.replay.day_replay import day_figures
+from backfill.ui.cli import main
+from backfill.ui.preview import DayPlayer
 from tests.property.days import Day
 from tests.property.test_queue import LADDERS, rules
 
@@ -70,3 +74,57 @@ def test_only_what_is_of_the_day_counts() -> None:
 def test_a_journal_without_hosts_says_so() -> None:
     with pytest.raises(EmptyDayError, match="let the daemon run for a while first"):
         journal_day([], rules(LADDERS[0], 0), 0.0, 86_400.0)
+
+
+POLICY = """cluster: sim
+priorities: {low: [htc], high: [batch]}
+hosts:
+  - {name: bm1, provider: simulated}
+  - {name: bm2, provider: simulated}
+  - {name: bm3, provider: simulated}
+instances: {names: "vn[1-6]", addresses: 10.77.1.1/16, flavour: {cpus: 2, memory_mb: 256}}
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a policy file and the journal of a daemon."""
+    folder = tmp_path_factory.mktemp("site")
+    run, _ = lived()
+    journal = SqliteJournal(folder / "journal.db")
+    journal.append(replace(record, id=0) for record in run.run.journal.read())
+    journal.close()
+    (folder / "policy.yaml").write_text(POLICY)
+    return folder
+
+
+def test_a_process_of_its_own_plays_it_for_the_daemon(site: Path) -> None:
+    """What the daemon is told: the three columns, what changes, and nothing left on the disk."""
+    player = DayPlayer(site / "policy.yaml", site / "journal.db", "400s")
+    found = player(POLICY + "scale: {warm: 1}\n")["found"]
+    assert isinstance(found, dict)
+    assert found["changed"] == ["scale"]
+    assert list(found["figures"]) == ["was done", "policy", "against"]
+    assert found["figures"]["policy"]["low_completed"] == found["figures"]["was done"]["low_completed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("cluster: sim\nladdr: []\n", "policy.yaml:2:1: laddr is not a known key; did you mean ladder?"),
+        (POLICY.replace("cluster: sim", "cluster: other"), "the two policies differ in cluster"),
+    ],
+)
+def test_what_cannot_be_played_says_why(text: str, says: str, site: Path) -> None:
+    problems = DayPlayer(site / "policy.yaml", site / "journal.db", "400s")(text)["problems"]
+    assert isinstance(problems, list)
+    assert says in "\n".join(problems)
+    assert "/tmp" not in "\n".join(problems)
+
+
+def test_the_command_prints_the_columns(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ("--journal", str(site / "journal.db"), "--policy", str(site / "policy.yaml"))
+    assert main(["replay", *files, "--last", "400s"]) == 0
+    told = capsys.readouterr().out
+    assert "2 high-priority and 3 low-priority jobs on 3 hosts with 2 CPUs" in told
+    assert main(["replay", *files, "--last", "400s", "--seeds", "3"]) == 2

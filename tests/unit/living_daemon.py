@@ -27,6 +27,7 @@ from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
 from backfill.engine.messages import HookCall, Query, Stop
 from backfill.engine.policyfile import PolicyFile
+from backfill.engine.previews import Body, Previews
 from backfill.engine.queries import Queries
 from backfill.ports.errors import RefusedError
 from backfill.ports.identity import AuditLog, TokenReader
@@ -76,6 +77,25 @@ def a_gate(daemon: Daemon, audit: AuditLog | None = None, tokens: TokenReader | 
     )
 
 
+def played(text: str) -> Body:
+    """What is said of a policy file that is to be played on the journal; nothing is played."""
+    if text.startswith("wrong"):
+        return {"problems": ["policy.yaml:1:1: wrong is not a known key"]}
+    day = {
+        "metal_core_h": 4.0,
+        "worked_core_h": 2.0,
+        "lost_core_h": 0.5,
+        "low_completed": 3,
+        "evictions": 1,
+        "room_median_s": 0.1,
+        "room_worst_s": None,
+        "steps": {"pauses": 1},
+    }
+    found = {"start_s": 0.0, "end_s": 86_400.0, "hosts": 2, "cpus": 1, "high_jobs": 1, "low_jobs": 3}
+    more = {"notes": ["a note"], "changed": ["ladder"]}
+    return {"found": {**found, **more, "figures": {"was done": day, "policy": day, "against": day}}}
+
+
 class LivingDaemon:
     """Simulated time passes only inside `until`, in step with the daemon's own thread."""
 
@@ -114,7 +134,8 @@ class LivingDaemon:
             self._policy, outside, self.journal, pace, policyfile=self._policyfile, right=self._right
         )
         self.daemon.privacy.read()
-        answer = Queries(self.daemon, a_gate(self.daemon, self.audit, self._tokens)).answer
+        previews = Previews(played)
+        answer = Queries(self.daemon, a_gate(self.daemon, self.audit, self._tokens), previews).answer
         self._listener = Listener(self.daemon.inbox, answer, 30.0, refused=self.daemon.refused)
         self._listener.listen_unix(self.socket)
         self._thread = threading.Thread(target=self._run, name="daemon")

@@ -80,7 +80,7 @@ class _Ran:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _DayBook:
     policies: PolicySet
     start_s: float
     end_s: float
@@ -263,7 +263,7 @@ def journal_day(records: Iterable[Record], policies: PolicySet, start_s: float, 
 
     EmptyDayError where there is nothing.
     """
-    reader = _Reader(policies, start_s, end_s)
+    reader = _DayBook(policies, start_s, end_s)
     for record in _before(records, end_s):
         reader.take(record)
     return reader.result()

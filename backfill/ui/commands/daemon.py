@@ -34,6 +34,7 @@ from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
 from backfill.engine.messages import Message, Reread, Stop
 from backfill.engine.policyfile import PolicyFile, Reading
+from backfill.engine.previews import Previews
 from backfill.engine.queries import Queries
 from backfill.engine.tidy import expire
 from backfill.ports.errors import DriverError, RefusedError
@@ -51,6 +52,7 @@ from backfill.ui.assemble import (
 )
 from backfill.ui.commands.file_check import check_files
 from backfill.ui.commands.hook_check import check_hooks
+from backfill.ui.preview import DayPlayer
 
 _LOG = logging.getLogger("backfill")
 # A hook gives up by its own timeout, which may be long; ours only bounds a hook that hangs.
@@ -300,7 +302,8 @@ def _work(
         right=right,
     )
     daemon.privacy.read()  # before anybody asks
-    answer = Queries(daemon, gate(config, lambda: daemon.cycle.policies.access)).answer
+    previews = Previews(DayPlayer(config.source.absolute(), file.absolute()))
+    answer = Queries(daemon, gate(config, lambda: daemon.cycle.policies.access), previews).answer
     listener = Listener(daemon.inbox, answer, _HOOK_PATIENCE_S, trust, daemon.refused)
     _on_signals(daemon.inbox)
     try:

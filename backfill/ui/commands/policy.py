@@ -1,17 +1,22 @@
-"""`backfill policy check FILE|schema|reload`: is a policy file right, and is it in force?"""
+"""`backfill policy check FILE|schema|compare FILE|reload`: is a policy file right, what would it change?"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import time
+from pathlib import Path
 
-from backfill.ui.client import Asking, add_reading, guarded
-from backfill.ui.parser import BAD_DATA, OK, add_verbs
+from backfill.ui.client import Asking, add_reading, guarded, print_json
+from backfill.ui.parser import BAD_DATA, OK, add_verbs, say
 
+# So often the daemon is asked whether it is done, seconds.
+_LOOK_EVERY_S = 1.0
 _VERBS = {
     "check": "say everything that is wrong with a policy file",
     "schema": "print the JSON schema of policy files, for editors",
+    "compare": "play a policy file on the daemon's latest 24 hours, beside what was done",
     "reload": "let the daemon read its policy file again now, as SIGHUP does",
 }
 
@@ -22,6 +27,8 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     verbs["check"].add_argument("file", metavar="FILE", help="the policy file")
     verbs["check"].add_argument("--json", action="store_true", help="print the problems as one JSON list")
     add_reading(verbs["reload"])
+    verbs["compare"].add_argument("file", metavar="FILE", type=Path, help="the policy file that you think of")
+    add_reading(verbs["compare"])
 
 
 def run_policy(args: argparse.Namespace) -> int:
@@ -30,6 +37,8 @@ def run_policy(args: argparse.Namespace) -> int:
         return _schema()
     if args.verb == "reload":
         return guarded(lambda client: _reload(client, as_json=args.json), args)
+    if args.verb == "compare":
+        return _compare(args)
     from backfill.config import check
 
     problems = check(args.file)
@@ -58,6 +67,33 @@ def _reload(client: Asking, *, as_json: bool) -> int:
     else:
         print(f"{answer['source']}: in force; changed: {', '.join(answer['changed']) or 'nothing'}")
     return BAD_DATA if problems else OK
+
+
+def _compare(args: argparse.Namespace) -> int:
+    try:
+        text = args.file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        say(f"{args.file} cannot be read: {error}")
+        return BAD_DATA
+    return guarded(lambda client: _compared(client, text, args), args)
+
+
+def _compared(client: Asking, text: str, args: argparse.Namespace) -> int:
+    """The daemon plays it in a process of its own, for seconds or minutes."""
+    name = client.ask("preview", text=text)["id"]
+    while (answer := client.ask("previewed", id=name))["state"] == "running":
+        time.sleep(_LOOK_EVERY_S)
+    if args.json:
+        print_json(answer)
+    elif answer["problems"]:
+        for problem in answer["problems"]:
+            print(problem, file=sys.stderr)
+    else:
+        from backfill.ui.commands.replay_day import day_lines
+
+        print(f"changed: {', '.join(answer['found']['changed']) or 'nothing'}")
+        print("\n".join(day_lines(answer["found"], ["in force", args.file.name])))
+    return BAD_DATA if answer["problems"] else OK
 
 
 def _schema() -> int:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from backfill.config import load
 from backfill.config.problems import ConfigError
@@ -22,6 +23,8 @@ from backfill.sim.replay.day_replay import day_figures
 from backfill.sim.replay.fitting import MisfitError
 from backfill.sim.replay.learning import learned
 from backfill.sim.replay.policy_replay import BrokenPromiseError, collected_seldom
+from backfill.ui.commands.daemon import differing
+from backfill.ui.commands.replay_policy import need_same
 from backfill.ui.parser import BAD_DATA, NO, OK
 
 DONE, IN_FORCE, PROPOSED = "was done", "policy", "against"
@@ -32,6 +35,7 @@ def run_day(args: argparse.Namespace) -> int:
     try:
         files = [args.policy] if args.against is None else [args.policy, args.against]
         policies = [_complete(load(path).policies) for path in files]
+        need_same(dict(enumerate(policies)))
         found = _compared(args.journal, args.last, policies)
     except (ConfigError, DriverError, EmptyDayError, MisfitError) as error:
         sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
@@ -42,7 +46,7 @@ def run_day(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json.dumps(found) + "\n")
     else:
-        sys.stdout.write("\n".join(_lines(found, [path.name for path in files])) + "\n")
+        sys.stdout.write("\n".join(day_lines(found, [path.name for path in files])) + "\n")
     return OK
 
 
@@ -52,7 +56,7 @@ def _complete(policies: PolicySet) -> PolicySet:
     return policies if priorities.high else replace(policies, priorities=replace(priorities, high=("high",)))
 
 
-def _compared(journal: Path, last_s: float, policies: list[PolicySet]) -> dict[str, object]:
+def _compared(journal: Path, last_s: float, policies: list[PolicySet]) -> dict[str, Any]:
     reader = JournalReader(journal)
     try:
         end_s = _end_s(reader)
@@ -72,6 +76,7 @@ def _compared(journal: Path, last_s: float, policies: list[PolicySet]) -> dict[s
         "high_jobs": len(day.high),
         "low_jobs": len(day.low),
         "notes": list(day.notes),
+        "changed": differing(policies[0], policies[-1]),
         "figures": {name: asdict(one) for name, one in {DONE: day.figures, **named}.items()},
     }
 
@@ -116,9 +121,9 @@ _ROWS = (
 )
 
 
-def _lines(found: dict[str, object], names: list[str]) -> Iterator[str]:
+def day_lines(found: dict[str, Any], names: list[str]) -> Iterator[str]:
+    """Tell a comparison for people; `names` are those of the policy files."""
     figures = found["figures"]
-    assert isinstance(figures, dict)
     heads = [DONE, *names]
     yield (
         f"{found['high_jobs']} high-priority and {found['low_jobs']} low-priority jobs on "
@@ -130,9 +135,7 @@ def _lines(found: dict[str, object], names: list[str]) -> Iterator[str]:
     yield " ".join([" " * width, *(f"{head[-24:]:>24}" for head in heads)])
     for title, cells in rows:
         yield " ".join([f"{title:<{width}}", *(f"{cell:>24}" for cell in cells)])
-    notes = found["notes"]
-    assert isinstance(notes, list)
-    yield from (f"note: {note}" for note in notes)
+    yield from (f"note: {note}" for note in found["notes"])
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from backfill.config import load
 from backfill.config.problems import ConfigError
@@ -111,7 +112,7 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
     if args.all_nodes:
         policies = {name: everywhere(one, args.cluster) for name, one in policies.items()}
     first = next(iter(policies.values()))
-    _need_same(policies)
+    need_same(policies)
     high = read_trace(located(args.trace), args.format).fitting(args.cluster.processors)
     if not len(high):
         raise TraceError(args.trace, 0, "has no job that fits the cluster; check --cluster")
@@ -158,7 +159,7 @@ def _named(files: list[Path], policies: list[PolicySet]) -> dict[str, PolicySet]
     }
 
 
-def _need_same(policies: dict[str, PolicySet]) -> None:
+def need_same(policies: Mapping[Any, PolicySet]) -> None:
     """Two policies can be compared only on the same nodes and partitions."""
     one, *others = policies.values()
     for other in others:

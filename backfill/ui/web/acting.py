@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path as FilePath
 from typing import Annotated
@@ -11,10 +12,12 @@ from fastapi import APIRouter, Header, Path
 from fastapi.responses import JSONResponse, Response
 
 from backfill.config import ConfigError, load
-from backfill.ui.client import Answer
+from backfill.engine.previews import MOST_TEXT
+from backfill.ui.client import Answer, AskError
+from backfill.ui.parser import NO
 from backfill.ui.web import answers, orders
 from backfill.ui.web.asker import Asker, Asks
-from backfill.ui.web.replies import HEADERS, TROUBLE, told, troubles
+from backfill.ui.web.replies import HEADERS, TROUBLE, Known, told, troubles
 
 _REFUSED = troubles(_404="There is none.", _409="It cannot be done; the sentence says why.")
 api = APIRouter(prefix="/api/v1", tags=["acting"], responses=TROUBLE | _REFUSED)
@@ -85,6 +88,27 @@ async def check(asker: Asks, file: orders.PolicyText) -> Response:
     """Check the text of a policy file, by itself; nothing is changed and nothing is kept."""
     await asker.shared("ready")  # somebody who may read
     return told({"problems": await to_thread.run_sync(_problems, file.text)})
+
+
+@api.post("/policy/previews", status_code=202, response_model=answers.OrderAnswer)
+async def preview(asker: Asks, file: orders.PreviewWish, key: Key = "") -> Response:
+    """Play the text of a policy file on the journal's latest 24 hours: one at a time, for minutes."""
+    if len(json.dumps(file.text)) > MOST_TEXT:
+        raise _too_long()
+    answer = await asker.ask("preview", text=file.text, key=key)
+    path = f"/api/v1/policy/previews/{answer['id']}"
+    return JSONResponse({"answer": dict(answer), "follow": path}, 202, headers={**HEADERS, "Location": path})
+
+
+@api.get("/policy/previews/{name}", response_model=answers.PreviewAnswer)
+async def previewed(asker: Asks, name: Name, known: Known = "") -> Response:
+    """Tell what the policy file would have made of the day, beside what was done, as far as it is known."""
+    return told(await asker.ask("previewed", id=name), known)
+
+
+def _too_long() -> AskError:
+    why = f"text: more than {MOST_TEXT} bytes as JSON"
+    return AskError(why, NO, {"error": why, "kind": "unreadable"})
 
 
 def _problems(text: str) -> list[str]:

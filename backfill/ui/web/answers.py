@@ -367,3 +367,43 @@ class CheckAnswer(_Exact):
     """Everything that is wrong with a policy file; empty: nothing is."""
 
     problems: list[str]
+
+
+class DayFiguresTold(_Exact):
+    """What a day came to: core hours, counts, and seconds until a hook was told that its room is free."""
+
+    metal_core_h: float
+    worked_core_h: float
+    lost_core_h: float
+    low_completed: int
+    evictions: int
+    room_median_s: float | None
+    room_worst_s: float | None
+    steps: dict[str, int]
+
+
+class DayTold(_Exact):
+    """A day of the journal: what was done, and what policies would have made of its work.
+
+    `figures`: `was done`, `policy` (the file in force, replayed) and `against` (the text). How far the first
+    two are apart is how far the third may be trusted.
+    """
+
+    start_s: float
+    end_s: float
+    hosts: int
+    cpus: int
+    high_jobs: int
+    low_jobs: int
+    notes: list[str]
+    changed: list[str]
+    figures: dict[str, DayFiguresTold]
+
+
+class PreviewAnswer(_Exact):
+    """How far a preview has come. `state`: running, done, or failed, for the `problems`."""
+
+    id: str
+    state: str
+    problems: list[str]
+    found: DayTold | None

@@ -58,3 +58,9 @@ class PolicyText(_Order):
     """A policy file."""
 
     text: str = Field(max_length=200_000)
+
+
+class PreviewWish(_Order):
+    """A policy file that is to be played on the latest day."""
+
+    text: str = Field(min_length=1, max_length=60_000)

@@ -1,0 +1,76 @@
+"""Plays a policy file on the journal's latest day: in a process of its own, bounded in time and memory.
+
+What takes minutes of a processor and reads what somebody has sent is nothing for the daemon's process.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from backfill.engine.previews import Body
+
+DAY = "24h"
+# What the process may take: of memory, of a processor, of time. All else comes before it.
+_MEMORY_BYTES, _CPU_S, _WITHIN_S = 2 << 30, 300, 900.0
+_BEHIND_ALL = ("nice", "-n", "19", "prlimit", f"--as={_MEMORY_BYTES}", f"--cpu={_CPU_S}", "--core=0")
+_MOST_LINES, _MOST_NEIGHBOURS = 20, 200
+
+
+class DayPlayer:
+    """Compares a text with the policy file in force, on the journal of this daemon."""
+
+    def __init__(self, policy: Path, journal: Path, last: str = DAY) -> None:
+        self._policy, self._journal, self._last = policy, journal, last
+
+    def __call__(self, text: str) -> Body:
+        """Return `problems`, each a sentence, or `found`, as `replay --journal --last --json` tells it."""
+        with tempfile.TemporaryDirectory(prefix="backfill-preview-") as folder:
+            file = Path(folder, self._policy.name)
+            file.write_text(text, encoding="utf-8")
+            self._link_neighbours(Path(folder))
+            command = (*_BEHIND_ALL, *_program(), "replay", "--journal", str(self._journal))
+            options = ("--policy", str(self._policy), "--against", str(file), "--last", self._last, "--json")
+            try:
+                done = subprocess.run(
+                    [*command, *options],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=_WITHIN_S,
+                    cwd=folder,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return {"problems": [f"it was not played within {_WITHIN_S / 60:.0f} minutes, and was ended"]}
+            except OSError as error:
+                return {"problems": [f"nothing could be played: {error.strerror or error}"]}
+        return _found(done, str(Path(folder)))
+
+    def _link_neighbours(self, folder: Path) -> None:
+        """A policy file may name others by their place beside it."""
+        for neighbour in sorted(self._policy.parent.iterdir())[:_MOST_NEIGHBOURS]:
+            if neighbour.name != self._policy.name:
+                (folder / neighbour.name).symlink_to(neighbour)
+
+
+def _program() -> tuple[str, ...]:
+    """How this program is begun anew: the package, or the one file that it came in."""
+    file = sys.argv[0]
+    return (sys.executable, file) if file.endswith(".pyz") else (sys.executable, "-m", "backfill")
+
+
+def _found(done: subprocess.CompletedProcess[str], folder: str) -> Body:
+    if done.returncode == 0:
+        return {"found": json.loads(done.stdout)}
+    if done.returncode < 0 or "MemoryError" in done.stderr:
+        return {
+            "problems": [
+                f"it took more than {_MEMORY_BYTES >> 30} GiB, or {_CPU_S} s of a processor, and was ended"
+            ]
+        }
+    lines = [line.removeprefix("backfill: ").replace(f"{folder}/", "") for line in done.stderr.splitlines()]
+    return {"problems": lines[-_MOST_LINES:] or [f"it ended with {done.returncode}"]}
