@@ -29,8 +29,10 @@ GUEST_SHARES = 2
 
 
 def mount_all(plan: MachinePlan) -> None:
-    """Give the machine its own /sys, /run, control groups and private directories."""
+    """Give the machine its own /sys, /run, shared memory, control groups and private directories."""
     mount("sysfs", "/sys", "sysfs")
+    # libvirt keeps there what guests share, by names that two labs may both give.
+    mount("tmpfs", "/dev/shm", "tmpfs", options="mode=1777")  # noqa: S108 - it is this machine's alone
     if plan.cgroups:
         _mount_cgroups()
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
