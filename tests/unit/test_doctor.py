@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from backfill.config import load
-from backfill.config.model import Config
+from backfill.config.model import Config, GuestNetworkEntry
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostFile, HostFolder, HostInspection
 from backfill.ui.cli import main
@@ -98,6 +98,7 @@ def sound(tmp_path: Path) -> Facts:
 def test_a_sound_site_has_no_finding(tmp_path: Path) -> None:
     assert examine(sound(tmp_path)).all == []
     assert examine(_own_key(_raw(AuthType="auth/slurm")(sound(tmp_path)))).all == []
+    assert examine(_closed(sound(tmp_path))).all == []
 
 
 Plant = Callable[[Facts], Facts]
@@ -109,6 +110,14 @@ def _own_key(facts: Facts) -> Facts:
     assert libvirt is not None
     around = replace(libvirt.surroundings, munge_key="", slurm_key="/etc/slurm/slurm.jwks")
     return replace(facts, config=replace(facts.config, libvirt=replace(libvirt, surroundings=around)))
+
+
+def _closed(facts: Facts) -> Facts:
+    """Guests that shall reach whom they need alone."""
+    libvirt = facts.config.libvirt
+    assert libvirt is not None
+    closed = replace(libvirt, guest_network=GuestNetworkEntry(closed=True))
+    return replace(facts, config=replace(facts.config, libvirt=closed))
 
 
 def _slurm(**changes: Any) -> Plant:
@@ -241,6 +250,7 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.HOST_SILENT, "libvirtd", _facts(hosts=(HostFacts("bm1", "cannot reach libvirt on bm1"),))),
     (Defect.BRIDGE, "bridge", _on_host(bridges=frozenset({"virbr0"}))),
     (Defect.BRIDGE, "bridges", _on_host(bridges=None)),
+    (Defect.GUEST_FILTER, "filter", lambda facts: _on_host(filters=False)(_closed(facts))),
     (Defect.NO_KVM, "kvm", _on_host(kvm=False)),
     (Defect.MACHINE, "board", _on_host(machine_problem="the machine 'x' is not supported")),
     (Defect.CPU_MODEL, "processor", _on_host(cpu_models=frozenset({"Conroe"}))),

@@ -49,7 +49,7 @@ class HostInspection:
 
     `kvm`: whether guests can run on its processors. `machine_problem`: why a guest with this board
     cannot be made; `cpu_models`: those it can have, modes included. `domains`: names of all guests,
-    ours or not. `user`: uid and gid of QEMU.
+    ours or not. `user`: uid and gid of QEMU. `filters`: whether it can filter what guests send.
     """
 
     bridges: frozenset[str] | None = None
@@ -58,6 +58,7 @@ class HostInspection:
     cpu_models: frozenset[str] = frozenset()
     domains: frozenset[str] = frozenset()
     user: User | None = None
+    filters: bool = True
     folders: Mapping[str, HostFolder] = field(default_factory=dict)
 
 
@@ -80,6 +81,7 @@ def inspect(
             cpu_models=models,
             domains=frozenset(domain.name() for domain in connection.listAllDomains()),
             user=qemu_user(capabilities),
+            filters=_filters(connection),
             folders={path: _folder(connection, path, names) for path, names in folders.items()},
         )
 
@@ -95,6 +97,14 @@ def _bridges(connection: Any) -> frozenset[str] | None:
         return frozenset(one.name() for one in found if "<interface type='bridge'" in one.XMLDesc())
     except libvirt.libvirtError:
         return None  # without the driver for interfaces a host says nothing of them
+
+
+def _filters(connection: Any) -> bool:
+    try:
+        connection.numOfNWFilters()
+    except libvirt.libvirtError:
+        return False  # the driver for network filters is a package of its own
+    return True
 
 
 def _has_kvm(capabilities: str) -> bool:

@@ -110,6 +110,7 @@ class Defect(Option):
     HOST_SILENT = "host-silent", "No instance is made there, and none that is there is looked after."
     LIBVIRT_MISSING = "libvirt-missing", "Hosts with libvirt cannot be spoken to."
     BRIDGE = "bridge", "Guests have no network there, and do not start."
+    GUEST_FILTER = "guest-filter", "The network of guests is to be closed, and there it cannot: none is made."
     NO_KVM = "no-kvm", "The policy file wants guests on the processors themselves; none starts there."
     MACHINE = "machine", "No guest with this board can be made there."
     CPU_MODEL = "cpu-model", "No guest with this processor can be made there."

@@ -35,6 +35,7 @@ def machines(facts: Facts) -> Iterator[Finding]:
     for host in facts.hosts:
         if host.inspection is not None:
             yield from _bridge(libvirt, host)
+            yield from _filter(libvirt, host)
             yield from _hardware(libvirt, host)
 
 
@@ -49,6 +50,16 @@ def _bridge(libvirt: LibvirtEntry, host: HostFacts) -> Iterator[Finding]:
         what = f"libvirt on {host.name} does not tell of bridges"
         mend = f"install libvirt's interface driver on {host.name}"
         yield Finding(Defect.BRIDGE, host.name, what, mend, Grade.ADVICE)
+
+
+def _filter(libvirt: LibvirtEntry, host: HostFacts) -> Iterator[Finding]:
+    assert host.inspection is not None
+    if libvirt.guest_network.closed and not host.inspection.filters:
+        what = f"libvirt on {host.name} has no driver for network filters"
+        mend = (
+            f"on {host.name}: apt install libvirt-daemon-driver-nwfilter iptables; systemctl restart libvirtd"
+        )
+        yield Finding(Defect.GUEST_FILTER, host.name, what, mend)
 
 
 def _hardware(libvirt: LibvirtEntry, host: HostFacts) -> Iterator[Finding]:
