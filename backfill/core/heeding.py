@@ -116,6 +116,8 @@ class Heed:
         priorities = policies.priorities
         if job.partition in priorities.low or job.qos in priorities.low_qos:
             return True
+        if job.partition in policies.own_machines.partitions or job.id in self._world.machines:
+            return True
         return job.id in self._wanted_ids() or any(self._ours(n) for n in job.nodes)
 
     def _wanted_ids(self) -> set[str]:

@@ -111,6 +111,19 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
     return left - Resources(0, sum(regions.values()))
 
 
+def places_ever(world: World, policies: PolicySet, host: str, shape: Resources) -> int:
+    """Return how many instances of a shape the host would carry if there were nothing else on it.
+
+    Of one that was not read yet nobody knows what it cannot hold.
+    """
+    known, limits = world.hosts.get(host), policies.limits
+    if known is None:
+        return limits.max_per_host
+    cpus = policies.placement.cpus(known.capacity.cpus) - limits.keep_cpus
+    memory_mb = known.capacity.memory_mb - limits.keep_memory_mb
+    return max(0, min(cpus // shape.cpus, memory_mb // shape.memory_mb, limits.max_per_host))
+
+
 def functions_of(world: World, policies: PolicySet, host: str, node: ManagedNode) -> int:
     """Virtual functions of the host that a node there holds, or offers to jobs."""
     instance = world.instances.get((host, node.name))

@@ -21,6 +21,7 @@ from backfill.core.policies.ladder import Ladder
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.liveness import Liveness
 from backfill.core.policies.notice import Notice
+from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.quotas import Quotas
 from backfill.core.policies.readiness import Readiness
 from backfill.core.policies.saving import Saving
@@ -102,6 +103,7 @@ class PolicySet:
     budgets: Budgets = field(default_factory=Budgets)
     quotas: Quotas = field(default_factory=Quotas)
     environments: Environments = field(default_factory=Environments)
+    own_machines: OwnMachines = field(default_factory=OwnMachines)
     devices: Devices = field(default_factory=Devices)
     notice: Notice = field(default_factory=Notice)
     liveness: Liveness = field(default_factory=Liveness)

@@ -32,6 +32,7 @@ class Kind(IntEnum):
     CLAIM = auto()  # by job
     BUDGET = auto()
     NODE = auto()  # by name: a managed node, and instances of that name that are none of it
+    MACHINES = auto()  # a job's own, by job; without a name: jobs that ask for some and have none yet
     FLEETS = auto()
     SCALE = auto()
     PARENTS = auto()  # by host
@@ -46,6 +47,9 @@ class Entity(NamedTuple):
 
 
 BUDGET, FLEETS = Entity(Kind.BUDGET), Entity(Kind.FLEETS)
+
+
+NEW_MACHINES = Entity(Kind.MACHINES)
 
 
 SCALE, LIVENESS = Entity(Kind.SCALE), Entity(Kind.LIVENESS)
@@ -143,7 +147,8 @@ class WorkQueue:
             (Entity(Kind.NODE, name) for _, name in world.instances),
             (Entity(Kind.NODE, name) for name in self.names.intersection(world.nodes)),
             (Entity(Kind.PARENTS, host.name) for host in world.hosts.values() if host.parents is not None),
-            (BUDGET, FLEETS, SCALE, LIVENESS),
+            (Entity(Kind.MACHINES, job_id) for job_id in world.machines),
+            (BUDGET, NEW_MACHINES, FLEETS, SCALE, LIVENESS),
         )
         self._order = list(self._marked)
         heapify(self._order)
@@ -279,6 +284,8 @@ class WorkQueue:
         if host is not None:
             self.host_moved(host)
             self._mark_claims(host)
+        if name in self._world.managed and (job_id := self._world.managed[name].job) in self._world.machines:
+            self._mark_machines(job_id)
         if came_or_went or name in self._world.managed:
             self.mark(SCALE)
             self._mark_fleets()
@@ -342,6 +349,8 @@ class WorkQueue:
         self.mark(SCALE)
         self._mark_fleets()
         self._mark_if_silent()
+        for job_id in self._world.machines:
+            self._mark_machines(job_id)
 
     def instance_moved(self, host: str, name: str) -> None:
         """A hypervisor shows an instance otherwise than before."""
@@ -366,6 +375,10 @@ class WorkQueue:
         for job_id in {job.id, str(job.raw_id)}:
             if job_id in world.claims:
                 self.mark(Entity(Kind.CLAIM, job_id))
+        if job.id in world.machines:
+            self._mark_machines(job.id)
+        if any(one is not None and one.state is JobState.PENDING for one in (before, after)):
+            self.mark(NEW_MACHINES)
         if any(name in world.managed for name in nodes):
             self.mark(SCALE)
             self._mark_budget()
@@ -400,6 +413,8 @@ class WorkQueue:
         for host in hosts:
             self.host_moved(host)
         self.companions_moved(node)
+        if node.job in self._world.machines:
+            self._mark_machines(node.job)
         if before is not None and (before.held != node.held or before.order != node.order):
             self.companions_moved(before)
         self.mark(SCALE)
@@ -432,6 +447,9 @@ class WorkQueue:
         """A call about a node, or a host, was begun or is over."""
         world = self._world
         self.mark_name(name)
+        if name in world.machines:
+            self._mark_machines(name)
+            self._mark_machines_of_members(name)
         if name in world.hosts:
             self.host_moved(name)
         if host:
@@ -447,8 +465,30 @@ class WorkQueue:
             self.happened(Topic.DISK)
         self._mark_fleets()
 
-    def fleet_moved(self, members: Iterable[str]) -> None:
-        """An order of a fleet is new, further, or over."""
+    def machines_moved(self, job_id: str) -> None:
+        """A job's own machines are further: those after them in the queue may have their turn."""
+        self._mark_machines(job_id)
+        for other in self._world.machines.values():
+            if other.waits or other.job.partition("+")[0] == job_id.partition("+")[0]:
+                self._mark_machines(other.job)
+        self.mark(NEW_MACHINES)
+        self._mark_machines_of_members(job_id)
+        self._mark_fleets()
+        self.mark(SCALE)
+
+    def _mark_machines(self, job_id: str) -> None:
+        self.mark(Entity(Kind.MACHINES, job_id))
+
+    def _mark_machines_of_members(self, job_id: str) -> None:
+        own = self._world.machines.get(job_id)
+        fleet = None if own is None else self._world.fleets.get(own.fleet)
+        if fleet is not None:
+            self.mark_nodes(name for name in fleet.members if name in self._world.managed)
+
+    def fleet_moved(self, members: Iterable[str], job_id: str = "") -> None:
+        """An order of a fleet is new, further, or over; a job's own if it has an id."""
+        if job_id in self._world.machines:
+            self._mark_machines(job_id)
         self.mark(FLEETS)
         self.mark(SCALE)
         self.mark_nodes(name for name in members if name in self._world.managed)

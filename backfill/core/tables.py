@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fleet import Fleet, Host, Instance
+from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase
 from backfill.core.model.operations import (
     HostAllocation,
@@ -124,7 +125,7 @@ _TOMBSTONE_S = 120.0
 
 
 # What demand asks of a waiting job: jobs of which all of this is equal count alike.
-Wish = tuple[str, float, str, int, int, int, float | None]
+Wish = tuple[str, float, str, int, int, int, float | None, bool, str]
 
 
 class JobIndex:
@@ -217,7 +218,8 @@ def _line(job: Job | None) -> tuple[str, Wish] | None:
 def _wish(job: Job) -> Wish:
     begins_s = job.eligible_s if job.reason == "BeginTime" else 0.0
     size = (job.cpus, job.num_nodes, job.memory_mb)
-    return (job.reason, begins_s, job.qos, *size, job.time_limit_s)
+    own = job.machines is not None or job.machines_fault is not None
+    return (job.reason, begins_s, job.qos, *size, job.time_limit_s, own, job.features)
 
 
 _REMEMBERED = 10_000  # creations
@@ -668,6 +670,10 @@ class Picture:
         self.barred: dict[str, str] = {}  # by what we are kept from acting, and why
         self.doubts: Table[str, UncertainOutcome] = Table(self.undo)  # by managed node
         self.fleets: Table[str, Fleet] = Table(self.undo)  # orders by id
+        self.machines: Table[str, JobMachines] = Table(self.undo)  # a job's own, by job
+        # By job: its pinned nodes, as the call that did it named them; empty: taken away. Not kept for
+        # the next daemon, which does it once more.
+        self.pinned: Table[str, str] = Table(self.undo)
         self.closed: dict[str, str] = {}  # host or node -> why a person closed it
         self.off: dict[str, str] = {}  # host that is off for good -> how a person knows
         self.kept: dict[str, tuple[int, str]] = {}  # host -> so many may stay there, and why

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from backfill.core.model import changes as ch
-from backfill.core.model.actions import DeleteNode
+from backfill.core.model.actions import DeleteNode, PinJob, UnpinJob
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import ENDED, Job
 from backfill.core.model.fleet import FleetState, InstanceState
+from backfill.core.model.job_machines import MachinesState
 from backfill.core.model.lifecycle import (
     HeldJob,
     ManagedNode,
@@ -297,7 +298,18 @@ class World(Picture):
             self.fleets.pop(change.fleet.id)
         else:
             self.fleets[change.fleet.id] = change.fleet
-        self.queue.fleet_moved(change.fleet.members)
+        self.queue.fleet_moved(change.fleet.members, change.fleet.job)
+
+    def _machines_set(self, change: ch.MachinesSet) -> None:
+        own = change.machines
+        if own.state is MachinesState.GONE:
+            self.machines.pop(own.job)
+            self.calls.forget(own.job)
+        else:
+            self.machines[own.job] = own
+        if own.state in (MachinesState.GONE, MachinesState.QUEUED):
+            self.pinned.pop(own.job)
+        self.queue.machines_moved(own.job)
 
     def _operation_started(self, change: ch.OperationStarted) -> None:
         self.calls.started(change)
@@ -312,6 +324,8 @@ class World(Picture):
             self._doubt(name, known.host, change.at_s)
         if kind == DeleteNode.__name__ and not change.problem:
             self._deleted.add((name, int(rest.split(":")[0])))
+        if kind in (PinJob.__name__, UnpinJob.__name__) and not change.problem and name in self.machines:
+            self.pinned[name] = rest.partition(":")[2] if kind == PinJob.__name__ else ""
         self.queue.call_moved(kind, name, "" if known is None else known.host)
 
     def _proven(self, change: ch.Proven) -> None:
@@ -479,6 +493,7 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.WorkLost: World._last_words,
     ch.HoldSet: World._hold_set,
     ch.FleetSet: World._fleet_set,
+    ch.MachinesSet: World._machines_set,
 }
 
 

@@ -19,6 +19,7 @@ from backfill.core.model.plan import (
     ForgetNode,
     Plan,
     SetFleet,
+    SetMachines,
     SetNode,
     effect_of,
 )
@@ -42,7 +43,7 @@ _SAY_EVERY_S = 60.0
 _MOST_UNWRITTEN = 100_000
 
 # Steps that call no driver.
-_NO_CALLS = (SetNode, ForgetNode, SetFleet, EndClaim, AnswerClaim)
+_NO_CALLS = (SetNode, ForgetNode, SetFleet, SetMachines, EndClaim, AnswerClaim)
 
 # Changes that say nothing new; they are not worth a line in the journal.
 _SILENT = (ch.Tick, ch.SourceSeen, ch.NodesRead)
@@ -208,7 +209,7 @@ class Cycle:
     def _tell(self, step: Action) -> None:
         if self._meter is not None:
             self._meter.step(step)
-        kind = "phase" if isinstance(step, SetNode | ForgetNode | SetFleet) else "intent"
+        kind = "phase" if isinstance(step, SetNode | ForgetNode | SetFleet | SetMachines) else "intent"
         known = self.world.managed.get(step.node.name) if isinstance(step, SetNode) else None
         body = encode_briefly(step, known)
         self._records.append(Record(self.world.now_s, kind, step.subject, body))
@@ -302,6 +303,7 @@ def _subjects(kind: Any) -> tuple[tuple[str, str], ...]:
 _SUBJECTS = (
     ("node", "name"),
     ("fleet", "id"),
+    ("machines", "job"),
     ("job", "id"),
     ("instance", "name"),
     ("name", ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core.model.fleet import CloneMethod, Fleet, FleetState
+from backfill.core.placement import places_ever
 from backfill.core.policies.cloning import Choice
 from backfill.core.policies.environments import Environments
 from backfill.core.policy import PolicySet
@@ -21,7 +22,7 @@ def fleet_order(world: World, policies: PolicySet, body: dict[str, object]) -> F
     _can_ever_fit(world, policies, size)
     image = _image(policies.environments, str(body.get("image") or ""))
     _image_allows(policies, image or policies.instances.image, size)
-    number = 1 + max((_number(known) for known in world.fleets), default=0)
+    number = 1 + max((_number(one.id) for one in world.fleets.values() if not one.job), default=0)
     identity = f"fleet-{max(number, int(world.now_s))}"
     return Fleet(identity, size, FleetState.WAITING, world.now_s, image, _method(body))
 
@@ -52,17 +53,8 @@ def _can_ever_fit(world: World, policies: PolicySet, size: int) -> None:
     """Refuse at once what no waiting can help."""
     if size < 1:
         raise CommandError("a fleet has one instance at least")
-    shape, limits = policies.instances.flavour, policies.limits
-    places = 0
-    for name in policies.hosts:
-        host = world.hosts.get(name)
-        if host is None:
-            places += limits.max_per_host  # not read yet: nobody knows what it cannot hold
-        else:
-            cpus = policies.placement.cpus(host.capacity.cpus) - limits.keep_cpus
-            memory_mb = host.capacity.memory_mb - limits.keep_memory_mb
-            by_room = min(cpus // shape.cpus, memory_mb // shape.memory_mb)
-            places += max(0, min(by_room, limits.max_per_host))
+    shape, limits = policies.instances.flavour.resources, policies.limits
+    places = sum(places_ever(world, policies, name, shape) for name in policies.hosts)
     for most, what in (
         (len(policies.instances.names), "instances.names has {} names"),
         (limits.max_instances, "limits.max_instances is {}"),

@@ -8,7 +8,7 @@ from typing import assert_never
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import NOWHERE
-from backfill.core.model.plan import Action, AnswerClaim, EndClaim, ForgetNode, SetFleet, SetNode
+from backfill.core.model.plan import Action, AnswerClaim, EndClaim, ForgetNode, SetFleet, SetMachines, SetNode
 from backfill.core.model.records import decode
 from backfill.core.model.refusals import Refusal
 from backfill.core.model.sentences import line
@@ -29,6 +29,8 @@ def _what(step: Action) -> str:
             return f"{node.name}{f' on {node.host}' if node.host else ''} is now {node.phase}"
         case SetFleet():
             return f"{step.fleet.id} is {step.fleet.state}"
+        case SetMachines(machines=own):
+            return f"the machines of job {own.job} are {own.state}"
         case ForgetNode():
             return f"{step.name} is gone"
         case AnswerClaim():
@@ -41,10 +43,8 @@ def _what(step: Action) -> str:
 
 
 def _call(step: act.DriverAction) -> str:
-    if isinstance(step, act.NodeAction):
-        return f"{_on_node(step)} node {step.subject}"
-    if isinstance(step, act.JobAction):
-        return _on_job(step)
+    if isinstance(step, act.SlurmAction):
+        return _in_slurm(step)
     if isinstance(step, act.InstanceAction):
         return _on_instance(step)
     if isinstance(step, act.GuestAction):
@@ -56,6 +56,14 @@ def _call(step: act.DriverAction) -> str:
     if isinstance(step, act.ParentAction):
         return _on_parents(step)
     assert_never(step)
+
+
+def _in_slurm(step: act.SlurmAction) -> str:
+    if isinstance(step, act.NodeAction):
+        return f"{_on_node(step)} node {step.subject}"
+    if isinstance(step, act.JobAction):
+        return _on_job(step)
+    return _for_own_machines(step)
 
 
 def _on_node(step: act.NodeAction) -> str:
@@ -95,6 +103,22 @@ def _on_job(step: act.JobAction) -> str:
             return f"tell job {step.job_id} that its room goes"
         case act.TellJob():
             return f"tell the owner of job {step.job_id}"
+        case _:
+            assert_never(step)
+
+
+def _for_own_machines(step: act.OwnMachinesAction) -> str:
+    match step:
+        case act.HoldJob():
+            return f"hold job {step.job_id}"
+        case act.PinJob():
+            return f"keep {', '.join(step.nodes)} for job {step.job_id}"
+        case act.UnpinJob():
+            return f"keep nothing for job {step.job_id} any more"
+        case act.ReleaseJob():
+            return f"let job {step.job_id} go"
+        case act.RevokeJob():
+            return f"revoke job {step.job_id}"
         case _:
             assert_never(step)
 

@@ -144,12 +144,13 @@ _AMOUNTS = (
     *("pays_s", "free", "every", "functions", "left_mb", "region_mb", "left_cpus", "left_memory_mb", "cpus"),
     *("memory_mb", "known", "generation", "restarts", "copied", "within_s", "times", "wait_s", "silent_s"),
     *("there", "hosts", "size", "places", "failures", "patience_s", "soon_s", "late_s", "left_s"),
+    *("passed_s", "needs_mb"),
 )
 _NAMES = (
     *("again", "fixed"),
     *("source", "said", "key", "host", "node", "state", "holder", "subject", "instance", "job", "check"),
     *("remedy", "rung", "image", "user", "account", "environment", "allowed", "whose", "device", "workload"),
-    *("keys", "value"),
+    *("keys", "value", "what", "images", "shape", "waits"),
 )
 
 

@@ -168,6 +168,45 @@ class CancelJob(JobHead):
 
 
 @dataclass(frozen=True, slots=True)
+class HoldJob(JobHead):
+    """Let a job wait so that its owner cannot undo it, and tell him by `text` for what."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PinJob(JobHead):
+    """Let a job that waits have these nodes alone, and no other job there.
+
+    `lives`: the generation of each of them.
+    """
+
+    nodes: tuple[str, ...]
+    lives: tuple[int, ...]
+
+    @property
+    def extra(self) -> str:
+        return ",".join(f"{name}.{life}" for name, life in zip(self.nodes, self.lives, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinJob(JobHead):
+    """Take away what keeps a job's nodes from others, and the job from other nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseJob(JobHead):
+    """Let a job that we hold begin, and tell its owner by `text` that it may."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeJob(JobHead):
+    """End a job that waits for what can never be; the reason is what its owner is told."""
+
+
+@dataclass(frozen=True, slots=True)
 class KickJob(JobHead):
     """Suspend and resume the job in Slurm, which makes stopped processes go on."""
 
@@ -465,6 +504,12 @@ NodeAction = CreateNode | DeleteNode | DrainNode | UndrainNode | SetAddress | Do
 JobAction = SuspendJob | ResumeJob | LimitJob | RequeueJob | CancelJob | KickJob | WarnJob | TellJob
 
 
+OwnMachinesAction = HoldJob | PinJob | UnpinJob | ReleaseJob | RevokeJob
+
+
+SlurmAction = NodeAction | JobAction | OwnMachinesAction
+
+
 InstanceAction = (
     CreateInstance | DeleteInstance | SuspendInstance | RestoreInstance | MigrateInstance | CancelMove
 )
@@ -482,6 +527,4 @@ CheckpointAction = KeepCheckpoint | PutBackCheckpoint
 ParentAction = MakeParent | CancelParents
 
 
-DriverAction = (
-    NodeAction | JobAction | InstanceAction | GuestAction | DeviceAction | CheckpointAction | ParentAction
-)
+DriverAction = SlurmAction | InstanceAction | GuestAction | DeviceAction | CheckpointAction | ParentAction

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from backfill.core.model.cluster import Job, Node
 from backfill.core.model.fleet import Fleet, Host, Instance
+from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import Cause, GuestReport, ManagedNode
 from backfill.core.model.operations import OperationDone as OperationDone
 from backfill.core.model.operations import OperationStarted as OperationStarted
@@ -338,6 +339,13 @@ class FleetSet:
 
 
 @dataclass(frozen=True, slots=True)
+class MachinesSet:
+    """A job's own machines are new or further; those that are GONE are dropped."""
+
+    machines: JobMachines
+
+
+@dataclass(frozen=True, slots=True)
 class HoldSet:
     """A person pushed instances off a host or a node, or allowed them again (`backfill evict`).
 
@@ -391,4 +399,5 @@ Change = (
     | CheckpointPutBack
     | HoldSet
     | FleetSet
+    | MachinesSet
 )

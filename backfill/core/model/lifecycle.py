@@ -73,6 +73,7 @@ class EvictionCause(StrEnum):
     BUDGET = "budget"  # a budget allows fewer at work now
     CHECKPOINT = "checkpoint"  # a checkpoint of it was ordered, or ordered back
     PUT_OFF = "put-off"  # its return came to nothing, and is tried later
+    FELLOW = "fellow"  # another machine of its job stands still
     STOPPED = "stopped"  # it was found standing still, or stopped in Slurm
 
 

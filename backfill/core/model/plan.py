@@ -10,10 +10,12 @@ from backfill.core.model.changes import (
     ClaimAnswered,
     ClaimEnded,
     FleetSet,
+    MachinesSet,
     NodeForgotten,
     NodeManaged,
 )
 from backfill.core.model.fleet import Fleet
+from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import ManagedNode
 from backfill.core.model.operations import OperationStarted
 from backfill.core.model.refusals import Refusal as Refusal
@@ -60,6 +62,19 @@ class SetFleet:
 
 
 @dataclass(frozen=True, slots=True)
+class SetMachines:
+    """Record how far a job's own machines are. Takes effect at once, inside the cycle."""
+
+    machines: JobMachines
+    reason: str
+
+    @property
+    def subject(self) -> str:
+        """Whom it is about."""
+        return self.machines.job
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerClaim:
     """Tell the waiting hook that the room is free, or why it is not."""
 
@@ -86,7 +101,7 @@ class EndClaim:
         return self.job_id
 
 
-Action = DriverAction | SetNode | ForgetNode | SetFleet | AnswerClaim | EndClaim
+Action = DriverAction | SetNode | ForgetNode | SetFleet | SetMachines | AnswerClaim | EndClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +123,8 @@ def effect_of(action: Action, now_s: float) -> Change:
             return NodeManaged(action.node)
         case SetFleet():
             return FleetSet(action.fleet)
+        case SetMachines():
+            return MachinesSet(action.machines)
         case ForgetNode():
             return NodeForgotten(action.name, action.generation)
         case AnswerClaim():

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, Union
 from backfill.core.model import actions, changes, plan
 from backfill.core.model import clock as moves
 from backfill.core.model.fleet import Fleet
+from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import (
     PARTS,
     ManagedNode,
@@ -201,6 +202,7 @@ REMEMBERED = frozenset(
         changes.CheckpointPutBack,
         changes.MemoryWritten,
         changes.FleetSet,
+        changes.MachinesSet,
         changes.ClockSet,
         changes.ClockRead,
     )
@@ -238,7 +240,7 @@ def began(bodies: Iterable[Plain], now: changes.ClockRead) -> changes.ClockRead:
     return dataclasses.replace(now, began=True, moved_s=by_s)
 
 
-_KINDS: frozenset[type] = frozenset((*PARTS, Fleet))
+_KINDS: frozenset[type] = frozenset((*PARTS, Fleet, JobMachines))
 
 
 @cache
@@ -276,6 +278,8 @@ def _moved(change: changes.Change, by_s: float) -> changes.Change:
             return changes.NodeManaged(_later(change.node, by_s))
         case changes.FleetSet():
             return changes.FleetSet(_later(change.fleet, by_s))
+        case changes.MachinesSet():
+            return changes.MachinesSet(_later(change.machines, by_s))
         case changes.HoldSet() | changes.MemoryWritten() | changes.Destroyed():
             return dataclasses.replace(change, at_s=change.at_s + by_s)
         case _:
@@ -331,15 +335,24 @@ def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
             last[f"forgotten {change.name}"] = change
         case changes.Woken() | changes.CheckpointKept() | changes.CheckpointPutBack() | changes.Unconfirmed():
             _note(last, change)
-        case changes.MemoryWritten():
-            last[f"rate {change.host}"] = change
-        case changes.FleetSet():
-            last[f"fleet {change.fleet.id}"] = change
+        case changes.MemoryWritten() | changes.FleetSet() | changes.MachinesSet():
+            last[_only(change)] = change
         case changes.HoldSet():
             kind = "hold" if change.keep is None else "keep"
             last[f"{kind} {change.subject}"] = change
         case _:
             pass
+
+
+def _only(change: changes.MemoryWritten | changes.FleetSet | changes.MachinesSet) -> str:
+    """Return of what only the last word counts."""
+    match change:
+        case changes.MemoryWritten():
+            return f"rate {change.host}"
+        case changes.FleetSet():
+            return f"fleet {change.fleet.id}"
+        case changes.MachinesSet():
+            return f"machines {change.machines.job}"
 
 
 def _clock(last: dict[str, changes.Change], change: changes.ClockSet | changes.ClockRead) -> None:

@@ -55,6 +55,7 @@ class Goal(Enum):
     REQUEUE_JOB = "requeue_job"  # about: the job
     PLACE = "place"  # about: the node
     REMOVAL = "removal"
+    MACHINES = "machines"
     OTHER = "other"  # of a journal from before there were goals; about: its words
 
 
@@ -192,6 +193,18 @@ class Code(Enum):
     MACHINES_KEY = "machines_key"
     MACHINES_VALUE = "machines_value"
     MACHINES_TWICE = "machines_twice"
+    # A job's own machines.
+    MACHINES_UNABLE = "machines_unable"
+    MACHINES_IMAGE = "machines_image"
+    MACHINES_SMALL = "machines_small"
+    MACHINES_MANY = "machines_many"
+    MACHINES_NEVER = "machines_never"
+    MACHINES_FIRST = "machines_first"
+    MACHINES_UNUSED = "machines_unused"
+    MACHINES_GIVEN_BACK = "machines_given_back"
+    MACHINE_LOST = "machine_lost"
+    MACHINE_OF_JOB = "machine_of_job"
+    FELLOW_KEPT_OFF = "fellow_kept_off"
     # What is asked directly before something is destroyed.
     ANOTHER_LIFE = "another_life"
     SHOWN_AS = "shown_as"

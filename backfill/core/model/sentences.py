@@ -58,6 +58,7 @@ _GOALS = {
     Goal.REQUEUE_JOB: "requeue of job {about}",
     Goal.PLACE: "its place on {about}",
     Goal.REMOVAL: "removal",
+    Goal.MACHINES: "machines of its own",
     Goal.OTHER: "{about}",
 }
 
@@ -285,6 +286,27 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.MACHINES_KEY: "its word for machines of its own has no key '{key}': use {keys}",
     Code.MACHINES_VALUE: "its word for machines of its own says {key}='{value}': use {allowed}",
     Code.MACHINES_TWICE: "its word for machines of its own says {key} more than once",
+    Code.MACHINES_UNABLE: (
+        "it asks for {what}, which machines that are Slurm nodes of their own cannot have: leave that out, "
+        "or ask for them inside an allocation"
+    ),
+    Code.MACHINES_IMAGE: "there is no image {image}: use one of {images}",
+    Code.MACHINES_SMALL: (
+        "a machine of {shape} gives {memory_mb} MB to jobs, and the job wants {cpus} CPUs and {needs_mb} MB "
+        "on each node: ask for larger machines, or for less"
+    ),
+    Code.MACHINES_MANY: "{what} can never be there: {key} = {most}",
+    Code.MACHINES_NEVER: ("{what} can never be there: all hosts together have room for {places}"),
+    Code.MACHINES_FIRST: (
+        "job {job} has been passed over for {passed_s:.0f} s, and is next (own_machines.passed_over_s)"
+    ),
+    Code.MACHINES_UNUSED: (
+        "its job did not begin on them within {within_s:.0f} s (own_machines.start_within_s)[: {waits}]"
+    ),
+    Code.MACHINES_GIVEN_BACK: "{said}",
+    Code.MACHINE_LOST: "[{node}, ]one of them, was lost before the job began",
+    Code.MACHINE_OF_JOB: "{node} is job {job}'s own",
+    Code.FELLOW_KEPT_OFF: "{node}, a machine of the same job, stands still: {host} is wanted",
     Code.ANOTHER_LIFE: "{host} shows generation {generation} of it now",
     Code.SHOWN_AS: "{host} shows it as {state}",
     Code.JOB_ON_IT: "job {job} is on it",

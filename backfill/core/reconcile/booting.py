@@ -15,6 +15,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.job_machines import awaits_pin
 from backfill.core.reconcile.pressure import begin_eviction
 from backfill.core.reconcile.proof import not_proven, proven, read_since_woken
 
@@ -155,7 +156,8 @@ def _features(builder: PlanBuilder, node: ManagedNode) -> tuple[str, ...]:
     policies = builder.policies
     own = policies.environments.features_of(image_of(policies, node))
     offered = policies.devices.offered(node.devices)
-    return tuple(dict.fromkeys([*policies.instances.features, *own, *offered]))
+    asked = policies.own_machines.features if node.job else ()
+    return tuple(dict.fromkeys([*policies.instances.features, *own, *offered, *asked]))
 
 
 def _method(builder: PlanBuilder, image: str) -> CloneMethod:
@@ -178,6 +180,8 @@ def prove(builder: PlanBuilder, node: ManagedNode) -> None:
     if not read_since_woken(builder, node):
         builder.awaits(Topic.READING)
         return  # what we know of the node is from before the proof
+    if awaits_pin(builder, node):
+        return  # nobody but its job is to get in
     if seen.drained_by_us:
         heard = seen.responding and 0 <= builder.now_s - seen.slurmd_start_s < _JUST_HEARD_S
         reason = "it has proven itself"

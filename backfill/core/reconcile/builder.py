@@ -13,7 +13,7 @@ from math import inf
 
 from backfill.core.model.actions import DriverAction, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
-from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.fleet import Fleet, Instance, InstanceState
 from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, Rung, check_transition
 from backfill.core.model.operations import Operation
 from backfill.core.model.plan import Action, ForgetNode, Plan, SetNode, effect_of
@@ -310,6 +310,12 @@ class PlanBuilder:
         """Whether the instance stands still with its work kept."""
         still = (InstanceState.PAUSED, InstanceState.SUSPENDED)
         return instance is not None and instance.state in still
+
+
+def members(builder: PlanBuilder, fleet: Fleet) -> list[ManagedNode]:
+    """Records of the members of an order, as far as there are any."""
+    known = (builder.world.managed.get(name) for name in fleet.members)
+    return [node for node in known if node is not None and node.fleet == fleet.id]
 
 
 NOT_OURS = "its node is back; it stays suspended, because somebody else had suspended it before"

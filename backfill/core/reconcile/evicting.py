@@ -22,6 +22,7 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress, suspend, tell
 from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
 from backfill.core.reconcile.devices import unplug_first
 from backfill.core.reconcile.held_jobs import PAUSED, drained, holding, suspend_jobs, tell_stopped
+from backfill.core.reconcile.job_machines import kept_off
 from backfill.core.reconcile.pressure import (
     change_course,
     climb,
@@ -72,7 +73,7 @@ def _stays(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether it need not leave a host that was given back; one whose return has just come to
     nothing stands still there all the same."""
     free = builder.host_is_free(node.host) and node.name not in builder.world.closed
-    if not free or node.order is not None:
+    if not free or node.order is not None or kept_off(builder, node) is not None:
         return False
     next_s = node.retry.not_before_s
     if next_s is not None and builder.now_s < next_s:

@@ -24,55 +24,62 @@ from backfill.core.reconcile.admission import (
     too_soon,
     unplaced,
 )
-from backfill.core.reconcile.builder import PlanBuilder, Progress
+from backfill.core.reconcile.builder import PlanBuilder, Progress, members
 from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.job_machines import passed_over_until_s
 from backfill.core.reconcile.pressure import why_taken
 
 
 def plan_fleets(builder: PlanBuilder) -> None:
-    """Take every order one step further; only the oldest unfinished one grows."""
+    """Take every order one step further.
+
+    Members are begun for one order after the other. A job's own that find no room are passed over by
+    later ones for a while.
+    """
     if builder.blind:
         return
-    first = True
+    open_ = True
     for fleet in sorted(builder.world.fleets.values(), key=lambda f: (f.ordered_s, f.id)):
-        if fleet.growing:
-            if first:
-                _grow(builder, fleet)
-            else:
-                builder.refuse(fleet.id, Goal.FIRST_MEMBER, because(Code.EARLIER_ORDER))
-            first = False
-        elif not fleet.settled:
-            _shrink(builder, fleet)
+        if not fleet.growing:
+            if not fleet.settled:
+                _shrink(builder, fleet)
+        elif open_ or _all_begun(builder, fleet):
+            open_ = _grow(builder, fleet) and open_
+        else:
+            builder.refuse(fleet.id, Goal.FIRST_MEMBER, because(Code.EARLIER_ORDER))
 
 
-def members(builder: PlanBuilder, fleet: Fleet) -> list[ManagedNode]:
-    """Records of its members, as far as there are any."""
-    known = (builder.world.managed.get(name) for name in fleet.members)
-    return [node for node in known if node is not None and node.fleet == fleet.id]
+def _all_begun(builder: PlanBuilder, fleet: Fleet) -> bool:
+    there = members(builder, fleet)
+    return len(fleet.members) == fleet.size and all(m.phase is not Phase.FAILED for m in there)
 
 
 # --- growing -----------------------------------------------------------------------------------
 
 
-def _grow(builder: PlanBuilder, fleet: Fleet) -> None:
+def _grow(builder: PlanBuilder, fleet: Fleet) -> bool:
+    """Take it a step further; return True if the next order may be begun as well."""
     there = members(builder, fleet)
     problem = _hopeless(builder, fleet, there)
     if problem:
         _set(builder, fleet, sentence(problem), state=FleetState.UNDOING)
-        return
+        return True
     if fleet.state is FleetState.WAITING:
         lacking = _lacking(builder, fleet)
         if lacking:
             builder.refuse(fleet.id, Goal.FIRST_MEMBER, lacking)
-            return
+            builder.wake_at(passed_over_until_s(builder, fleet) if fleet.job else 0.0)
+            return bool(fleet.job) and builder.now_s < passed_over_until_s(builder, fleet)
     failed = [m for m in there if m.phase is Phase.FAILED]
     if len(fleet.members) < fleet.size or failed:
         _begin_one(builder, fleet, failed)
-    elif (
+        return False
+    if (
         all(m.proof.proven_s is not None and m.phase not in ABSENT for m in there)
         and len(there) == fleet.size
     ):
         _set(builder, fleet, "every member takes jobs", state=FleetState.READY, ready_s=builder.now_s)
+    return True
 
 
 def _hopeless(builder: PlanBuilder, fleet: Fleet, there: list[ManagedNode]) -> Reason | None:

@@ -42,6 +42,7 @@ from backfill.core.reconcile.held_jobs import (
     taken_over,
     way,
 )
+from backfill.core.reconcile.job_machines import kept_off
 from backfill.core.reconcile.pressure import climb, in_vain, next_rung, only_claimed, rule_after, unsafe
 
 
@@ -179,7 +180,7 @@ def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
         if reason:
             builder.awaits(Topic.TIME)
     reason = reason or builder.budget_full() or _unsettled(builder, node) or put_off_until(builder, node)
-    reason = reason or crowded(world, node, builder.instance(node), policies)
+    reason = reason or crowded(world, node, builder.instance(node), policies) or kept_off(builder, node)
     if not reason and node.name in builder.world.closed:
         reason = because(Code.CLOSED, subject=node.name, said=Words(builder.world.closed[node.name]))
     if reason:

@@ -21,6 +21,7 @@ from backfill.core.reconcile.condemn import condemn
 from backfill.core.reconcile.devices import lacking
 from backfill.core.reconcile.evicting import step_evicting, step_throttled
 from backfill.core.reconcile.fleets import makes_parents, plan_fleets, step_parents
+from backfill.core.reconcile.job_machines import plan_machines, step_machines
 from backfill.core.reconcile.orphans import catch_up, newer, not_known, step_left_over, step_orphans
 from backfill.core.reconcile.parked import step_moving, step_parked
 from backfill.core.reconcile.pressure import above_budget, fits_beside
@@ -198,6 +199,14 @@ def _node(builder: PlanBuilder, name: str) -> None:
         step_orphans(builder, name)
 
 
+def _machines(builder: PlanBuilder, name: str) -> None:
+    """A job's own; or jobs that ask for some."""
+    if name:
+        step_machines(builder, name)
+    else:
+        plan_machines(builder)
+
+
 def _fleets(builder: PlanBuilder, name: str) -> None:
     plan_fleets(builder)
 
@@ -220,6 +229,7 @@ _LOOKS: dict[Kind, Callable[..., None]] = {
     Kind.CLAIM: _claim,
     Kind.BUDGET: _budget,
     Kind.NODE: _node,
+    Kind.MACHINES: _machines,
     Kind.FLEETS: _fleets,
     Kind.SCALE: _scale,
     Kind.PARENTS: _parents,

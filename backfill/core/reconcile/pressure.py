@@ -487,9 +487,11 @@ def _room_beside(builder: PlanBuilder, host: str) -> bool:
     return held_mb <= (capacity(world.hosts[host], policies.limits) - wanted).memory_mb
 
 
-def begin_eviction(builder: PlanBuilder, node: ManagedNode, doomed: bool = False) -> None:
-    """Start to push `node` off its host."""
-    cause, reason = _wanted_by(builder, node)
+def begin_eviction(
+    builder: PlanBuilder, node: ManagedNode, doomed: bool = False, why: Reason | None = None
+) -> None:
+    """Start to push `node` off its host; `why`: because of a fellow, and not for its host."""
+    cause, reason = _wanted_by(builder, node) if why is None else (EvictionCause.FELLOW, sentence(why))
     course = _course(builder, node)
     if course.why is not None:
         reason = f"{reason}; {sentence(course.why)}"

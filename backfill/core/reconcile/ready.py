@@ -33,6 +33,7 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, work_on
 from backfill.core.reconcile.devices import see_to_devices
 from backfill.core.reconcile.held_jobs import go_on_together, show, waits_for
+from backfill.core.reconcile.job_machines import kept_off
 from backfill.core.reconcile.pressure import begin_eviction, first_rung, give_cpus, must_leave
 
 # The stop signal of a `scontrol suspend` that was sent to a paused guest is delivered when that is
@@ -64,6 +65,9 @@ def step_ready(builder: PlanBuilder, node: ManagedNode) -> None:
     """Watch over one node that takes jobs."""
     if must_leave(builder, node) or node.order is not None:
         begin_eviction(builder, node)
+        return
+    if (why := kept_off(builder, node)) is not None:
+        begin_eviction(builder, node, why=why)
         return
     host = builder.world.hosts[node.host]
     if not host.reachable:
@@ -255,11 +259,13 @@ def strangers(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
     To open it again makes the reservation anew that keeps them off it.
     """
     environments = builder.policies.environments
-    if not environments.private:
+    if not environments.private and not node.job:
         return False
     image, found = image_of(builder.policies, node), False
     for job in builder.world.jobs_on(node.name):
         why = environments.keeps_out(image, job) if job.active else None
+        if node.job and job.active and job.id != node.job:
+            why = because(Code.MACHINE_OF_JOB, node=node.name, job=node.job)
         if why is not None:
             found = True
             _put_back(builder, node, job, why)

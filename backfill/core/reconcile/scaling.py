@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from backfill.core.model.cluster import Job
+from backfill.core.model.fleet import FleetState
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetNode
 from backfill.core.model.quantities import Resources
@@ -24,6 +25,7 @@ from backfill.core.reconcile.admission import (
 )
 from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
 from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.job_machines import asks, first_of_all
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.world import World
 
@@ -41,10 +43,18 @@ def plan_scale(builder: PlanBuilder) -> None:
         too_big = because(Code.JOB_TOO_BIG, cpus=cpus, memory_mb=memory_mb, nodes=nodes)
         builder.refuse(f"job {job_id}", Goal.INSTANCE, too_big)
     short = [want for want in wanted if want.lacking > 0]
-    if not short and _idle_count(builder) < policies.scale.warm:
+    if not short and _await_room(builder):
+        _shrink(builder, wanted, in_need=True)
+    elif not short and _idle_count(builder) < policies.scale.warm:
         _grow(builder, wanted[-1])
     elif not any(_grow(builder, want) for want in short):
         _shrink(builder, wanted, in_need=bool(short))
+
+
+def _await_room(builder: PlanBuilder) -> bool:
+    """Return True if machines of a job's own find no room that idle instances have."""
+    fleets = builder.world.fleets.values()
+    return any(fleet.job and fleet.state is FleetState.WAITING for fleet in fleets)
 
 
 def _wanted(builder: PlanBuilder) -> list[Want]:
@@ -80,15 +90,22 @@ def _next_begin_s(policies: PolicySet, world: World) -> float:
 def _kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
     """Pending jobs that count as low, a whole kind at a time: the queue may be very long."""
     priorities = policies.priorities
-    yield from world.job_index.kinds_pending(priorities.low)
+    kinds = world.job_index.kinds_pending(priorities.low)
+    yield from (kind for kind in kinds if not asks(policies, kind[0]))
     if priorities.low_qos:
         others = sorted(world.job_index.partitions_waiting() - {*priorities.low, *priorities.high})
-        kinds = world.job_index.kinds_pending(others)
-        yield from (kind for kind in kinds if kind[0].qos in priorities.low_qos)
+        kinds = (kind for kind in world.job_index.kinds_pending(others) if kind[0].qos in priorities.low_qos)
+        yield from (kind for kind in kinds if not asks(policies, kind[0]))
 
 
 def waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
-    """Pending jobs that count as low: by their partition, or by their QOS."""
+    """Pending jobs that count as low, by their partition or QOS, and get no machines of their own."""
+    for job in _waiting_low(world, policies):
+        if not asks(policies, job):
+            yield job
+
+
+def _waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
     priorities = policies.priorities
     yield from world.job_index.pending(priorities.low)
     if priorities.low_qos:
@@ -138,7 +155,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     sharing = policies.devices.sharing(device if want.need.nodes <= 1 else ())
     functions, region_mb = policies.devices.functions(device), policies.devices.region_mb(device[0])
     needed = NodeNeed(functions, region_mb, sharing, owner=want.owner)
-    bar = not_admitted(builder, image) or _ramp(builder)
+    bar = not_admitted(builder, image) or _ramp(builder) or _own_first(builder)
     if bar:
         builder.refuse("cluster", what, bar, about)
         return False
@@ -169,6 +186,15 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     )
     builder.add(SetNode(node, reason))
     return True
+
+
+def _own_first(builder: PlanBuilder) -> Reason | None:
+    """Return which job's own machines are made before anything else, if any are."""
+    first = first_of_all(builder)
+    if first is None:
+        return None
+    passed_s = builder.policies.own_machines.passed_over_s
+    return because(Code.MACHINES_FIRST, job=first.job, passed_s=passed_s)
 
 
 def _ramp(builder: PlanBuilder) -> Reason | None:

@@ -91,6 +91,10 @@ def _matter(kind: str, body: dict[str, object], nodes: dict[str, int], number: i
             fleet = body["fleet"]
             assert isinstance(fleet, dict)
             return (kind, fleet["id"])
+        case "MachinesSet":
+            own = body["machines"]
+            assert isinstance(own, dict)
+            return (kind, own["job"])
         case _:
             return None if body.get("began", True) is False else number
 

@@ -10,7 +10,7 @@ from backfill.engine.execute.checkpoints import checkpoint
 from backfill.engine.execute.devices import lend
 from backfill.engine.execute.guest import in_guest
 from backfill.engine.execute.instances import change_parents, on_instance
-from backfill.engine.execute.slurm import on_job, on_node
+from backfill.engine.execute.slurm import in_slurm
 from backfill.engine.looking import Outside
 
 
@@ -19,10 +19,8 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
 
     Runs in a worker thread. Every branch is idempotent: it may be repeated after a crash.
     """
-    if isinstance(action, act.NodeAction):
-        return on_node(outside, action)
-    if isinstance(action, act.JobAction):
-        return on_job(outside, action)
+    if isinstance(action, act.SlurmAction):
+        return in_slurm(outside, action)
     if isinstance(action, act.InstanceAction):
         return on_instance(outside, action)
     if isinstance(action, act.GuestAction):

@@ -14,8 +14,16 @@ from backfill.ports.errors import DriverError, RefusedError
 from backfill.ports.workload import NodeSpec
 
 
-# --- Slurm -------------------------------------------------------------------------------------
-def on_node(outside: Outside, action: act.NodeAction) -> list[ch.Change]:
+def in_slurm(outside: Outside, action: act.SlurmAction) -> list[ch.Change]:
+    """Do it, and read what it concerned."""
+    if isinstance(action, act.NodeAction):
+        return _on_node(outside, action)
+    if isinstance(action, act.JobAction):
+        return _on_job(outside, action)
+    return _for_own_machines(outside, action)
+
+
+def _on_node(outside: Outside, action: act.NodeAction) -> list[ch.Change]:
     """Do it, and read the node."""
     manager = outside.manager
     match action:
@@ -69,7 +77,7 @@ def _warn(outside: Outside, action: act.WarnJob) -> None:
         provider.announce(action.host, action.subject, action.number, action.ends_s)
 
 
-def on_job(outside: Outside, action: act.JobAction) -> list[ch.Change]:
+def _on_job(outside: Outside, action: act.JobAction) -> list[ch.Change]:
     """Do it, and read the job."""
     manager = outside.manager
     match action:
@@ -96,3 +104,30 @@ def on_job(outside: Outside, action: act.JobAction) -> list[ch.Change]:
         case _:
             assert_never(action)
     return read_job(outside, action.job_id)
+
+
+def _for_own_machines(outside: Outside, action: act.OwnMachinesAction) -> list[ch.Change]:
+    """Hold a job, keep its machines for it, let it go or end it, and read it."""
+    manager = outside.manager
+    match action:
+        case act.HoldJob():
+            manager.hold_job(action.job_id)
+            _say(outside, action)
+        case act.PinJob():
+            manager.pin_job(action.job_id, action.nodes)
+        case act.UnpinJob():
+            manager.unpin_job(action.job_id)
+        case act.ReleaseJob():
+            _say(outside, action)
+            manager.release_job(action.job_id)
+        case act.RevokeJob():
+            manager.revoke_job(action.job_id, action.reason)
+        case _:
+            assert_never(action)
+    return read_job(outside, action.job_id)
+
+
+def _say(outside: Outside, action: act.HoldJob | act.ReleaseJob) -> None:
+    """Where somebody else has written something to its owner, that stays."""
+    with contextlib.suppress(RefusedError):
+        outside.manager.tell(action.job_id, action.text)

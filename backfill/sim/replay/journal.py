@@ -25,6 +25,7 @@ _OF_STEPS = (
     ch.NodeManaged,
     ch.NodeForgotten,
     ch.FleetSet,
+    ch.MachinesSet,
     ch.ClaimAnswered,
     ch.ClaimEnded,
     ch.OperationStarted,

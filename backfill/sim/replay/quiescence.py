@@ -23,7 +23,7 @@ class Quiescence:
         """Return True if all is quiet."""
         world = self._world
         busy = self._sim.active_low or world.managed or world.instances or world.operations
-        if busy or world.doubts or world.fleets or plan.actions or plan.refusals:
+        if busy or world.doubts or world.fleets or world.machines or plan.actions or plan.refusals:
             return False
         # Clone parents that are kept ready follow the room on each host.
         return not any(rule.warm_parents for rule in self._policies.environments.rules)

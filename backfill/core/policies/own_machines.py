@@ -1,0 +1,61 @@
+"""Own machines: which jobs get instances of their own, how many, and what becomes of those that cannot."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from backfill.core.model.cluster import Job
+from backfill.core.model.keys import Option, key
+
+_NAMES = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+class Hopeless(Option):
+    """What becomes of a job whose machines can never be, or have failed too often."""
+
+    HOLD = "hold", "it stays held, and its AdminComment says why; `scontrol release` tries again"
+    CANCEL = "cancel", "it is cancelled, with the reason in its AdminComment"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMachines:
+    """A job's own virtual cluster: made for it, pinned to it, and gone with it."""
+
+    enabled: bool = key(
+        False, "Jobs may have machines of their own, by the word in their comment or as said below."
+    )
+    partitions: tuple[str, ...] = key(
+        (), "Partitions all of whose jobs get machines of their own, of their CPUs and memory.", form="name"
+    )
+    constraint: str = key(
+        "",
+        "The feature by which jobs of low partitions ask for them, such as own-vm. Slurm has to know it.",
+        form="name",
+    )
+    most: int = key(64, "So many machines may belong to jobs at the same time.")
+    most_per_user: int = key(0, "So many may belong to the jobs of one user; 0: as many as to all.")
+    respawns: int = key(2, "So often they are all made anew when one failed before its job began.", least=0)
+    passed_over_s: float = key(
+        600.0, "A job whose machines find no room is passed over by later ones for so long, then by nobody."
+    )
+    start_within_s: float = key(
+        300.0, "A job that was let go has to begin within this time; otherwise its machines go and it waits."
+    )
+    hopeless: Hopeless = key(
+        Hopeless.HOLD, "What becomes of a job whose machines can never be, or have failed too often."
+    )
+
+    def asks(self, job: Job, *, low: bool) -> bool:
+        """Return True if the job is to have machines of its own. `low`: its partition or QOS is low."""
+        if not self.enabled:
+            return False
+        if job.partition in self.partitions:
+            return True
+        by_word = job.machines is not None or job.machines_fault is not None
+        return low and (by_word or bool(self.constraint and self.constraint in _NAMES.findall(job.features)))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What jobs ask for by a constraint; their machines have it."""
+        return (self.constraint,) if self.enabled and self.constraint else ()

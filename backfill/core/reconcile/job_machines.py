@@ -1,0 +1,533 @@
+"""A job's own machines: held, spawned by its size, pinned to it, let go, reclaimed with it.
+
+The order that makes them is a fleet's: all or nothing. What is here is whose they are, and when the
+job may have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from backfill.core.model.actions import HoldJob, PinJob, ReleaseJob, RevokeJob, TellJob, UnpinJob
+from backfill.core.model.cluster import ENDED, OUR_REASON, Job, JobState, MachineRequest
+from backfill.core.model.fleet import Flavour, Fleet, FleetState
+from backfill.core.model.job_machines import JobMachines, MachinesState
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.machine_request import render
+from backfill.core.model.plan import SetFleet, SetMachines
+from backfill.core.model.refusals import Code, Goal, Reason, because, limit
+from backfill.core.model.sentences import sentence
+from backfill.core.placement import places_ever
+from backfill.core.policies.own_machines import Hopeless
+from backfill.core.policy import PolicySet
+from backfill.core.queue import Topic
+from backfill.core.reconcile.builder import PlanBuilder, members
+from backfill.core.world import World
+
+_HELD = "JobHeldAdmin"
+
+
+_PLAIN = MachineRequest()
+
+
+def asks(policies: PolicySet, job: Job) -> bool:
+    """Return True if a job is to have machines of its own, so that no other instance is made for it."""
+    priorities = policies.priorities
+    by_qos = job.qos in priorities.low_qos and job.partition not in priorities.high
+    return policies.own_machines.asks(job, low=by_qos or job.partition in priorities.low)
+
+
+def _partitions(world: World, policies: PolicySet) -> list[str]:
+    """Partitions in which jobs may wait that ask."""
+    named = {*policies.priorities.low, *policies.own_machines.partitions}
+    if policies.priorities.low_qos:
+        named |= world.job_index.partitions_waiting() - {*policies.priorities.high}
+    return sorted(named)
+
+
+def plan_machines(builder: PlanBuilder) -> None:
+    """Take in the jobs that ask for machines of their own and have none yet."""
+    if builder.blind or not builder.policies.own_machines.enabled:
+        return
+    for job in _new(builder):
+        size, flavour = _size(builder.policies, job)
+        now_s = float(builder.now_s)
+        request = None if job.machines_fault is not None else replace(job.machines or _PLAIN, held=False)
+        reason = "its job asks for it"
+        image = _image(builder.policies, job)
+        image = "" if image == builder.policies.instances.image else image
+        own = JobMachines(
+            job.id,
+            job.restarts,
+            MachinesState.QUEUED,
+            now_s,
+            now_s,
+            job.user,
+            size,
+            flavour,
+            request,
+            image,
+            reason=reason,
+        )
+        builder.add(SetMachines(own, reason))
+
+
+def _new(builder: PlanBuilder) -> list[Job]:
+    """Waiting jobs that ask and are not known yet, in the order in which they were submitted."""
+    world, policies = builder.world, builder.policies
+    found = []
+    for kind, ids in world.job_index.kinds_pending(_partitions(world, policies)):
+        if asks(policies, kind):
+            found += [world.jobs[job_id] for job_id in ids if job_id not in world.machines]
+    return sorted((job for job in found if _waits(builder, job)), key=_submitted)
+
+
+def _submitted(job: Job) -> tuple[float, int, str]:
+    return job.submit_s, job.raw_id, job.id
+
+
+def _waits(builder: PlanBuilder, job: Job) -> bool:
+    """Return True if nothing but machines keeps the job waiting. Who holds it himself means that."""
+    if job.reason.startswith("JobHeld"):
+        return job.machines is not None and job.machines.held  # by us, or by job_submit.lua for us
+    builder.wake_at(job.eligible_s)
+    return builder.policies.demand.waits_for_room(job, builder.now_s)
+
+
+def _image(policies: PolicySet, job: Job) -> str:
+    """The master image of its machines: by its word, by its constraint, or that of all."""
+    word = job.machines.image if job.machines is not None else None
+    environments = policies.environments
+    return (environments.image_of(word) if word else environments.asked(job)) or policies.instances.image
+
+
+def _size(policies: PolicySet, job: Job) -> tuple[int, Flavour]:
+    """How many machines, and of what shape: what its word leaves open is as the job is."""
+    usual, wanted = policies.instances.flavour, job.machines or _PLAIN
+    cpus, memory_mb = _share(job)
+    memory_mb = memory_mb + usual.memory_margin_mb if memory_mb else usual.memory_mb
+    disk_gb = usual.disk_gb if wanted.disk_gb is None else -int(-wanted.disk_gb // 1)
+    flavour = replace(
+        usual, cpus=wanted.cpus or cpus, memory_mb=wanted.memory_mb or memory_mb, disk_gb=max(1, disk_gb)
+    )
+    return max(1, job.num_nodes), flavour
+
+
+def _share(job: Job) -> tuple[int, int]:
+    """CPUs and memory (MB) of the job on each of its nodes."""
+    return -(-job.cpus // max(1, job.num_nodes)), job.memory_mb
+
+
+# --- one job's -----------------------------------------------------------------------------------
+
+
+def step_machines(builder: PlanBuilder, name: str) -> None:
+    """Take one job's own machines a step further."""
+    own = builder.world.machines.get(name)
+    if own is None or builder.blind:
+        return
+    job = builder.world.jobs.get(own.job)
+    if job is not None and job.restarts != own.restarts:
+        if _kept(builder, own, job):
+            return
+        job = None  # another run of it has none of these
+    _STEPS[own.state](builder, own, job if job is not None and job.state not in ENDED else None)
+
+
+_PINNED = (MachinesState.SPAWNED, MachinesState.ALLOCATED)
+
+
+def _kept(builder: PlanBuilder, own: JobMachines, job: Job) -> bool:
+    """Return True if Slurm has begun another run of the job on the machines that were pinned to it."""
+    fleet = builder.world.fleets.get(own.fleet)
+    there = fleet is not None and job.active and set(fleet.members).issuperset(job.nodes)
+    if own.state not in _PINNED or not there:
+        return False
+    reason = f"run {job.restarts} of job {own.job} has begun on them"
+    _become(
+        builder, own, MachinesState.ALLOCATED, reason, restarts=job.restarts, began_s=job.start_s, failures=0
+    )
+    return True
+
+
+def _become(
+    builder: PlanBuilder, own: JobMachines, state: MachinesState, reason: str, **fields: object
+) -> None:
+    builder.add(SetMachines(own.become(state, builder.now_s, reason, **fields), reason))
+
+
+def _step_queued(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
+    if job is None or job.state is not JobState.PENDING:
+        _reclaim(builder, own, "its job has left the queue")
+        return
+    never = _never(builder, own, job)
+    if never and builder.policies.own_machines.hopeless is Hopeless.CANCEL:
+        _refuse(builder, own, never)
+        builder.insist(RevokeJob(own.job, own.restarts, sentence(never), own.job), Goal.MACHINES)
+        return
+    if not _held(builder, own, job):
+        return
+    if never:
+        _give_back(builder, own, sentence(never))
+        return
+    if not own.fleet:
+        _order(builder, own)
+        return
+    fleet = builder.world.fleets.get(own.fleet)
+    if fleet is None or not fleet.growing:
+        _failed(builder, own, fleet)
+    elif fleet.state is FleetState.MAKING:
+        reason = f"{own.what} is being made" if own.size == 1 else f"{own.what} are being made"
+        _become(builder, own, MachinesState.SPAWNING, reason, spawning_s=float(builder.now_s))
+
+
+def _order(builder: PlanBuilder, own: JobMachines) -> None:
+    why = _not_yet(builder, own)
+    if why is not None:
+        _refuse(builder, own, why)
+        return
+    orders = own.orders + 1
+    order = f"job-{own.job}-{orders}"
+    reason = f"job {own.job} is to have them as its own"
+    fleet = Fleet(
+        order,
+        own.size,
+        FleetState.WAITING,
+        builder.now_s,
+        own.image,
+        flavour=own.flavour,
+        job=own.job,
+        reason=reason,
+    )
+    builder.add(SetFleet(fleet, reason))
+    _become(builder, own, own.state, "they are ordered", fleet=order, orders=orders)
+
+
+def _not_yet(builder: PlanBuilder, own: JobMachines) -> Reason | None:
+    """Return why it is not the turn of these, if it is not."""
+    rule, others = builder.policies.own_machines, builder.world.machines.values()
+    ordered = [other for other in others if other.fleet]
+    if sum(other.size for other in ordered) + own.size > rule.most:
+        return limit("own_machines.most", rule.most)
+    most = rule.most_per_user or rule.most
+    if sum(other.size for other in ordered if other.user == own.user) + own.size > most:
+        return limit("own_machines.most_per_user", most)
+    for other in sorted(others, key=_place):
+        if other.waits and not other.fleet and _place(other) < _place(own):
+            first_s = other.queued_s + rule.passed_over_s
+            builder.wake_at(first_s)
+            if builder.now_s >= first_s:
+                return because(Code.MACHINES_FIRST, job=other.job, passed_s=rule.passed_over_s)
+    return None
+
+
+def _place(own: JobMachines) -> tuple[float, str]:
+    return own.queued_s, own.job
+
+
+def _step_spawning(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
+    if job is None or job.state is not JobState.PENDING:
+        _reclaim(builder, own, "its job has left the queue")
+        return
+    fleet = builder.world.fleets.get(own.fleet)
+    if fleet is None or fleet.state not in (FleetState.MAKING, FleetState.READY):
+        _failed(builder, own, fleet)
+    elif not _held(builder, own, job):
+        return
+    elif fleet.state is FleetState.READY and _pinned(builder, own, fleet):
+        reason = f"{', '.join(fleet.members)} take job {own.job} and no other"
+        _become(builder, own, MachinesState.SPAWNED, reason, spawned_s=float(builder.now_s))
+    elif len(fleet.members) == fleet.size:
+        _pin(builder, own, fleet)
+
+
+def _pin(builder: PlanBuilder, own: JobMachines, fleet: Fleet) -> None:
+    """Keep them for the job once Slurm has met all of them, and before any of them is opened."""
+    nodes = members(builder, fleet)
+    if len(nodes) < fleet.size or not all(_met(builder, node) for node in nodes):
+        return
+    if not _pinned(builder, own, fleet):
+        builder.insist(_pin_of(own, nodes), Goal.MACHINES)
+
+
+def _pin_of(own: JobMachines, nodes: list[ManagedNode]) -> PinJob:
+    names = tuple(node.name for node in nodes)
+    lives = tuple(node.generation for node in nodes)
+    return PinJob(own.job, own.restarts, "nobody else is to get in", own.job, names, lives)
+
+
+def _met(builder: PlanBuilder, node: ManagedNode) -> bool:
+    seen = builder.world.nodes.get(node.name)
+    return seen is not None and seen.slurmd_start_s > 0 and seen.responding
+
+
+def _pinned(builder: PlanBuilder, own: JobMachines, fleet: Fleet) -> bool:
+    return builder.world.pinned.get(own.job) == _pin_of(own, members(builder, fleet)).extra
+
+
+def _step_spawned(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
+    fleet = builder.world.fleets.get(own.fleet)
+    if job is None:
+        _reclaim(builder, own, "its job is over")
+    elif job.state is not JobState.PENDING:
+        _began(builder, own, job, fleet)
+    elif (why := _lost(builder, own, fleet)) is not None:
+        if _held(builder, own, job):
+            _failed(builder, own, fleet, why)
+    elif job.reason != _HELD:
+        _await_start(builder, own, job, fleet)
+    elif _fellows_ready(builder, own):
+        builder.insist(_release(own), Goal.MACHINES)
+
+
+def _began(builder: PlanBuilder, own: JobMachines, job: Job, fleet: Fleet | None) -> None:
+    theirs = set() if fleet is None else set(fleet.members)
+    if theirs.issuperset(job.nodes):
+        reason = f"job {own.job} runs on {', '.join(job.nodes)}"
+        _become(builder, own, MachinesState.ALLOCATED, reason, began_s=job.start_s)
+    else:
+        _reclaim(builder, own, f"its job began on {', '.join(job.nodes)}")
+
+
+def _await_start(builder: PlanBuilder, own: JobMachines, job: Job, fleet: Fleet | None) -> None:
+    """It was let go; if something else keeps it waiting, its machines must not stand idle for long."""
+    if own.released_s is None:
+        _become(builder, own, own.state, "its job was let go", released_s=float(builder.now_s))
+        return
+    rule = builder.policies.own_machines
+    over_s = own.released_s + rule.start_within_s
+    builder.wake_at(over_s)
+    if builder.now_s >= over_s and _held(builder, own, job):
+        why = because(Code.MACHINES_UNUSED, within_s=rule.start_within_s, waits=job.reason)
+        _failed(builder, own, fleet, why)
+
+
+def _lost(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None) -> Reason | None:
+    """Return which of them is not there any more before its job came, if one is not."""
+    nodes = [] if fleet is None else members(builder, fleet)
+    for node in nodes:
+        if node.phase in (Phase.REMOVING, Phase.FAILED, Phase.GIVEN_UP, Phase.DRAINING):
+            return because(Code.MACHINE_LOST, node=node.name)
+    if fleet is None or fleet.state is not FleetState.READY or len(nodes) < fleet.size:
+        return because(Code.MACHINE_LOST)
+    return None
+
+
+def _fellows_ready(builder: PlanBuilder, own: JobMachines) -> bool:
+    """Return True if the other components of a heterogeneous job have their machines, too."""
+    leader, plus, _ = own.job.partition("+")
+    if not plus:
+        return True
+    others = [o for o in builder.world.machines.values() if o.job.partition("+")[0] == leader]
+    return all(o.state in _PINNED for o in others)
+
+
+def _step_allocated(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
+    if job is None or job.state is JobState.PENDING:
+        _reclaim(builder, own, "its job is over")
+
+
+def _step_reclaimed(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
+    """All of them go, and then the job may be on other nodes; who is to have others is held first."""
+    fleet = builder.world.fleets.get(own.fleet)
+    if fleet is not None and fleet.state is FleetState.FAILED:
+        builder.add(SetFleet(replace(fleet, state=FleetState.GONE, reason=own.reason), own.reason))
+        return
+    if fleet is not None and fleet.state not in (FleetState.LEAVING, FleetState.UNDOING):
+        builder.add(SetFleet(replace(fleet, state=FleetState.LEAVING, reason=own.reason), own.reason))
+        return
+    other = builder.world.jobs.get(own.job)
+    waits = other is not None and other.state is JobState.PENDING
+    if waits and other is not None and not other.reason.startswith("JobHeld"):
+        builder.insist(_hold(own, "new machines are made for it"), Goal.MACHINES)
+        return
+    if fleet is not None:
+        return
+    if own.spawning_s is not None and builder.world.pinned.get(own.job) != "":
+        builder.insist(UnpinJob(own.job, own.restarts, own.reason, own.job), Goal.MACHINES)
+        return
+    after = own.after if job is not None and job.state is JobState.PENDING else MachinesState.GONE
+    if after is MachinesState.GIVEN_BACK:
+        _tell(builder, own, f"held: {own.reason}")
+    nothing = {"fleet": "", "spawning_s": None, "spawned_s": None, "released_s": None, "began_s": None}
+    _become(builder, own, after, own.reason, **nothing)
+
+
+def _step_given_back(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
+    """Whoever releases it wants it to be tried again."""
+    if job is None or job.state is not JobState.PENDING or not job.reason.startswith("JobHeld"):
+        _become(builder, own, MachinesState.GONE, "its job is not held any more")
+        return
+    builder.refuse(f"job {own.job}", Goal.MACHINES, because(Code.MACHINES_GIVEN_BACK, said=own.reason))
+
+
+_STEPS: dict[MachinesState, Callable[[PlanBuilder, JobMachines, Job | None], None]] = {
+    MachinesState.QUEUED: _step_queued,
+    MachinesState.SPAWNING: _step_spawning,
+    MachinesState.SPAWNED: _step_spawned,
+    MachinesState.ALLOCATED: _step_allocated,
+    MachinesState.RECLAIMED: _step_reclaimed,
+    MachinesState.GIVEN_BACK: _step_given_back,
+}
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+
+def _reclaim(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
+    """Nobody needs them any more."""
+    if own.fleet:
+        _become(builder, own, MachinesState.RECLAIMED, reason, after=MachinesState.GONE)
+    else:
+        _become(builder, own, MachinesState.GONE, reason)
+
+
+def _failed(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None, why: Reason | None = None) -> None:
+    """They came to nothing: all of them go, and are made anew unless that has failed too often.
+
+    Who had to leave for a job of high priority has not failed.
+    """
+    there = [] if fleet is None else members(builder, fleet)
+    pushed = fleet is not None and why is None and len(there) < len(fleet.members)
+    said = sentence(why) if why is not None else "" if fleet is None else fleet.reason
+    failures = own.failures if pushed else own.failures + 1
+    most = builder.policies.own_machines.respawns
+    after = MachinesState.QUEUED if failures <= most else MachinesState.GIVEN_BACK
+    reason = f"they came to nothing: {said or 'their order was deleted'}"
+    if after is MachinesState.GIVEN_BACK:
+        reason = (
+            f"its machines came to nothing {failures} times, at last: {said or 'their order was deleted'}"
+        )
+    _become(builder, own, MachinesState.RECLAIMED, reason, after=after, failures=failures)
+
+
+def _give_back(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
+    """What can never be is not waited for: the job stays held, and its owner is told."""
+    _tell(builder, own, f"held: {reason}; scontrol release tries again")
+    if own.fleet:
+        _become(builder, own, MachinesState.RECLAIMED, reason, after=MachinesState.GIVEN_BACK)
+    else:
+        _become(builder, own, MachinesState.GIVEN_BACK, reason)
+
+
+def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
+    """Return why these machines can never be, if they cannot."""
+    policies, wanted = builder.policies, job.machines or _PLAIN
+    environments, image = policies.environments, own.image or policies.instances.image
+    unable = [
+        *(["several machines for each of its nodes"] if wanted.per_node > 1 else []),
+        *(["virtual functions"] if wanted.sriov else []),
+        *(["shared memory"] if wanted.regions else []),
+        *([f"network {wanted.network}"] if wanted.network else []),
+    ]
+    if job.machines_fault is not None or unable:
+        return job.machines_fault or because(Code.MACHINES_UNABLE, what=tuple(unable))
+    if environments.images and image not in environments.images:
+        return because(Code.MACHINES_IMAGE, image=image, images=environments.images)
+    whose = environments.refusal(job) or environments.keeps_out(image, job)
+    if whose is not None:
+        return whose
+    cpus, memory_mb = _share(job)
+    if own.flavour.cpus < cpus or own.flavour.node_memory_mb < memory_mb:
+        shape, room = str(own.flavour.resources), own.flavour.node_memory_mb
+        return because(Code.MACHINES_SMALL, shape=shape, memory_mb=room, cpus=cpus, needs_mb=memory_mb)
+    return _too_many(builder, own)
+
+
+def _too_many(builder: PlanBuilder, own: JobMachines) -> Reason | None:
+    policies, world = builder.policies, builder.world
+    rule = policies.own_machines
+    caps = {
+        "own_machines.most": rule.most,
+        "own_machines.most_per_user": rule.most_per_user or rule.most,
+        "limits.max_instances": policies.limits.max_instances,
+    }
+    for key, most in caps.items():
+        if own.size > most:
+            return because(Code.MACHINES_MANY, what=own.what, key=key, most=most)
+    places = sum(places_ever(world, policies, host, own.flavour.resources) for host in policies.hosts)
+    if places < own.size:
+        return because(Code.MACHINES_NEVER, what=own.what, places=places)
+    return None
+
+
+# --- what Slurm is told --------------------------------------------------------------------------
+
+
+def _held(builder: PlanBuilder, own: JobMachines, job: Job) -> bool:
+    """Return True if the job is held so that its owner cannot undo it; else see to that."""
+    if job.reason == _HELD:
+        return True
+    builder.insist(_hold(own, "it waits for machines of its own"), Goal.MACHINES)
+    return False
+
+
+def _hold(own: JobMachines, why: str) -> HoldJob:
+    """Its word says that we hold it, so that whoever has no journal lets it go."""
+    text = f"{OUR_REASON} held: {why}"
+    if own.request is not None:
+        text += f" ({own.what}) {render(replace(own.request, held=True))}"
+    return HoldJob(own.job, own.restarts, why, own.job, text)
+
+
+def _release(own: JobMachines) -> ReleaseJob:
+    why = f"its own is there: {own.what}" if own.size == 1 else f"its own are there: {own.what}"
+    word = render(own.request or _PLAIN)
+    return ReleaseJob(own.job, own.restarts, why, own.job, f"{OUR_REASON} {why} {word}")
+
+
+def _tell(builder: PlanBuilder, own: JobMachines, text: str) -> None:
+    said = f"{OUR_REASON} {text}"
+    builder.do(TellJob(own.job, own.restarts, "its owner may ask", own.job, said))
+
+
+def _refuse(builder: PlanBuilder, own: JobMachines, why: Reason) -> None:
+    builder.awaits(Topic.ROOM)
+    builder.refuse(f"job {own.job}", Goal.MACHINES, why)
+
+
+# --- together ------------------------------------------------------------------------------------
+
+
+def awaits_pin(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True while others could get into a job's own machine: it is not opened then."""
+    pinned = builder.world.pinned.get(node.job) or ""
+    return bool(node.job) and f"{node.name}.{node.generation}" not in pinned.split(",")
+
+
+_STANDS = (Phase.EVICTING, Phase.PARKED)
+
+
+def kept_off(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return which fellow of a job's own machine stands still while its host is wanted, if one does.
+
+    They stand still together, and go on together: a connection between them outlives that.
+    """
+    own = builder.world.machines.get(node.job) if node.job else None
+    fleet = None if own is None else builder.world.fleets.get(own.fleet)
+    if own is None or fleet is None or own.state is not MachinesState.ALLOCATED or fleet.size < 2:
+        return None
+    for other in members(builder, fleet):
+        away = other.name != node.name and other.phase in _STANDS
+        if away and (not builder.host_is_free(other.host) or other.name in builder.world.closed):
+            return because(Code.FELLOW_KEPT_OFF, node=other.name, host=other.host)
+    return None
+
+
+# --- before others --------------------------------------------------------------------------------
+
+
+def passed_over_until_s(builder: PlanBuilder, fleet: Fleet) -> float:
+    """Return until when others may be made before a job's own machines that find no room."""
+    return fleet.ordered_s + builder.policies.own_machines.passed_over_s
+
+
+def first_of_all(builder: PlanBuilder) -> Fleet | None:
+    """Return the order of a job's own machines that has been passed over for long enough."""
+    for fleet in builder.world.fleets.values():
+        if fleet.job and fleet.state is FleetState.WAITING:
+            builder.wake_at(passed_over_until_s(builder, fleet))
+            if builder.now_s >= passed_over_until_s(builder, fleet):
+                return fleet
+    return None

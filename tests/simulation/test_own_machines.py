@@ -1,0 +1,337 @@
+"""A job's own machines in simulated time: held, spawned, pinned, let go, reclaimed."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.core.model.cluster import JobState
+from backfill.core.model.job_machines import MachinesState
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.sentences import why
+from backfill.core.policies.own_machines import Hopeless, OwnMachines
+from backfill.core.policies.scale import Scale
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import cluster, ended, play, policies, running
+
+OWN = OwnMachines(enabled=True)
+WORD = "backfill-vm"
+STEPS = (MachinesState.QUEUED, MachinesState.SPAWNING, MachinesState.SPAWNED, MachinesState.ALLOCATED)
+
+
+def begin(cpus: int = 4, **rules: object) -> tuple[SimulatedWorld, Rehearsal]:
+    sim = cluster(cpus)
+    return sim, play(sim, policies(**{"own_machines": OWN, **rules}))
+
+
+def state(run: Rehearsal, job: str) -> MachinesState | None:
+    own = run.world.machines.get(job)
+    return None if own is None else own.state
+
+
+def theirs(run: Rehearsal, job: str) -> set[str]:
+    return {m.name for m in run.world.managed.values() if m.job == job}
+
+
+def lives(run: Rehearsal) -> set[tuple[str, int]]:
+    return {(node.name, node.generation) for node in run.world.managed.values()}
+
+
+def nothing_left(run: Rehearsal, sim: SimulatedWorld) -> bool:
+    """No record, order or node is left, nor anything that keeps a node or a job."""
+    world = run.world
+    outside = any(host.instances for host in sim.hosts.values())
+    return not (world.machines or world.fleets or world.managed or outside)
+
+
+def why_not(run: Rehearsal, job: str) -> list[str]:
+    return [why(r) for r in run.cycle.last.refusals if r.subject == f"job {job}"]
+
+
+def intruders(sim: SimulatedWorld, run: Rehearsal) -> list[str]:
+    """Jobs that Slurm shows on a machine that is another job's own."""
+    return [
+        job.id
+        for node in run.world.managed.values()
+        for job in run.world.jobs_on(node.name)
+        if node.job and job.active and job.id != node.job
+    ]
+
+
+def test_a_job_gets_a_machine_of_its_own_size_and_it_goes_with_the_job() -> None:
+    """Held, made as it asks, let go, and reclaimed: each state is passed once, in order."""
+    sim, run = begin()
+    job = sim.submit("htc", 20.0, comment=f"{WORD}:cpus=2,mem=512,disk=6")
+    seen: list[MachinesState] = []
+
+    def over() -> bool:
+        now = state(run, job)
+        if now is not None and now not in seen[-1:]:
+            seen.append(now)
+        return ended(sim, job) and nothing_left(run, sim)
+
+    run.until(over, 120)
+    assert seen == [*STEPS, MachinesState.RECLAIMED]
+    (made,) = [r.body["spec"]["flavour"] for r in run.journal.read() if r.body.get("t") == "CreateInstance"]  # type: ignore[index]
+    assert (made["cpus"], made["memory_mb"], made["disk_gb"]) == (2, 512, 6)
+    assert "its own is there: a machine of 2 CPUs" in sim.slurm.admin_comment(job)
+    assert sim.audit() == []
+
+
+def test_without_a_word_the_machine_is_as_the_job_is() -> None:
+    """In a partition for that: its CPUs, and its memory with what the guest itself needs."""
+    sim, run = begin(own_machines=OwnMachines(enabled=True, partitions=("htc",)))
+    job = sim.submit("htc", 10.0, cpus=3, memory_mb=300)
+    run.until(lambda: running(sim, job), 60)
+    (name,) = theirs(run, job)
+    node = run.world.nodes[name]
+    assert (node.cpus, node.memory_mb) == (3, 300)
+    run.until(lambda: nothing_left(run, sim), 100)
+    assert sim.audit() == []
+
+
+def test_nobody_else_gets_in_whatever_their_priority() -> None:
+    """A crowd of higher priority waits for room all the time; none of it is ever on the machine."""
+    sim, run = begin(cpus=2)
+    job = sim.submit("htc", 30.0, cpus=1, comment=f"{WORD}:cpus=2", priority=1)
+    others = [sim.submit("htc", 60.0, priority=1000) for _ in range(4)]
+    strange: list[str] = []
+
+    def over() -> bool:
+        strange.extend(intruders(sim, run))
+        return ended(sim, job)
+
+    run.until(over, 400)
+    run.until(lambda: ended(sim, *others) and nothing_left(run, sim), 600)
+    assert strange == []
+    assert sim.audit() == []
+
+
+def test_a_job_over_two_nodes_gets_both_or_none() -> None:
+    """While there is room for one only, none is made."""
+    sim, run = begin(cpus=2)
+    blocker = sim.submit("batch", 30.0, required_nodes=("bm2",))
+    run.until(lambda: running(sim, blocker), 10)
+    job = sim.submit("htc", 20.0, num_nodes=2, cpus=4, comment=WORD)
+    run.run(20.0)
+    assert not run.world.managed
+    assert state(run, job) is MachinesState.QUEUED
+    run.until(lambda: running(sim, job), 60)
+    assert theirs(run, job) == set(sim.job(job).nodes)
+    assert len(theirs(run, job)) == 2
+    run.until(lambda: nothing_left(run, sim), 100)
+    assert sim.audit() == []
+
+
+def test_each_task_of_an_array_gets_its_own() -> None:
+    """And never more machines than may belong to jobs at the same time."""
+    sim, run = begin(own_machines=OwnMachines(enabled=True, most=2))
+    array = sim.submit_array("htc", 20.0, 4, comment=WORD)
+    tasks = [f"{array}_{number}" for number in range(1, 5)]
+    most = 0
+
+    def over() -> bool:
+        nonlocal most
+        most = max(most, sum(m.job != "" for m in run.world.managed.values()))
+        return ended(sim, *tasks)
+
+    run.until(over, 400)
+    run.until(lambda: nothing_left(run, sim), 60)
+    assert most == 2
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_cancelled_at_any_step_nothing_of_it_stays(step: MachinesState) -> None:
+    """Its machines go, and the next job gets its own."""
+    sim, run = begin()
+    job = sim.submit("htc", 60.0, comment=f"{WORD}:cpus=2")
+    run.until(lambda: state(run, job) is step, 60)
+    sim.user_cancel(job)
+    run.until(lambda: nothing_left(run, sim), 60)
+    after = sim.submit("htc", 5.0, comment=f"{WORD}:cpus=3")
+    run.until(lambda: ended(sim, after) and nothing_left(run, sim), 60)
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_where_a_machine_dies_the_job_gets_new_ones(step: MachinesState) -> None:
+    """All of them are made anew, as often as the policy says; the job runs in the end."""
+    sim, run = begin()
+    job = sim.submit("htc", 30.0, num_nodes=2, cpus=2, comment=WORD)
+    run.until(lambda: state(run, job) is step, 60)
+    run.until(lambda: any(h.instances for h in sim.hosts.values()), 10)
+    sim.crash_instance(next(name for h in sim.hosts.values() for name in h.instances))
+    run.until(lambda: ended(sim, job), 900)
+    run.until(lambda: nothing_left(run, sim), 60)
+    assert [v for v in sim.audit() if v.kind != "twice"] == []
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_high_priority_job_takes_the_host_at_any_step(step: MachinesState) -> None:
+    """The machines are victims like all others; the job runs in the end, and once."""
+    sim, run = begin(cpus=2)
+    job = sim.submit("htc", 40.0, num_nodes=2, cpus=2, comment=WORD)
+    run.until(lambda: state(run, job) is step, 60)
+    high = sim.submit("batch", 30.0, required_nodes=("bm1",))
+    run.until(lambda: ended(sim, high), 90)
+    run.until(lambda: ended(sim, job), 400)
+    run.until(lambda: nothing_left(run, sim), 60)
+    assert sim.job(job).restarts == 0
+    assert sim.audit() == []
+
+
+def test_machines_of_a_job_stand_still_together_and_go_on_together() -> None:
+    """One host is wanted: the other machine is stopped as well, although its host is free."""
+    sim, run = begin(cpus=2)
+    job = sim.submit("htc", 60.0, num_nodes=2, cpus=4, comment=WORD)
+    run.until(lambda: running(sim, job), 60)
+    high = sim.submit("batch", 20.0, required_nodes=("bm1",))
+    run.until(lambda: running(sim, high), 10)
+
+    def parked() -> bool:
+        return all(run.world.managed[name].phase is Phase.PARKED for name in theirs(run, job))
+
+    run.until(parked, 10)
+    run.run(10.0)
+    assert parked()
+    run.until(lambda: ended(sim, job), 200)
+    assert sim.job(job).restarts == 0
+    assert sim.audit() == []
+
+
+def test_a_requeued_job_gets_machines_anew() -> None:
+    """The run before has nothing any more; the new run is a run of its own."""
+    sim, run = begin()
+    job = sim.submit("htc", 30.0, comment=WORD)
+    run.until(lambda: state(run, job) is MachinesState.ALLOCATED, 60)
+    before = lives(run)
+    sim.requeue_behind(job, delay_s=5.0)
+    run.until(lambda: state(run, job) is MachinesState.RECLAIMED, 20)
+    run.until(lambda: state(run, job) is MachinesState.ALLOCATED, 200)
+    assert lives(run).isdisjoint(before)
+    assert run.world.machines[job].restarts == 1
+    run.until(lambda: ended(sim, job) and nothing_left(run, sim), 100)
+    assert [v for v in sim.audit() if v.kind != "twice"] == []
+
+
+def test_what_can_never_be_is_told_as_soon_as_it_is_known() -> None:
+    """The job stays held with the reason; whoever releases it has it tried again."""
+    sim, run = begin()
+    wide = sim.submit("htc", 5.0, comment=f"{WORD}:cpus=64")
+    odd = sim.submit("htc", 5.0, comment=f"{WORD}:cpus=many")
+    small = sim.submit("htc", 5.0, cpus=4, comment=f"{WORD}:cpus=2")
+    several = sim.submit("htc", 5.0, comment=f"{WORD}:per_node=2")
+    jobs = [wide, odd, small, several]
+    run.until(lambda: all(state(run, job) is MachinesState.GIVEN_BACK for job in jobs), 30)
+    assert all(sim.job(job).reason == "JobHeldAdmin" for job in jobs)
+    run.until(lambda: all("scontrol release" in sim.slurm.admin_comment(job) for job in jobs), 10)
+    assert "can never be there" in sim.slurm.admin_comment(wide)
+    assert "cpus='many'" in sim.slurm.admin_comment(odd)
+    assert "ask for larger machines" in sim.slurm.admin_comment(small)
+    assert "several machines for each of its nodes" in sim.slurm.admin_comment(several)
+    assert any("can never be there" in said for said in why_not(run, wide))
+    sim.slurm.release_job(wide)
+    run.run(10.0)
+    assert state(run, wide) is MachinesState.GIVEN_BACK
+    assert not run.world.managed
+    for job in jobs:
+        sim.user_cancel(job)
+    run.until(lambda: nothing_left(run, sim), 30)
+
+
+def test_what_can_never_be_is_cancelled_where_the_policy_says_so() -> None:
+    """With the reason for its owner."""
+    sim, run = begin(own_machines=OwnMachines(enabled=True, hopeless=Hopeless.CANCEL))
+    job = sim.submit("htc", 5.0, comment=f"{WORD}:mem=1000000")
+    run.until(lambda: sim.job(job).state is JobState.CANCELLED, 30)
+    assert "can never be there" in sim.slurm.admin_comment(job)
+    run.until(lambda: nothing_left(run, sim), 30)
+
+
+def test_machines_that_never_boot_are_given_back_after_so_many_tries() -> None:
+    """The job is not started without them, and waits for nobody any more."""
+    own = OwnMachines(enabled=True, respawns=1)
+    sim, run = begin(own_machines=own, scale=Scale(boot_within_s=20, give_up_after=1))
+    for number in range(1, 13):
+        sim.faults.never_boots(f"vn{number}", -1)
+    job = sim.submit("htc", 5.0, comment=WORD)
+    run.until(lambda: state(run, job) is MachinesState.GIVEN_BACK, 300)
+    assert sim.job(job).reason == "JobHeldAdmin"
+    run.until(lambda: "came to nothing 2 times" in sim.slurm.admin_comment(job), 10)
+    assert sim.audit() == []
+
+
+def test_small_ones_pass_a_large_one_for_a_while_only() -> None:
+    """It needs both hosts; after passed_over_s nobody begins before it, anonymous instances neither."""
+    own = OwnMachines(enabled=True, passed_over_s=60.0)
+    sim, run = begin(cpus=2, own_machines=own, scale=Scale(idle_s=5))
+    first = sim.submit("htc", 50.0, comment=f"{WORD}:cpus=2")
+    run.until(lambda: running(sim, first), 60)
+    large = sim.submit("htc", 10.0, num_nodes=2, cpus=4, comment=WORD)
+    small = [sim.submit("htc", 50.0, comment=f"{WORD}:cpus=2") for _ in range(8)]
+    plain = [sim.submit("htc", 50.0) for _ in range(8)]
+    run.until(lambda: ended(sim, large), 400)
+    assert any(sim.job(job).start_s > 0 for job in small)
+    assert not all(ended(sim, job) for job in [*small, *plain])
+    run.until(lambda: ended(sim, *small, *plain) and nothing_left(run, sim), 1500)
+    assert sim.audit() == []
+
+
+def test_idle_instances_make_room_for_machines_of_a_job() -> None:
+    """The hosts are full of instances that nobody uses."""
+    sim, run = begin(cpus=2, scale=Scale(idle_s=5, warm=4))
+    run.until(lambda: len(run.world.managed) == 4, 60)
+    job = sim.submit("htc", 10.0, comment=f"{WORD}:cpus=2")
+    run.until(lambda: ended(sim, job), 200)
+    assert sim.audit() == []
+
+
+def test_a_job_that_somebody_holds_is_left_alone() -> None:
+    """Until it is released: then it gets its machines."""
+    sim, run = begin()
+    job = sim.submit("htc", 5.0, comment=WORD, held=True, held_by_owner=True)
+    run.run(20.0)
+    assert not run.world.machines
+    sim.owner_releases(job)
+    run.until(lambda: ended(sim, job) and nothing_left(run, sim), 100)
+
+
+def killed_after(number: int, kill_at: int, *, cancel: bool = False) -> bool:
+    """A job with two machines, the daemon killed after one step; return True if there was such a step."""
+    sim, run = begin(cpus=2)
+    job = sim.submit("htc", 15.0, num_nodes=2, cpus=2, comment=WORD)
+    other = sim.submit("htc", 5.0, priority=1000)
+    steps = 0
+    strange: list[str] = []
+
+    def step(what: str) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps != kill_at:
+            return False
+        if cancel:
+            sim.user_cancel(job)
+        sim.at(sim.now_s + 3.0, run.start)
+        return True
+
+    def over() -> bool:
+        strange.extend(intruders(sim, run))
+        done = ended(sim, job) or sim.job(job).state is JobState.CANCELLED
+        return done and ended(sim, other) and run.alive and nothing_left(run, sim)
+
+    run.on_step = step
+    run.until(over, 400)
+    assert strange == []
+    assert sim.audit() == []
+    assert sim.job(job).restarts == 0
+    return steps >= kill_at
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_daemon_killed_after_any_step_leaves_nothing(cancel: bool) -> None:
+    """Nothing is held for ever, nothing orphaned, and no other job gets in; cancelled meanwhile or not."""
+    number = 1
+    while killed_after(number, number, cancel=cancel):
+        number += 1
+    assert number > 25
