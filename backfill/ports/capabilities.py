@@ -141,8 +141,8 @@ class GuestFence(Protocol):
     """A provider whose guests let nothing of a job run on after a stop before it is said which may.
 
     `Instance.frozen` shows, until `release`, that the jobs of a guest were frozen before its stop.
-    Of a stop without that the guest's link stays down, and nothing that it shares is served, from
-    the thaw until `release`.
+    After a stop without that, `thaw` can shut it in: its link stays down, and nothing that it shares
+    is served, until `release`.
     """
 
     def freeze(self, host: str, name: str) -> None:

@@ -43,8 +43,11 @@ class InstanceProvider(Protocol):
     def pause(self, host: str, name: str) -> None:
         """Stop its CPUs; returns when the hypervisor confirms that they stand still."""
 
-    def thaw(self, host: str, name: str) -> None:
-        """Let a paused instance's CPUs go on. Callers must have checked the fence."""
+    def thaw(self, host: str, name: str, *, shut: bool = False) -> None:
+        """Let a paused instance's CPUs go on. Callers must have checked the fence.
+
+        `shut`: nothing gets out of its guest until `GuestFence.release`, where the provider has that.
+        """
 
     def suspend(self, host: str, name: str) -> float:
         """Write memory to disk and free it; works from running and from paused.

@@ -93,7 +93,7 @@ def test_an_ended_payload_sends_and_writes_nothing_more(rig: LibvirtRig) -> None
     provider.freeze(host, NAME)
     provider.pause(host, NAME)
     sent, wrote = payloads.sent(), {job: payloads.written(job) for job in ("41", "42")}
-    provider.thaw(host, NAME)
+    provider.thaw(host, NAME, shut=True)
     rig.in_guest(host, NAME, "true")  # it runs, and answers
     assert payloads.sent() == sent
     assert {job: payloads.written(job) for job in ("41", "42")} == wrote
@@ -112,7 +112,7 @@ def test_a_guest_that_was_stopped_without_warning_says_nothing_until_it_may(rig:
     provider, host = rig.provider, payloads.host
     provider.pause(host, NAME)
     sent, wrote = payloads.sent(), payloads.written("43")
-    provider.thaw(host, NAME)
+    provider.thaw(host, NAME, shut=True)
     ran = "ps -o cputimes= -U 2001 | awk '{n += $1} END {print n}'"
     before = int(rig.in_guest(host, NAME, ran))
     rig.until(lambda: int(rig.in_guest(host, NAME, ran)) > before)

@@ -20,11 +20,13 @@ from backfill.core.model.actions import (
     ThawInstance,
     UndrainNode,
 )
+from backfill.core.model.lifecycle import HeldJob, JobPatience
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.looking import Outside
 from backfill.engine.messages import AddressNews, CallResult, ClusterPicture, Message, ReadFailed
 from backfill.engine.workers import Workers
 from backfill.ports.workload import NodeSpec
+from tests.unit.simulated_cluster import busy, cluster
 
 _PATIENCE_S = 30.0
 
@@ -47,7 +49,7 @@ class SlowDisk:
     def delete(self, host: str, name: str) -> None:
         """Done."""
 
-    def thaw(self, host: str, name: str) -> None:
+    def thaw(self, host: str, name: str, *, shut: bool = False) -> None:
         """Done."""
 
     def read(self, host: str, name: str) -> None:
@@ -184,3 +186,33 @@ def test_an_error_of_the_system_is_told_with_its_path() -> None:
         assert "/srv/shared/vn1/memory.save: Permission denied" in problem
         assert "defect" not in problem
         assert "run this as root" in problem
+
+
+class Doors(SlowDisk):
+    """A provider that notes how its guests are let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shut: list[bool] = []
+
+    def thaw(self, host: str, name: str, *, shut: bool = False) -> None:
+        self.shut.append(shut)
+
+
+@pytest.mark.parametrize("shut", [False, True])
+def test_only_work_whose_patience_ends_goes_on_behind_a_shut_door(shut: bool) -> None:
+    """Any other loses no packet: there is nothing in its guest that may have to end unheard."""
+    provider: Any = Doors()
+    inbox: SimpleQueue[Message] = SimpleQueue()
+    sim = cluster()
+    job = busy(sim)
+    workers = Workers(Outside(sim.slurm, {"bm1": provider}, sim.clock), inbox, threads=1)
+    try:
+        held = HeldJob(job, 0, patience=JobPatience(sim.now_s, 60.0) if shut else None)
+        workers.start(ThawInstance("v1", 1, "its host is free again", "bm1", (held,)))
+        result = inbox.get(timeout=_PATIENCE_S)
+        assert isinstance(result, CallResult)
+        assert result.problem == ""
+        assert provider.shut == [shut]
+    finally:
+        workers.close()

@@ -20,11 +20,16 @@ def freeze(pool: Pool, host: str, name: str) -> None:
     pool.on(host).set_frozen(name, frozen=True)
 
 
-def thaw(pool: Pool, host: str, name: str) -> None:
-    """Let its CPUs go on behind a shut door: `release` opens it. See `InstanceProvider.thaw`."""
-    _, instance = pool.need(host, name)
-    if instance.state is InstanceState.PAUSED:
-        pool.on(host).set_link(name, up=False)
+def thaw(pool: Pool, host: str, name: str, *, shut: bool) -> None:
+    """Let its CPUs go on, behind a door that `release` opens if `shut`. See `InstanceProvider.thaw`.
+
+    Only where somebody in it may have to end: to a program that connects just then, a link that is
+    down for longer than it takes to give up a neighbour (3 s) is an error.
+    """
+    if shut:
+        _, instance = pool.need(host, name)
+        if instance.state is InstanceState.PAUSED:
+            pool.on(host).set_link(name, up=False)
     saving.thaw(pool, host, name)
 
 

@@ -153,9 +153,9 @@ class LibvirtProvider:
             _, instance = self._pool.need(host, name)
             raise BusyError(name, f"it is {instance.state} on {host} and cannot be paused")
 
-    def thaw(self, host: str, name: str) -> None:
-        """Let a paused instance's CPUs go on, without a network until `release`."""
-        fencing.thaw(self._pool, host, name)
+    def thaw(self, host: str, name: str, *, shut: bool = False) -> None:
+        """Let a paused instance's CPUs go on; `shut`: without a network until `release`."""
+        fencing.thaw(self._pool, host, name, shut=shut)
 
     def freeze(self, host: str, name: str) -> None:
         """Freeze all jobs in the running guest."""

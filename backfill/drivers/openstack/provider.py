@@ -110,7 +110,7 @@ class OpenStackProvider:
         """Stop its CPUs; returns when Nova says so."""
         moving.pause(self._alive(host), host, name)
 
-    def thaw(self, host: str, name: str) -> None:
+    def thaw(self, host: str, name: str, *, shut: bool = False) -> None:
         """Let its CPUs go on."""
         moving.thaw(self._alive(host), host, name)
 

@@ -41,7 +41,9 @@ def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
         raise RefusedError(action.subject, "not thawed: Slurm holds none of its jobs any more")
     # While it still stands still: from its first moment on slurmctld may ask who it is.
     outside.manager.vouch(action.subject)
-    outside.providers[action.host].thaw(action.host, action.subject)
+    # Of work that may be stale by the time its guest can be told, nothing may get out.
+    shut = any(job.patience is not None for job in action.held)
+    outside.providers[action.host].thaw(action.host, action.subject, shut=shut)
     return read_instance(outside, action.host, action.subject)
 
 

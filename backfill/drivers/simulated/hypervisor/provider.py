@@ -147,7 +147,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
                 self._need(instance, InstanceState.RUNNING)
                 self._change(instance, InstanceState.PAUSED)
 
-    def thaw(self, host: str, name: str) -> None:
+    def thaw(self, host: str, name: str, *, shut: bool = False) -> None:
         """PAUSED to RUNNING."""
         with self._call("thaw", host, name) as found:
             instance = self._instance(found, name)
