@@ -11,6 +11,7 @@ from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour, InstanceState
 from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.costs import StepCosts
@@ -85,6 +86,25 @@ def test_pause_and_return_on_the_same_host() -> None:
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 200)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []
+
+
+@pytest.mark.parametrize("pause_s", [1.0, 1.05, 1.4])
+@pytest.mark.parametrize("move", [False, True])
+def test_a_pause_that_works_late_is_a_pause(pause_s: float, move: bool) -> None:
+    """Its rung was given up, and the next one could not begin yet: nobody starts anew for that."""
+    last = (RungRule(Rung.MIGRATE, 30.0),) if move else ()
+    ladder = Ladder((RungRule(Rung.PAUSE, 1.0), *last, RungRule(Rung.REQUEUE)))
+    rules = replace(policies(ladder), hosts=("bm1",), limits=Limits(destroys_per_min=1))
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, rules, MemoryJournal(), StepCosts(pause_s=pause_s))
+    lows = [sim.submit("htc", 100.0) for _ in range(2)]
+    run.until(lambda: running(run, *lows), 30)
+    high = sim.submit("batch", 200.0)
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 300)
+    run.until(lambda: all(sim.job(low).state is JobState.COMPLETED for low in lows), 300)
+    # Of both one may have been given up before its pause had worked.
+    assert sum(sim.job(low).restarts for low in lows) <= (pause_s > 1.05)
+    assert [v for v in sim.audit() if v.kind != "room"] == []
 
 
 def test_slurm_hears_of_it_when_the_job_that_took_the_host_has_started() -> None:

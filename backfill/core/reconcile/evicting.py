@@ -18,7 +18,7 @@ from backfill.core.model.sentences import sentence
 from backfill.core.placement import closed, find_host, need_of
 from backfill.core.policies.workloads import WarnBy, Workload
 from backfill.core.queue import Topic
-from backfill.core.reconcile.builder import PlanBuilder, Progress, suspend, tell
+from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, suspend, tell
 from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
 from backfill.core.reconcile.devices import unplug_first
 from backfill.core.reconcile.held_jobs import PAUSED, drained, holding, suspend_jobs, tell_stopped
@@ -60,6 +60,8 @@ def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
 
 def _stands_still(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """Its host's CPUs are free: what becomes of it there, and of its jobs in Slurm?"""
+    if _worked_late(builder, node, instance):
+        return
     rung = builder.rule(node).rung
     if rung is Rung.REQUEUE and _ends_still(builder, node):
         return
@@ -67,6 +69,27 @@ def _stands_still(builder: PlanBuilder, node: ManagedNode, instance: Instance) -
         suspend(builder, node, node.reason)
     if not builder.blind and not job_starts(builder, node):
         _tell_slurm(builder, node)
+
+
+_STANDS_BY = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}
+
+
+def _worked_late(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> bool:
+    """Whether it stands still by a rung that was given up because it took long: it is on that again.
+
+    What comes after that rung is for who cannot be stopped, or has stood there for its time.
+    """
+    stop = node.stopping
+    if builder.rule(node).rung not in (Rung.MIGRATE, Rung.REQUEUE):
+        return False
+    ladder, kind = ladder_of(builder.policies, node), _STANDS_BY[instance.state]
+    passed = ladder.rungs[stop.first : ladder.place(stop.rung, stop.kind)]
+    found = next((i for i, rule in enumerate(passed, stop.first) if rule.rung is kind), None)
+    if found is None:
+        return False
+    back = replace(stop, rung=found, kind=kind, since_s=float(builder.now_s))
+    builder.note(node, f"{kind} has worked after all", stop=back)
+    return True
 
 
 def _stays(builder: PlanBuilder, node: ManagedNode) -> bool:
