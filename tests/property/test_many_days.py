@@ -62,6 +62,11 @@ FOUND: tuple[tuple[int, int], ...] = (
     (8, 261),
     # A stop that was to end a job that may not start anew climbed its ladder again and again.
     (5, 41),
+    # A pause that worked as its rung was given up: what stood still by it was destroyed all the same.
+    (20261126, 254),
+    (20261126, 1293),
+    # A daemon without a journal paused what it did not know, and resumed what an admin had suspended.
+    (20261126, 1561),
 )
 
 

@@ -215,6 +215,25 @@ def test_no_node_is_free_for_a_moment() -> None:
     assert sim.audit() == []
 
 
+def test_what_a_daemon_without_a_journal_pauses_for_its_host_stays_an_admins() -> None:
+    """It is stopped before it is taken over: nothing of ours was told to Slurm, so theirs is theirs."""
+    sim, run, low = wide()
+    sim.admin_suspend(low)
+    run.kill()
+    high = sim.submit("batch", 60.0, required_nodes=("bm1",))
+    sim.step_to(sim.now_s + 30.0)  # its hook found nobody, and it began
+    anew = play(sim, run.policies)
+    anew.until(lambda: ended(sim, high), 100)
+    anew.until(lambda: not standing(anew) and len(anew.world.managed) == 2, 100)
+    anew.run(60.0)
+    assert sim.job(low).state is JobState.SUSPENDED
+    assert resumes(anew) == {}
+    sim.admin_resume(low)
+    anew.until(lambda: ended(sim, low), 900)
+    assert sim.job(low).restarts == 0
+    assert [v for v in sim.audit() if v.kind != "room"] == []
+
+
 @pytest.mark.parametrize("first", ["bm1", "bm2"])
 def test_both_nodes_pushed_aside_go_on_together(first: str) -> None:
     """The hosts come back one after the other, in either order: once, when both instances run."""

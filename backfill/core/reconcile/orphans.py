@@ -7,6 +7,7 @@ right. A tag with a higher generation than the books have is proof of that.
 from __future__ import annotations
 
 from backfill.core.model.actions import DeleteInstance, DeleteNode, PauseInstance
+from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import unknown_runs
 from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import OVER, Cause, HeldJob, ManagedNode, NodeStop, Phase
@@ -172,10 +173,17 @@ def _frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
     """
     if not builder.stopped(instance):
         return ()
-    world = builder.world
-    marked = marked_in(world.nodes.get(instance.name), instance.tag.generation)
-    here = [job for job in world.jobs_on(instance.name) if job.active and job.id not in marked]
-    return (*marked.values(), *(HeldJob(j.id, j.restarts, sure=not j.restarts) for j in here))
+    seen = builder.world.nodes.get(instance.name)
+    marked = marked_in(seen, instance.tag.generation)
+    here = [j for j in builder.world.jobs_on(instance.name) if j.active and j.id not in marked]
+    found = (HeldJob(j.id, j.restarts, ours=_ours(seen, j), sure=not j.restarts) for j in here)
+    return (*marked.values(), *found)
+
+
+def _ours(seen: Node | None, job: Job) -> bool:
+    """Return True unless others suspended it: we drain and hide its node before we do."""
+    ours = seen is None or seen.hidden or seen.drained_by_us
+    return ours or job.state is not JobState.SUSPENDED
 
 
 def step_left_over(builder: PlanBuilder, name: str) -> None:
