@@ -395,7 +395,7 @@ def _arrived(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> Non
     host = instance.host
     stop = replace(node.stopping, target=None)
     if builder.taken(host):
-        phase = Phase.PARKED if builder.stopped(instance) else Phase.EVICTING
+        phase = Phase.PARKED if _aside(builder, node, instance) else Phase.EVICTING
         # Somebody waits for this host already: there is no time for one more move.
         moved = phase is Phase.EVICTING and builder.rule(node).rung is Rung.MIGRATE
         if moved:
@@ -407,7 +407,12 @@ def _arrived(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> Non
 
 def _back_phase(builder: PlanBuilder, node: ManagedNode) -> Phase:
     """Where a node whose move came to nothing goes on: as before the move."""
-    return Phase.PARKED if builder.stopped(builder.instance(node)) else Phase.EVICTING
+    return Phase.PARKED if _aside(builder, node, builder.instance(node)) else Phase.EVICTING
+
+
+def _aside(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> bool:
+    """Return True if it stands still and Slurm was told of it; a pause may come after its move began."""
+    return builder.stopped(instance) and bool(node.held)
 
 
 def _key(builder: PlanBuilder, action: MigrateInstance) -> str:
