@@ -67,6 +67,10 @@ FOUND: tuple[tuple[int, int], ...] = (
     (20261126, 1293),
     # A daemon without a journal paused what it did not know, and resumed what an admin had suspended.
     (20261126, 1561),
+    # A pause worked while a move was on its way that failed: Slurm was never told that it stands still.
+    (20261126, 2248),
+    # A clock was set back: whoever had the host had begun in the future, and so was to stay for hours.
+    (20261126, 2458),
 )
 
 

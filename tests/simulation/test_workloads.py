@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import pytest
+
 from backfill.core.model.changes import HoldSet
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour
@@ -13,6 +15,7 @@ from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.workloads import AtEnd, JobSignal, ReadyMade, WarnBy, Workload, Workloads
 from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
 
@@ -76,6 +79,45 @@ def test_patience_that_is_over_ends_a_pilot_before_it_runs_again() -> None:
     assert run.sim.audit() == []
 
 
+@pytest.mark.parametrize("rungs", [(PAUSE, MIGRATE, REQUEUE), (PAUSE, REQUEUE)])
+def test_a_moment_of_being_held_back_is_not_counted_against_the_pause(rungs: tuple[RungRule, ...]) -> None:
+    """Its neighbour keeps the hook waiting; when that moment is over it is paused, and no more."""
+    sim = cluster(cpus=2)
+    run = play(sim, policies(hosts=("bm1",), workloads=pilots(*rungs)))
+    lows = [sim.submit("htc", 300.0) for _ in range(2)]
+    run.until(lambda: running(sim, *lows), 30)
+    run.run(3.0)
+    error = UnreachableError("vn2", "no answer")
+    orders = [sim.faults.fail(call, error, subject="vn2", times=-1) for call in ("throttle", "pause")]
+    take(sim, 30.0, None)
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    for order in orders:
+        order.end()
+    told = [r for r in run.journal.read() if r.subject == "vn1"]
+    assert not [r for r in told if r.kind == "phase" and "did not work" in str(r.body["reason"])]
+    begun = {str(r.body["t"]) for r in told if r.kind == "intent"}
+    assert not {"MigrateInstance", "DeleteInstance", "RequeueJob"} & begun
+    assert run.world.managed["vn1"].stopping.kind is Rung.PAUSE
+    low = next(low for low in lows if sim.job(low).nodes == ("vn1",))
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 1200)
+    assert sim.job(low).restarts == 0
+    assert [v for v in sim.audit() if v.kind != "room"] == []
+
+
+def test_a_pause_that_works_during_a_move_that_fails_is_told_to_slurm() -> None:
+    """The move began because the pause took long, and both were on their way: its job goes on later."""
+    run, low = one_pilot(pilots(PAUSE, MIGRATE), hosts=("bm1", "bm2"))
+    run.costs = replace(run.costs, pause_s=1.5)
+    run.sim.faults.fail("migrate", UnreachableError("vn", "no answer"), times=-1)
+    take(run.sim, 40.0, 50.0)
+    run.until(lambda: phase(run) is Phase.MOVING, 10)
+    run.until(lambda: phase(run) is Phase.PARKED, 20)
+    assert run.sim.job(low).state is JobState.SUSPENDED
+    run.until(lambda: run.sim.job(low).state is JobState.COMPLETED, 1200)
+    assert run.sim.job(low).restarts == 0
+    assert [v for v in run.sim.audit() if v.kind != "room"] == []
+
+
 def test_a_host_that_is_free_too_late_brings_back_no_pilot() -> None:
     """The daemon was away while patience ran out, and the host is free as it comes back."""
     run, low = one_pilot(pilots(RungRule(Rung.PAUSE, within_s=1.0, for_s=None)))
@@ -108,6 +150,19 @@ def test_who_sends_another_pilot_has_the_old_one_cancelled() -> None:
     run, low = one_pilot(workloads)
     take(run.sim, 300.0, None)
     run.until(lambda: run.sim.job(low).state is JobState.CANCELLED, 130)
+    assert run.sim.audit() == []
+
+
+def test_a_clock_that_was_set_back_makes_nobody_stay_for_hours() -> None:
+    """The machine boots with another time: a start in the future says nothing of how long a host is taken."""
+    run, low = one_pilot(pilots(PAUSE, REQUEUE))
+    take(run.sim, 60.0, 80.0)
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    run.kill()
+    run.sim.reboot_clock(-21600.0)
+    run.start()
+    run.until(lambda: run.sim.job(low).state is JobState.COMPLETED, 2000)
+    assert run.sim.job(low).restarts == 0
     assert run.sim.audit() == []
 
 

@@ -26,6 +26,7 @@ from backfill.core.reconcile.job_machines import kept_off
 from backfill.core.reconcile.pressure import (
     change_course,
     climb,
+    held_back_s,
     hold_back,
     holds,
     next_rung,
@@ -123,7 +124,7 @@ def stop(builder: PlanBuilder, node: ManagedNode) -> None:
     """Ask for the present rung; when it fails or takes too long, take the next one."""
     rule = builder.rule(node)
     reason = node.reason
-    limit_s = builder.rung_since(node) + rule.within_s
+    limit_s = builder.rung_since(node) + rule.within_s + held_back_s(builder, node)
     overdue = builder.now_s >= limit_s
     builder.wake_at(limit_s)
     if builder.barred:

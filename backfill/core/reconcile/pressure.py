@@ -386,6 +386,13 @@ def holds(builder: PlanBuilder, node: ManagedNode) -> bool:
     return hold_back(builder, node) in (Progress.BEGUN, Progress.RUNNING)
 
 
+def held_back_s(builder: PlanBuilder, node: ManagedNode) -> float:
+    """For how long it may have been held back before its first rung was asked for."""
+    stop, instance = node.stopping, builder.instance(node)
+    waited = instance is not None and instance.throttled and stop.rung == stop.first
+    return _WORD_S if waited and builder.rule(node).rung is not Rung.THROTTLE else 0.0
+
+
 def _long_stay(
     builder: PlanBuilder, node: ManagedNode, workload: str, kinds: list[Rung], still: int
 ) -> tuple[Code, int]:
@@ -459,10 +466,16 @@ def stay_on(world: World, host: str) -> Stay | None:
     return max(sure, key=lambda stay: stay.late_s) if sure and len(sure) == len(stays) else None
 
 
+# By so much the clocks of two machines may differ.
+_SKEW_S = 60.0
+
+
 def _stay(world: World, job: Job) -> Stay | None:
     if job.time_limit_s is None:
         return None
     begun_s = job.start_s if job.holds_nodes and job.start_s > 0.0 else world.now_s
+    if begun_s > world.now_s + _SKEW_S:
+        return None  # a clock was set since: nothing is lost for what follows from that
     soon, late = world.habits.shares(job.user) or (1.0, 1.0)
     return Stay(job.id, begun_s + job.time_limit_s * soon, begun_s + job.time_limit_s * late)
 
