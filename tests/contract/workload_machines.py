@@ -106,7 +106,7 @@ class OwnMachinesContract:
             rig.manager.create_node(spec(name))
             rig.register(spec(name))
         rig.until(lambda: all(node(rig, name).slurmd_start_s for name in ("vn1", "vn2")))
-        mine = rig.submit("vn1", hold=True)
+        mine = rig.submit("vn2", hold=True)
         rig.manager.hold_job(mine)
         rig.manager.pin_job(mine, ("vn1", "vn2"))
         other = rig.submit("vn2")
@@ -117,9 +117,10 @@ class OwnMachinesContract:
         running(rig, rig.hosts[0])
         assert job(rig, other).state is JobState.PENDING
         rig.manager.drain("vn2", REASON)
-        rig.manager.unpin_job(mine)
         rig.manager.delete_node("vn2")
         assert rig.manager.read_nodes(["vn2"]) == {}
+        rig.manager.unpin_job(mine)
+        assert job(rig, mine).state is JobState.PENDING
 
     def test_a_revoked_job_ends_and_its_owner_is_told(self, rig: Rig) -> None:
         """One that has begun is left alone."""

@@ -8,13 +8,14 @@ it is drained.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.quantities import fold_hostlist, parse_hostlist
 from backfill.drivers.slurm.access import ReservationTools, reservation_call
-from backfill.ports.errors import BusyError, NotFoundError
+from backfill.ports.errors import BusyError, DriverError, NotFoundError
 
 PIN_PREFIX = "backfill-job-"
 _NAMED = re.compile(r"^ReservationName=(\S+) .*?\bNodes=(\S*)")
@@ -51,6 +52,9 @@ def release_node(tools: ReservationTools, name: str) -> bool:
         if name not in nodes:
             continue
         if len(nodes) == 1:
+            job_id = pin.removeprefix(PIN_PREFIX).replace(".", "+")
+            with contextlib.suppress(DriverError):  # it has ended; otherwise 26.05 calls it in use
+                tools.scontrol(name, "update", f"JobId={job_id}", "ReservationName=")
             _delete(tools, name, pin)
         else:
             rest = fold_hostlist(other for other in nodes if other != name)
